@@ -1,0 +1,254 @@
+"""Training data: samples of an `.npz` file, or an endless synthetic stream that a board can make itself.
+
+Synthetic samples are half noise and half a pattern fixed by the label, so that samples never seen before are learnable
+and a falling loss means something. `runtime/tg_random.h` makes the same bits.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad import random
+from tilegrad.errors import UserError
+from tilegrad.ir.types import DType
+from tilegrad.random import Purpose
+
+Array = npt.NDArray[Any]
+
+_STAGE = "data"
+_RECONSTRUCTION_PATTERNS = 10
+
+
+@dataclass(frozen=True)
+class SampleSpec:
+    """What one sample of a model and its loss looks like; shapes are without the batch dimension.
+
+    `target_shape` is the shape of one sample's labels for cross entropy (`()` for plain classification), and of its
+    targets for every other loss. `vocabulary` bounds integer inputs, where the model tells.
+    """
+
+    input_shape: tuple[int, ...]
+    loss: str
+    target_shape: tuple[int, ...] = ()
+    classes: int | None = None
+    input_dtype: DType = DType.F32
+    vocabulary: int | None = None
+
+    @property
+    def has_labels(self) -> bool:
+        return self.loss == "cross_entropy"
+
+    @property
+    def is_reconstruction(self) -> bool:
+        """Whether the input itself serves as the target."""
+        return self.loss in ("mse", "l1") and self.input_dtype.is_float and self.target_shape == self.input_shape
+
+
+class Samples(Protocol):
+    """Numbered samples, without end."""
+
+    def take(self, numbers: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        """Inputs and targets of the samples with these numbers, along a new first axis."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Samples in order, cut into mini-batches."""
+
+    samples: Samples
+    batch_size: int
+
+    def batch(self, index: int) -> tuple[Array, Array]:
+        """Mini-batch `index`: samples `index * batch_size` and following."""
+        return self.samples.take(np.arange(index * self.batch_size, (index + 1) * self.batch_size, dtype=np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSamples:
+    """Samples of a file; numbers past the end wrap round."""
+
+    x: Array
+    y: Array
+
+    def take(self, numbers: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        wrapped = numbers % len(self.x)
+        return self.x[wrapped], self.y[wrapped]
+
+
+@dataclass(frozen=True)
+class SyntheticSamples:
+    """Samples from the counter-based generator, a function of the seed and the sample's number alone."""
+
+    seed: int
+    spec: SampleSpec
+
+    def take(self, numbers: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        x = self._inputs(numbers)
+        return x, (x if self.spec.is_reconstruction else self._targets(numbers))
+
+    def _draw(self, purpose: Purpose, streams: npt.NDArray[np.int64], shape: tuple[int, ...]) -> random.U32Array:
+        drawn = random.words(self.seed, purpose, streams, int(np.prod(shape, dtype=np.int64)))
+        return drawn.reshape(len(streams), *shape)
+
+    def _inputs(self, numbers: npt.NDArray[np.int64]) -> Array:
+        shape, dtype = self.spec.input_shape, self.spec.input_dtype
+        noise = self._draw(Purpose.DATA, numbers, shape)
+        if not dtype.is_float:
+            return random.to_bounded(noise, self.spec.vocabulary or 2).astype(dtype.numpy)
+        pattern = self._draw(Purpose.PATTERN, self._labels(numbers, ()), shape)
+        half = np.float32(0.5)
+        return half * random.to_signed(noise) + half * random.to_signed(pattern)
+
+    def _labels(self, numbers: npt.NDArray[np.int64], shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        return random.to_bounded(self._draw(Purpose.LABELS, numbers, shape), self.spec.classes or _RECONSTRUCTION_PATTERNS)
+
+    def _targets(self, numbers: npt.NDArray[np.int64]) -> Array:
+        if self.spec.has_labels:
+            return self._labels(numbers, self.spec.target_shape)
+        drawn = self._draw(Purpose.TARGETS, numbers, self.spec.target_shape)
+        if self.spec.loss == "bce_with_logits":
+            return random.to_bounded(drawn, 2).astype(np.float32)
+        return random.to_signed(drawn)
+
+
+def synthetic(seed: int, spec: SampleSpec, batch_size: int = 1) -> Batches:
+    """An endless stream of samples from the seed."""
+    return Batches(SyntheticSamples(random.check_seed(seed), spec), batch_size)
+
+
+def load_npz(path: str | Path, spec: SampleSpec, batch_size: int = 1) -> Batches:
+    """The samples of `--data F.npz`: arrays `x` and `y`, checked against what the model takes."""
+    arrays = _read_arrays(Path(path))
+    x = _checked_inputs(path, arrays, spec)
+    y = _checked_targets(path, arrays, spec, x)
+    return Batches(StoredSamples(x, y), batch_size)
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    if not path.exists():
+        raise UserError(f"no data file '{path}'", stage=_STAGE, hint="--data takes an .npz file with arrays x and y")
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise UserError(
+                    f"'{path}' is a single array, not an .npz file",
+                    stage=_STAGE,
+                    hint="write it with numpy.savez(file, x=..., y=...)",
+                )
+            with loaded:
+                return {name: loaded[name] for name in ("x", "y") if name in loaded.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"cannot read '{path}' as an .npz file",
+            stage=_STAGE,
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint="write it with numpy.savez(file, x=..., y=...)",
+        ) from error
+
+
+def _checked_inputs(path: str | Path, arrays: Mapping[str, Array], spec: SampleSpec) -> Array:
+    x = arrays.get("x")
+    if x is None:
+        raise UserError(f"'{path}' has no array 'x'", stage=_STAGE, hint="x holds the samples along its first axis")
+    _check_shape(path, "x", x, spec.input_shape)
+    if len(x) == 0:
+        raise UserError(f"'{path}' holds no samples", stage=_STAGE, expected="at least one", got=f"x {_shape(x.shape)}")
+    if spec.input_dtype.is_float:
+        return _as_finite_float(path, "x", x)
+    _check_integer(path, "x", x, "integers, as the model's input is")
+    if spec.vocabulary is not None:
+        _check_range(path, "x", x, spec.vocabulary, "token")
+    return x.astype(spec.input_dtype.numpy)
+
+
+def _checked_targets(path: str | Path, arrays: Mapping[str, Array], spec: SampleSpec, x: Array) -> Array:
+    y = arrays.get("y")
+    if y is None:
+        if spec.is_reconstruction:
+            return x
+        raise UserError(
+            f"'{path}' has no array 'y'",
+            stage=_STAGE,
+            expected=f"targets for the loss {spec.loss}, {_shape((len(x), *spec.target_shape))}",
+            hint="y may be left out only where the target is the input itself",
+        )
+    _check_shape(path, "y", y, spec.target_shape)
+    if len(y) != len(x):
+        raise UserError(
+            f"'{path}' has a different number of samples in x and y",
+            stage=_STAGE,
+            expected=f"{len(x)} in y, as in x",
+            got=str(len(y)),
+        )
+    if not spec.has_labels:
+        return _as_finite_float(path, "y", y)
+    _check_integer(path, "y", y, "integers, the class of each sample")
+    if spec.classes is not None:
+        _check_range(path, "y", y, spec.classes, "label")
+    return y.astype(np.int64)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _check_shape(path: str | Path, name: str, array: Array, sample_shape: tuple[int, ...]) -> None:
+    if array.ndim == 0 or array.shape[1:] != sample_shape:
+        raise UserError(
+            f"array '{name}' of '{path}' has the wrong shape",
+            stage=_STAGE,
+            expected="[" + ",".join(["samples", *map(str, sample_shape)]) + "]",
+            got=_shape(array.shape),
+        )
+
+
+def _check_integer(path: str | Path, name: str, array: Array, expected: str) -> None:
+    if array.dtype.kind not in "iub":
+        raise UserError(
+            f"array '{name}' of '{path}' has the wrong element type",
+            stage=_STAGE,
+            expected=expected,
+            got=str(array.dtype),
+        )
+
+
+def _check_range(path: str | Path, name: str, array: Array, bound: int, noun: str) -> None:
+    wrong = np.argwhere((array < 0) | (array >= bound))
+    if len(wrong):
+        position = tuple(int(axis) for axis in wrong[0])
+        raise UserError(
+            f"{noun} out of range in array '{name}' of '{path}'",
+            stage=_STAGE,
+            expected=f"0 to {bound - 1}",
+            got=f"{array[position]} at {name}{_shape(position)}",
+        )
+
+
+def _as_finite_float(path: str | Path, name: str, array: Array) -> Array:
+    if array.dtype.kind not in "fiub":
+        raise UserError(
+            f"array '{name}' of '{path}' has the wrong element type",
+            stage=_STAGE,
+            expected="real numbers",
+            got=str(array.dtype),
+        )
+    with np.errstate(over="ignore"):
+        converted = array.astype(np.float32)
+    wrong = np.argwhere(~np.isfinite(converted))
+    if len(wrong):
+        position = tuple(int(axis) for axis in wrong[0])
+        raise UserError(
+            f"array '{name}' of '{path}' has a value that is not finite",
+            stage=_STAGE,
+            expected="finite float32 numbers",
+            got=f"{array[position]} at {name}{_shape(position)}",
+        )
+    return converted

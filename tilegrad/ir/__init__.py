@@ -1,0 +1,1 @@
+"""Frozen types that the stages hand to each other."""

@@ -1,0 +1,201 @@
+"""A nest: one loop nest of an operator, with its axes declared once.
+
+Everything the scheduler needs follows from the axes and from each operand's index map: what a tile touches, how many
+bytes it moves, how it splits over cores, and the arguments of the kernel call. A kernel computes any rectangular tile
+of its nest; the whole nest is just the largest tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+
+
+class AxisKind(Enum):
+    PARALLEL = "parallel"  # any tile order, may be split over cores
+    REDUCTION = "reduction"  # tiles in ascending order; outputs continue their accumulator; never split over cores
+    INNER = "inner"  # the kernel needs the whole extent in every tile (e.g. a softmax row)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    name: str
+    extent: int
+    kind: AxisKind = AxisKind.PARALLEL
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Position along one operand dimension: `(sum(coefficient * axis) + offset) / divisor`.
+
+    A divisor above one is the gather form of a strided gradient: only the exact quotients exist. Positions outside
+    the operand are padding, which the kernel skips.
+    """
+
+    terms: tuple[tuple[str, int], ...] = ()
+    offset: int = 0
+    divisor: int = 1
+
+    def coefficient(self, axis: str) -> int:
+        return sum(c for name, c in self.terms if name == axis)
+
+
+def along(axis: str) -> Index:
+    """The plain map: position equals the axis."""
+    return Index(((axis, 1),))
+
+
+FIXED = Index()
+"""Position 0 whatever the tile: a broadcast dimension."""
+
+
+class Access(Enum):
+    """In-place operators have two operands, one read and one written, which the plan may put at one address."""
+
+    READ = "read"
+    WRITE = "write"  # every element of the tile's range is written; with a cut reduction it is also continued
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One pointer of a kernel.
+
+    `name` is the pointer's name in the kernel's C signature. `shape` is a row-major view of the tensor's elements
+    (a nest may merge or split dimensions). `index` has one entry per view dimension, or is None when the whole
+    operand is needed whatever the tile (data-dependent reads). `value` None is an absent optional: a null pointer.
+    """
+
+    name: str
+    value: str | None
+    access: Access
+    shape: tuple[int, ...] = ()
+    index: tuple[Index, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Nest:
+    """`kernel` is the C function without its `tg_` prefix; `constants` are its remaining arguments by field name."""
+
+    kernel: str
+    axes: tuple[Axis, ...]
+    operands: tuple[Operand, ...]
+    constants: Mapping[str, int | float] = field(default_factory=dict)
+    counts_macs: bool = False
+
+    def axis(self, name: str) -> Axis:
+        return next(axis for axis in self.axes if axis.name == name)
+
+    @property
+    def macs(self) -> int:
+        """Nominal multiply-accumulates, taps on padding counted."""
+        return prod(axis.extent for axis in self.axes) if self.counts_macs else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Half-open."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+Tile = Mapping[str, Range]
+
+
+def whole(nest: Nest) -> dict[str, Range]:
+    """The tile that is the nest itself."""
+    return {axis.name: Range(0, axis.extent) for axis in nest.axes}
+
+
+def operand_range(index: Index, extent: int, tile: Tile) -> Range:
+    """The positions of one operand dimension that a tile touches, clipped to the operand."""
+    low = high = index.offset
+    for axis, coefficient in index.terms:
+        ends = (coefficient * tile[axis].start, coefficient * (tile[axis].stop - 1))
+        low, high = low + min(ends), high + max(ends)
+    start = max(0, -(-low // index.divisor))
+    stop = min(extent, high // index.divisor + 1)
+    return Range(start, max(start, stop))
+
+
+def operand_box(operand: Operand, tile: Tile) -> tuple[Range, ...]:
+    """The box of an operand's view that a tile touches."""
+    if operand.index is None:
+        return tuple(Range(0, extent) for extent in operand.shape)
+    return tuple(
+        operand_range(index, extent, tile) for index, extent in zip(operand.index, operand.shape, strict=True)
+    )
+
+
+def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Element strides of a dense row-major array."""
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    return tuple(strides)
+
+
+def kernel_argument(
+    field_name: str, nest: Nest, tile: Tile, strides: Mapping[str, tuple[int, ...]]
+) -> int | float | None:
+    """The value of one field of a kernel's argument struct, or None where the nest has no such thing.
+
+    The names are a small grammar, the same for every kernel (CONTRIBUTING.md lists it):
+
+    ======================  ====================================================================
+    `n_AXIS`                extent of the tile along AXIS
+    `at_AXIS`, `of_AXIS`    where the tile starts along AXIS; the whole extent of AXIS
+    `first`, `last`         1 if no reduction axis has tiles before (after) this one
+    `OPERAND_sD`            element stride of view dimension D of where the operand lies
+    `OPERAND_by_AXIS`       element stride of one step along AXIS (0: broadcast)
+    `OPERAND_nD`            extent of the operand's box along D
+    `OPERAND_oD`            local position along D is `(sum(coefficient * local axis) + oD) / divisor`
+    anything else           `nest.constants`
+    ======================  ====================================================================
+    """
+    if field_name in nest.constants:
+        return nest.constants[field_name]
+    reductions = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
+    if field_name == "first":
+        return int(all(tile[axis.name].start == 0 for axis in reductions))
+    if field_name == "last":
+        return int(all(tile[axis.name].stop == axis.extent for axis in reductions))
+    prefix, _, rest = field_name.partition("_")
+    axis_names = {axis.name for axis in nest.axes}
+    if rest in axis_names:
+        if prefix == "n":
+            return tile[rest].size
+        if prefix == "at":
+            return tile[rest].start
+        if prefix == "of":
+            return nest.axis(rest).extent
+    operand = next((operand for operand in nest.operands if operand.name == prefix), None)
+    if operand is None:
+        return None
+    if operand.value is None:
+        return 0
+    if rest.startswith("by_") and rest[3:] in axis_names and operand.index is not None:
+        return sum(
+            index.coefficient(rest[3:]) * stride
+            for index, stride in zip(operand.index, strides[operand.name], strict=True)
+        )
+    kind, digits = rest[:1], rest[1:]
+    if kind not in ("s", "n", "o") or not digits.isdigit() or int(digits) >= len(operand.shape):
+        return None
+    dimension = int(digits)
+    if kind == "s":
+        return strides[operand.name][dimension]
+    box = operand_box(operand, tile)[dimension]
+    if kind == "n":
+        return box.size
+    if operand.index is None:
+        return 0
+    index = operand.index[dimension]
+    start = sum(coefficient * tile[axis].start for axis, coefficient in index.terms)
+    return start + index.offset - index.divisor * box.start

@@ -1,0 +1,1 @@
+"""Rewrites from graph to graph and from graph to program; valid in, valid out."""

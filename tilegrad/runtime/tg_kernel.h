@@ -1,0 +1,51 @@
+/* What every kernel includes. Kernels stay in the common subset of C99 and OpenCL C: no libc, no state, no barrier;
+ * a core computes its share of a tile's outputs, found from core_id and core_count. The order of floating-point
+ * operations is part of a kernel's meaning: one accumulator per output element, in index order. */
+#ifndef TG_KERNEL_H
+#define TG_KERNEL_H
+
+#ifdef __OPENCL_VERSION__
+#pragma OPENCL FP_CONTRACT OFF
+typedef char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef uchar uint8_t;
+typedef ushort uint16_t;
+typedef uint uint32_t;
+typedef ulong uint64_t;
+#define TG_KERNEL           /* the OpenCL device wraps each kernel, see its runtime */
+#define TG_MEM __global
+#define TG_ARG __global
+#define TG_NULL 0
+#define TG_FMA(a, b, c) fma((a), (b), (c))
+#define TG_SQRT(x) sqrt(x)
+#else
+#include <stdint.h>
+#define TG_KERNEL
+#define TG_MEM
+#define TG_ARG
+#define TG_NULL ((void *)0)
+#include "tg_fma.h"
+#endif
+
+#define TG_INLINE static inline
+
+/* Core core_id's contiguous share [*start, *stop) of `count` units; shares differ by at most one unit. */
+TG_INLINE void tg_share(int count, int core_id, int core_count, int *start, int *stop)
+{
+    if (core_count == 1) { /* the common single core: no division */
+        *start = 0;
+        *stop = count;
+        return;
+    }
+    int quotient = (int)((unsigned)count / (unsigned)core_count);
+    int rest = count - quotient * core_count;
+    *start = quotient * core_id + (core_id < rest ? core_id : rest);
+    *stop = *start + quotient + (core_id < rest ? 1 : 0);
+}
+
+TG_INLINE int tg_min(int a, int b) { return a < b ? a : b; }
+TG_INLINE int tg_max(int a, int b) { return a > b ? a : b; }
+
+#endif
