@@ -55,14 +55,23 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O2", "-ffp-contract=off", "-shared", "-fPIC"]
     subprocess.run([compiler, *flags, f"-I{RUNTIME}", str(source), "-o", str(folder / "random.so")], check=True)
     loaded = ctypes.CDLL(str(folder / "random.so"))
-    for name in ("u32", "bounded", "family"):
-        getattr(loaded, f"lib_{name}").restype = ctypes.c_uint32
-    for name in ("unit", "signed", "weight"):
-        getattr(loaded, f"lib_{name}").restype = ctypes.c_float
-    loaded.lib_label.restype = ctypes.c_int64
-    for name in ("u32", "unit", "signed", "bounded", "family", "label"):
-        getattr(loaded, f"lib_{name}").argtypes = [ctypes.c_uint32] * (4 if name in ("u32", "label") else 0) or None
-    loaded.lib_weight.argtypes = [ctypes.c_uint32] * 3 + [ctypes.c_float]
+    word, real, label = ctypes.c_uint32, ctypes.c_float, ctypes.c_int64
+    for name, result, arguments in [
+        ("u32", word, [word] * 4),
+        ("unit", real, [word]),
+        ("signed", real, [word]),
+        ("bounded", word, [word] * 2),
+        ("family", word, [word] * 2),
+        ("weight", real, [word] * 3 + [real]),
+        ("label", label, [word] * 4),
+        ("philox", None, [ctypes.c_void_p, word, word]),
+        ("sample", None, [word, word, word, ctypes.c_void_p, word]),
+        ("tokens", None, [word, word, word, ctypes.c_void_p, word]),
+        ("target", None, [word, word, ctypes.c_void_p, word]),
+        ("binary", None, [word, word, ctypes.c_void_p, word]),
+    ]:
+        function = getattr(loaded, f"lib_{name}")
+        function.restype, function.argtypes = result, arguments
     return loaded
 
 
@@ -86,8 +95,7 @@ def test_philox_known_answers(counter: str, key: str, expected: str) -> None:
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN_ANSWERS)
 def test_c_philox_known_answers(library: ctypes.CDLL, counter: str, key: str, expected: str) -> None:
     state = np.array(hex_words(counter), np.uint32)
-    key_0, key_1 = map(ctypes.c_uint32, hex_words(key))
-    library.lib_philox(state.ctypes.data_as(ctypes.c_void_p), key_0, key_1)
+    library.lib_philox(state.ctypes.data, *hex_words(key))
     assert state.tolist() == hex_words(expected)
 
 
@@ -101,11 +109,11 @@ def test_c_words_equal_python(library: ctypes.CDLL) -> None:
 
 def test_c_conversions_equal_python(library: ctypes.CDLL) -> None:
     drawn = np.concatenate([random.words(1, 2, 3, 200), np.array([0, 0xFF, 0x100, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)])
-    as_c = [ctypes.c_uint32(int(value)) for value in drawn]
+    as_c = drawn.tolist()
     assert random.to_unit(drawn).tolist() == [library.lib_unit(value) for value in as_c]
     assert random.to_signed(drawn).tolist() == [library.lib_signed(value) for value in as_c]
     for bound in (1, 2, 10, 1000, 0xFFFFFFFF):
-        expected = [library.lib_bounded(value, ctypes.c_uint32(bound)) for value in as_c]
+        expected = [library.lib_bounded(value, bound) for value in as_c]
         assert random.to_bounded(drawn, bound).tolist() == expected
 
 
@@ -132,20 +140,20 @@ def test_c_synthetic_data_equals_python(library: ctypes.CDLL, seed: int) -> None
             label = library.lib_label(seed, sample, 0, 10)
             assert label == y[row]
             made = np.empty(3 * 5 * 7, np.float32)
-            library.lib_sample(ctypes.c_uint32(seed), sample, int(label), made.ctypes.data_as(ctypes.c_void_p), made.size)
+            library.lib_sample(seed, sample, int(label), made.ctypes.data, made.size)
             np.testing.assert_array_equal(made.view(np.uint32), x[row].ravel().view(np.uint32))
 
 
 def test_c_synthetic_targets_equal_python(library: ctypes.CDLL) -> None:
     tokens = data.synthetic(2, data.SampleSpec((9,), "mse", (5,), input_dtype=DType.I64, vocabulary=77)).batch(6)
     made_tokens = np.empty(9, np.int64)
-    library.lib_tokens(2, 6, 77, made_tokens.ctypes.data_as(ctypes.c_void_p), 9)
+    library.lib_tokens(2, 6, 77, made_tokens.ctypes.data, 9)
     assert tokens[0][0].tolist() == made_tokens.tolist()
     made = np.empty(5, np.float32)
-    library.lib_target(2, 6, made.ctypes.data_as(ctypes.c_void_p), 5)
+    library.lib_target(2, 6, made.ctypes.data, 5)
     assert tokens[1][0].tolist() == made.tolist()
     binary = data.synthetic(2, data.SampleSpec((9,), "bce_with_logits", (5,))).batch(6)
-    library.lib_binary(2, 6, made.ctypes.data_as(ctypes.c_void_p), 5)
+    library.lib_binary(2, 6, made.ctypes.data, 5)
     assert binary[1][0].tolist() == made.tolist()
     labels = data.synthetic(2, data.SampleSpec((9,), "cross_entropy", (3, 4), classes=6)).batch(8)[1][0]
     assert labels.ravel().tolist() == [library.lib_label(2, 8, position, 6) for position in range(12)]
