@@ -1,0 +1,121 @@
+"""The words shared by every reference: the recipe it follows and what a run of it leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from tilegrad.errors import UserError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LossName = Literal["cross_entropy", "mse", "bce_with_logits", "l1"]
+OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
+AccumulationMode = Literal["mean", "sum"]
+BatchNormPolicy = Literal["frozen", "train"]
+
+DropoutMask = Callable[[str, tuple[int, ...], int], "Array | None"]
+"""(node name, shape, mini-batch index from 0) -> the keep mask (non-zero is kept), or None to leave values unchanged."""
+
+
+@dataclass(frozen=True)
+class ReferenceRecipe:
+    """How to train, in terms every reference understands; `torch.optim` defines what each optimizer means."""
+
+    loss: LossName = "cross_entropy"
+    optimizer: OptimizerName = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    accumulate: int = 1
+    accum_mode: AccumulationMode = "mean"
+    batchnorm: BatchNormPolicy = "frozen"
+
+    def __post_init__(self) -> None:
+        choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+            ("loss", self.loss, ("cross_entropy", "mse", "bce_with_logits", "l1")),
+            ("optimizer", self.optimizer, ("sgd", "momentum", "adam", "adamw")),
+            ("accum_mode", self.accum_mode, ("mean", "sum")),
+            ("batchnorm", self.batchnorm, ("frozen", "train")),
+        )
+        for what, value, allowed in choices:
+            if value not in allowed:
+                raise UserError(f"no reference for {what} '{value}'", stage="verify", expected="|".join(allowed))
+        if self.accumulate < 1:
+            raise UserError(
+                "accumulation needs at least one mini-batch", stage="verify", expected=">= 1", got=str(self.accumulate)
+            )
+
+    @property
+    def gradient_scale(self) -> float:
+        """What one mini-batch's gradient is multiplied by when it enters the gradient buffer."""
+        return 1.0 / self.accumulate if self.accum_mode == "mean" else 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """What a reference produced.
+
+    `losses` has one entry per mini-batch, unscaled. `first_gradients` is the gradient *buffer* after the first
+    mini-batch: the mean mode's buffer holds gradient / accumulate, the sum mode's the gradient itself. `weights` are the
+    trainable initializers after the last update; mini-batches left over after it are in `losses` but in no weight.
+    `statistics` are BatchNormalization's running mean and variance by initializer name (changed under policy `train`
+    only, by PyTorch's rule: unbiased variance). `logits` are the inference entry's output after training on the first
+    mini-batch's input. `snapshots` holds the weights after the updates that were asked for, counted from 1.
+    """
+
+    losses: tuple[float, ...]
+    first_gradients: Mapping[str, Array]
+    weights: Mapping[str, Array]
+    statistics: Mapping[str, Array]
+    logits: Array
+    snapshots: Mapping[int, Mapping[str, Array]] = field(default_factory=dict)
+
+
+def relative_error(measured: Array, reference: Array) -> float:
+    """‖measured − reference‖ / ‖reference‖, absolute where the reference is zero; equal NaNs and infinities agree."""
+    left = np.asarray(measured, dtype=np.float64).ravel()
+    right = np.asarray(reference, dtype=np.float64).ravel()
+    if left.shape != right.shape:
+        raise UserError(
+            "a tensor and its reference differ in size", stage="verify", expected=str(right.size), got=str(left.size)
+        )
+    special = ~np.isfinite(left) | ~np.isfinite(right)
+    if special.any():
+        same = (np.isnan(left) & np.isnan(right)) | (left == right)
+        if not same[special].all():
+            return float("inf")
+        left, right = left[~special], right[~special]
+    scale = float(np.linalg.norm(right))
+    distance = float(np.linalg.norm(left - right))
+    return distance / scale if scale > 0.0 else distance
+
+
+def loss_errors(measured: tuple[float, ...], reference: tuple[float, ...]) -> tuple[float, ...]:
+    """Per mini-batch error relative to the larger of the reference loss and 1 % of the first reference loss."""
+    if len(measured) != len(reference):
+        raise UserError(
+            "the runs have different numbers of mini-batches",
+            stage="verify",
+            expected=str(len(reference)),
+            got=str(len(measured)),
+        )
+    floor = 0.01 * abs(reference[0]) if reference else 0.0
+    return tuple(_scalar_error(left, right, floor) for left, right in zip(measured, reference, strict=True))
+
+
+def _scalar_error(measured: float, reference: float, floor: float) -> float:
+    if measured == reference or (np.isnan(measured) and np.isnan(reference)):
+        return 0.0
+    if not (np.isfinite(measured) and np.isfinite(reference)):
+        return float("inf")
+    scale = max(abs(reference), floor if np.isfinite(floor) else 0.0)
+    return abs(measured - reference) / scale if scale > 0.0 else abs(measured - reference)

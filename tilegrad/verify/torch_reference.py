@@ -1,0 +1,173 @@
+"""PyTorch as the reference: its operators, its autograd, its optimizers.
+
+PyTorch is an optional extra, so nothing here imports it before it is used; `available()` says whether it can be.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import onnx
+
+from tilegrad.errors import UserError
+from tilegrad.verify.reference import (
+    Array,
+    DropoutMask,
+    ReferenceRecipe,
+    ReferenceRun,
+    loss_errors,
+    relative_error,
+)
+
+if TYPE_CHECKING:
+    from tilegrad.verify.torch_trainer import TorchTrainer
+
+__all__ = ["ReferencePair", "ReferenceRecipe", "ReferenceRun", "available", "name", "run", "run_pair"]
+
+Batch = tuple[Array, Array]
+
+
+def available() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def name() -> str:
+    """What a report calls this reference, e.g. `PyTorch 2.13.0 float64`."""
+    return f"PyTorch {importlib.metadata.version('torch').split('+')[0]} float64"
+
+
+@dataclass(frozen=True)
+class ReferencePair:
+    """The float64 run that is the reference, and how far PyTorch's own float32 run strays from it.
+
+    `loss_differences[i]` is the largest relative loss difference of mini-batches 0..i; `weight_differences` the largest
+    over all updates, per tensor; `weight_differences_after` the largest up to each snapshot. All per tensor figures are
+    relative to the tensor's norm.
+    """
+
+    name: str
+    double: ReferenceRun
+    single: ReferenceRun
+    loss_differences: tuple[float, ...]
+    gradient_differences: dict[str, float]
+    weight_differences: dict[str, float]
+    statistic_differences: dict[str, float]
+    weight_differences_after: dict[int, dict[str, float]]
+
+
+def run(
+    model: onnx.ModelProto,
+    recipe: ReferenceRecipe,
+    batches: Sequence[Batch],
+    trainable: Sequence[str],
+    dtype: Literal["float32", "float64"] = "float64",
+    *,
+    dropout_mask: DropoutMask | None = None,
+    snapshots: Sequence[int] = (),
+) -> ReferenceRun:
+    """Train `model` on `batches` in order, with an update after every `recipe.accumulate` of them."""
+    recorder = _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
+    for x, y in _checked(batches):
+        recorder.minibatch(x, y)
+    return recorder.finish(batches[0][0])
+
+
+def run_pair(
+    model: onnx.ModelProto,
+    recipe: ReferenceRecipe,
+    batches: Sequence[Batch],
+    trainable: Sequence[str],
+    *,
+    dropout_mask: DropoutMask | None = None,
+    snapshots: Sequence[int] = (),
+) -> ReferencePair:
+    """The same training in float64 and float32 side by side, with the distance between them measured at every update."""
+    double, single = (
+        _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
+        for dtype in ("float64", "float32")
+    )
+    differences = dict.fromkeys(trainable, 0.0)
+    after: dict[int, dict[str, float]] = {}
+    for x, y in _checked(batches):
+        updated = double.minibatch(x, y)
+        single.minibatch(x, y)
+        if updated:
+            left, right = single.trainer.weights(), double.trainer.weights()
+            differences = {key: max(differences[key], relative_error(left[key], right[key])) for key in differences}
+            if double.updates in double.snapshot_updates:
+                after[double.updates] = dict(differences)
+    exact, rounded = double.finish(batches[0][0]), single.finish(batches[0][0])
+    return ReferencePair(
+        name=name(),
+        double=exact,
+        single=rounded,
+        loss_differences=tuple(np.maximum.accumulate(loss_errors(rounded.losses, exact.losses)).tolist()),
+        gradient_differences=_differences(rounded.first_gradients, exact.first_gradients),
+        weight_differences=differences,
+        statistic_differences=_differences(rounded.statistics, exact.statistics),
+        weight_differences_after=after,
+    )
+
+
+class _Recorder:
+    """One trainer and what its run has left so far."""
+
+    def __init__(self, trainer: TorchTrainer, snapshot_updates: frozenset[int]) -> None:
+        self.trainer = trainer
+        self.snapshot_updates = snapshot_updates
+        self.losses: list[float] = []
+        self.first_gradients: dict[str, Array] = {}
+        self.snapshots: dict[int, dict[str, Array]] = {}
+        self.updates = 0
+
+    def minibatch(self, x: Array, y: Array) -> bool:
+        """Train on one mini-batch; True if it completed an update."""
+        self.losses.append(self.trainer.step(x, y))
+        if len(self.losses) == 1:
+            self.first_gradients = self.trainer.gradients()
+        if len(self.losses) % self.trainer.recipe.accumulate:
+            return False
+        self.trainer.update()
+        self.updates += 1
+        if self.updates in self.snapshot_updates:
+            self.snapshots[self.updates] = self.trainer.weights()
+        return True
+
+    def finish(self, x: Array) -> ReferenceRun:
+        return ReferenceRun(
+            losses=tuple(self.losses),
+            first_gradients=self.first_gradients,
+            weights=self.trainer.weights(),
+            statistics=self.trainer.statistics(),
+            logits=self.trainer.infer(x),
+            snapshots=self.snapshots,
+        )
+
+
+def _differences(left: Mapping[str, Array], right: Mapping[str, Array]) -> dict[str, float]:
+    return {key: relative_error(left[key], right[key]) for key in right}
+
+
+def _trainer(
+    model: onnx.ModelProto,
+    recipe: ReferenceRecipe,
+    trainable: Sequence[str],
+    dtype: str,
+    dropout_mask: DropoutMask | None,
+) -> TorchTrainer:
+    if not available():
+        raise UserError("PyTorch is not installed", stage="verify", hint="pip install 'tilegrad[torch]'")
+    from tilegrad.verify.torch_trainer import TorchTrainer
+
+    return TorchTrainer(model, recipe, trainable, dtype, dropout_mask)
+
+
+def _checked(batches: Sequence[Batch]) -> Sequence[Batch]:
+    if not batches:
+        raise UserError("there is no mini-batch to train on", stage="verify")
+    return batches

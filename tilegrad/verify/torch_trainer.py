@@ -1,0 +1,108 @@
+"""A training loop of PyTorch's own around an executed ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tilegrad.errors import UserError
+from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe
+from tilegrad.verify.torch_executor import TorchModel
+from tilegrad.verify.torch_ops import INFERENCE, Mode
+
+
+class TorchTrainer:
+    """Mini-batches and updates as tilegrad names them: `step` fills the gradient buffers, `update` applies them."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        recipe: ReferenceRecipe,
+        trainable: Sequence[str],
+        dtype: str = "float64",
+        dropout_mask: DropoutMask | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.model = TorchModel(model, dtype)
+        self.input = self.model.single_input()
+        missing = [name for name in trainable if name not in self.model.tensors]
+        if missing or not trainable:
+            raise UserError(
+                "the reference has nothing of that name to train",
+                stage="verify",
+                expected="names of float initializers",
+                got=", ".join(missing) or "none",
+            )
+        self.parameters = {name: self.model.tensors[name].requires_grad_(True) for name in trainable}
+        self.dropout_mask = dropout_mask
+        self.minibatch = 0
+        self.optimizer = make_optimizer(recipe, list(self.parameters.values()))
+
+    def step(self, x: Array, y: Array) -> float:
+        """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""
+        mode = Mode(self.recipe.batchnorm == "train", self.dropout_mask, self.minibatch)
+        loss = loss_value(self.recipe.loss, self._output(x, mode), y)
+        (loss * self.recipe.gradient_scale).backward()  # type: ignore[no-untyped-call]
+        self.minibatch += 1
+        return float(loss)
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)
+
+    def infer(self, x: Array) -> Array:
+        with torch.no_grad():
+            return np.array(self._output(x, INFERENCE).numpy())
+
+    def gradients(self) -> dict[str, Array]:
+        return {
+            name: np.zeros(tuple(tensor.shape)) if tensor.grad is None else np.array(tensor.grad.numpy())
+            for name, tensor in self.parameters.items()
+        }
+
+    def weights(self) -> dict[str, Array]:
+        return {name: np.array(tensor.detach().numpy()) for name, tensor in self.parameters.items()}
+
+    def statistics(self) -> dict[str, Array]:
+        return {name: np.array(self.model.tensors[name].detach().numpy()) for name in self.model.statistics}
+
+    def _output(self, x: Array, mode: Mode) -> Tensor:
+        fed = self.model.to_tensor(x, self.model.input_types[self.input])
+        return self.model.forward({self.input: fed}, mode)[self.model.outputs[0]]
+
+
+def make_optimizer(recipe: ReferenceRecipe, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    if recipe.optimizer == "momentum":
+        return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    family = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return family(parameters, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay)
+
+
+def loss_value(loss: str, output: Tensor, y: Array) -> Tensor:
+    """The scalar loss; class indices for cross entropy, targets of the output's size for the others."""
+    if loss == "cross_entropy":
+        labels = torch.tensor(np.asarray(y).astype(np.int64)).reshape(output.shape[0], *output.shape[2:])
+        classes = output.shape[1]
+        if bool(((labels < 0) | (labels >= classes)).any()):
+            raise UserError("a label is out of range", stage="verify", expected=f"0 to {classes - 1}")
+        return F.cross_entropy(output, labels)
+    if np.size(y) != output.numel():
+        raise UserError(
+            "targets and model output differ in shape",
+            stage="verify",
+            expected=str(tuple(output.shape)),
+            got=str(np.shape(y)),
+        )
+    target = torch.tensor(np.asarray(y), dtype=output.dtype).reshape(output.shape)
+    if loss == "mse":
+        return F.mse_loss(output, target)
+    if loss == "l1":
+        return F.l1_loss(output, target)
+    return F.binary_cross_entropy_with_logits(output, target)
