@@ -23,7 +23,8 @@ from tilegrad.random import Purpose
 Array = npt.NDArray[Any]
 
 _STAGE = "data"
-_RECONSTRUCTION_PATTERNS = 10
+# How many patterns there are where the model has no classes; part of the bit contract.
+_PATTERNS_WITHOUT_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class SyntheticSamples:
         return half * random.to_signed(noise) + half * random.to_signed(pattern)
 
     def _labels(self, numbers: npt.NDArray[np.int64], shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-        return random.to_bounded(self._draw(Purpose.LABELS, numbers, shape), self.spec.classes or _RECONSTRUCTION_PATTERNS)
+        drawn = self._draw(Purpose.LABELS, numbers, shape)
+        return random.to_bounded(drawn, self.spec.classes or _PATTERNS_WITHOUT_CLASSES)
 
     def _targets(self, numbers: npt.NDArray[np.int64]) -> Array:
         if self.spec.has_labels:
