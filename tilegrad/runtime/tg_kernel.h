@@ -20,6 +20,8 @@ typedef ulong uint64_t;
 #define TG_NULL 0
 #define TG_FMA(a, b, c) fma((a), (b), (c))
 #define TG_SQRT(x) sqrt(x)
+#define TG_INFINITY INFINITY
+#define TG_NAN NAN
 #else
 #include <stdint.h>
 #define TG_KERNEL
@@ -27,6 +29,13 @@ typedef ulong uint64_t;
 #define TG_ARG
 #define TG_NULL ((void *)0)
 #include "tg_fma.h"
+#ifdef __GNUC__
+#define TG_INFINITY __builtin_inff()
+#define TG_NAN __builtin_nanf("")
+#else
+#define TG_INFINITY (1.0f / 0.0f)
+#define TG_NAN (0.0f / 0.0f)
+#endif
 #endif
 
 #define TG_INLINE static inline
