@@ -62,7 +62,7 @@ def test_dropout_with_the_mask_that_was_drawn(case: Any) -> None:
     (inputs, outputs), names = case.data_sets[0], [value.name for value in case.model.graph.input]
     mode = Mode(dropout_mask=lambda node, shape, minibatch: outputs[0] != 0)
     got = evaluate(case.model, dict(zip(names, inputs, strict=True)), "float64", mode)
-    np.testing.assert_allclose(list(got.values())[0], outputs[0], rtol=1e-6)
+    np.testing.assert_allclose(next(iter(got.values())), outputs[0], rtol=1e-6)
 
 
 def test_enough_cases_over_enough_operators_run() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from tilegrad.errors import UserError
+from tilegrad.verify.compare import Reference
 from tilegrad.verify.reference import (
     Array,
     DropoutMask,
@@ -51,6 +52,7 @@ class ReferencePair:
     """
 
     name: str
+    recipe: ReferenceRecipe
     double: ReferenceRun
     single: ReferenceRun
     loss_differences: tuple[float, ...]
@@ -58,6 +60,19 @@ class ReferencePair:
     weight_differences: dict[str, float]
     statistic_differences: dict[str, float]
     weight_differences_after: dict[int, dict[str, float]]
+
+    def as_reference(self) -> Reference:
+        return Reference(
+            name=self.name,
+            losses=self.double.losses,
+            gradients=self.double.first_gradients,
+            weights=self.double.weights,
+            statistics=self.double.statistics if self.recipe.batchnorm == "train" else {},
+            loss_differences=self.loss_differences,
+            gradient_differences=self.gradient_differences,
+            weight_differences=self.weight_differences,
+            statistic_differences=self.statistic_differences,
+        )
 
 
 def run(
@@ -104,6 +119,7 @@ def run_pair(
     exact, rounded = double.finish(batches[0][0]), single.finish(batches[0][0])
     return ReferencePair(
         name=name(),
+        recipe=recipe,
         double=exact,
         single=rounded,
         loss_differences=tuple(np.maximum.accumulate(loss_errors(rounded.losses, exact.losses)).tolist()),
