@@ -19,7 +19,18 @@ from pathlib import Path
 import numpy as np
 
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.nest import Access, AxisKind, Nest, Range, Tile, kernel_argument, operand_box, row_major_strides, whole
+from tilegrad.ir.nest import (
+    Access,
+    AxisKind,
+    Nest,
+    Range,
+    Tile,
+    kernel_argument,
+    operand_box,
+    ordered_sizes,
+    row_major_strides,
+    whole,
+)
 from tilegrad.ir.types import TensorType
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
@@ -83,10 +94,12 @@ def call_kernel(op: str, nest: Nest, tile: Tile, arrays: Mapping[str, np.ndarray
 def tiles(nest: Nest, sizes: Mapping[str, int]) -> list[dict[str, Range]]:
     """Parallel loops outside, reduction loops inside and ascending; the last tile of an axis may be ragged."""
     order = sorted(nest.axes, key=lambda axis: axis.kind is AxisKind.REDUCTION)
+    legal = ordered_sizes(nest, sizes)
     ranges = []
     for axis in order:
-        size = axis.extent if axis.kind is AxisKind.INNER else max(1, min(sizes.get(axis.name, axis.extent), axis.extent))
-        ranges.append([(axis.name, Range(s, min(s + size, axis.extent))) for s in range(0, axis.extent, max(size, 1))])
+        size = legal[axis.name]
+        starts = range(0, max(axis.extent, 1), size)  # an empty axis has one empty tile: outputs are still written
+        ranges.append([(axis.name, Range(s, min(s + size, axis.extent))) for s in starts])
     return [dict(choice) for choice in itertools.product(*ranges)]
 
 

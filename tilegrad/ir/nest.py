@@ -83,6 +83,7 @@ class Nest:
     operands: tuple[Operand, ...]
     constants: Mapping[str, int | float] = field(default_factory=dict)
     counts_macs: bool = False
+    macs_override: int | None = None  # where the product of the axes is not the nominal count (strided gathers)
 
     def axis(self, name: str) -> Axis:
         return next(axis for axis in self.axes if axis.name == name)
@@ -90,7 +91,9 @@ class Nest:
     @property
     def macs(self) -> int:
         """Nominal multiply-accumulates, taps on padding counted."""
-        return prod(axis.extent for axis in self.axes) if self.counts_macs else 0
+        if not self.counts_macs:
+            return 0
+        return prod(axis.extent for axis in self.axes) if self.macs_override is None else self.macs_override
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,25 @@ Tile = Mapping[str, Range]
 def whole(nest: Nest) -> dict[str, Range]:
     """The tile that is the nest itself."""
     return {axis.name: Range(0, axis.extent) for axis in nest.axes}
+
+
+def ordered_sizes(nest: Nest, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Tile sizes that keep the order of every sum, from any wished ones.
+
+    Reduction axes are declared outermost first and their tiles run in that order. Cutting one of them keeps the order
+    of the sum only if all reduction axes outside it advance by single steps; inner axes are never cut.
+    """
+    result = {}
+    inner_is_cut = False
+    for axis in reversed(nest.axes):
+        size = max(1, min(sizes.get(axis.name, axis.extent), axis.extent))
+        if axis.kind is AxisKind.INNER:
+            size = max(1, axis.extent)
+        elif axis.kind is AxisKind.REDUCTION:
+            size = 1 if inner_is_cut else size
+            inner_is_cut = inner_is_cut or size < axis.extent
+        result[axis.name] = size
+    return result
 
 
 def operand_range(index: Index, extent: int, tile: Tile) -> Range:
