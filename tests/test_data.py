@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,24 @@ def test_a_folder_a_corrupt_file_and_a_single_array(tmp_path: Path) -> None:
     assert refusal(path, CLASSIFIER) == "'d.npz' is a single array, not an .npz file" + hint
     assert refusal(tmp_path, CLASSIFIER).startswith("cannot read 'd.npz' as an .npz file\n  got: ")
     assert refusal(save(tmp_path, x=np.array([{}]), y=Y), CLASSIFIER).startswith("cannot read 'd.npz' as an .npz file")
+
+
+@pytest.mark.parametrize("writer", [np.savez, np.savez_compressed])
+def test_a_damaged_file_is_never_a_traceback(tmp_path: Path, writer: Callable[..., None]) -> None:
+    path = tmp_path / "d.npz"
+    writer(path, x=X, y=Y)
+    whole = path.read_bytes()
+    generator = np.random.default_rng(0)
+    refused = 0
+    for _ in range(600):
+        damaged = bytearray(whole)
+        damaged[generator.integers(len(whole))] = generator.integers(256)
+        path.write_bytes(damaged[: generator.integers(1, len(whole))] if generator.random() < 0.2 else damaged)
+        try:
+            data.load_npz(path, CLASSIFIER)
+        except UserError:
+            refused += 1
+    assert refused > 100
 
 
 def test_a_missing_array(tmp_path: Path) -> None:

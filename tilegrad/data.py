@@ -7,6 +7,7 @@ and a falling loss means something. `runtime/tg_random.h` makes the same bits.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from tilegrad.random import Purpose
 Array = npt.NDArray[Any]
 
 _STAGE = "data"
+# What NumPy and zipfile raise over a damaged file; a test damages many.
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 # How many patterns there are where the model has no classes; part of the bit contract.
 _PATTERNS_WITHOUT_CLASSES = 10
 
@@ -134,8 +137,6 @@ def load_npz(path: str | Path, spec: SampleSpec, batch_size: int = 1) -> Batches
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:
-    if not path.exists():
-        raise UserError(f"no data file '{path}'", stage=_STAGE, hint="--data takes an .npz file with arrays x and y")
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
@@ -147,7 +148,11 @@ def _read_arrays(path: Path) -> dict[str, Array]:
                 )
             with loaded:
                 return {name: loaded[name] for name in ("x", "y") if name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except FileNotFoundError as error:
+        raise UserError(
+            f"no data file '{path}'", stage=_STAGE, hint="--data takes an .npz file with arrays x and y"
+        ) from error
+    except _UNREADABLE as error:
         raise UserError(
             f"cannot read '{path}' as an .npz file",
             stage=_STAGE,

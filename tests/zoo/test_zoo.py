@@ -50,7 +50,7 @@ def runtime_output(model: onnx.ModelProto, x: npt.NDArray[np.float32]) -> npt.ND
 
 
 def test_the_zoo_is_complete() -> None:
-    assert NAMES == tuple(PUBLISHED)
+    assert tuple(PUBLISHED) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,7 +101,8 @@ def test_model_is_valid_onnx_for_any_batch(name: str) -> None:
 def test_runs_in_onnxruntime_and_the_reference_evaluator(name: str, batch: int) -> None:
     model = zoo.build(name)
     x = samples(name, batch)
-    (reference,) = ReferenceEvaluator(model).run(None, {"input": x})
+    (evaluated,) = ReferenceEvaluator(model).run(None, {"input": x})
+    reference = np.asarray(evaluated, np.float32)
     found = runtime_output(model, x)
     assert found.shape == reference.shape and found.dtype == np.float32
     assert np.isfinite(found).all() and float(np.std(found)) > 1e-4
@@ -213,6 +214,7 @@ def test_an_unknown_name_is_refused_with_the_closest() -> None:
             ask("resnet9")
         assert str(caught.value) == (
             "no model 'resnet9' in the zoo\n"
-            "  expected: one of simplemlp, mlp, autoencoder, autoencoder_tiny, dscnn, resnet8, mobilenetv1, cct, cct_lora\n"
+            "  expected: one of simplemlp, mlp, autoencoder, autoencoder_tiny, dscnn, resnet8, mobilenetv1, cct, "
+            "cct_lora\n"
             "  hint: did you mean 'resnet8'?"
         )

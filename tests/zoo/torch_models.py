@@ -95,11 +95,11 @@ def cct(w: Weights, x: Tensor) -> Tensor:
     for block in ("blocks.0", "blocks.1"):
         normed = layer_norm(w, f"{block}.norm1", x)
         thirds = (normed @ w[f"{block}.attn.qkv.weight"]).chunk(3, dim=-1)
-        heads = [
-            projection(w, f"{block}.attn.{role}", normed, third).unflatten(-1, (2, 64)).transpose(1, 2)
+        query, key, value = (
+            projection(w, f"{block}.attn.{role}", normed, third).reshape(-1, 64, 2, 64).transpose(1, 2)
             for role, third in zip("qkv", thirds, strict=True)
-        ]
-        mixed = F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
         out = mixed @ w[f"{block}.attn.proj.weight"] + w[f"{block}.attn.proj.bias"]
         x = x + projection(w, f"{block}.attn.proj", mixed, out)
         hidden = layer_norm(w, f"{block}.norm2", x) @ w[f"{block}.mlp.fc1.weight"] + w[f"{block}.mlp.fc1.bias"]

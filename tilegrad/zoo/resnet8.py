@@ -19,7 +19,7 @@ def resnet8(seed: int) -> onnx.ModelProto:
 
 
 def _stack(builder: ModelBuilder, path: str, x: str, inputs: int, outputs: int, stride: int) -> str:
-    """Two convolutions beside a shortcut, which is a 1 x 1 convolution with bias and no BatchNorm where shapes change."""
+    """Two convolutions beside a shortcut; where shapes change it is a 1 x 1 convolution with bias and no BatchNorm."""
     y = builder.conv(f"{path}.conv1", x, inputs, outputs, (3, 3), stride=stride, padding=(1, 1))
     y = builder.node("Relu", f"{path}.relu1", (builder.batch_norm(f"{path}.bn1", y, outputs),))
     y = builder.conv(f"{path}.conv2", y, outputs, outputs, (3, 3), padding=(1, 1))
