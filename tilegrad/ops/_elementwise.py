@@ -6,10 +6,17 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from tilegrad.ir.nest import FIXED, Access, Axis, Index, Nest, Operand, along
+from tilegrad.ir.types import DType
 from tilegrad.ops.base import NodeView
 
 MAX_BROADCAST_AXES = 6
 _INPUT_NAMES = ("a", "b", "c")
+_TYPE_CODES = {dtype: code for code, dtype in enumerate(DType)}
+
+
+def type_code(dtype: DType) -> int:
+    """What `enum tg_type` of runtime/tg_element.h calls this element type."""
+    return _TYPE_CODES[dtype]
 
 
 def broadcast_shapes(node: NodeView, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -88,14 +95,17 @@ def broadcast_nest(
     inputs: Sequence[tuple[str, tuple[int, ...]]],
     output: tuple[str, tuple[int, ...]],
     constants: Mapping[str, float] | None = None,
+    *,
+    always_broadcast: bool = False,
 ) -> Nest:
     """Inputs (value, shape) become the pointers a, b, c; the output is y.
 
     Where no operand is broadcast this is `map_nest` on KERNEL; otherwise the kernel is KERNEL_broadcast, which takes
-    `tg_broadcast_args`. An operator's C file has both.
+    `tg_broadcast_args`. An operator's C file has both, unless it asks for `always_broadcast`, which is KERNEL itself
+    taking `tg_broadcast_args`.
     """
     out_value, out_shape = output
-    if all(prod(shape) == prod(out_shape) for _, shape in inputs):
+    if not always_broadcast and all(prod(shape) == prod(out_shape) for _, shape in inputs):
         reads = [(name, value) for name, (value, _) in zip(_INPUT_NAMES, inputs, strict=False)]
         return map_nest(kernel, prod(out_shape), reads, [("y", out_value)], constants)
     extents, present = _merge_axes(node, [shape for _, shape in inputs], out_shape)
@@ -115,4 +125,8 @@ def broadcast_nest(
     unused = {
         f"{name}_by_d{d}": 0 for name in _INPUT_NAMES[len(inputs) :] for d in range(MAX_BROADCAST_AXES)
     }
-    return Nest(f"{kernel}_broadcast", axes, tuple(operands), {"alpha": 0.0, "beta": 0.0, **unused, **(constants or {})})
+    if not always_broadcast:
+        kernel = f"{kernel}_broadcast"
+    return Nest(
+        kernel, axes, tuple(operands), {"alpha": 0.0, "beta": 0.0, "type": 0, **unused, **(constants or {})}
+    )

@@ -3,6 +3,13 @@
 #define TG_ELEMENTWISE_H
 #include "tg_kernel.h"
 
+/* Before a loop: its iterations are independent, even where an output lies exactly over an input. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPENCL_VERSION__)
+#define TG_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define TG_INDEPENDENT
+#endif
+
 /* All operands have the output's shape: one flat loop. `alpha`, `beta` are the operator's constants. */
 typedef struct {
     int32_t n_i;
@@ -16,6 +23,7 @@ typedef struct {
     int32_t b_by_d0, b_by_d1, b_by_d2, b_by_d3, b_by_d4, b_by_d5;
     int32_t c_by_d0, c_by_d1, c_by_d2, c_by_d3, c_by_d4, c_by_d5;
     int32_t y_by_d0, y_by_d1, y_by_d2, y_by_d3, y_by_d4, y_by_d5;
+    int32_t type; /* of the elements, see tg_element.h */
     float alpha, beta;
 } tg_broadcast_args;
 
@@ -23,38 +31,48 @@ typedef struct {
 #define TG_MAP(STATEMENT)                                                                                              \
     int start, stop;                                                                                                   \
     tg_share(p->n_i, core_id, core_count, &start, &stop);                                                              \
-    for (int i = start; i < stop; i++) {                                                                               \
+    TG_INDEPENDENT for (int i = start; i < stop; i++)                                                                  \
+    {                                                                                                                  \
         STATEMENT                                                                                                      \
     }
 
-/* The statement is run for each output element of this core's share of rows, with `ia`, `ib`, `ic`, `iy` the element
- * positions in the operands. Operands that a kernel does not have simply leave their index unused. */
+/* The statement is run for each output element of this core's share, with `ia`, `ib`, `ic`, `iy` the element positions
+ * in the operands; a kernel with fewer operands leaves the others unused. The last axis has its own loop per pattern, so
+ * that the compiler sees unit strides. */
 #define TG_BROADCAST(STATEMENT)                                                                                        \
+    const int a5 = p->a_by_d5, b5 = p->b_by_d5, c5 = p->c_by_d5, y5 = p->y_by_d5, n5 = p->n_d5;                        \
     int start, stop;                                                                                                   \
-    tg_share(p->n_d0 * p->n_d1 * p->n_d2 * p->n_d3 * p->n_d4, core_id, core_count, &start, &stop);                     \
-    for (int row = start; row < stop; row++) {                                                                         \
-        int rest = row;                                                                                                \
-        int i4 = rest % p->n_d4;                                                                                       \
+    tg_share(p->n_d0 * p->n_d1 * p->n_d2 * p->n_d3 * p->n_d4 * n5, core_id, core_count, &start, &stop);                \
+    for (int done = start, run; done < stop; done += run) {                                                            \
+        int rest = done / n5;                                                                                          \
+        const int skipped = done - rest * n5;                                                                          \
+        const int i4 = rest % p->n_d4;                                                                                 \
         rest /= p->n_d4;                                                                                               \
-        int i3 = rest % p->n_d3;                                                                                       \
+        const int i3 = rest % p->n_d3;                                                                                 \
         rest /= p->n_d3;                                                                                               \
-        int i2 = rest % p->n_d2;                                                                                       \
+        const int i2 = rest % p->n_d2;                                                                                 \
         rest /= p->n_d2;                                                                                               \
-        int i1 = rest % p->n_d1, i0 = rest / p->n_d1;                                                                  \
-        int ia = i0 * p->a_by_d0 + i1 * p->a_by_d1 + i2 * p->a_by_d2 + i3 * p->a_by_d3 + i4 * p->a_by_d4;              \
-        int ib = i0 * p->b_by_d0 + i1 * p->b_by_d1 + i2 * p->b_by_d2 + i3 * p->b_by_d3 + i4 * p->b_by_d4;              \
-        int ic = i0 * p->c_by_d0 + i1 * p->c_by_d1 + i2 * p->c_by_d2 + i3 * p->c_by_d3 + i4 * p->c_by_d4;              \
-        int iy = i0 * p->y_by_d0 + i1 * p->y_by_d1 + i2 * p->y_by_d2 + i3 * p->y_by_d3 + i4 * p->y_by_d4;              \
-        for (int j = 0; j < p->n_d5; j++) {                                                                            \
-            STATEMENT                                                                                                  \
-            ia += p->a_by_d5;                                                                                          \
-            ib += p->b_by_d5;                                                                                          \
-            ic += p->c_by_d5;                                                                                          \
-            iy += p->y_by_d5;                                                                                          \
-        }                                                                                                              \
-        (void)ia;                                                                                                      \
-        (void)ib;                                                                                                      \
-        (void)ic;                                                                                                      \
+        const int i1 = rest % p->n_d1, i0 = rest / p->n_d1;                                                            \
+        const int at_a = TG_BROADCAST_AT(a) + skipped * a5, at_b = TG_BROADCAST_AT(b) + skipped * b5;                  \
+        const int at_c = TG_BROADCAST_AT(c) + skipped * c5, at_y = TG_BROADCAST_AT(y) + skipped * y5;                  \
+        run = tg_min(n5 - skipped, stop - done);                                                                       \
+        if (a5 == 1 && b5 == 1 && y5 == 1)                                                                             \
+            TG_BROADCAST_RUN(1, 1, 1, STATEMENT)                                                                       \
+        else if (a5 == 1 && b5 == 0 && y5 == 1)                                                                        \
+            TG_BROADCAST_RUN(1, 0, 1, STATEMENT)                                                                       \
+        else                                                                                                           \
+            TG_BROADCAST_RUN(a5, b5, y5, STATEMENT)                                                                    \
+    }
+
+#define TG_BROADCAST_AT(X)                                                                                             \
+    (i0 * p->X##_by_d0 + i1 * p->X##_by_d1 + i2 * p->X##_by_d2 + i3 * p->X##_by_d3 + i4 * p->X##_by_d4)
+
+#define TG_BROADCAST_RUN(A5, B5, Y5, STATEMENT)                                                                        \
+    TG_INDEPENDENT for (int j = 0; j < run; j++)                                                                       \
+    {                                                                                                                  \
+        const int ia = at_a + j * A5, ib = at_b + j * B5, ic = at_c + j * c5, iy = at_y + j * Y5;                      \
+        (void)ia, (void)ib, (void)ic;                                                                                  \
+        STATEMENT                                                                                                      \
     }
 
 #endif

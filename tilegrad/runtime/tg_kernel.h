@@ -40,6 +40,17 @@ typedef ulong uint64_t;
 
 #define TG_INLINE static inline
 
+/* Elements by size, for kernels that only move them: these may point at elements of any type. */
+#if defined(__GNUC__) && !defined(__OPENCL_VERSION__)
+#define TG_ANY_TYPE __attribute__((may_alias))
+#else
+#define TG_ANY_TYPE
+#endif
+typedef uint8_t tg_b1;
+typedef uint16_t TG_ANY_TYPE tg_b2;
+typedef uint32_t TG_ANY_TYPE tg_b4;
+typedef uint64_t TG_ANY_TYPE tg_b8;
+
 /* Core core_id's contiguous share [*start, *stop) of `count` units; shares differ by at most one unit. */
 TG_INLINE void tg_share(int count, int core_id, int core_count, int *start, int *stop)
 {

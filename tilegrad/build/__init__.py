@@ -1,0 +1,1 @@
+"""Writes projects to disk and runs toolchains."""

@@ -1,0 +1,1 @@
+"""Plan to C. Only translation happens here; every decision was made before."""

@@ -1,0 +1,230 @@
+"""A small C syntax tree and its printer: what generated files are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+LINE_WIDTH = 110
+INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Comment:
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A preprocessor line or a blank one."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """As a statement."""
+
+    function: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Declare:
+    """`type name = value;`, or a braced initializer of `.field = value` pairs or plain items."""
+
+    c_type: str
+    name: str
+    value: str | None = None
+    fields: tuple[tuple[str, str], ...] | None = None
+    items: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Assign:
+    target: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Return:
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class If:
+    condition: str
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class For:
+    """Counts an int from 0."""
+
+    variable: str
+    limit: str
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    result: str
+    name: str
+    parameters: tuple[str, ...]
+    body: tuple[Statement, ...] | None = None  # None: a prototype
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class Struct:
+    name: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    name: str
+    members: tuple[tuple[str, int, str], ...]  # name, value, comment
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """Text that is C already: a struct taken from a kernel's own file."""
+
+    text: str
+
+
+Statement: TypeAlias = Comment | Line | Call | Declare | Assign | Return | If | For
+Item: TypeAlias = Statement | Function | Struct | Enumeration | Verbatim
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    items: tuple[Item, ...]
+    guard: str | None = None
+
+
+def comment_text(text: str) -> str:
+    """Makes any string (node names come from untrusted files) safe inside a C comment, on one line."""
+    printable = "".join(c if 32 <= ord(c) < 127 else f"\\u{ord(c):04x}" for c in text)
+    printable = printable.replace("*/", "*\\/").replace("/*", "/\\*").replace("??/", "?\\?/")
+    return printable if len(printable) <= 160 else printable[:157] + "..."
+
+
+def identifier(text: str, limit: int = 40) -> str:
+    """The readable part of a name as a C identifier piece."""
+    cleaned = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_")
+    return cleaned[-limit:].strip("_") or "value"
+
+
+def float_literal(value: float) -> str:
+    """Reads back to exactly the same float32."""
+    if value != value:
+        return "(0.0f / 0.0f)"
+    if value in (float("inf"), float("-inf")):
+        return "(1.0f / 0.0f)" if value > 0 else "(-1.0f / 0.0f)"
+    text = f"{value:.9g}"
+    if not any(mark in text for mark in ".e"):
+        text += ".0"
+    return text + "f"
+
+
+def _wrapped(prefix: str, pieces: Sequence[str], suffix: str, indent: str, hanging: str) -> list[str]:
+    """Fills `prefix piece, piece, … suffix` into lines."""
+    lines = []
+    current = indent + prefix
+    for position, piece in enumerate(pieces):
+        text = piece + (suffix if position == len(pieces) - 1 else ",")
+        glue = "" if position == 0 else " "
+        if len(current) + len(glue) + len(text) > LINE_WIDTH and current.strip() and position > 0:
+            lines.append(current)
+            current = indent + hanging + text
+        else:
+            current += glue + text
+    if not pieces:
+        current += suffix
+    lines.append(current)
+    return lines
+
+
+def _comment_lines(text: str, indent: str) -> list[str]:
+    parts = text.split("\n")
+    if len(parts) == 1:
+        return [f"{indent}/* {parts[0]} */"]
+    return [f"{indent}/* {parts[0]}", *(f"{indent} * {part}" for part in parts[1:-1]), f"{indent} * {parts[-1]} */"]
+
+
+def _print_body(statements: Iterable[Statement], depth: int) -> list[str]:
+    return [line for statement in statements for line in _print_item(statement, depth)]
+
+
+def _print_item(item: Item, depth: int) -> list[str]:
+    indent = INDENT * depth
+    match item:
+        case Comment(text):
+            return _comment_lines(text, indent)
+        case Line(text):
+            return [text]
+        case Verbatim(text):
+            return text.split("\n")
+        case Call(function, arguments):
+            return _wrapped(f"{function}(", arguments, ");", indent, " " * (len(function) + 1))
+        case Declare(c_type, name, value, fields, items):
+            return _print_declaration(c_type, name, value, fields, items, indent)
+        case Assign(target, value):
+            return [f"{indent}{target} = {value};"]
+        case Return(value):
+            return [f"{indent}return;" if value is None else f"{indent}return {value};"]
+        case If(condition, body):
+            inner = _print_body(body, depth + 1)
+            if len(inner) == 1:
+                return [f"{indent}if ({condition})", *inner]
+            return [f"{indent}if ({condition}) {{", *inner, f"{indent}}}"]
+        case For(variable, limit, body):
+            head = f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"
+            inner = _print_body(body, depth + 1)
+            return [head, *inner] if len(inner) == 1 else [head + " {", *inner, f"{indent}}}"]
+        case Function(result, name, parameters, body, comment):
+            lines = [] if comment is None else _comment_lines(comment, indent)
+            start = f"{result}{'' if result.endswith('*') else ' '}{name}("
+            ending = ");" if body is None else ")"
+            lines += _wrapped(start, parameters or ("void",), ending, indent, " " * len(start))
+            if body is not None:
+                lines += ["{", *_print_body(body, 1), "}"]
+            return lines
+        case Struct(name, fields):
+            return ["typedef struct {", *(f"{INDENT}{text};" for text in fields), f"}} {name};"]
+        case Enumeration(name, members):
+            rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in members]
+            return ["typedef enum {", *rows, f"}} {name};"]
+
+
+def _print_declaration(
+    c_type: str,
+    name: str,
+    value: str | None,
+    fields: tuple[tuple[str, str], ...] | None,
+    items: tuple[str, ...] | None,
+    indent: str,
+) -> list[str]:
+    start = f"{c_type}{'' if c_type.endswith('*') else ' '}{name}"
+    if fields is None and items is None:
+        return [f"{indent}{start};" if value is None else f"{indent}{start} = {value};"]
+    pieces = [f".{key} = {text}" for key, text in fields] if fields is not None else list(items or ())
+    one_line = f"{indent}{start} = {{{', '.join(pieces)}}};"
+    if len(one_line) <= LINE_WIDTH:
+        return [one_line]
+    return [f"{indent}{start} = {{", *_wrapped("", pieces, "", indent + INDENT, ""), f"{indent}}};"]
+
+
+def print_file(source: SourceFile) -> str:
+    lines: list[str] = []
+    if source.guard is not None:
+        lines += [f"#ifndef {source.guard}", f"#define {source.guard}", ""]
+    for item in source.items:
+        lines += _print_item(item, 0)
+    if source.guard is not None:
+        lines += ["", "#endif"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,196 @@
+"""The C project: every file of the folder a user takes away, as bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilegrad.codegen import model
+from tilegrad.codegen.harness import ports_header
+from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import ENTRIES
+from tilegrad.ops.kernels import RUNTIME_FOLDER
+
+PROJECT_FLAGS = (
+    "-std=c99 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Werror"
+)
+
+
+@dataclass(frozen=True)
+class Project:
+    """`files` maps a relative path to content, in a stable order."""
+
+    plan: Plan
+    files: Mapping[str, bytes]
+
+    @property
+    def c_files(self) -> tuple[str, ...]:
+        return tuple(name for name in self.files if name.endswith(".c") and name != "weights.c")
+
+    @property
+    def line_count(self) -> int:
+        """Lines of C, kernels and headers included, weights apart."""
+        return sum(
+            content.count(b"\n")
+            for name, content in self.files.items()
+            if name.endswith((".c", ".h")) and name != "weights.c"
+        )
+
+
+def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
+    kernels = collect_kernels(plan.schedule)
+    model_c, used = model.source(plan, kernels)
+    image = state_image(plan)
+    target = plan.schedule.target
+    texts: dict[str, str] = {
+        "model.h": model.header(plan),
+        "model.c": model_c,
+        "kernels.h": kernels_header(kernels, used),
+        "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
+        "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
+        "ports.h": ports_header(plan),
+        "Makefile": _makefile(kernels),
+        "README.md": _readme(plan),
+        "manifest.json": json.dumps(_manifest(plan), indent=1) + "\n",
+    }
+    for name, source in kernels.files.items():
+        texts[f"kernels/{name}"] = source.text
+    for name, path in kernels.headers.items():
+        texts[f"kernels/{name}"] = path.read_text(encoding="utf-8")
+    files = {name: text.encode() for name, text in texts.items()}
+    files["weights.bin"] = image
+    if weights_as_c:
+        files["weights.c"] = _weights_c(image).encode()
+    return Project(plan, dict(sorted(files.items())))
+
+
+def state_image(plan: Plan) -> bytes:
+    """The initial content of the leading part of the state region."""
+    image = bytearray(plan.image_bytes)
+    for tensor in plan.schedule.program.state:
+        if tensor.initial is not None:
+            content = np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<"))
+            offset = plan.state_addresses[tensor.name].offset
+            image[offset : offset + tensor.type.size_bytes] = content.tobytes()
+    return bytes(image)
+
+
+def _weights_c(image: bytes) -> str:
+    """The image as a C array, for firmware without a file system."""
+    words = np.frombuffer(image, dtype="<u4")
+    rows = [", ".join(f"0x{word:08x}" for word in words[i : i + 10]) for i in range(0, len(words), 10)]
+    body = ",\n    ".join(rows) or "0"
+    return (
+        "/* The bytes of weights.bin, for tg_init on a little-endian machine without a file system. */\n"
+        f"#include <stdint.h>\n\nextern const uint32_t tg_weights[{max(len(words), 1)}];\n"
+        f"const uint32_t tg_weights[{max(len(words), 1)}] = {{\n    {body}\n}};\n"
+    )
+
+
+def _makefile(kernels: KernelSet) -> str:
+    objects = " ".join(["model.o", *(f"kernels/{name[:-2]}.o" for name in kernels.files)])
+    return (
+        "# Builds libmodel.a (drop it into your firmware) and `harness`, a program driven over stdin and stdout.\n"
+        "# -ffp-contract=off is part of the result: without it, bits differ between compilers.\n"
+        f"CFLAGS ?= {PROJECT_FLAGS}\n"
+        "CPPFLAGS += -DTG_STATIC_INSTANCE\n"
+        f"OBJECTS = {objects}\n\n"
+        "harness: main.o libmodel.a\n\t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lm\n\n"
+        "libmodel.a: $(OBJECTS)\n\t$(AR) rcs $@ $^\n\n"
+        "main.o model.o: model.h kernels.h ports.h tg_rt.h $(wildcard kernels/*.h)\n\n"
+        "clean:\n\trm -f harness libmodel.a main.o $(OBJECTS)\n\n.PHONY: clean\n"
+    )
+
+
+def _manifest(plan: Plan) -> dict[str, Any]:
+    """What is in the folder, for scripts: tensors, entries, memory."""
+    program = plan.schedule.program
+    return {
+        "model": program.name,
+        "target": plan.schedule.target.name,
+        "loss": program.loss,
+        "recipe": {
+            "optimizer": program.recipe.optimizer.operator,
+            "lr": program.recipe.optimizer.lr,
+            **program.recipe.optimizer.attributes,
+            "batch": program.recipe.batch,
+            "accumulate": program.recipe.accumulate,
+            "accum_mode": program.recipe.accum_mode,
+            "batchnorm": program.recipe.batchnorm,
+            "seed": program.recipe.seed,
+        },
+        "state_bytes": plan.state_bytes,
+        "image_bytes": plan.image_bytes,
+        "arena_bytes": plan.arena_bytes,
+        "memory": {
+            name: {
+                "used": use.used_bytes,
+                "capacity": use.capacity_bytes,
+                "lower_bound": use.lower_bound_bytes,
+            }
+            for name, use in plan.memory.items()
+        },
+        "macs": {entry: plan.schedule.macs(entry) for entry in ENTRIES},
+        "entries": {
+            entry: {
+                word: [
+                    {"name": port.value, "c_name": port.c_name, "dtype": str(port.type.dtype), "shape": port.type.shape}
+                    for port in ports(plan, entry)
+                ]
+                for word, ports in (("inputs", model.entry_inputs), ("outputs", model.entry_outputs))
+            }
+            for entry in ENTRIES
+        },
+        "tensors": [
+            {
+                "name": tensor.name,
+                "role": tensor.role.value,
+                "dtype": str(tensor.type.dtype),
+                "shape": tensor.type.shape,
+                "offset": plan.state_addresses[tensor.name].offset,
+                "bytes": tensor.type.size_bytes,
+            }
+            for tensor in program.state
+        ],
+    }
+
+
+def _readme(plan: Plan) -> str:
+    program = plan.schedule.program
+    step = ", ".join(
+        ["&m", *(p.c_name for p in model.entry_inputs(plan, "step")), *(f"&{p.c_name}" for p in model.entry_outputs(plan, "step"))]
+    )
+    name = " ".join(program.name.split())
+    return f"""# {name}: C that trains, generated by tilegrad
+
+Plain C99, no malloc, no dependency. Compile `model.c` and `kernels/*.c` into your firmware with `-ffp-contract=off`.
+
+| file | what |
+|---|---|
+| `model.h` | the API: `tg_init`, `tg_infer`, `tg_step`, `tg_update`, `tg_tensors` |
+| `model.c` | the model: one function per loop nest of an ONNX node, addresses and shapes in comments |
+| `kernels/` | the kernels it calls |
+| `weights.bin` | the initial state ({plan.image_bytes} bytes) for `tg_init` |
+| `main.c`, `ports.h`, `Makefile` | a harness driven over stdin and stdout: `make harness` |
+| `manifest.json` | tensors, offsets, entries and memory, for scripts |
+
+Memory: {plan.state_bytes} bytes of state kept between calls, {plan.arena_bytes} bytes of arena that is free between calls.
+
+```c
+#include "model.h"
+static unsigned char state[TG_STATE_BYTES], arena[TG_ARENA_BYTES]; /* aligned to TG_ALIGNMENT */
+tg_model m;
+tg_init(&m, state, arena, weights_image);
+for (;;) {{
+    /* {program.recipe.accumulate} mini-batch(es) per update */
+    if (tg_step({step}) != TG_OK)
+        handle_bad_label();
+    tg_update(&m);
+}}
+```
+"""

@@ -1,0 +1,67 @@
+"""A program: three entry graphs that share state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from tilegrad.ir.graph import Graph
+from tilegrad.ir.types import Constant, TensorType
+from tilegrad.recipe import Recipe
+
+ENTRIES = ("infer", "step", "update")
+
+RESET_FLAG = "tg.lazy_reset_grad"
+UPDATE_COUNTER = "tg.update"
+LEARNING_RATE = "tg.learning_rate"
+
+
+class Role(Enum):
+    """Why a tensor outlives a call."""
+
+    PARAMETER = "parameter"  # trains
+    FROZEN = "frozen"  # a parameter that this recipe does not train
+    STATISTIC = "statistic"  # running mean and variance
+    CONSTANT = "constant"
+    HYPER = "hyper"  # learning rate, counters, flags
+    GRADIENT = "gradient"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """`initial` None starts at zero. `owner` is the parameter a gradient or optimizer slot belongs to."""
+
+    name: str
+    type: TensorType
+    role: Role
+    initial: Constant | None = None
+    owner: str | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """`entries` is keyed by the names in `ENTRIES`. `target_input` is the step's label or target tensor.
+
+    `label_classes` is the number of classes where the target holds class indices, None otherwise: generated code
+    refuses labels outside it.
+    """
+
+    name: str
+    recipe: Recipe
+    loss: str
+    state: tuple[StateTensor, ...]
+    entries: Mapping[str, Graph]
+    target_input: str
+    label_classes: int | None
+
+    def tensor(self, name: str) -> StateTensor:
+        return next(tensor for tensor in self.state if tensor.name == name)
+
+    def with_role(self, *roles: Role) -> tuple[StateTensor, ...]:
+        return tuple(tensor for tensor in self.state if tensor.role in roles)
+
+    @property
+    def trainable(self) -> tuple[StateTensor, ...]:
+        return self.with_role(Role.PARAMETER)

@@ -1,0 +1,1 @@
+"""Lifetimes, aliases, addresses, and an independent proof that they are right."""

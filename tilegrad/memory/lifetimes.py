@@ -1,0 +1,152 @@
+"""Which values share bytes, and from when to when those bytes are alive.
+
+Aliasing is decided here and nowhere else: a view shares its input's bytes; an output takes over an input that dies
+with it, where its operator allows; a value written to state lives at the state's own address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilegrad.errors import InternalError
+from tilegrad.ir.graph import Graph
+from tilegrad.ir.plan import Buffer
+from tilegrad.ir.types import TensorType
+from tilegrad.ops import registry
+from tilegrad.ops.base import NodeView
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """`owner` maps each value to the buffer (or state tensor) that holds it."""
+
+    buffers: tuple[Buffer, ...]
+    owner: Mapping[str, str]
+
+
+class _Aliases:
+    """Values that share bytes, as disjoint sets; a set that contains a state tensor is led by it."""
+
+    def __init__(self, state: tuple[str, ...]) -> None:
+        self.parent: dict[str, str] = {}
+        self.state = set(state)
+
+    def find(self, value: str) -> str:
+        root = value
+        while self.parent.get(root, root) != root:
+            root = self.parent[root]
+        return root
+
+    def join(self, value: str, onto: str) -> None:
+        self.parent[self.find(value)] = self.find(onto)
+
+
+def align(size_bytes: int, alignment_bytes: int) -> int:
+    return -(-size_bytes // alignment_bytes) * alignment_bytes
+
+
+def temporaries(graph: Graph) -> dict[str, tuple[int, TensorType]]:
+    """Operators' scratch tensors: name to (launch, type)."""
+    found = {}
+    for i, node in enumerate(graph.nodes):
+        view = NodeView(node, graph.types)
+        for k, tensor_type in enumerate(registry.get(node.op).temporaries(view)):
+            found[view.temporary(k)] = (i, tensor_type)
+    return found
+
+
+def analyse(graph: Graph, alignment_bytes: int) -> Lifetimes:
+    end = len(graph.nodes)
+    first: dict[str, int] = dict.fromkeys(graph.inputs, -1)
+    last: dict[str, int] = {}
+    for i, node in enumerate(graph.nodes):
+        for name in filter(None, node.inputs):
+            last[name] = i
+        for name in filter(None, node.outputs):
+            first[name] = i
+            last.setdefault(name, i)
+    for name in graph.inputs:
+        last.setdefault(name, -1)
+    for name in graph.outputs:
+        last[name] = end
+
+    aliases = _Aliases(graph.state)
+    _join_views(graph, aliases)
+    _join_state_writes(graph, aliases, last)
+    members: dict[str, list[str]] = {}
+    for name in first:
+        members.setdefault(aliases.find(name), []).append(name)
+    _join_in_place(graph, aliases, members, last)
+
+    buffers = []
+    for root, names in members.items():
+        if root in aliases.state:
+            continue
+        size = max(graph.types[name].size_bytes for name in names)
+        buffers.append(
+            Buffer(
+                names[0],
+                align(size, alignment_bytes),
+                min(first[name] for name in names),
+                max(last[name] for name in names),
+                tuple(names),
+            )
+        )
+    for name, (i, tensor_type) in temporaries(graph).items():
+        buffers.append(Buffer(name, align(tensor_type.size_bytes, alignment_bytes), i, i, (name,)))
+    owner = {member: buffer.name for buffer in buffers for member in buffer.members}
+    for name in first:
+        if aliases.find(name) in aliases.state:
+            owner[name] = aliases.find(name)
+    return Lifetimes(tuple(buffers), owner)
+
+
+def _join_views(graph: Graph, aliases: _Aliases) -> None:
+    for node in graph.nodes:
+        if registry.get(node.op).is_view:
+            aliases.join(node.outputs[0], node.inputs[0])
+
+
+def _join_state_writes(graph: Graph, aliases: _Aliases, last: Mapping[str, int]) -> None:
+    """A value written to state must be able to live there: nothing may still need the old content."""
+    producer = {name: (i, node) for i, node in enumerate(graph.nodes) for name in node.outputs if name}
+    for value, state in graph.writes:
+        i, node = producer[value]
+        readers = [name for name in graph.types if aliases.find(name) == aliases.find(state)]
+        read_later = any(last.get(name, -1) > i for name in readers)
+        reads_itself = [k for k, name in enumerate(node.inputs) if name and aliases.find(name) == aliases.find(state)]
+        allowed = registry.get(node.op).in_place(NodeView(node, graph.types))
+        position = node.outputs.index(value)
+        if read_later or any((position, k) not in allowed for k in reads_itself):
+            raise InternalError(f"'{value}' cannot be written over state '{state}' at node '{node.name}'")
+        aliases.join(value, state)
+
+
+def _join_in_place(
+    graph: Graph, aliases: _Aliases, members: dict[str, list[str]], last: Mapping[str, int]
+) -> None:
+    """Lets an output take over an input that dies at its node."""
+    for i, node in enumerate(graph.nodes):
+        operator = registry.get(node.op)
+        if operator.is_view:
+            continue
+        for position, k in operator.in_place(NodeView(node, graph.types)):
+            if position >= len(node.outputs) or k >= len(node.inputs):
+                continue
+            output, source = node.outputs[position], node.inputs[k]
+            if not output or not source:
+                continue
+            root, own_root = aliases.find(source), aliases.find(output)
+            if root in aliases.state or own_root in aliases.state or root == own_root:
+                continue
+            if graph.types[output].size_bytes != graph.types[source].size_bytes:
+                continue
+            others = [name for j, name in enumerate(node.inputs) if j != k and name]
+            others += [name for name in node.outputs if name and name != output]
+            if any(aliases.find(name) == root for name in others):
+                continue
+            if max(last[name] for name in members[root]) > i:
+                continue
+            members[root] += members.pop(own_root)
+            aliases.join(output, source)

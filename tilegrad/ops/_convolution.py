@@ -1,0 +1,127 @@
+"""The nests of convolutions. A convolution relates an image (channels `i`) to a map (channels `o`) through a weight:
+
+    map[n,g,o,oh,ow] ~ image[n,g,i, oh*stride + kh*dilation - pad, …] * weight[g,o,i,kh,kw]
+
+Each of the three can be computed from the other two. Conv computes the map, ConvTranspose the image; the gradients of
+either are the remaining two, so both operators share these nests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, along
+from tilegrad.ops._window import Pair, Window
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """`image_channels` and `map_channels` are per group; `image` and `map` are spatial extents."""
+
+    batch: int
+    groups: int
+    image_channels: int
+    map_channels: int
+    image: Pair
+    map: Pair
+    window: Window
+
+    @property
+    def macs(self) -> int:
+        """Nominal, taps on padding counted; the same for all three directions."""
+        return prod(
+            (self.batch, self.groups, self.image_channels, self.map_channels, *self.map, *self.window.kernel)
+        )
+
+    def axes(self, spatial: str, reduced: str) -> tuple[Axis, ...]:
+        """`spatial` is "o" or "i": whose positions are walked; `reduced` are the reduction axes' names."""
+        extents = {"n": self.batch, "g": self.groups, "o": self.map_channels, "i": self.image_channels}
+        positions = self.map if spatial == "o" else self.image
+        extents |= {f"{spatial}{axis}": positions[d] for d, axis in enumerate("hw")}
+        order = [*(name for name in extents if name not in reduced.split()), *reduced.split()]
+        taps = (Axis(f"k{axis}", self.window.kernel[d], AxisKind.INNER) for d, axis in enumerate("hw"))
+        kinds = {True: AxisKind.REDUCTION, False: AxisKind.PARALLEL}
+        return (*(Axis(name, extents[name], kinds[name in reduced.split()]) for name in order), *taps)
+
+    def weight(self, name: str, value: str, access: Access) -> Operand:
+        shape = (self.groups, self.map_channels, self.image_channels, *self.window.kernel)
+        return Operand(name, value, access, shape, tuple(map(along, ("g", "o", "i", "kh", "kw"))))
+
+    def map_operand(self, name: str, value: str, access: Access, rows: Index, columns: Index) -> Operand:
+        shape = (self.batch, self.groups, self.map_channels, *self.map)
+        return Operand(name, value, access, shape, (along("n"), along("g"), along("o"), rows, columns))
+
+    def image_operand(self, name: str, value: str, access: Access, rows: Index, columns: Index) -> Operand:
+        shape = (self.batch, self.groups, self.image_channels, *self.image)
+        return Operand(name, value, access, shape, (along("n"), along("g"), along("i"), rows, columns))
+
+    def bias(self, value: str | None, channel: str) -> Operand:
+        if value is None:
+            return Operand("b", None, Access.READ)
+        channels = self.map_channels if channel == "o" else self.image_channels
+        return Operand("b", value, Access.READ, (self.groups, channels), (along("g"), along(channel)))
+
+    def map_nest(self, x: str, w: str, b: str | None, y: str) -> Nest:
+        """The map from the image: Conv, and the input gradient of ConvTranspose."""
+        window = self.window
+        return Nest(
+            "conv",
+            self.axes("o", "i"),
+            (
+                self.image_operand("x", x, Access.READ, window.image_index(0), window.image_index(1)),
+                self.weight("w", w, Access.READ),
+                self.bias(b, "o"),
+                self.map_operand("y", y, Access.WRITE, along("oh"), along("ow")),
+            ),
+            window.constants(),
+            counts_macs=True,
+            macs_override=self.macs,
+        )
+
+    def image_nest(self, dy: str, w: str, b: str | None, dx: str) -> Nest:
+        """The image from the map, each image element gathering its own sum: Conv's input gradient, ConvTranspose."""
+        window = self.window
+        return Nest(
+            "conv_dx",
+            self.axes("i", "o"),
+            (
+                self.map_operand("dy", dy, Access.READ, window.gather_index(0), window.gather_index(1)),
+                self.weight("w", w, Access.READ),
+                self.bias(b, "i"),
+                self.image_operand("dx", dx, Access.WRITE, along("ih"), along("iw")),
+            ),
+            window.constants(),
+            counts_macs=True,
+            macs_override=self.macs,
+        )
+
+    def weight_nest(self, x: str, dy: str, dw: str) -> Nest:
+        """The weight's gradient from image and map."""
+        window = self.window
+        return Nest(
+            "conv_dw",
+            self.axes("o", "n oh ow"),
+            (
+                self.image_operand("x", x, Access.READ, window.image_index(0), window.image_index(1)),
+                self.map_operand("dy", dy, Access.READ, along("oh"), along("ow")),
+                self.weight("dw", dw, Access.WRITE),
+            ),
+            window.constants(),
+            counts_macs=True,
+            macs_override=self.macs,
+        )
+
+
+def bias_nest(dy: str, db: str, shape: tuple[int, ...]) -> Nest:
+    """The bias' gradient: the sum of dY (`shape`: N, C, spatial…) over all but channels."""
+    batch, channels, size = shape[0], shape[1], prod(shape[2:])
+    axes = (Axis("c", channels), Axis("n", batch, AxisKind.REDUCTION), Axis("p", size, AxisKind.REDUCTION))
+    return Nest(
+        "conv_db",
+        axes,
+        (
+            Operand("dy", dy, Access.READ, (batch, channels, size), (along("n"), along("c"), along("p"))),
+            Operand("db", db, Access.WRITE, (channels,), (along("c"),)),
+        ),
+    )

@@ -1,0 +1,28 @@
+"""Copy (ours): the same elements in memory of their own, as when a constant becomes the content of a state tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilegrad.ir.nest import Nest
+from tilegrad.ir.types import DType, TensorType
+from tilegrad.ops._elementwise import map_nest
+from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+
+
+class Copy(Operator):
+    name = "Copy"
+
+    def infer(self, node: NodeView) -> tuple[TensorType, ...]:
+        node.expect_inputs(1)
+        return (node.input(0),)
+
+    def nests(self, node: NodeView) -> tuple[Nest, ...]:
+        dtype = node.input(0).dtype
+        kernel = "copy_f32" if dtype is DType.F32 else f"copy_b{dtype.size_bytes}"
+        return (map_nest(kernel, node.output().size, [("x", node.inputs[0])], [("y", node.outputs[0])]),)
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        return (upstream[0],)

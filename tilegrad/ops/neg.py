@@ -1,0 +1,18 @@
+"""Neg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilegrad.ops._pointwise import MapOperator
+from tilegrad.ops.base import GradientBuilder, NodeView
+
+
+class Neg(MapOperator):
+    name = "Neg"
+    kernel = "neg"
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        return build.emit("Neg", [upstream[0]])

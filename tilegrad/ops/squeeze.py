@@ -1,0 +1,26 @@
+"""Squeeze: drops dimensions of one element, all of them when no axes are given."""
+
+from __future__ import annotations
+
+from tilegrad.ops._axes import integer_list, normalize_axes
+from tilegrad.ops._views import View
+from tilegrad.ops.base import NodeView
+
+
+class Squeeze(View):
+    name = "Squeeze"
+    static_inputs = {1: "axes"}
+
+    def new_shape(self, node: NodeView, shape: tuple[int, ...]) -> tuple[int, ...]:
+        given = integer_list(node, "axes")
+        if given is None:
+            return tuple(extent for extent in shape if extent != 1)
+        axes = normalize_axes(node, given, len(shape))
+        for axis in axes:
+            if shape[axis] != 1:
+                raise node.error(
+                    f"Squeeze: dimension {axis} of {list(shape)} cannot be dropped",
+                    expected="1",
+                    got=str(shape[axis]),
+                )
+        return tuple(extent for d, extent in enumerate(shape) if d not in axes)

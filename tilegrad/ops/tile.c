@@ -1,0 +1,26 @@
+/* Tile: a strided copy with a loop of stride 0 for each repetition. */
+#include "tg_copy.h"
+
+TG_KERNEL void tg_tile_b1(TG_MEM const tg_b1 *restrict x, TG_MEM tg_b1 *restrict y,
+                          TG_ARG const tg_copy_args *p, int core_id, int core_count)
+{
+    TG_COPY(tg_b1)
+}
+
+TG_KERNEL void tg_tile_b2(TG_MEM const tg_b2 *restrict x, TG_MEM tg_b2 *restrict y,
+                          TG_ARG const tg_copy_args *p, int core_id, int core_count)
+{
+    TG_COPY(tg_b2)
+}
+
+TG_KERNEL void tg_tile_b4(TG_MEM const tg_b4 *restrict x, TG_MEM tg_b4 *restrict y,
+                          TG_ARG const tg_copy_args *p, int core_id, int core_count)
+{
+    TG_COPY(tg_b4)
+}
+
+TG_KERNEL void tg_tile_b8(TG_MEM const tg_b8 *restrict x, TG_MEM tg_b8 *restrict y,
+                          TG_ARG const tg_copy_args *p, int core_id, int core_count)
+{
+    TG_COPY(tg_b8)
+}

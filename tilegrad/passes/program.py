@@ -1,0 +1,261 @@
+"""From a model's graph and a recipe to a program: loss, backward pass, accumulation, optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tilegrad.errors import UserError
+from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.program import LEARNING_RATE, RESET_FLAG, UPDATE_COUNTER, Program, Role, StateTensor
+from tilegrad.ir.types import Constant, DType, TensorType
+from tilegrad.ir.verify import verify_graph
+from tilegrad.ops import registry
+from tilegrad.ops.base import MINIBATCH_COUNTER, NodeView
+from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
+from tilegrad.passes.builder import GraphBuilder
+from tilegrad.recipe import Recipe
+
+SCALAR_F32 = TensorType(DType.F32, ())
+COUNTER = TensorType(DType.I64, ())
+FLAG = TensorType(DType.BOOL, (1,))
+
+_LOSS_OPERATORS = {"mse": "MSELoss", "bce_with_logits": "BCEWithLogitsLoss", "l1": "L1Loss"}
+_ROLES = {"parameter": Role.FROZEN, "statistic": Role.STATISTIC, "constant": Role.CONSTANT}
+
+
+def derive_program(
+    graph: Graph, recipe: Recipe, roles: Mapping[str, str], trainable: tuple[str, ...], loss: str
+) -> Program:
+    """`roles` says of each constant what it is (see passes.parameters); `trainable` are the ones that train."""
+    state: dict[str, StateTensor] = {}
+    for name, constant in graph.constants.items():
+        role = Role.PARAMETER if name in trainable else _ROLES[roles.get(name, "constant")]
+        state[name] = StateTensor(name, constant.type, role, constant)
+    infer = _with_state(graph, "infer", state)
+    step, target, classes = _step_entry(graph, recipe, loss, state)
+    update = _update_entry(recipe, state)
+    entries, state = _promote_constants({"infer": infer, "step": step, "update": update}, state)
+    entries = {name: verify_graph(_only_own_state(entry)) for name, entry in entries.items()}
+    used = {name for entry in entries.values() for name in entry.state}
+    tensors = tuple(tensor for tensor in state.values() if tensor.name in used)
+    return Program(graph.name, recipe, loss, tensors, entries, target, classes)
+
+
+def _with_state(graph: Graph, name: str, state: Mapping[str, StateTensor]) -> Graph:
+    """The graph with its constants turned into state reads."""
+    return replace(graph, name=name, constants={}, state=tuple(n for n in graph.constants if n in state))
+
+
+def _training_graph(graph: Graph, recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
+    """The forward pass as it runs in training: dropout draws its masks, BatchNorm may use batch statistics."""
+    builder = GraphBuilder("step")
+    builder.types.update({name: graph.types[name] for name in (*graph.inputs, *graph.constants)})
+    builder.inputs += graph.inputs
+    for name in graph.constants:
+        builder.add_state(name, graph.types[name])
+    uses_counter = False
+    for node in graph.nodes:
+        view = NodeView(node, graph.types, graph.constants)
+        if node.op == "BatchNormalization" and recipe.batchnorm == "train":
+            node = _batch_statistics_form(node, builder, state)
+        else:
+            form = registry.get(node.op).training_form(view, recipe.seed)
+            if form is not None:
+                node = form
+                if MINIBATCH_COUNTER in node.inputs:
+                    uses_counter = True
+                    builder.add_state(MINIBATCH_COUNTER, COUNTER)
+        builder.append(node)
+    if uses_counter:
+        state[MINIBATCH_COUNTER] = StateTensor(MINIBATCH_COUNTER, COUNTER, Role.HYPER)
+    return builder.finish(graph.outputs)
+
+
+def _batch_statistics_form(node: Node, builder: GraphBuilder, state: Mapping[str, StateTensor]) -> Node:
+    """BatchNormalization with batch statistics, which updates the running ones."""
+    running = node.inputs[3:5]
+    for name in running:
+        if name not in state:
+            raise UserError(
+                f"BatchNormalization in policy 'train' needs running statistics that are initializers, not '{name}'",
+                stage="recipe",
+                node=node.name,
+                hint="use --batchnorm frozen",
+            )
+    updated = tuple(f"{name}.updated" for name in running)
+    builder.writes += zip(updated, running, strict=True)
+    attributes = {key: value for key, value in node.attributes.items() if key in ("epsilon", "momentum")}
+    outputs = (node.outputs[0], *updated, f"{node.outputs[0]}.saved_mean", f"{node.outputs[0]}.saved_inv_std")
+    return Node(node.name, "BatchNormInternal", node.inputs[:5], outputs, attributes)
+
+
+def _append_loss(builder: GraphBuilder, prediction: str, loss: str) -> tuple[str, str, int | None]:
+    """Appends the loss; returns (loss value, target input, number of classes for class-index targets)."""
+    output = builder.type_of(prediction)
+    builder.node_name = "loss"
+    if loss == "cross_entropy":
+        if output.rank < 2:
+            raise UserError(
+                "cross entropy needs logits with a batch and a class dimension",
+                stage="recipe",
+                expected="rank 2 or more",
+                got=f"'{prediction}' {output}",
+                hint="choose --loss mse, l1 or bce_with_logits",
+            )
+        labels = builder.add_input(
+            builder.unique("labels"), TensorType(DType.I64, (output.shape[0], *output.shape[2:]))
+        )
+        value, _ = builder.emit("SoftmaxCrossEntropyLoss", [prediction, labels], outputs=(True, True), hint="loss")
+        return value, labels, output.shape[1]
+    target = builder.add_input(builder.unique("target"), output)
+    (value,) = builder.emit(_LOSS_OPERATORS[loss], [prediction, target], hint="loss")
+    return value, target, None
+
+
+def _step_entry(
+    graph: Graph, recipe: Recipe, loss: str, state: dict[str, StateTensor]
+) -> tuple[Graph, str, int | None]:
+    forward = _training_graph(graph, recipe, state)
+    builder = GraphBuilder.from_graph(forward)
+    prediction = graph.outputs[0]
+    if graph.types[prediction].dtype is not DType.F32:
+        raise UserError(
+            "the model's first output cannot be trained against",
+            stage="recipe",
+            expected="a float output",
+            got=f"'{prediction}' {graph.types[prediction]}",
+        )
+    loss_value, target, classes = _append_loss(builder, prediction, loss)
+    with_loss = builder.finish((loss_value,))
+    trainable = [name for name, tensor in state.items() if tensor.role is Role.PARAMETER]
+    reachable = values_on_trainable_paths(with_loss, trainable)
+    if loss_value not in reachable:
+        raise UserError(
+            "no trainable parameter influences the loss",
+            stage="autodiff",
+            got=f"{len(trainable)} selected parameter(s), none on a differentiable path to '{prediction}'",
+            hint="`tilegrad inspect MODEL --parameters` lists what could train",
+        )
+    scale = 1.0 / recipe.accumulate if recipe.accum_mode == "mean" else 1.0
+    seed_gradient = builder.constant(np.float32(scale))
+    builder.add_state(RESET_FLAG, FLAG)
+    state[RESET_FLAG] = StateTensor(RESET_FLAG, FLAG, Role.HYPER, Constant(np.array([True])))
+    trained: set[str] = set()
+
+    def accumulate(parameter: str, gradient: str) -> None:
+        buffer = f"{parameter}_grad.accumulation.buffer"
+        tensor_type = builder.type_of(parameter)
+        builder.add_state(buffer, tensor_type)
+        state[buffer] = StateTensor(buffer, tensor_type, Role.GRADIENT, owner=parameter)
+        _, updated = builder.emit(
+            "InPlaceAccumulatorV2", [buffer, gradient, RESET_FLAG], outputs=(False, True), hint=f"{parameter}_grad.sum"
+        )
+        builder.writes.append((updated, buffer))
+        trained.add(parameter)
+
+    append_backward(builder, with_loss, loss_value, seed_gradient, trainable, accumulate)
+    for name in trainable:
+        if name not in trained:  # selected, but the loss does not depend on it: PyTorch leaves it alone too
+            state[name] = replace(state[name], role=Role.FROZEN)
+    builder.node_name = "end_of_step"
+    (off,) = builder.emit("Copy", [builder.constant([False], DType.BOOL)], hint=f"{RESET_FLAG}.off")
+    builder.writes.append((off, RESET_FLAG))
+    if MINIBATCH_COUNTER in builder.state:
+        (following,) = builder.emit(
+            "Add", [MINIBATCH_COUNTER, builder.constant(1, DType.I64)], hint=f"{MINIBATCH_COUNTER}.next"
+        )
+        builder.writes.append((following, MINIBATCH_COUNTER))
+    return _without_dead_nodes(builder.finish((loss_value,))), target, classes
+
+
+def _update_entry(recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
+    optimizer = recipe.optimizer
+    builder = GraphBuilder("update")
+    state[LEARNING_RATE] = StateTensor(LEARNING_RATE, SCALAR_F32, Role.HYPER, Constant(np.float32(optimizer.lr)))
+    builder.add_state(LEARNING_RATE, SCALAR_F32)
+    if optimizer.counts_updates:
+        state[UPDATE_COUNTER] = StateTensor(UPDATE_COUNTER, COUNTER, Role.HYPER)
+        builder.add_state(UPDATE_COUNTER, COUNTER)
+    gradients = {tensor.owner: tensor for tensor in state.values() if tensor.role is Role.GRADIENT}
+    for name in [name for name, tensor in state.items() if tensor.role is Role.PARAMETER]:
+        tensor_type = state[name].type
+        builder.node_name = f"update/{name}"
+        slots = []
+        for slot in optimizer.slots:
+            slot_name = f"{name}.{slot}"
+            state[slot_name] = StateTensor(slot_name, tensor_type, Role.OPTIMIZER, owner=name)
+            slots.append(builder.add_state(slot_name, tensor_type))
+        builder.add_state(name, tensor_type)
+        gradient = builder.add_state(gradients[name].name, tensor_type)
+        counter = [UPDATE_COUNTER] if optimizer.counts_updates else []
+        written = [name, *slots]
+        outputs = builder.emit(
+            optimizer.operator,
+            [name, gradient, *slots, LEARNING_RATE, *counter],
+            optimizer.attributes,
+            outputs=(True,) * len(written),
+            hint=f"{name}.updated",
+        )
+        builder.writes += zip(outputs, written, strict=True)
+    builder.node_name = "end_of_update"
+    if optimizer.counts_updates:
+        (following,) = builder.emit(
+            "Add", [UPDATE_COUNTER, builder.constant(1, DType.I64)], hint=f"{UPDATE_COUNTER}.next"
+        )
+        builder.writes.append((following, UPDATE_COUNTER))
+    builder.add_state(RESET_FLAG, FLAG)
+    (on,) = builder.emit("Copy", [builder.constant([True], DType.BOOL)], hint=f"{RESET_FLAG}.on")
+    builder.writes.append((on, RESET_FLAG))
+    return builder.finish(())
+
+
+def _without_dead_nodes(graph: Graph) -> Graph:
+    """Drops nodes, and names of optional outputs, that nothing reads."""
+    live = {*graph.outputs, *(value for value, _ in graph.writes)}
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if not any(name in live for name in node.outputs):
+            continue
+        live.update(filter(None, node.inputs))
+        kept.append(node)
+    nodes = tuple(reversed(kept))
+    produced = {name for node in nodes for name in node.outputs if name}
+    sources = {*graph.inputs, *graph.state, *graph.constants}
+    types = {name: t for name, t in graph.types.items() if name in produced or name in sources}
+    return replace(graph, nodes=nodes, types=types)
+
+
+def _promote_constants(
+    entries: Mapping[str, Graph], state: dict[str, StateTensor]
+) -> tuple[dict[str, Graph], dict[str, StateTensor]]:
+    """Constants that the passes made become state as well, shared between the entries by content."""
+    by_content: dict[Constant, str] = {}
+    result = {}
+    for entry_name, entry in entries.items():
+        renamed: dict[str, str] = {}
+        for name, constant in entry.constants.items():
+            if constant not in by_content:
+                by_content[constant] = f"tg.constant.{len(by_content)}"
+                shared = by_content[constant]
+                state[shared] = StateTensor(shared, constant.type, Role.CONSTANT, constant)
+            renamed[name] = by_content[constant]
+        nodes = tuple(
+            node.with_inputs(tuple(renamed.get(name, name) for name in node.inputs)) for node in entry.nodes
+        )
+        types = {name: t for name, t in entry.types.items() if name not in renamed}
+        types.update({renamed[name]: entry.types[name] for name in renamed})
+        names = tuple(dict.fromkeys((*entry.state, *renamed.values())))
+        result[entry_name] = replace(entry, nodes=nodes, types=types, constants={}, state=names)
+    return result, state
+
+
+def _only_own_state(entry: Graph) -> Graph:
+    """Keeps only the state that an entry reads or writes."""
+    used = {name for node in entry.nodes for name in node.inputs}
+    used |= {target for _, target in entry.writes} | set(entry.outputs)
+    state = tuple(name for name in entry.state if name in used)
+    dropped = set(entry.state) - set(state)
+    return replace(entry, state=state, types={n: t for n, t in entry.types.items() if n not in dropped})

@@ -1,0 +1,1 @@
+"""Chips as data, one folder each."""
