@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -105,11 +105,8 @@ def test_conv(case: Case) -> None:
 
 def square(kernel: int, stride: int = 1, dilation: int = 1, pad: int = 0, **other: object) -> Case:
     """A 2-D case of equal sides; anything else can be replaced."""
-    fields: dict[str, object] = dict(
-        batch=2, groups=1, inputs=5, outputs=6, image=(9, 11), kernel=(kernel,) * 2, strides=(stride,) * 2,
-        dilations=(dilation,) * 2, pads=(pad,) * 4, bias=True, seed=1,
-    )  # fmt: skip
-    return Case(**{**fields, **other})  # type: ignore[arg-type]
+    case = Case(2, 1, 5, 6, (9, 11), (kernel,) * 2, (stride,) * 2, (dilation,) * 2, (pad,) * 4, True, 1)
+    return replace(case, **other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
