@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from tilegrad.ir.nest import Access, Axis, Index, Nest, Operand
-from tilegrad.ir.types import DType
-from tilegrad.ops.base import NodeView
+from tilegrad.ir.types import DType, TensorType
+from tilegrad.ops.base import NodeView, Operator
 
 MAX_COPY_LOOPS = 8
 
@@ -70,42 +72,80 @@ def _merge_next(extents: list[int], views: list[View], loop: int) -> tuple[list[
     return [*extents[:loop], extents[loop] * extents[loop + 1], *extents[loop + 2 :]], merged
 
 
-def copy_nest(
-    node: NodeView,
-    kernel: str,
-    dtype: DType,
-    extents: Sequence[int],
-    x: tuple[str, View],
-    y: tuple[str, View],
-) -> Nest:
-    """Copies (value, view) `x` to `y`. Neighbouring loops that both sides walk as one become one."""
-    loops, views = _drop_unit_loops(list(extents), [x[1], y[1]])
-    loop = 0
-    while loop + 1 < len(loops):
-        merged = _merge_next(loops, views, loop)
-        if merged is None:
-            loop += 1
-        else:
-            loops, views = merged
-    missing = MAX_COPY_LOOPS - len(loops)
-    if missing < 0:
-        raise node.error(
-            f"{node.node.op}: too many dimensions move apart",
-            expected=f"at most {MAX_COPY_LOOPS} runs of dimensions",
-            got=str(len(loops)),
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Input `source` to output `target`, both seen through views walked by loops of these extents."""
+
+    extents: tuple[int, ...]
+    x: View
+    y: View
+    source: int = 0
+    target: int = 0
+
+    def merged(self) -> Copy:
+        """Unit loops dropped, neighbouring loops that both sides walk as one joined."""
+        loops, views = _drop_unit_loops(list(self.extents), [self.x, self.y])
+        loop = 0
+        while loop + 1 < len(loops):
+            merged = _merge_next(loops, views, loop)
+            if merged is None:
+                loop += 1
+            else:
+                loops, views = merged
+        return replace(self, extents=tuple(loops), x=views[0], y=views[1])
+
+
+def plain_view(shape: Sequence[int]) -> View:
+    """Dimension d walked by loop d."""
+    return tuple(Dim(extent, loop) for loop, extent in enumerate(shape))
+
+
+class Mover(Operator):
+    """An operator made of copies. `kernel` is the stem of its four kernels, one per element size."""
+
+    kernel: ClassVar[str]
+
+    @abstractmethod
+    def output_types(self, node: NodeView) -> tuple[TensorType, ...]:
+        """Checks the node, like `Operator.infer`."""
+
+    @abstractmethod
+    def copies(self, node: NodeView, outputs: Sequence[TensorType]) -> Sequence[Copy]:
+        """Together they write every output element once."""
+
+    def infer(self, node: NodeView) -> tuple[TensorType, ...]:
+        outputs = self.output_types(node)
+        for copy in self.copies(node, outputs):
+            loops = copy.merged().extents
+            if len(loops) > MAX_COPY_LOOPS:
+                raise node.error(
+                    f"{self.name}: too many dimensions move apart",
+                    expected=f"at most {MAX_COPY_LOOPS} runs of dimensions",
+                    got=str(len(loops)),
+                )
+        return outputs
+
+    def nests(self, node: NodeView) -> tuple[Nest, ...]:
+        outputs = tuple(
+            node.output(i) if node.has_output(i) else TensorType(DType.BOOL, ()) for i in range(len(node.outputs))
         )
-    axes = tuple(Axis(f"d{i}", extent) for i, extent in enumerate([1] * missing + loops))
+        return tuple(
+            self._nest(node, copy.merged()) for copy in self.copies(node, outputs) if node.has_output(copy.target)
+        )
 
-    def operand(name: str, value: str, view: View, access: Access) -> Operand:
-        moved = [replace(dim, loop=None if dim.loop is None else dim.loop + missing) for dim in view]
-        return Operand(name, value, access, tuple(d.extent for d in moved), tuple(d.index() for d in moved))
+    def _nest(self, node: NodeView, copy: Copy) -> Nest:
+        missing = MAX_COPY_LOOPS - len(copy.extents)
 
-    return Nest(
-        sized(kernel, dtype),
-        axes,
-        (operand("x", x[0], views[0], Access.READ), operand("y", y[0], views[1], Access.WRITE)),
-    )
+        def operand(name: str, value: str, view: View, access: Access) -> Operand:
+            dims = view or (Dim(1, None),)
+            moved = [replace(dim, loop=None if dim.loop is None else dim.loop + missing) for dim in dims]
+            return Operand(name, value, access, tuple(d.extent for d in moved), tuple(d.index() for d in moved))
 
-
-def check_loops(node: NodeView, nest: Nest) -> None:
-    """`infer` builds the nest once, so that a copy of too many loops is refused there."""
+        return Nest(
+            sized(self.kernel, node.output(copy.target).dtype),
+            tuple(Axis(f"d{i}", extent) for i, extent in enumerate((1,) * missing + copy.extents)),
+            (
+                operand("x", node.inputs[copy.source], copy.x, Access.READ),
+                operand("y", node.outputs[copy.target], copy.y, Access.WRITE),
+            ),
+        )
