@@ -16,6 +16,7 @@ from typing import ClassVar
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._axes import normalised_axes
+from tilegrad.ops._integers import integer_list
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 
@@ -30,11 +31,10 @@ class _Run:
 
 def _reduced_axes(node: NodeView) -> tuple[int, ...]:
     rank = node.input(0).rank
-    axes: int | tuple[int, ...] = node.attribute("axes", ())
-    axes = (axes,) if isinstance(axes, int) else axes
+    axes = integer_list(node, "axes")
     if not axes and not node.attribute("noop_with_empty_axes", 0):
         return tuple(range(rank))
-    return normalised_axes(node, axes, rank)
+    return normalised_axes(node, axes or (), rank)
 
 
 def _kept_shape(node: NodeView) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ class _Reduce(Operator):
                 ),
                 {"count": float(count)},
             )
-            for kernel, run, source, target in zip(kernels, runs, values, values[1:], strict=True)
+            for kernel, run, source, target in zip(kernels, runs, values[:-1], values[1:], strict=True)
         )
 
     @staticmethod
