@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tilegrad.errors import DeviceError
 
@@ -100,16 +101,31 @@ def _checked(command: Sequence[str], folder: Path) -> None:
         )
 
 
-def _object(toolchain: Toolchain, folder: Path, name: str, headers_digest: str, use_cache: bool) -> str:
+_INCLUDE = re.compile(rb'^\s*#\s*include\s+"([\w./]+)"', re.MULTILINE)
+
+
+def _with_headers(name: str, files: Mapping[str, bytes]) -> list[str]:
+    """A file and every header it includes, directly or not: all that its object depends on."""
+    found = [name]
+    for current in found:
+        here = PurePosixPath(current).parent
+        for match in _INCLUDE.findall(files[current]):
+            header = next((h for h in (str(here / match.decode()), match.decode()) if h in files), None)
+            if header is not None and header not in found:
+                found.append(header)
+    return found
+
+
+def _object(toolchain: Toolchain, folder: Path, name: str, files: Mapping[str, bytes], use_cache: bool) -> str:
     """Compiles one file, or takes its object from the cache. Returns the object's path below `folder`."""
     result = name[:-2] + ".o"
     kept = cache_folder() if use_cache else None
     path = None
     if kept is not None:
         key = hashlib.sha256()
-        for part in (compiler_identity(toolchain.compiler), repr(toolchain.flags), headers_digest, name):
-            key.update(part.encode() + b"\0")
-        key.update((folder / name).read_bytes())
+        key.update(repr((compiler_identity(toolchain.compiler), toolchain.flags)).encode())
+        for part in _with_headers(name, files):
+            key.update(part.encode() + b"\0" + files[part] + b"\0")
         path = kept / f"{key.hexdigest()}.o"
         try:
             shutil.copyfile(path, folder / result)
@@ -127,14 +143,10 @@ def _object(toolchain: Toolchain, folder: Path, name: str, headers_digest: str, 
 
 def build(toolchain: Toolchain, folder: Path, files: Mapping[str, bytes], output: str, *, use_cache: bool = True) -> Path:
     """Compiles the C files of a project that lies in `folder`, and links them."""
-    headers = hashlib.sha256()
-    for name in sorted(files):
-        if name.endswith(".h"):
-            headers.update(name.encode() + b"\0" + files[name])
     sources = [name for name in sorted(files) if name.endswith(".c") and name != "weights.c"]
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         objects = list(
-            pool.map(lambda name: _object(toolchain, folder, name, headers.hexdigest(), use_cache), sources)
+            pool.map(lambda name: _object(toolchain, folder, name, files, use_cache), sources)
         )
     _checked([toolchain.compiler, *toolchain.flags, *objects, "-o", output, *toolchain.link_flags], folder)
     return folder / output

@@ -1,0 +1,1 @@
+"""Devices: things that run a compiled program."""

@@ -1,0 +1,61 @@
+"""The host: the project compiled with the system's compiler, run as a process."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from tilegrad.build.folder import write_files
+from tilegrad.build.toolchain import build, find_compiler, host_toolchain
+from tilegrad.devices.base import Device, Session
+from tilegrad.devices.process import ProcessSession
+from tilegrad.errors import DeviceError
+from tilegrad.pipeline import Compiled
+
+
+class _HostSession(ProcessSession):
+    """Also owns the temporary folder it was built in."""
+
+    def __init__(self, compiled: Compiled, folder: tempfile.TemporaryDirectory[str], use_cache: bool) -> None:
+        self._temporary = folder
+        root = Path(folder.name)
+        start = time.perf_counter()
+        write_files(root, compiled.project.files)
+        program = build(host_toolchain(), root, compiled.project.files, "harness", use_cache=use_cache)
+        self.build_seconds = time.perf_counter() - start
+        super().__init__(compiled, [str(program), "weights.bin"], root)
+
+    def close(self) -> None:
+        super().close()
+        self._temporary.cleanup()
+
+
+class HostDevice(Device):
+    kind = "host"
+    target_name = "host"
+
+    def __init__(self, name: str = "host", *, use_cache: bool = True, keep_folder: str | None = None) -> None:
+        super().__init__(name)
+        self.use_cache = use_cache
+        self.keep_folder = keep_folder
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return ("host",)
+
+    @classmethod
+    def missing(cls, name: str) -> str | None:
+        try:
+            find_compiler("cc", "gcc", "clang")
+        except DeviceError:
+            return "no C compiler (Debian: apt-get install gcc)"
+        return None
+
+    def _load(self, compiled: Compiled) -> Session:
+        folder = tempfile.TemporaryDirectory(prefix="tilegrad-")
+        try:
+            return _HostSession(compiled, folder, self.use_cache)
+        except BaseException:
+            folder.cleanup()
+            raise

@@ -1,0 +1,104 @@
+"""The stages, top to bottom. Read this first.
+
+    model -> Graph -> Program -> Schedule -> Plan -> C project
+
+Each arrow is a pure function from one frozen type to the next; nothing flows back. A verifier runs at the end of each
+stage (inside it), and `Observer` sees every result, which is how `--dump-after` and the timings work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from tilegrad.build.folder import write_folder
+from tilegrad.codegen.project import Project, generate
+from tilegrad.frontend import ImportedModel
+from tilegrad.ir.graph import Graph
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import Program
+from tilegrad.ir.schedule import Schedule
+from tilegrad.memory.plan import plan_memory
+from tilegrad.passes.canonicalize import Canonicalize
+from tilegrad.passes.fold_batchnorm import FoldBatchNorm
+from tilegrad.passes.fuse import Fuse
+from tilegrad.passes.parameters import classify, select
+from tilegrad.passes.program import derive_program
+from tilegrad.recipe import Recipe
+from tilegrad.scheduling.schedule import schedule_program
+from tilegrad.targets.base import Target
+
+STAGES = ("import", "canonicalize", "program", "schedule", "plan", "codegen")
+R = TypeVar("R")
+
+
+@dataclass
+class Observer:
+    """Sees each stage's result; `seconds` collects how long each took."""
+
+    on_stage: Callable[[str, object], None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self, stage: str, work: Callable[[], R]) -> R:
+        start = time.perf_counter()
+        result = work()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+        if self.on_stage is not None:
+            self.on_stage(stage, result)
+        return result
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A model compiled for a target: what every stage made, and the C project."""
+
+    model: ImportedModel
+    program: Program
+    plan: Plan
+    project: Project
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def target(self) -> Target:
+        return self.plan.schedule.target
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes the C project; the folder appears complete or not at all."""
+        write_folder(Path(folder), self.project.files)
+        return Path(folder)
+
+
+def canonical_graph(model: ImportedModel, recipe: Recipe) -> Graph:
+    """The graph that the program is derived from, and that `inspect` describes."""
+    graph = Canonicalize().apply(Fuse().apply(model.graph))
+    return FoldBatchNorm().apply(graph) if recipe.batchnorm == "fold" else graph
+
+
+def compile_model(
+    model: ImportedModel,
+    recipe: Recipe,
+    target: Target,
+    observer: Observer | None = None,
+    *,
+    weights_as_c: bool = False,
+) -> Compiled:
+    watch = observer or Observer()
+    graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
+
+    def derive() -> Program:
+        parameters = classify(graph)
+        trainable = select(graph, parameters, recipe.train or model.default_train)
+        roles = {name: info.role for name, info in parameters.items()}
+        return derive_program(graph, recipe, roles, trainable, recipe.loss or model.default_loss)
+
+    program: Program = watch.run("program", derive)
+    schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target))
+    plan: Plan = watch.run("plan", lambda: plan_memory(schedule))
+    project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))
+    return Compiled(model, program, plan, project)
