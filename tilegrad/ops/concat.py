@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegrad.ir.types import TensorType
-from tilegrad.ops._axes import normalize_axis
+from tilegrad.ops._axes import normalised_axis
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
 from tilegrad.ops.base import GradientBuilder, NodeView
 
@@ -18,7 +18,7 @@ class Concat(Mover):
         axis = node.required("axis")
         if not isinstance(axis, int):
             raise node.error("Concat: the axis is no integer", got=repr(axis))
-        return normalize_axis(node, axis, node.input(0).rank)
+        return normalised_axis(node, axis, node.input(0).rank)
 
     def output_types(self, node: NodeView) -> tuple[TensorType, ...]:
         if not node.inputs:

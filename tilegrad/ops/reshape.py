@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from math import prod
+from typing import ClassVar
 
-from tilegrad.ops._axes import required_integers
+from tilegrad.ops._integers import required_integers
 from tilegrad.ops._views import View
 from tilegrad.ops.base import NodeView
 
 
 class Reshape(View):
     name = "Reshape"
-    static_inputs = {1: "shape"}
+    static_inputs: ClassVar = {1: "shape"}
 
     def new_shape(self, node: NodeView, shape: tuple[int, ...]) -> tuple[int, ...]:
         asked = required_integers(node, "shape")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from tilegrad.ir.types import TensorType
-from tilegrad.ops._axes import integer_list, normalize_axis
+from tilegrad.ops._axes import normalised_axis
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
+from tilegrad.ops._integers import integer_list
 from tilegrad.ops.base import GradientBuilder, NodeView
 
 
 class Split(Mover):
     name = "Split"
     kernel = "split"
-    static_inputs = {1: "split"}
+    static_inputs: ClassVar = {1: "split"}
 
     def _axis(self, node: NodeView) -> int:
-        return normalize_axis(node, node.attribute("axis", 0), node.input(0).rank)
+        return normalised_axis(node, node.attribute("axis", 0), node.input(0).rank)
 
     def _sizes(self, node: NodeView) -> tuple[int, ...]:
         extent = node.input(0).shape[self._axis(node)]

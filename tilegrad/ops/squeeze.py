@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from tilegrad.ops._axes import integer_list, normalize_axes
+from typing import ClassVar
+
+from tilegrad.ops._axes import normalised_axes
+from tilegrad.ops._integers import integer_list
 from tilegrad.ops._views import View
 from tilegrad.ops.base import NodeView
 
 
 class Squeeze(View):
     name = "Squeeze"
-    static_inputs = {1: "axes"}
+    static_inputs: ClassVar = {1: "axes"}
 
     def new_shape(self, node: NodeView, shape: tuple[int, ...]) -> tuple[int, ...]:
         given = integer_list(node, "axes")
         if given is None:
             return tuple(extent for extent in shape if extent != 1)
-        axes = normalize_axes(node, given, len(shape))
+        axes = normalised_axes(node, given, len(shape))
         for axis in axes:
             if shape[axis] != 1:
                 raise node.error(

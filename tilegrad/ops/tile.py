@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from tilegrad.ir.types import TensorType
-from tilegrad.ops._axes import required_integers
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
+from tilegrad.ops._integers import required_integers
 from tilegrad.ops.base import GradientBuilder, NodeView
 
 
 class Tile(Mover):
     name = "Tile"
     kernel = "tile"
-    static_inputs = {1: "repeats"}
+    static_inputs: ClassVar = {1: "repeats"}
 
     def output_types(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

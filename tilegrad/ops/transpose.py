@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegrad.ir.types import TensorType
-from tilegrad.ops._axes import integer_list
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
+from tilegrad.ops._integers import integer_list
 from tilegrad.ops.base import GradientBuilder, NodeView
 
 
