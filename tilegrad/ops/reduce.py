@@ -15,7 +15,8 @@ from typing import ClassVar
 
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._axes import integer_list, normalize_axes
+from tilegrad.ops._axes import normalised_axes
+from tilegrad.ops._integers import integer_list
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 
@@ -33,7 +34,7 @@ def _reduced_axes(node: NodeView) -> tuple[int, ...]:
     axes = integer_list(node, "axes")
     if not axes and not node.attribute("noop_with_empty_axes", 0):
         return tuple(range(rank))
-    return normalize_axes(node, axes or (), rank)
+    return normalised_axes(node, axes or (), rank)
 
 
 def _kept_shape(node: NodeView) -> tuple[int, ...]:
