@@ -1,0 +1,45 @@
+"""tilegrad: an ONNX model and a chip in, C that trains the model on that chip out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tilegrad.api import (
+        SGD,
+        Adam,
+        AdamW,
+        Momentum,
+        Operator,
+        Recipe,
+        compile,
+        load,
+        open_device,
+        register,
+        train,
+    )
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Momentum",
+    "Operator",
+    "Recipe",
+    "compile",
+    "load",
+    "open_device",
+    "register",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The API is imported on first use, so that `import tilegrad` costs nothing."""
+    if name in __all__:
+        import tilegrad.api
+
+        return getattr(tilegrad.api, name)
+    raise AttributeError(f"module 'tilegrad' has no attribute '{name}'")

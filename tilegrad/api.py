@@ -1,0 +1,47 @@
+"""The Python API: what the command line is made of."""
+
+from __future__ import annotations
+
+from tilegrad.devices.registry import open_device
+from tilegrad.frontend import ImportedModel, Source, load
+from tilegrad.ops.base import Operator
+from tilegrad.ops.registry import register
+from tilegrad.pipeline import Compiled, Observer, compile_model
+from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Recipe
+from tilegrad.targets import base as targets
+from tilegrad.targets.base import Target
+from tilegrad.training import train
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Compiled",
+    "ImportedModel",
+    "Momentum",
+    "Operator",
+    "Recipe",
+    "Target",
+    "compile",
+    "load",
+    "open_device",
+    "register",
+    "train",
+]
+
+
+def compile(
+    model: ImportedModel | Source,
+    recipe: Recipe | None = None,
+    target: str | Target = "host",
+    *,
+    observer: Observer | None = None,
+    weights_as_c: bool = False,
+) -> Compiled:
+    """Compiles a model for a target. Pure: no file is written, no device is touched."""
+    recipe = recipe or Recipe()
+    if not isinstance(model, ImportedModel) or model.batch != recipe.batch:
+        source = model.source if isinstance(model, ImportedModel) else model
+        model = load(source, batch=recipe.batch)
+    chip = targets.get(target) if isinstance(target, str) else target
+    return compile_model(model, recipe, chip, observer, weights_as_c=weights_as_c)

@@ -1,0 +1,237 @@
+"""Runs a training on a device and judges it: what `tilegrad train` and the tests are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad import __version__
+from tilegrad.data import Batches, SampleSpec, load_npz, synthetic
+from tilegrad.devices.base import Device, FloatArrays, Session
+from tilegrad.errors import UserError
+from tilegrad.ir.plan import MemoryUse
+from tilegrad.ir.program import Role
+from tilegrad.ir.types import DType
+from tilegrad.pipeline import Compiled
+from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
+from tilegrad.verify.judge import judge
+
+Array = npt.NDArray[Any]
+Progress = Callable[[str, int, int], None]  # what, done, of
+
+
+def _no_progress(what: str, done: int, of: int) -> None:
+    del what, done, of
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came back from a device. `cycles` are None where a device has none."""
+
+    compiled: Compiled
+    device: str
+    steps: int
+    losses: tuple[float, ...]
+    first_gradients: FloatArrays
+    weights: FloatArrays
+    statistics: FloatArrays
+    initial_weights: FloatArrays
+    verdict: Verdict | None
+    timings_seconds: dict[str, float] = field(default_factory=dict)
+    cycles: dict[str, int | None] = field(
+        default_factory=lambda: {"step": None, "update": None, "infer": None}
+    )
+
+    @property
+    def weights_sha256(self) -> str:
+        """Over the trained parameters' bytes, little endian, in initializer order."""
+        digest = hashlib.sha256()
+        for array in self.weights.values():
+            digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
+        return digest.hexdigest()
+
+    @property
+    def macs_per_step(self) -> int:
+        return self.compiled.plan.schedule.macs("step")
+
+    @property
+    def macs_per_cycle(self) -> float | None:
+        """Of a whole update: `accumulate` mini-batches and the optimizer step."""
+        step, update = self.cycles["step"], self.cycles["update"]
+        if step is None or update is None:
+            return None
+        accumulate = self.compiled.program.recipe.accumulate
+        return accumulate * self.macs_per_step / (accumulate * step + update)
+
+    def as_json(self) -> dict[str, Any]:
+        """The contract of PRODUCT.md."""
+        program = self.compiled.program
+        judged: dict[str, Any] = {
+            "reference": None,
+            "reference_losses": None,
+            "max_loss_error": None,
+            "max_gradient_error": None,
+            "max_weight_error": None,
+            "worst_tensor": None,
+            "verified": None,
+        }
+        if self.verdict is not None:
+            judged |= self.verdict.as_json()
+        return {
+            "tilegrad": __version__,
+            "model": program.name,
+            "device": self.device,
+            "target": self.compiled.target.name,
+            "steps": self.steps,
+            "accum": program.recipe.accumulate,
+            "batch": program.recipe.batch,
+            "loss": program.loss,
+            "optimizer": program.recipe.optimizer.operator.lower(),
+            "lr": program.recipe.optimizer.lr,
+            "seed": program.recipe.seed,
+            "losses": list(self.losses),
+            **judged,
+            "weights_sha256": self.weights_sha256,
+            "cycles": dict(self.cycles),
+            "memory": {name: memory_json(use) for name, use in self.compiled.plan.memory.items()},
+            "arena": {
+                "used": self.compiled.plan.arena_bytes,
+                "lower_bound": max(entry.lower_bound_bytes for entry in self.compiled.plan.entries.values()),
+            },
+            "params": parameter_count(self.compiled),
+            "trainable_params": sum(tensor.type.size for tensor in program.trainable),
+            "macs_per_step": self.macs_per_step,
+            "macs_per_cycle": self.macs_per_cycle,
+            "timings": self.timings_seconds,
+            "c_lines": self.compiled.project.line_count,
+            "files": sorted(self.compiled.project.files),
+        }
+
+
+def memory_json(use: MemoryUse) -> dict[str, int | None]:
+    return {"used": use.used_bytes, "capacity": use.capacity_bytes, "lower_bound": use.lower_bound_bytes}
+
+
+def parameter_count(compiled: Compiled) -> int:
+    return sum(tensor.type.size for tensor in compiled.program.with_role(Role.PARAMETER, Role.FROZEN))
+
+
+def sample_spec(compiled: Compiled) -> SampleSpec:
+    """What one sample looks like, from the step entry's inputs."""
+    program = compiled.program
+    graph = program.entries["step"]
+    data_inputs = [name for name in compiled.program.entries["infer"].inputs]
+    if len(data_inputs) != 1:
+        raise UserError(
+            "data can be fed to models with one input only",
+            stage="data",
+            expected="1 input",
+            got=f"{len(data_inputs)}: {', '.join(data_inputs)}",
+            hint="use the Python API: session.run('step', [...])",
+        )
+    x, y = program.entries["infer"].types[data_inputs[0]], graph.types[program.target_input]
+    if x.rank == 0 or x.shape[0] != program.recipe.batch:
+        raise UserError(
+            "the model's input has no batch dimension",
+            stage="data",
+            expected=f"the first dimension to be the batch, {program.recipe.batch}",
+            got=str(x),
+        )
+    return SampleSpec(
+        x.shape[1:],
+        program.loss,
+        y.shape[1:],
+        program.label_classes,
+        x.dtype,
+        None if x.dtype is DType.F32 else _vocabulary(compiled, data_inputs[0]),
+    )
+
+
+def _vocabulary(compiled: Compiled, name: str) -> int | None:
+    """The smallest number of rows that an integer input indexes."""
+    graph = compiled.program.entries["infer"]
+    sizes = [
+        graph.types[node.inputs[0]].shape[int(node.attributes.get("axis", 0))]  # type: ignore[arg-type]
+        for node in graph.nodes
+        if node.op == "Gather" and node.inputs[1] == name
+    ]
+    return min(sizes, default=None)
+
+
+def make_batches(compiled: Compiled, data: str | Path | None) -> Batches:
+    recipe = compiled.program.recipe
+    spec = sample_spec(compiled)
+    return synthetic(recipe.seed, spec, recipe.batch) if data is None else load_npz(data, spec, recipe.batch)
+
+
+def train(
+    compiled: Compiled,
+    device: Device,
+    *,
+    steps: int = 4,
+    data: str | Path | None = None,
+    verify: bool = True,
+    tolerance: float = DEFAULT_TOLERANCE,
+    progress: Progress = _no_progress,
+) -> Run:
+    """`steps` updates of `accumulate` mini-batches each, then the verdict."""
+    if steps < 1:
+        raise UserError("the number of steps cannot be used", stage="run", expected="1 or more", got=str(steps))
+    batches = make_batches(compiled, data)
+    accumulate = compiled.program.recipe.accumulate
+    timings: dict[str, float] = {}
+    progress("build", 0, 1)
+    start = time.perf_counter()
+    with device.load(compiled) as session:
+        timings["build"] = time.perf_counter() - start
+        initial = session.parameters()
+        start = time.perf_counter()
+        fed = [batches.batch(i) for i in range(accumulate * steps)]
+        losses, gradients = _run_steps(session, fed, accumulate, progress)
+        timings["run"] = time.perf_counter() - start
+        run = Run(
+            compiled,
+            device.name,
+            steps,
+            tuple(losses),
+            gradients,
+            session.parameters(),
+            session.statistics(),
+            initial,
+            None,
+            timings,
+        )
+    if not verify:
+        return run
+    start = time.perf_counter()
+    progress("verify", 0, 1)
+    verdict = judge(
+        compiled,
+        Measured(run.losses, run.first_gradients, run.weights, run.statistics),
+        fed,
+        tolerance,
+    )
+    timings["verify"] = time.perf_counter() - start
+    return Run(**{**vars(run), "verdict": verdict, "timings_seconds": timings})
+
+
+def _run_steps(
+    session: Session, batches: Sequence[tuple[Array, Array]], accumulate: int, progress: Progress
+) -> tuple[list[float], FloatArrays]:
+    losses = []
+    gradients: FloatArrays = {}
+    for i, (x, y) in enumerate(batches):
+        losses.append(session.step(x, y))
+        if i == 0:
+            gradients = session.gradients()
+        if (i + 1) % accumulate == 0:
+            session.update()
+        progress("train", i + 1, len(batches))
+    return losses, gradients
