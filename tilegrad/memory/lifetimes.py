@@ -131,8 +131,9 @@ def _join_in_place(
         operator = registry.get(node.op)
         if operator.is_view:
             continue
+        settled: set[int] = set()  # an output takes over one input at most
         for position, k in operator.in_place(NodeView(node, graph.types)):
-            if position >= len(node.outputs) or k >= len(node.inputs):
+            if position in settled or position >= len(node.outputs) or k >= len(node.inputs):
                 continue
             output, source = node.outputs[position], node.inputs[k]
             if not output or not source:
@@ -150,3 +151,4 @@ def _join_in_place(
                 continue
             members[root] += members.pop(own_root)
             aliases.join(output, source)
+            settled.add(position)
