@@ -1,0 +1,46 @@
+# tilegrad's chores. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench lint types fast-tests tests clean
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+# One folder with everything Python needs. tools/bootstrap.sh says what it installs and what it had to leave out.
+.venv: $(READY) ## create .venv with tilegrad, its tests' packages and, if it can be had, PyTorch
+
+$(READY): pyproject.toml tools/bootstrap.sh
+	@PYTHON="$(PYTHON)" sh tools/bootstrap.sh "$(VENV)"
+	@touch $@
+
+demo: $(READY) ## train a model on the default device: losses, reference losses, memory, time, and the C in demo-out/
+	$(BIN)/tilegrad train mlp --steps 40 --batch 4 --lr 0.1 -o demo-out
+
+test: lint types tests ## everything: lint, types, and every test
+
+check: lint types fast-tests ## before a commit, under two minutes: lint, types, and the tests that are not slow
+
+bench: $(READY) ## one training step of each zoo model against PyTorch, and inference against ONNX Runtime
+	$(BIN)/python -m benchmarks
+
+lint: $(READY)
+	$(BIN)/ruff check
+
+types: $(READY)
+	$(BIN)/mypy
+
+tests: $(READY)
+	@cat $(VENV)/.left-out
+	$(BIN)/python -m pytest -n $(JOBS)
+
+fast-tests: $(READY)
+	@cat $(VENV)/.left-out
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+clean: ## remove what make made (not demo-out/)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
