@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tilegrad.errors import UserError
-from tilegrad.verify.reference import Array, loss_errors, relative_error
+from tilegrad.verify.reference import Array, largest_norm, loss_errors, relative_error
 from tilegrad.verify.sketch import Sketch, sketch_error
 
 DEFAULT_TOLERANCE = 1e-4
@@ -225,11 +225,13 @@ def _check(
     missing = sorted(set(reference) - set(measured))
     if missing:
         raise UserError(f"the run has no {kind} for {', '.join(missing)}", stage="verify")
+    largest = max((target.norm for target in reference.values() if isinstance(target, Sketch)), default=0.0)
+    largest = max(largest, largest_norm(target for target in reference.values() if not isinstance(target, Sketch)))
     return [
         TensorCheck(
             kind=kind,
             name=name,
-            error=_tensor_error(measured[name], target),
+            error=_tensor_error(measured[name], target, largest),
             allowed=_allowed(tolerance, differences.get(name)),
             float32_difference=differences.get(name),
         )
@@ -237,8 +239,10 @@ def _check(
     ]
 
 
-def _tensor_error(measured: Array, target: Target) -> float:
-    return sketch_error(measured, target) if isinstance(target, Sketch) else relative_error(measured, target)
+def _tensor_error(measured: Array, target: Target, largest: float) -> float:
+    if isinstance(target, Sketch):
+        return sketch_error(measured, target, largest)
+    return relative_error(measured, target, largest)
 
 
 def _allowed(tolerance: float, difference: float | None) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -80,8 +80,29 @@ class ReferenceRun:
     snapshots: Mapping[int, Mapping[str, Array]] = field(default_factory=dict)
 
 
-def relative_error(measured: Array, reference: Array) -> float:
-    """‖measured − reference‖ / ‖reference‖, absolute where the reference is zero; equal NaNs and infinities agree."""
+NOISE_FLOOR = 1e-10
+"""A tensor whose norm is this small beside the largest of its kind is float64's own rounding noise around zero."""
+
+
+def tensor_scale(norm: float, largest: float = 0.0) -> float:
+    """What a tensor's error is relative to: its norm, unless it is zero or rounding noise around zero.
+
+    Some gradients are zero by mathematics (a bias in front of a softmax over the same axis); their reference is 1e-17 and
+    any float32 value is wrong by a factor of a million relative to that. Such a tensor is judged on the scale of the
+    largest tensor of its kind, and absolutely if all are zero.
+    """
+    if norm > NOISE_FLOOR * largest:
+        return norm
+    return largest if largest > 0.0 else 1.0
+
+
+def largest_norm(tensors: Iterable[Array]) -> float:
+    norms = [float(np.linalg.norm(np.asarray(tensor, dtype=np.float64).ravel())) for tensor in tensors]
+    return max((norm for norm in norms if np.isfinite(norm)), default=0.0)
+
+
+def relative_error(measured: Array, reference: Array, largest: float = 0.0) -> float:
+    """‖measured − reference‖ relative to `tensor_scale`; NaNs and infinities agree with their like."""
     left = np.asarray(measured, dtype=np.float64).ravel()
     right = np.asarray(reference, dtype=np.float64).ravel()
     if left.shape != right.shape:
@@ -94,9 +115,13 @@ def relative_error(measured: Array, reference: Array) -> float:
         if not same[special].all():
             return float("inf")
         left, right = left[~special], right[~special]
-    scale = float(np.linalg.norm(right))
-    distance = float(np.linalg.norm(left - right))
-    return distance / scale if scale > 0.0 else distance
+    return float(np.linalg.norm(left - right)) / tensor_scale(float(np.linalg.norm(right)), largest)
+
+
+def relative_errors(measured: Mapping[str, Array], reference: Mapping[str, Array]) -> dict[str, float]:
+    """The relative error of every tensor of the reference."""
+    largest = largest_norm(reference.values())
+    return {name: relative_error(measured[name], tensor, largest) for name, tensor in reference.items()}
 
 
 def loss_errors(measured: tuple[float, ...], reference: tuple[float, ...]) -> tuple[float, ...]:

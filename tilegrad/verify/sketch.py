@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilegrad.errors import UserError
-from tilegrad.verify.reference import Array
+from tilegrad.verify.reference import Array, tensor_scale
 
 PROJECTIONS = 4
 
@@ -60,7 +60,7 @@ def sketch(tensor: Array, samples: int) -> Sketch:
     return Sketch(flat.size, float(np.linalg.norm(flat)), _project(flat), indices, flat[indices])
 
 
-def sketch_error(measured: Array, reference: Sketch) -> float:
+def sketch_error(measured: Array, reference: Sketch, largest: float = 0.0) -> float:
     """The relative error the sketch shows: the largest of what norm, coordinates and projections say."""
     flat = np.asarray(measured, dtype=np.float64).ravel()
     if flat.size != reference.size:
@@ -74,4 +74,4 @@ def sketch_error(measured: Array, reference: Sketch) -> float:
         float(np.linalg.norm(flat[reference.indices] - reference.values)),
         float(np.sqrt(np.mean(np.square(_project(flat) - reference.projections)))),
     )
-    return distance / reference.norm if reference.norm > 0.0 else distance
+    return distance / tensor_scale(reference.norm, largest)

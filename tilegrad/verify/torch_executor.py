@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,17 @@ from tilegrad.verify.torch_ops.base import FLOAT_TYPES, decode_attributes, to_te
 
 FLOAT_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """These graphs are small: on a busy machine PyTorch's threads cost ten times what they bring."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class UnsupportedByReference(UserError):
@@ -96,11 +108,16 @@ class TorchModel:
     ) -> dict[str, Tensor]:
         """Every graph output by name; `overrides` replace initializers for this pass only."""
         values: dict[str, Tensor] = {**self.tensors, **(overrides or {}), **feeds}
-        for step in self.steps:
-            for name, value in zip(step.outputs, _apply(step, mode, values), strict=False):
-                if name:
-                    values[name] = value
+        for index in range(len(self.steps)):
+            self.run_step(index, values, mode)
         return {name: values[name] for name in self.outputs}
+
+    def run_step(self, index: int, values: dict[str, Tensor], mode: Mode = INFERENCE) -> None:
+        """One node: reads its inputs from `values` and leaves its outputs there."""
+        step = self.steps[index]
+        for name, value in zip(step.outputs, _apply(step, mode, values), strict=False):
+            if name:
+                values[name] = value
 
 
 def _apply(step: Step, mode: Mode, values: Mapping[str, Tensor]) -> Sequence[Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +22,7 @@ from tilegrad.verify.reference import (
     ReferenceRecipe,
     ReferenceRun,
     loss_errors,
-    relative_error,
+    relative_errors,
 )
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def run_pair(
         updated = double.minibatch(x, y)
         single.minibatch(x, y)
         if updated:
-            left, right = single.trainer.weights(), double.trainer.weights()
-            differences = {key: max(differences[key], relative_error(left[key], right[key])) for key in differences}
+            apart = relative_errors(single.trainer.weights(), double.trainer.weights())
+            differences = {key: max(differences[key], error) for key, error in apart.items()}
             if double.updates in double.snapshot_updates:
                 after[double.updates] = dict(differences)
     exact, rounded = double.finish(batches[0][0]), single.finish(batches[0][0])
@@ -123,9 +123,9 @@ def run_pair(
         double=exact,
         single=rounded,
         loss_differences=tuple(np.maximum.accumulate(loss_errors(rounded.losses, exact.losses)).tolist()),
-        gradient_differences=_differences(rounded.first_gradients, exact.first_gradients),
+        gradient_differences=relative_errors(rounded.first_gradients, exact.first_gradients),
         weight_differences=differences,
-        statistic_differences=_differences(rounded.statistics, exact.statistics),
+        statistic_differences=relative_errors(rounded.statistics, exact.statistics),
         weight_differences_after=after,
     )
 
@@ -163,10 +163,6 @@ class _Recorder:
             logits=self.trainer.infer(x),
             snapshots=self.snapshots,
         )
-
-
-def _differences(left: Mapping[str, Array], right: Mapping[str, Array]) -> dict[str, float]:
-    return {key: relative_error(left[key], right[key]) for key in right}
 
 
 def _trainer(

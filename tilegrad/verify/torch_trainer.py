@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tilegrad.errors import UserError
 from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe
-from tilegrad.verify.torch_executor import TorchModel
+from tilegrad.verify.torch_executor import TorchModel, one_thread
 from tilegrad.verify.torch_ops import INFERENCE, Mode
 
 
@@ -46,13 +46,15 @@ class TorchTrainer:
     def step(self, x: Array, y: Array) -> float:
         """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""
         mode = Mode(self.recipe.batchnorm == "train", self.dropout_mask, self.minibatch)
-        loss = loss_value(self.recipe.loss, self._output(x, mode), y)
-        (loss * self.recipe.gradient_scale).backward()  # type: ignore[no-untyped-call]
+        with one_thread():
+            loss = loss_value(self.recipe.loss, self._output(x, mode), y)
+            (loss * self.recipe.gradient_scale).backward()  # type: ignore[no-untyped-call]
         self.minibatch += 1
-        return float(loss)
+        return float(loss.detach())
 
     def update(self) -> None:
-        self.optimizer.step()
+        with one_thread():
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=False)
 
     def infer(self, x: Array) -> Array:

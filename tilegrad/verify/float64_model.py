@@ -1,0 +1,275 @@
+"""An ONNX model's loss in float64, cheap to evaluate again after a small change of one parameter.
+
+The forward pass is ONNX's own reference evaluator on a copy of the model in which every float is a double, or PyTorch's
+float64 operators where PyTorch is installed (much faster for convolutions). The loss is plain NumPy. Only the nodes
+downstream of what changed are evaluated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import onnx
+import onnx.inliner
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from tilegrad.errors import UserError
+from tilegrad.verify import torch_reference
+from tilegrad.verify.reference import Array, BatchNormPolicy, DropoutMask, LossName
+
+EvaluatorName = Literal["auto", "torch", "onnx"]
+Edges = Sequence[tuple[tuple[str, ...], tuple[str, ...]]]
+_NARROW_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+class Float64Model:
+    """`loss(x, y, overrides)` with any initializer replaced; `evaluator` names what runs the forward pass."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        loss: LossName,
+        *,
+        batchnorm: BatchNormPolicy = "frozen",
+        dropout_mask: DropoutMask | None = None,
+        minibatch: int = 0,
+        evaluator: EvaluatorName = "auto",
+    ) -> None:
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+        initializers = {proto.name for proto in model.graph.initializer}
+        inputs = [value for value in model.graph.input if value.name not in initializers]
+        if len(inputs) != 1:
+            raise UserError("the model must have one input", stage="verify", expected="1", got=str(len(inputs)))
+        self.loss_name = loss
+        self.input = inputs[0].name
+        self.output = model.graph.output[0].name
+        self._input_is_float = inputs[0].type.tensor_type.elem_type in (*_NARROW_FLOATS, TensorProto.DOUBLE)
+        self.weights: dict[str, Array] = {
+            proto.name: _widened(numpy_helper.to_array(proto)) for proto in model.graph.initializer
+        }
+        options = _Options(batchnorm == "train", dropout_mask, minibatch)
+        self._graph, self.evaluator = _backend(model, options, evaluator)
+        self._base: dict[str, Any] = {}
+        self._base_inputs: tuple[Array, ...] = ()
+        self._readers: dict[str, tuple[int, ...]] = {}
+
+    def loss(self, x: Array, y: Array, overrides: Mapping[str, Array] | None = None) -> float:
+        """The mean loss of one mini-batch."""
+        return loss_value(self.loss_name, self.logits(x, overrides), y)
+
+    def logits(self, x: Array, overrides: Mapping[str, Array] | None = None) -> Array:
+        """The model's first output, in float64."""
+        base = self._base_values(x)
+        if not overrides:
+            return self._graph.leave(base[self.output])
+        values = dict(base)
+        for name, array in overrides.items():
+            if name not in self.weights:
+                raise UserError(f"the model has no initializer '{name}'", stage="verify")
+            values[name] = self._graph.enter(np.asarray(array, dtype=np.float64).reshape(self.weights[name].shape))
+        for index in self._downstream(tuple(sorted(overrides))):
+            self._graph.run(index, values)
+        return self._graph.leave(values[self.output])
+
+    def _base_values(self, x: Array) -> dict[str, Any]:
+        """Every value of the unchanged model, kept until another input comes."""
+        if not self._base_inputs or self._base_inputs[0] is not x:
+            fed = np.asarray(x, dtype=np.float64) if self._input_is_float else np.asarray(x)
+            values = {name: self._graph.enter(array) for name, array in self.weights.items()}
+            values[self.input] = self._graph.enter(fed)
+            for index in range(len(self._graph.edges)):
+                self._graph.run(index, values)
+            self._base, self._base_inputs = values, (x,)
+        return self._base
+
+    def _downstream(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        key = "\0".join(names)
+        if key not in self._readers:
+            reached, found = set(names), []
+            for index, (inputs, outputs) in enumerate(self._graph.edges):
+                if reached.intersection(inputs):
+                    reached.update(outputs)
+                    found.append(index)
+            self._readers[key] = tuple(found)
+        return self._readers[key]
+
+
+@dataclass(frozen=True)
+class _Options:
+    batch_statistics: bool
+    dropout_mask: DropoutMask | None
+    minibatch: int
+
+
+class _Graph(Protocol):
+    """A graph one node at a time, over whatever type of value its evaluator works on."""
+
+    edges: Edges
+
+    def enter(self, array: Array) -> Any: ...
+
+    def leave(self, value: Any) -> Array: ...
+
+    def run(self, index: int, values: dict[str, Any]) -> None: ...
+
+
+def _backend(model: onnx.ModelProto, options: _Options, wanted: EvaluatorName) -> tuple[_Graph, str]:
+    if wanted == "torch" or (wanted == "auto" and torch_reference.available()):
+        from tilegrad.verify.torch_executor import UnsupportedByReference
+
+        try:
+            return _TorchGraph(model, options), torch_reference.name()
+        except UnsupportedByReference:
+            if wanted == "torch":
+                raise
+    return _OnnxGraph(model, options), f"ONNX reference evaluator {onnx.__version__} float64"
+
+
+class _TorchGraph:
+    def __init__(self, model: onnx.ModelProto, options: _Options) -> None:
+        from tilegrad.verify.torch_executor import TorchModel
+        from tilegrad.verify.torch_ops import Mode
+
+        self._model = TorchModel(model, "float64")
+        self._mode = Mode(options.batch_statistics, options.dropout_mask, options.minibatch)
+        self.edges: Edges = [(step.inputs, step.outputs) for step in self._model.steps]
+
+    def enter(self, array: Array) -> Any:
+        import torch
+
+        return torch.tensor(array)
+
+    def leave(self, value: Any) -> Array:
+        return np.array(value.numpy())
+
+    def run(self, index: int, values: dict[str, Any]) -> None:
+        from tilegrad.verify.torch_executor import one_thread
+
+        with one_thread():
+            self._model.run_step(index, values, self._mode)
+
+
+class _OnnxGraph:
+    def __init__(self, model: onnx.ModelProto, options: _Options) -> None:
+        replaced = [_batch_statistics_operator()] if options.batch_statistics else []
+        evaluator = ReferenceEvaluator(to_double(model), new_ops=replaced)
+        self._options = options
+        self._nodes = evaluator.rt_nodes_
+        self.edges: Edges = [(tuple(node.input), tuple(node.output)) for node in self._nodes]
+
+    def enter(self, array: Array) -> Any:
+        return array
+
+    def leave(self, value: Any) -> Array:
+        return np.asarray(value)
+
+    def run(self, index: int, values: dict[str, Any]) -> None:
+        node = self._nodes[index]
+        arguments = [values[name] if name else None for name in node.input]
+        if node.onnx_node.op_type == "Dropout":
+            results = self._dropout(node.onnx_node, arguments)
+        else:
+            results = node.run(*arguments)
+        for name, value in zip(node.output, results, strict=False):
+            if name:
+                values[name] = value
+
+    def _dropout(self, node: onnx.NodeProto, arguments: list[Any]) -> tuple[Array, Array]:
+        x, options = arguments[0], self._options
+        mask = None
+        if options.dropout_mask is not None:
+            mask = options.dropout_mask(node.name or node.output[0], x.shape, options.minibatch)
+        if mask is None:
+            return x, np.ones(x.shape, dtype=bool)
+        ratio = next((attribute.f for attribute in node.attribute if attribute.name == "ratio"), 0.5)
+        if len(arguments) > 1 and arguments[1] is not None:
+            ratio = float(arguments[1])
+        keep = np.asarray(mask).reshape(x.shape) != 0
+        return np.where(keep, x / (1.0 - ratio) if ratio < 1.0 else x, 0.0), keep
+
+
+def _batch_statistics_operator() -> type[OpRun]:
+    class BatchNormalization(OpRun):
+        """Normalise by the mini-batch's own mean and population variance, as both ONNX and PyTorch do in training."""
+
+        op_domain = ""
+
+        def _run(
+            self, x: Array, scale: Array, bias: Array, *rest: Any, epsilon: float = 1e-5, **_: Any
+        ) -> tuple[Array]:
+            axes = (0, *range(2, x.ndim))
+            shape = (-1, *[1] * (x.ndim - 2))
+            centred = x - x.mean(axis=axes, keepdims=True)
+            normal = centred / np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + epsilon)
+            return (normal * scale.reshape(shape) + bias.reshape(shape),)
+
+    return BatchNormalization
+
+
+def _widened(array: Array) -> Array:
+    return array.astype(np.float64) if array.dtype.kind == "f" or str(array.dtype) == "bfloat16" else array
+
+
+def to_double(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which every float tensor, constant, cast and declared type is a double."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    for proto in wide.graph.initializer:
+        _widen_tensor(proto)
+    for value in (*wide.graph.input, *wide.graph.output):
+        if value.type.tensor_type.elem_type in _NARROW_FLOATS:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    del wide.graph.value_info[:]
+    for node in wide.graph.node:
+        for attribute in node.attribute:
+            _widen_attribute(node, attribute)
+    return wide
+
+
+def _widen_attribute(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+    if attribute.type == onnx.AttributeProto.TENSOR:
+        _widen_tensor(attribute.t)
+    elif attribute.name in ("to", "dtype", "stash_type") and attribute.i in _NARROW_FLOATS:
+        attribute.i = TensorProto.DOUBLE
+    elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+        held = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+        attribute.CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(np.array(held, np.float64))))
+
+
+def _widen_tensor(proto: TensorProto) -> None:
+    if proto.data_type in _NARROW_FLOATS:
+        proto.CopyFrom(numpy_helper.from_array(_widened(numpy_helper.to_array(proto)), proto.name))
+
+
+def _cross_entropy(logits: Array, y: Array) -> float:
+    labels = np.asarray(y).astype(np.int64).reshape(logits.shape[0], *logits.shape[2:])
+    if ((labels < 0) | (labels >= logits.shape[1])).any():
+        raise UserError("a label is out of range", stage="verify", expected=f"0 to {logits.shape[1] - 1}")
+    highest = logits.max(axis=1, keepdims=True)
+    log_sum = np.log(np.exp(logits - highest).sum(axis=1)) + highest.squeeze(1)
+    chosen = np.take_along_axis(logits, labels[:, None], axis=1).squeeze(1)
+    return float((log_sum - chosen).mean())
+
+
+_ELEMENTWISE_LOSSES: dict[str, Callable[[Array, Array], Array]] = {
+    "mse": lambda output, target: np.square(output - target),
+    "l1": lambda output, target: np.abs(output - target),
+    "bce_with_logits": lambda output, target: np.logaddexp(0.0, output) - output * target,
+}
+
+
+def loss_value(loss: LossName, output: Array, y: Array) -> float:
+    """The mean loss: over the batch for cross entropy, over all elements for the others."""
+    if loss == "cross_entropy":
+        return _cross_entropy(output, y)
+    if np.size(y) != output.size:
+        raise UserError(
+            "targets and model output differ in shape", stage="verify", expected=str(output.shape), got=str(np.shape(y))
+        )
+    return float(_ELEMENTWISE_LOSSES[loss](output, np.asarray(y, dtype=np.float64).reshape(output.shape)).mean())
