@@ -26,10 +26,11 @@ from tilegrad.codegen.c import (
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.errors import InternalError
-from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.nest import Nest, kernel_argument, row_major_strides, whole
+from tilegrad.ir.graph import Graph
+from tilegrad.ir.nest import kernel_argument, row_major_strides, whole
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
+from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
 from tilegrad.memory.lifetimes import temporaries
 
@@ -73,7 +74,7 @@ _C_KEYWORDS = frozenset(
 def _ports(plan: Plan, entry: str, values: tuple[str, ...]) -> tuple[Port, ...]:
     graph = plan.schedule.entries[entry].graph
     taken: set[str] = set()
-    ports = []
+    ports: list[Port] = []
     for value in (*graph.inputs, *graph.outputs):
         stem = identifier(value).lower()
         if stem[0].isdigit() or stem in _C_KEYWORDS:
@@ -151,18 +152,21 @@ def header(plan: Plan) -> str:
 
 def _pointer(plan: Plan, entry: str, value: str, c_type: str) -> str:
     address = plan.address(entry, value)
-    return f"({c_type.replace(' *', ' *')})(m->{address.region} + {address.offset})"
+    return f"({c_type})(m->{address.region} + {address.offset})"
 
 
-@dataclass(frozen=True)
-class _NestFunction:
-    name: str
-    function: Function
+def _nest_name(entry: str, position: int, launch: Launch, k: int) -> str:
+    letter = "abcdefghijklmnopqrstuvwxyz"[k] if len(launch.nests) > 1 else ""
+    prefix = "forward" if entry == "infer" else entry
+    return f"{prefix}_{position:03d}{letter}_{identifier(launch.node.name)}"
 
 
 def _nest_function(
-    plan: Plan, kernels: KernelSet, entry: str, graph: Graph, node: Node, nest: Nest, name: str, part: str
-) -> _NestFunction:
+    plan: Plan, kernels: KernelSet, entry: str, graph: Graph, launch: Launch, k: int, position: int
+) -> Function:
+    """The `k`th nest of a launch, on whole operands."""
+    node, nest = launch.node, launch.nests[k]
+    part = f", {k + 1} of {len(launch.nests)}" if len(launch.nests) > 1 else ""
     signature = kernels.signatures.get(nest.kernel)
     if signature is None:
         raise InternalError(f"no kernel tg_{nest.kernel} for node '{node.name}' ({node.op})")
@@ -195,10 +199,8 @@ def _nest_function(
         Declare(f"static const {signature.arguments.name}", "args", fields=tuple(fields)),
         Call(f"tg_{nest.kernel}", (*arguments, "&args", "core_id", "core_count")),
     )
-    return _NestFunction(
-        name,
-        Function("static void", name, ("const tg_model *m", "int core_id", "int core_count"), body, comment),
-    )
+    parameters = ("const tg_model *m", "int core_id", "int core_count")
+    return Function("static void", _nest_name(entry, position, launch, k), parameters, body, comment)
 
 
 def _filled(text: str, width: int = 104) -> list[str]:
@@ -307,18 +309,21 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         Line(),
         _tensor_table(plan),
     ]
+    names: dict[tuple[Statement, ...], str] = {}
     for entry in ENTRIES:
         schedule = plan.schedule.entries[entry]
         calls = []
         items += [Line(), Comment(f"---- {entry}: {_ENTRY_COMMENTS[entry]}")]
         for position, launch in enumerate(schedule.launches):
             for k, nest in enumerate(launch.nests):
-                name = f"{entry}_{position:03d}{'abcdefghijkl'[k] if len(launch.nests) > 1 else ''}_{identifier(launch.node.name)}"
-                part = f", {k + 1} of {len(launch.nests)}" if len(launch.nests) > 1 else ""
-                made = _nest_function(plan, kernels, entry, schedule.graph, launch.node, nest, name, part)
+                made = _nest_function(plan, kernels, entry, schedule.graph, launch, k, position)
                 used.add(nest.kernel)
-                calls.append(made.name)
-                items += [Line(), made.function]
+                # The forward pass of infer and step is the same code at the same addresses: emitted once.
+                if made.body not in names:
+                    assert made.body is not None
+                    names[made.body] = made.name
+                    items += [Line(), made]
+                calls.append(names[made.body])
         items += [Line(), _entry_function(plan, entry, calls)]
     items += [
         Line(),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Address, EntryPlan, MemoryUse, Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Schedule
 from tilegrad.memory.allocate import allocate, lower_bound
-from tilegrad.memory.lifetimes import align, analyse
-from tilegrad.memory.validate import validate_plan
+from tilegrad.memory.lifetimes import align, analyse, temporaries
+from tilegrad.memory.validate import is_valid, validate_plan
 
 
 def plan_memory(schedule: Schedule) -> Plan:
@@ -29,18 +31,35 @@ def plan_memory(schedule: Schedule) -> Plan:
             got=f"{use.used_bytes} bytes: {state_bytes} of state and {arena_bytes} of activations",
             hint="train fewer parameters (--train last:K), a smaller batch, or a stateless optimizer (sgd)",
         )
-    return validate_plan(
-        Plan(
-            schedule,
-            alignment,
-            state_addresses,
-            state_bytes,
-            image_bytes,
-            arena_bytes,
-            entries,
-            {memory.name: use},
-        )
+    plan = Plan(
+        schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, {memory.name: use}
     )
+    shared = _at_the_steps_addresses(schedule, entries["step"])
+    if shared is not None:
+        with_shared_code = replace(plan, entries={**entries, "infer": shared})
+        if is_valid(with_shared_code, "infer"):
+            plan = with_shared_code
+    return validate_plan(plan)
+
+
+def _at_the_steps_addresses(schedule: Schedule, step: EntryPlan) -> EntryPlan | None:
+    """The forward pass of `infer` at the addresses it has in `step`, so that both entries can share its code.
+
+    None where the step computes something else (dropout, batch statistics). The result may still be wrong, where the
+    step reuses memory that an output of `infer` needs: the validator tells.
+    """
+    graph = schedule.entries["infer"].graph
+    step_graph = schedule.entries["step"].graph
+    if step_graph.nodes[: len(graph.nodes)] != graph.nodes:
+        return None
+    values = [*graph.inputs, *temporaries(graph), *(name for node in graph.nodes for name in node.outputs if name)]
+    addresses = {name: step.addresses[name] for name in values if name in step.addresses}
+    if len(addresses) != len(values):
+        return None
+    buffers = tuple(buffer for buffer in step.buffers if any(name in addresses for name in buffer.members))
+    offsets = {buffer.name: step.offsets[buffer.name] for buffer in buffers}
+    arena_bytes = max((offsets[buffer.name] + buffer.size_bytes for buffer in buffers), default=0)
+    return EntryPlan(addresses, buffers, offsets, arena_bytes, lower_bound(buffers))
 
 
 def _place_state(program: Program, memory: str, alignment: int) -> tuple[dict[str, Address], int, int]:

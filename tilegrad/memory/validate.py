@@ -7,22 +7,33 @@ that input, and what the caller and the next call rely on must be there at the e
 from __future__ import annotations
 
 from tilegrad.errors import InternalError
-from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.memory.lifetimes import temporaries
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 
 
+class PlanError(InternalError):
+    """A plan that would give wrong results."""
+
+
 def validate_plan(plan: Plan) -> Plan:
-    regions = {"state": plan.state_bytes, "arena": plan.arena_bytes}
     _check_state(plan)
-    for name, entry in plan.schedule.entries.items():
-        _replay(plan, name, entry.graph, regions)
+    for name in plan.schedule.entries:
+        _replay(plan, name)
     for memory, use in plan.memory.items():
         if use.capacity_bytes is not None and use.used_bytes > use.capacity_bytes:
-            raise InternalError(f"plan: {memory} holds {use.capacity_bytes} bytes, the plan uses {use.used_bytes}")
+            raise PlanError(f"plan: {memory} holds {use.capacity_bytes} bytes, the plan uses {use.used_bytes}")
     return plan
+
+
+def is_valid(plan: Plan, entry: str) -> bool:
+    """For choosing between two plans of an entry, where the better one may be impossible."""
+    try:
+        _replay(plan, entry)
+    except PlanError:
+        return False
+    return True
 
 
 def _check_state(plan: Plan) -> None:
@@ -34,11 +45,11 @@ def _check_state(plan: Plan) -> None:
     end, previous = 0, ""
     for offset, size, name in taken:
         if size and offset < end:
-            raise InternalError(f"plan: state '{name}' overlaps '{previous}'")
+            raise PlanError(f"plan: state '{name}' overlaps '{previous}'")
         if size:
             end, previous = offset + size, name
     if end > plan.state_bytes:
-        raise InternalError(f"plan: state '{previous}' ends beyond the state region")
+        raise PlanError(f"plan: state '{previous}' ends beyond the state region")
 
 
 class _Content:
@@ -63,7 +74,9 @@ class _Content:
         return wanted in self.intervals[address.region]
 
 
-def _replay(plan: Plan, entry: str, graph: Graph, regions: dict[str, int]) -> None:
+def _replay(plan: Plan, entry: str) -> None:
+    graph = plan.schedule.entries[entry].graph
+    regions = {"state": plan.state_bytes, "arena": plan.arena_bytes}
     content = _Content()
     # A view's bytes are its source's: they are looked up under the name of what was actually written.
     written_as: dict[str, str] = {}
@@ -71,15 +84,15 @@ def _replay(plan: Plan, entry: str, graph: Graph, regions: dict[str, int]) -> No
     def put(value: str) -> None:
         address, size = plan.address(entry, value), graph.types[value].size_bytes
         if address.offset % plan.alignment_bytes:
-            raise InternalError(f"plan: '{value}' of {entry} is not aligned")
+            raise PlanError(f"plan: '{value}' of {entry} is not aligned")
         if address.offset + size > regions[address.region]:
-            raise InternalError(f"plan: '{value}' of {entry} lies beyond its region")
+            raise PlanError(f"plan: '{value}' of {entry} lies beyond its region")
         content.write(address, size, value)
         written_as[value] = value
 
     def expect(value: str, reader: str) -> None:
         if not content.holds(plan.address(entry, value), graph.types[value].size_bytes, written_as[value]):
-            raise InternalError(f"plan: {reader} of {entry} finds '{value}' overwritten")
+            raise PlanError(f"plan: {reader} of {entry} finds '{value}' overwritten")
 
     for value in (*graph.state, *graph.inputs):
         put(value)
@@ -93,7 +106,7 @@ def _replay(plan: Plan, entry: str, graph: Graph, regions: dict[str, int]) -> No
         if registry.get(node.op).is_view:
             source, view = node.inputs[0], node.outputs[0]
             if plan.address(entry, source) != plan.address(entry, view):
-                raise InternalError(f"plan: view '{view}' of {entry} is not where '{source}' is")
+                raise PlanError(f"plan: view '{view}' of {entry} is not where '{source}' is")
             written_as[view] = written_as[source]
             continue
         allowed = registry.get(node.op).in_place(NodeView(node, graph.types))
@@ -106,14 +119,14 @@ def _replay(plan: Plan, entry: str, graph: Graph, regions: dict[str, int]) -> No
         for k, (address, size, value, position) in enumerate(spans):
             for other, other_size, other_value, _ in spans[k + 1 :]:
                 if _overlap(address, size, other, other_size):
-                    raise InternalError(f"plan: '{value}' and '{other_value}' of node '{node.name}' overlap")
+                    raise PlanError(f"plan: '{value}' and '{other_value}' of node '{node.name}' overlap")
             for j, source in enumerate(node.inputs):
                 if not source or not _overlap(
                     address, size, plan.address(entry, source), graph.types[source].size_bytes
                 ):
                     continue
                 if (position, j) not in allowed or address != plan.address(entry, source):
-                    raise InternalError(
+                    raise PlanError(
                         f"plan: '{value}' overlaps the input '{source}' of node '{node.name}', which may not be in place"
                     )
         for _, _, value, position in spans:
@@ -127,7 +140,7 @@ def _replay(plan: Plan, entry: str, graph: Graph, regions: dict[str, int]) -> No
     for state in graph.state:
         value = becomes.get(state, state)
         if not content.holds(plan.state_addresses[state], graph.types[state].size_bytes, written_as[value]):
-            raise InternalError(f"plan: state '{state}' does not hold '{value}' when {entry} ends")
+            raise PlanError(f"plan: state '{state}' does not hold '{value}' when {entry} ends")
 
 
 def _overlap(a: Address, a_size: int, b: Address, b_size: int) -> bool:
