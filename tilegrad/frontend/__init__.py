@@ -1,0 +1,108 @@
+"""From a model in any of its forms to our graph, in small pure steps.
+
+read -> check -> inline -> bind the batch -> convert the opset -> classify parameters -> fold, type and translate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tilegrad.errors import UserError
+from tilegrad.frontend.batch import Bound, bind_batch
+from tilegrad.frontend.branches import resolve_branches
+from tilegrad.frontend.check import check_model, check_opset
+from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
+from tilegrad.frontend.model import ImportedModel, SourceKind
+from tilegrad.frontend.onnx_values import tensor_type
+from tilegrad.frontend.source import find_source
+from tilegrad.frontend.sweep import Swept, build_proto, live_nodes, sweep
+from tilegrad.frontend.unsupported import node_label, operator_name
+from tilegrad.frontend.version import infer_leniently, to_canonical_opset
+from tilegrad.frontend.weights import Arrays, narrow_floats, refuse_nan, take_initializers, with_initializers
+from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.types import Constant, DType
+from tilegrad.ir.verify import verify_graph
+from tilegrad.passes.canonicalize import canonicalize
+from tilegrad.passes.parameters import ParameterInfo, classify
+
+__all__ = ["ImportedModel", "SourceKind", "load"]
+
+
+def load(source: object, *, batch: int | None = None, seed: int = 0, example: Any = None) -> ImportedModel:
+    """Imports a model: a path, a zoo name, an onnx.ModelProto or a torch.nn.Module (with `example` inputs).
+
+    `batch` binds a free batch dimension (1 by default) or replaces a fixed one if the shapes still infer.
+    `seed` draws a zoo model's initial weights.
+    """
+    found = find_source(source, seed=seed, example=example)
+    check_opset(found.model)
+    model, arrays = take_initializers(found.model)
+    check_model(model)
+    model = inline_local_functions(model)
+    bound = bind_batch(model, arrays, batch)
+    original = with_initializers(bound.model, arrays)
+    model = to_canonical_opset(bound.model)
+    model, arrays = resolve_branches(model, arrays)
+    model = expand_defined_operators(model)
+    arrays, notes = narrow_floats(model.graph.node, arrays)
+    refuse_nan(arrays)
+    infos = _classify(model, arrays, found.name)
+    parameters = {name for name, info in infos.items() if info.role == "parameter"}
+    try:
+        swept = sweep(model, arrays, parameters, found.name)
+        graph = canonicalize(verify_graph(swept.graph))
+        _check_outputs(swept, bound, original)
+    except UserError as error:
+        raise _explained(error, bound) from error
+    proto = build_proto(model, swept, arrays)
+    return ImportedModel(found.name, found.kind, graph, proto, original, infos, notes)
+
+
+def _classify(model: onnx.ModelProto, arrays: Arrays, name: str) -> dict[str, ParameterInfo]:
+    """The written rule, applied to the model before anything is folded: it decides what may fold."""
+    types = {value: tensor for value, proto in infer_leniently(model).items() if (tensor := tensor_type(proto))}
+    constants = {}
+    for value, array in arrays.items():
+        if DType.from_numpy(array.dtype) is not None:
+            constants[value] = Constant(array)
+            types[value] = constants[value].type
+    nodes = tuple(
+        Node(node_label(node, position), operator_name(node), tuple(node.input), tuple(node.output))
+        for position, node in enumerate(live_nodes(model))
+    )
+    return classify(Graph(name, (), (), nodes, types, constants))
+
+
+def _check_outputs(swept: Swept, bound: Bound, original: onnx.ModelProto) -> None:
+    """A fixed batch baked into the model may let shapes infer while samples run into each other."""
+    if bound.rebatched_from is None:
+        return
+    producers = swept.graph.producers()
+    inputs = {swept.graph.types[name].shape[:1] for name in swept.graph.inputs}
+    for name in swept.graph.outputs:
+        shape = swept.graph.types[name].shape
+        if shape and (bound.batch,) in inputs and shape[0] != bound.batch and np.prod(shape) % bound.batch == 0:
+            raise UserError(
+                f"output '{name}' does not follow the batch",
+                stage="import",
+                node=producers[name].name if name in producers else None,
+                expected=f"a first dimension of {bound.batch}",
+                got=str(list(shape)),
+            )
+
+
+def _explained(error: UserError, bound: Bound) -> UserError:
+    """An error after re-batching most likely comes of it."""
+    if bound.rebatched_from is None:
+        return error
+    return UserError(
+        f"the model cannot be re-batched from {bound.rebatched_from} to {bound.batch}: {error.message}",
+        stage=error.stage,
+        node=error.node,
+        expected=error.expected,
+        got=error.got,
+        hint="export the model with a free batch dimension (dynamic_axes in torch.onnx.export)",
+    )

@@ -1,0 +1,53 @@
+"""Is it a well-formed ONNX model of an opset we read?"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import checker, defs
+
+from tilegrad.errors import UserError
+from tilegrad.frontend.unsupported import refuse_unsupported, unknown_to_onnx
+
+OLDEST_OPSET = 11
+CANONICAL_OPSET = 23
+ONNX_DOMAINS = ("", "ai.onnx")
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Version of the standard operator set that the model imports."""
+    versions = [int(entry.version) for entry in model.opset_import if entry.domain in ONNX_DOMAINS]
+    if not versions:
+        raise UserError("the model imports no standard ONNX operator set", stage="import", expected="an opset of domain ''")
+    return versions[0]
+
+
+def check_opset(model: onnx.ModelProto) -> None:
+    version = opset_of(model)
+    if not OLDEST_OPSET <= version <= defs.onnx_opset_version():
+        raise UserError(
+            f"the model is of ONNX opset {version}",
+            stage="import",
+            expected=f"{OLDEST_OPSET} to {CANONICAL_OPSET}",
+            hint="convert it with onnx.version_converter.convert_version, or export it again with opset_version=17",
+        )
+
+
+def check_model(model: onnx.ModelProto) -> None:
+    """ONNX's own checker; operators that ONNX does not know are reported as unsupported, all at once."""
+    if not model.graph.output:
+        raise UserError("the model has no outputs", stage="import")
+    try:
+        checker.check_model(model)
+    except (checker.ValidationError, ValueError, RuntimeError, UnicodeDecodeError) as error:
+        if unknown_to_onnx(model):
+            refuse_unsupported(model)
+        raise UserError(
+            "the model is not valid ONNX", stage="import", got=_first_lines(str(error)), hint="onnx.checker says so"
+        ) from error
+
+
+def _first_lines(text: str) -> str:
+    """The checker adds a context dump; its first sentence and the node are what a person needs."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("==>")]
+    context = [line.removeprefix("==> Context: ").strip() for line in text.splitlines() if line.startswith("==> Context")]
+    return " ".join(lines[:2] + context[:1])

@@ -1,0 +1,50 @@
+"""Functions become their bodies: the model's own, and those by which ONNX defines an operator we do not have."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import defs, inliner
+
+from tilegrad.errors import UserError
+from tilegrad.frontend.check import ONNX_DOMAINS, opset_of
+from tilegrad.ops import registry
+
+_ROUNDS = 4
+# Their bodies would only replace an operator by several that we do not have either, or hide what it is.
+_KEPT_WHOLE = frozenset(("Dropout", "Bernoulli", "Range", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"))
+
+
+def inline_local_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    if not model.functions:
+        return model
+    try:
+        return inliner.inline_local_functions(model)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise UserError(
+            "the model's functions cannot be inlined", stage="import", got=str(error).strip().split("\n")[0]
+        ) from error
+
+
+def expand_defined_operators(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Attention, RMSNormalization, Mish and the like, written with operators that we may have."""
+    for _ in range(_ROUNDS):
+        found = sorted({node.op_type for node in model.graph.node if _is_expandable(node, opset_of(model))})
+        if not found:
+            break
+        try:
+            model = inliner.inline_selected_functions(
+                model, [("", name) for name in found], exclude=False, inline_schema_functions=True
+            )
+        except (RuntimeError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+            break  # what could not be expanded is listed as unsupported later, with its node's name
+    return model
+
+
+def _is_expandable(node: onnx.NodeProto, opset: int) -> bool:
+    if node.domain not in ONNX_DOMAINS or node.op_type in _KEPT_WHOLE or registry.find(node.op_type) is not None:
+        return False
+    try:
+        schema = defs.get_schema(node.op_type, opset, "")
+    except defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)

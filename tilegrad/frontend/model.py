@@ -1,0 +1,45 @@
+"""What the frontend hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import onnx
+
+from tilegrad.ir.graph import Graph
+from tilegrad.passes.parameters import ParameterInfo
+
+
+class SourceKind(Enum):
+    """Where a model came from."""
+
+    FILE = "file"
+    PROTO = "proto"
+    ZOO = "zoo"
+    TORCH = "torch"
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model ready to be differentiated, and the very model that references execute.
+
+    `graph` is verified and canonical. `proto` is the same computation as ONNX at the canonical opset: batch bound,
+    constants folded, every initializer under its original name, so that weights and gradients compare by name.
+    `original` is the model as it came, functions inlined and batch bound, but otherwise untouched.
+    `parameters` says of each initializer of the original model what it is. `notes` are things a user should know.
+    """
+
+    name: str
+    kind: SourceKind
+    graph: Graph
+    proto: onnx.ModelProto
+    original: onnx.ModelProto
+    parameters: Mapping[str, ParameterInfo]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Role of each initializer by name: `parameter`, `statistic` or `constant`."""
+        return {name: info.role for name, info in self.parameters.items()}

@@ -1,0 +1,62 @@
+"""From what a person passes to an ONNX model: a path, a zoo name, a ModelProto or a torch module."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tilegrad import zoo
+from tilegrad.errors import UserError
+from tilegrad.frontend.model import SourceKind
+from tilegrad.frontend.read import load_external_data, read_model
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str
+    kind: SourceKind
+    model: onnx.ModelProto
+
+
+def find_source(source: object, *, seed: int, example: Any) -> Source:
+    """Never changes what the caller passed."""
+    if isinstance(source, Path):
+        return Source(source.stem, SourceKind.FILE, read_model(source))
+    if isinstance(source, str):
+        return _named(source, seed)
+    if isinstance(source, onnx.ModelProto):
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
+        load_external_data(model, None)
+        return Source(model.graph.name or "model", SourceKind.PROTO, model)
+    if any(f"{cls.__module__}.{cls.__qualname__}" == "torch.nn.modules.module.Module" for cls in type(source).__mro__):
+        from tilegrad.frontend.torch_module import export_module
+
+        return Source(type(source).__name__.lower(), SourceKind.TORCH, export_module(source, example))
+    raise UserError(
+        "cannot load a model from this",
+        stage="import",
+        expected="a path, a zoo name, an onnx.ModelProto or a torch.nn.Module",
+        got=type(source).__name__,
+    )
+
+
+def _named(name: str, seed: int) -> Source:
+    """A zoo name wins over a file of the same name, which can still be reached as `./NAME`."""
+    if name in zoo.names():
+        return Source(name, SourceKind.ZOO, zoo.build(name, seed))
+    path = Path(name)
+    if path.suffix or os.sep in name or path.exists():
+        return Source(path.stem, SourceKind.FILE, read_model(path))
+    close = difflib.get_close_matches(name, zoo.names(), n=1)
+    raise UserError(
+        f"no model '{name}'",
+        stage="import",
+        expected=f"a path to an .onnx file, or one of {', '.join(zoo.names())}",
+        hint=f"did you mean '{close[0]}'?" if close else None,
+    )
