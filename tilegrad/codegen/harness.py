@@ -41,7 +41,10 @@ def _adapter(plan: Plan, entry: str) -> Function:
 
 
 def ports_header(plan: Plan) -> str:
-    sizes = {entry: (port_offsets(entry_inputs(plan, entry))[1], port_offsets(entry_outputs(plan, entry))[1]) for entry in ENTRIES}
+    sizes = {
+        entry: (port_offsets(entry_inputs(plan, entry))[1], port_offsets(entry_outputs(plan, entry))[1])
+        for entry in ENTRIES
+    }
     items: list[Item] = [Comment("How the harness packs inputs and outputs of each entry.")]
     for entry, (read, written) in sizes.items():
         items += [

@@ -6,7 +6,10 @@ that input, and what the caller and the next call rely on must be there at the e
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilegrad.errors import InternalError
+from tilegrad.ir.graph import Node
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.memory.lifetimes import temporaries
 from tilegrad.ops import registry
@@ -20,7 +23,7 @@ class PlanError(InternalError):
 def validate_plan(plan: Plan) -> Plan:
     _check_state(plan)
     for name in plan.schedule.entries:
-        _replay(plan, name)
+        _Replay(plan, name).run()
     for memory, use in plan.memory.items():
         if use.capacity_bytes is not None and use.used_bytes > use.capacity_bytes:
             raise PlanError(f"plan: {memory} holds {use.capacity_bytes} bytes, the plan uses {use.used_bytes}")
@@ -30,7 +33,7 @@ def validate_plan(plan: Plan) -> Plan:
 def is_valid(plan: Plan, entry: str) -> bool:
     """For choosing between two plans of an entry, where the better one may be impossible."""
     try:
-        _replay(plan, entry)
+        _Replay(plan, entry).run()
     except PlanError:
         return False
     return True
@@ -74,73 +77,102 @@ class _Content:
         return wanted in self.intervals[address.region]
 
 
-def _replay(plan: Plan, entry: str) -> None:
-    graph = plan.schedule.entries[entry].graph
-    regions = {"state": plan.state_bytes, "arena": plan.arena_bytes}
-    content = _Content()
-    # A view's bytes are its source's: they are looked up under the name of what was actually written.
-    written_as: dict[str, str] = {}
+@dataclass(frozen=True)
+class _Span:
+    """Bytes that a node writes: an output (with its position) or scratch (position -1)."""
 
-    def put(value: str) -> None:
-        address, size = plan.address(entry, value), graph.types[value].size_bytes
-        if address.offset % plan.alignment_bytes:
-            raise PlanError(f"plan: '{value}' of {entry} is not aligned")
-        if address.offset + size > regions[address.region]:
-            raise PlanError(f"plan: '{value}' of {entry} lies beyond its region")
-        content.write(address, size, value)
-        written_as[value] = value
+    address: Address
+    size: int
+    value: str
+    position: int
 
-    def expect(value: str, reader: str) -> None:
-        if not content.holds(plan.address(entry, value), graph.types[value].size_bytes, written_as[value]):
-            raise PlanError(f"plan: {reader} of {entry} finds '{value}' overwritten")
 
-    for value in (*graph.state, *graph.inputs):
-        put(value)
-    scratch: dict[int, list[str]] = {}
-    temporary_types = temporaries(graph)
-    for name, (i, _) in temporary_types.items():
-        scratch.setdefault(i, []).append(name)
-    for i, node in enumerate(graph.nodes):
-        for value in filter(None, node.inputs):
-            expect(value, f"node '{node.name}'")
-        if registry.get(node.op).is_view:
-            source, view = node.inputs[0], node.outputs[0]
-            if plan.address(entry, source) != plan.address(entry, view):
-                raise PlanError(f"plan: view '{view}' of {entry} is not where '{source}' is")
-            written_as[view] = written_as[source]
-            continue
-        allowed = registry.get(node.op).in_place(NodeView(node, graph.types))
-        spans = []
-        for position, value in enumerate(node.outputs):
-            if value:
-                spans.append((plan.address(entry, value), graph.types[value].size_bytes, value, position))
-        for name in scratch.get(i, ()):
-            spans.append((plan.address(entry, name), temporary_types[name][1].size_bytes, name, -1))
-        for k, (address, size, value, position) in enumerate(spans):
-            for other, other_size, other_value, _ in spans[k + 1 :]:
-                if _overlap(address, size, other, other_size):
-                    raise PlanError(f"plan: '{value}' and '{other_value}' of node '{node.name}' overlap")
+class _Replay:
+    """One entry, node by node."""
+
+    def __init__(self, plan: Plan, entry: str) -> None:
+        self.plan = plan
+        self.entry = entry
+        self.graph = plan.schedule.entries[entry].graph
+        self.regions = {"state": plan.state_bytes, "arena": plan.arena_bytes}
+        self.content = _Content()
+        # A view's bytes are its source's: they are looked up under the name of what was actually written.
+        self.written_as: dict[str, str] = {}
+        self.scratch: dict[int, list[tuple[str, int]]] = {}
+        for name, (i, tensor_type) in temporaries(self.graph).items():
+            self.scratch.setdefault(i, []).append((name, tensor_type.size_bytes))
+
+    def address(self, value: str) -> Address:
+        return self.plan.address(self.entry, value)
+
+    def size(self, value: str) -> int:
+        return self.graph.types[value].size_bytes
+
+    def put(self, span: _Span) -> None:
+        if span.address.offset % self.plan.alignment_bytes:
+            raise PlanError(f"plan: '{span.value}' of {self.entry} is not aligned")
+        if span.address.offset + span.size > self.regions[span.address.region]:
+            raise PlanError(f"plan: '{span.value}' of {self.entry} lies beyond its region")
+        self.content.write(span.address, span.size, span.value)
+        self.written_as[span.value] = span.value
+
+    def expect(self, value: str, reader: str) -> None:
+        if not self.content.holds(self.address(value), self.size(value), self.written_as[value]):
+            raise PlanError(f"plan: {reader} of {self.entry} finds '{value}' overwritten")
+
+    def run(self) -> None:
+        for value in (*self.graph.state, *self.graph.inputs):
+            self.put(_Span(self.address(value), self.size(value), value, -1))
+        for i, node in enumerate(self.graph.nodes):
+            for value in filter(None, node.inputs):
+                self.expect(value, f"node '{node.name}'")
+            if registry.get(node.op).is_view:
+                self.see_view(node)
+                continue
+            spans = self.spans(i, node)
+            self.check_spans(node, spans)
+            for span in spans:
+                self.put(span)
+        for value in self.graph.outputs:
+            self.expect(value, "the caller")
+        self.check_state()
+
+    def see_view(self, node: Node) -> None:
+        source, view = node.inputs[0], node.outputs[0]
+        if self.address(source) != self.address(view):
+            raise PlanError(f"plan: view '{view}' of {self.entry} is not where '{source}' is")
+        self.written_as[view] = self.written_as[source]
+
+    def spans(self, i: int, node: Node) -> list[_Span]:
+        outputs = [
+            _Span(self.address(value), self.size(value), value, position)
+            for position, value in enumerate(node.outputs)
+            if value
+        ]
+        return outputs + [_Span(self.address(name), size, name, -1) for name, size in self.scratch.get(i, ())]
+
+    def check_spans(self, node: Node, spans: list[_Span]) -> None:
+        """What a node writes may overlap an input only as a declared in-place pair, and nothing else it writes."""
+        allowed = registry.get(node.op).in_place(NodeView(node, self.graph.types))
+        for k, span in enumerate(spans):
+            for other in spans[k + 1 :]:
+                if _overlap(span.address, span.size, other.address, other.size):
+                    raise PlanError(f"plan: '{span.value}' and '{other.value}' of node '{node.name}' overlap")
             for j, source in enumerate(node.inputs):
-                if not source or not _overlap(
-                    address, size, plan.address(entry, source), graph.types[source].size_bytes
-                ):
+                if not source or not _overlap(span.address, span.size, self.address(source), self.size(source)):
                     continue
-                if (position, j) not in allowed or address != plan.address(entry, source):
+                if (span.position, j) not in allowed or span.address != self.address(source):
                     raise PlanError(
-                        f"plan: '{value}' overlaps the input '{source}' of node '{node.name}', which may not be in place"
+                        f"plan: '{span.value}' overlaps the input '{source}' of node '{node.name}', "
+                        "which may not be in place"
                     )
-        for _, _, value, position in spans:
-            if position >= 0:
-                put(value)
-            else:
-                content.write(plan.address(entry, value), temporary_types[value][1].size_bytes, value)
-    for value in graph.outputs:
-        expect(value, "the caller")
-    becomes = {state: value for value, state in graph.writes}
-    for state in graph.state:
-        value = becomes.get(state, state)
-        if not content.holds(plan.state_addresses[state], graph.types[state].size_bytes, written_as[value]):
-            raise PlanError(f"plan: state '{state}' does not hold '{value}' when {entry} ends")
+
+    def check_state(self) -> None:
+        becomes = {state: value for value, state in self.graph.writes}
+        for state in self.graph.state:
+            value = becomes.get(state, state)
+            if not self.content.holds(self.plan.state_addresses[state], self.size(state), self.written_as[value]):
+                raise PlanError(f"plan: state '{state}' does not hold '{value}' when {self.entry} ends")
 
 
 def _overlap(a: Address, a_size: int, b: Address, b_size: int) -> bool:
