@@ -2,7 +2,6 @@
  * into libm. TG_SQRT: correctly rounded square root, same rule. */
 #ifndef TG_FMA_H
 #define TG_FMA_H
-#include <string.h>
 
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__riscv_flen) || defined(__aarch64__)
 #define TG_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
@@ -14,6 +13,7 @@ static inline float tg_fma_instruction(float a, float b, float c)
 }
 #define TG_FMA(a, b, c) tg_fma_instruction((a), (b), (c))
 #else
+#include <string.h>
 /* Exact emulation for machines without the instruction. The product of two floats is exact in double; the sum is
  * rounded to odd there (its error is known exactly by Knuth's two-sum), so the final rounding to float is the only
  * one that shows. */
