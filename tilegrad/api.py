@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilegrad.devices.registry import open_device
-from tilegrad.frontend import ImportedModel, Source, load
+from tilegrad.frontend import ImportedModel, load
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Compiled, Observer, compile_model
@@ -31,17 +31,20 @@ __all__ = [
 
 
 def compile(
-    model: ImportedModel | Source,
+    model: object,
     recipe: Recipe | None = None,
     target: str | Target = "host",
     *,
     observer: Observer | None = None,
     weights_as_c: bool = False,
 ) -> Compiled:
-    """Compiles a model for a target. Pure: no file is written, no device is touched."""
+    """Compiles a model (anything `load` takes, or what it gave) for a target.
+
+    Pure: no file is written, no device is touched.
+    """
     recipe = recipe or Recipe()
-    if not isinstance(model, ImportedModel) or model.batch != recipe.batch:
-        source = model.source if isinstance(model, ImportedModel) else model
-        model = load(source, batch=recipe.batch)
+    if not isinstance(model, ImportedModel):
+        model = load(model, batch=recipe.batch, seed=recipe.seed)
+    model = model.with_batch(recipe.batch)
     chip = targets.get(target) if isinstance(target, str) else target
     return compile_model(model, recipe, chip, observer, weights_as_c=weights_as_c)

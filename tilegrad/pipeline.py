@@ -14,18 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from tilegrad import zoo
 from tilegrad.build.folder import write_folder
 from tilegrad.codegen.project import Project, generate
-from tilegrad.frontend import ImportedModel
+from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.plan import plan_memory
-from tilegrad.passes.canonicalize import Canonicalize
-from tilegrad.passes.fold_batchnorm import FoldBatchNorm
-from tilegrad.passes.fuse import Fuse
-from tilegrad.passes.parameters import classify, select
+from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
 from tilegrad.recipe import Recipe
 from tilegrad.scheduling.schedule import schedule_program
@@ -76,8 +74,15 @@ class Compiled:
 
 def canonical_graph(model: ImportedModel, recipe: Recipe) -> Graph:
     """The graph that the program is derived from, and that `inspect` describes."""
-    graph = Canonicalize().apply(Fuse().apply(model.graph))
-    return FoldBatchNorm().apply(graph) if recipe.batchnorm == "fold" else graph
+    return model.graph
+
+
+def defaults(model: ImportedModel) -> tuple[str, str]:
+    """The loss and the selection of parameters to use where the recipe names none."""
+    if model.kind is SourceKind.ZOO:
+        entry = zoo.describe(model.name)
+        return entry.loss, entry.train
+    return "cross_entropy", "all"
 
 
 def compile_model(
@@ -92,10 +97,9 @@ def compile_model(
     graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
 
     def derive() -> Program:
-        parameters = classify(graph)
-        trainable = select(graph, parameters, recipe.train or model.default_train)
-        roles = {name: info.role for name, info in parameters.items()}
-        return derive_program(graph, recipe, roles, trainable, recipe.loss or model.default_loss)
+        default_loss, default_train = defaults(model)
+        trainable = select(graph, model.parameters, recipe.train or default_train)
+        return derive_program(graph, recipe, model.roles, trainable, recipe.loss or default_loss)
 
     program: Program = watch.run("program", derive)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target))

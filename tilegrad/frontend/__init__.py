@@ -58,7 +58,9 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     except UserError as error:
         raise _explained(error, bound) from error
     proto = build_proto(model, swept, arrays)
-    return ImportedModel(found.name, found.kind, graph, proto, original, infos, notes)
+    return ImportedModel(
+        found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes
+    )
 
 
 def _classify(model: onnx.ModelProto, arrays: Arrays, name: str) -> dict[str, ParameterInfo]:

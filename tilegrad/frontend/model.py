@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import onnx
@@ -28,6 +28,7 @@ class ImportedModel:
     `graph` is verified and canonical. `proto` is the same computation as ONNX at the canonical opset: batch bound,
     constants folded, every initializer under its original name, so that weights and gradients compare by name.
     `original` is the model as it came, functions inlined and batch bound, but otherwise untouched.
+    `unbound` is the model as it came, with its batch dimension still free if it was.
     `parameters` says of each initializer of the original model what it is. `notes` are things a user should know.
     """
 
@@ -37,7 +38,15 @@ class ImportedModel:
     proto: onnx.ModelProto
     original: onnx.ModelProto
     parameters: Mapping[str, ParameterInfo]
+    batch: int
+    unbound: onnx.ModelProto
     notes: tuple[str, ...] = ()
+
+    def with_batch(self, batch: int) -> ImportedModel:
+        """The same model imported again for another batch size."""
+        from tilegrad.frontend import load  # the frontend is made of this module
+
+        return self if batch == self.batch else replace(load(self.unbound, batch=batch), name=self.name, kind=self.kind)
 
     @property
     def roles(self) -> dict[str, str]:
