@@ -130,7 +130,9 @@ class Mover(Operator):
             node.output(i) if node.has_output(i) else TensorType(DType.BOOL, ()) for i in range(len(node.outputs))
         )
         return tuple(
-            self._nest(node, copy.merged()) for copy in self.copies(node, outputs) if node.has_output(copy.target)
+            self._nest(node, copy.merged())
+            for copy in self.copies(node, outputs)
+            if node.has_output(copy.target) and 0 not in copy.extents
         )
 
     def _nest(self, node: NodeView, copy: Copy) -> Nest:
