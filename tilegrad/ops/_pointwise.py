@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import ClassVar
 
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import broadcast_nest, broadcast_shapes, map_nest, type_code
-from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)
 
@@ -44,11 +44,15 @@ def expect_one_element(node: NodeView, position: int, dtype: DType, what: str) -
 class MapOperator(Operator):
     """Float operands of one shape. The kernel's pointers are `operands`, then `result`."""
 
-    kernel: ClassVar[str]
+    kernel: ClassVar[str] = ""
     operands: ClassVar[tuple[str, ...]] = ("x",)
     result: ClassVar[str] = "y"
     # The kernel's constants alpha and beta: {field: (attribute, its default)}.
     float_attributes: ClassVar[Mapping[str, tuple[str, float]]] = {}
+
+    def kernel_name(self, node: NodeView) -> str:
+        """The kernel for these attributes; raises on a bad one."""
+        return self.kernel
 
     def constants(self, node: NodeView) -> Mapping[str, float]:
         """The kernel's constants; raises on a bad attribute."""
@@ -59,16 +63,49 @@ class MapOperator(Operator):
         for position, pointer in enumerate(self.operands):
             node.expect_dtype(position, DType.F32)
             node.expect_shape(position, node.input(0).shape, f"operand {pointer}")
+        self.kernel_name(node)
         self.constants(node)
         return (node.input(0),)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
         reads = list(zip(self.operands, node.inputs, strict=True))
         writes = [(self.result, node.outputs[0])]
-        return (map_nest(self.kernel, node.output().size, reads, writes, self.constants(node)),)
+        return (map_nest(self.kernel_name(node), node.output().size, reads, writes, self.constants(node)),)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return tuple((0, position) for position in range(len(self.operands)))
+
+
+class Activation(MapOperator):
+    """y = f(x). Its gradient is the operator NAMEGrad of (dY, Y), or of (dY, X) where `saves_output` is false.
+
+    Saving the output lets the forward operator run in place.
+    """
+
+    saves_output: ClassVar[bool] = True
+
+    def saved(self, node: NodeView) -> str:
+        """The value the gradient reads."""
+        return node.outputs[0] if self.saves_output else node.inputs[0]
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        return build.emit(f"{self.name}Grad", [upstream[0], self.saved(node)], node.node.attributes)
+
+
+class ActivationGradient(MapOperator):
+    """(dY, Y) -> dX."""
+
+    operands = ("dy", "y")
+    result = "dx"
+
+
+class InputActivationGradient(MapOperator):
+    """(dY, X) -> dX."""
+
+    operands = ("dy", "x")
+    result = "dx"
 
 
 def broadcast_in_place(node: NodeView) -> tuple[tuple[int, int], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegrad.ir.nest import Nest
-from tilegrad.ir.types import DType, TensorType
+from tilegrad.ir.types import TensorType
 from tilegrad.ops._elementwise import map_nest
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
@@ -18,8 +18,7 @@ class Copy(Operator):
         return (node.input(0),)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        dtype = node.input(0).dtype
-        kernel = "copy_f32" if dtype is DType.F32 else f"copy_b{dtype.size_bytes}"
+        kernel = f"copy_b{node.output().dtype.size_bytes}"
         return (map_nest(kernel, node.output().size, [("x", node.inputs[0])], [("y", node.outputs[0])]),)
 
     def gradient(

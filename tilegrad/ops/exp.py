@@ -1,0 +1,18 @@
+"""Exp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilegrad.ops._pointwise import MapOperator
+from tilegrad.ops.base import GradientBuilder, NodeView
+
+
+class Exp(MapOperator):
+    name = "Exp"
+    kernel = "exp_map"
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        return build.emit("Mul", [upstream[0], node.outputs[0]])

@@ -1,0 +1,15 @@
+/* Tanh. TanhGrad: dx = dy (1 - y^2). */
+#include "tg_elementwise.h"
+#include "tg_math.h"
+
+TG_KERNEL void tg_tanh_map(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_map_args *p, int core_id,
+                           int core_count)
+{
+    TG_MAP(y[i] = tg_tanh(x[i]);)
+}
+
+TG_KERNEL void tg_tanh_grad(TG_MEM const float *dy, TG_MEM const float *y, TG_MEM float *dx,
+                            TG_ARG const tg_map_args *p, int core_id, int core_count)
+{
+    TG_MAP(dx[i] = dy[i] * TG_FMA(-y[i], y[i], 1.0f);)
+}
