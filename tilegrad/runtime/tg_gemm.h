@@ -5,13 +5,7 @@
  * outer products (n_k == 1) stream. Literal strides in the caller's `tg_gemm_args` are propagated by inlining. */
 #ifndef TG_GEMM_H
 #define TG_GEMM_H
-#include "tg_kernel.h"
-
-#if defined(__GNUC__) && !defined(__OPENCL_VERSION__)
-#define TG_GEMM_INLINE static inline __attribute__((always_inline))
-#else
-#define TG_GEMM_INLINE static inline
-#endif
+#include "tg_block.h"
 
 /* Strides in elements. `c` (may be null) is added after the last k: y = alpha * sum + beta * c. */
 typedef struct {
@@ -21,13 +15,7 @@ typedef struct {
     float alpha, beta;
 } tg_gemm_args;
 
-#define TG_ROW4(F) F(0) F(1) F(2) F(3)
-#define TG_ROW8(F) TG_ROW4(F) F(4) F(5) F(6) F(7)
-#define TG_BLOCK(F)                                                                                                    \
-    F(0, 0) F(0, 1) F(0, 2) F(0, 3) F(1, 0) F(1, 1) F(1, 2) F(1, 3)                                                    \
-    F(2, 0) F(2, 1) F(2, 2) F(2, 3) F(3, 0) F(3, 1) F(3, 2) F(3, 3)
-
-TG_GEMM_INLINE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, tg_gemm_args g)
+TG_TEMPLATE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, tg_gemm_args g)
 {
 #define TG_ZERO(i, j) float s##i##j = 0.0f;
 #define TG_LOAD(i, j) s##i##j = y[i * g.y_by_m + j * g.y_by_n];
@@ -56,8 +44,8 @@ TG_GEMM_INLINE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG
 }
 
 /* Outputs n_start to n_stop of the one row `a` points to. */
-TG_GEMM_INLINE void tg_gemm_row(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, tg_gemm_args g,
-                                int n_start, int n_stop)
+TG_TEMPLATE void tg_gemm_row(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, tg_gemm_args g,
+                             int n_start, int n_stop)
 {
 #define TG_ZERO(j) float s##j = 0.0f;
 #define TG_LOAD(j) s##j = out[j * g.y_by_n];
@@ -97,8 +85,8 @@ TG_GEMM_INLINE void tg_gemm_row(TG_MEM const float *a, TG_MEM const float *b, TG
 }
 
 /* Scale and bias, once the last k is in. */
-TG_GEMM_INLINE void tg_gemm_finish(TG_MEM const float *c, TG_MEM float *y, tg_gemm_args g, int m_start, int m_stop,
-                                   int n_start, int n_stop)
+TG_TEMPLATE void tg_gemm_finish(TG_MEM const float *c, TG_MEM float *y, tg_gemm_args g, int m_start, int m_stop,
+                                int n_start, int n_stop)
 {
     if (!g.last || (g.alpha == 1.0f && c == TG_NULL))
         return;
@@ -115,8 +103,8 @@ TG_GEMM_INLINE void tg_gemm_finish(TG_MEM const float *c, TG_MEM float *y, tg_ge
 }
 
 /* This core's share of the whole tile. */
-TG_GEMM_INLINE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM const float *c, TG_MEM float *y,
-                            tg_gemm_args g, int core_id, int core_count)
+TG_TEMPLATE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM const float *c, TG_MEM float *y,
+                         tg_gemm_args g, int core_id, int core_count)
 {
     int start, stop;
     if (g.n_k == 1 && g.n_m > 1 && g.n_n > 1) { /* outer product: nothing to keep in registers */
@@ -165,7 +153,4 @@ TG_GEMM_INLINE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM
     }
 }
 
-#undef TG_ROW4
-#undef TG_ROW8
-#undef TG_BLOCK
 #endif
