@@ -65,7 +65,10 @@ def _product(node: NodeView) -> _Product:
     a, b = node.input(0).shape, node.input(1).shape
     if not a or not b:
         raise node.error(
-            f"{node.node.op} takes no scalars", expected="rank 1 or more", got=f"{list(a)} and {list(b)}", hint="use Mul"
+            f"{node.node.op} takes no scalars",
+            expected="rank 1 or more",
+            got=f"{list(a)} and {list(b)}",
+            hint="use Mul",
         )
     trans_a = bool(node.attribute("transA", 0)) and len(a) > 1
     trans_b = bool(node.attribute("transB", 0)) and len(b) > 1
