@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 Progress = Callable[[str, int, int], None]  # what, done, of
 
 
-def _no_progress(what: str, done: int, of: int) -> None:
+def no_progress(what: str, done: int, of: int) -> None:
     del what, done, of
 
 
@@ -179,7 +179,7 @@ def train(
     data: str | Path | None = None,
     verify: bool = True,
     tolerance: float = DEFAULT_TOLERANCE,
-    progress: Progress = _no_progress,
+    progress: Progress = no_progress,
 ) -> Run:
     """`steps` updates of `accumulate` mini-batches each, then the verdict."""
     if steps < 1:

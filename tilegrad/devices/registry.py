@@ -7,6 +7,7 @@ from tilegrad.devices.host import HostDevice
 from tilegrad.errors import DeviceError
 
 KINDS: tuple[type[Device], ...] = (HostDevice,)
+DEFAULT_DEVICE = "host"
 
 
 def device_names() -> tuple[str, ...]:
