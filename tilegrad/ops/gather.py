@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
 
+from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._axes import normalised_axis
@@ -63,7 +64,7 @@ class Gather(Operator):
     def gradient(
         self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
     ) -> Sequence[str | None]:
-        attributes = {"shape": node.input(0).shape, "axis": node.attribute("axis", 0)}
+        attributes: dict[str, Attribute] = {"shape": node.input(0).shape, "axis": node.attribute("axis", 0)}
         hint = f"{node.inputs[0]}_grad"
         return (*build.emit("GatherGrad", [None, node.inputs[1], upstream[0]], attributes, hint=hint), None)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._axes import normalised_axis
@@ -110,7 +111,7 @@ class GatherElements(Operator):
     def gradient(
         self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
     ) -> Sequence[str | None]:
-        attributes = {"shape": node.input(0).shape, "axis": node.attribute("axis", 0)}
+        attributes: dict[str, Attribute] = {"shape": node.input(0).shape, "axis": node.attribute("axis", 0)}
         return (*build.emit("GatherElementsGrad", [upstream[0], None, node.inputs[1]], attributes), None)
 
 
