@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
@@ -52,12 +53,13 @@ def _has_dims(value: onnx.ValueInfoProto) -> bool:
     return len(value.type.tensor_type.shape.dim) > 0
 
 
-def _first(value: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
+def _first(value: onnx.ValueInfoProto) -> Any:
+    """The first dimension, which can be assigned to."""
     return value.type.tensor_type.shape.dim[0]
 
 
-def _is_fixed(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    return dim.WhichOneof("value") == "dim_value"
+def _is_fixed(dim: Any) -> bool:
+    return bool(dim.WhichOneof("value") == "dim_value")
 
 
 def _check_input(value: onnx.ValueInfoProto) -> None:

@@ -80,7 +80,7 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str], prefix: str) -> onnx.N
             sequence[i] = names.get(name, name)
     for attribute in copy.attribute:
         if attribute.HasField("g"):
-            inner = [_renamed(n, {k: v for k, v in names.items()}, "") for n in attribute.g.node]
+            inner = [_renamed(n, names, "") for n in attribute.g.node]
             del attribute.g.node[:]
             attribute.g.node.extend(inner)
             for value in attribute.g.output:

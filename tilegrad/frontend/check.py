@@ -17,7 +17,7 @@ def opset_of(model: onnx.ModelProto) -> int:
     """Version of the standard operator set that the model imports."""
     versions = [int(entry.version) for entry in model.opset_import if entry.domain in ONNX_DOMAINS]
     if not versions:
-        raise UserError("the model imports no standard ONNX operator set", stage="import", expected="an opset of domain ''")
+        raise UserError("the model imports no standard ONNX operator set", stage="import", expected="domain ''")
     return versions[0]
 
 
@@ -49,5 +49,6 @@ def check_model(model: onnx.ModelProto) -> None:
 def _first_lines(text: str) -> str:
     """The checker adds a context dump; its first sentence and the node are what a person needs."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("==>")]
-    context = [line.removeprefix("==> Context: ").strip() for line in text.splitlines() if line.startswith("==> Context")]
+    marker = "==> Context: "
+    context = [line.removeprefix(marker).strip() for line in text.splitlines() if line.startswith(marker)]
     return " ".join(lines[:2] + context[:1])

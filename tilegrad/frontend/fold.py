@@ -30,9 +30,11 @@ _RANDOM = frozenset(
 )
 # Operators whose output size no inference can tell, but which never make more than they are given.
 _DATA_DEPENDENT = frozenset(
-    ("NonZero", "Unique", "Compress", "NonMaxSuppression", "Loop", "If", "Identity", "SequenceConstruct")
-    + ("SplitToSequence", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength")
-    + ("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "StringConcat", "StringSplit")
+    (
+        *("NonZero", "Unique", "Compress", "NonMaxSuppression", "Loop", "If", "Identity", "SequenceConstruct"),
+        *("SplitToSequence", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength"),
+        *("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "StringConcat", "StringSplit"),
+    )
 )
 
 InferenceFailure = (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError)
@@ -41,7 +43,9 @@ InferenceFailure = (shape_inference.InferenceError, checker.ValidationError, Run
 class Propagation:
     """Types and constants known so far. `opaque` initializers are never read: they may change in training."""
 
-    def __init__(self, opset: int, types: Mapping[str, onnx.TypeProto], constants: Mapping[str, Array], opaque: set[str]):
+    def __init__(
+        self, opset: int, types: Mapping[str, onnx.TypeProto], constants: Mapping[str, Array], opaque: set[str]
+    ) -> None:
         self.types = dict(types)
         self.constants: dict[str, Any] = dict(constants)
         self.opaque = opaque

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 from onnx import defs, inliner
 
@@ -32,19 +34,35 @@ def expand_defined_operators(model: onnx.ModelProto) -> onnx.ModelProto:
         if not found:
             break
         try:
-            model = inliner.inline_selected_functions(
+            expanded = inliner.inline_selected_functions(
                 model, [("", name) for name in found], exclude=False, inline_schema_functions=True
             )
+            model = _named_after(expanded, model, set(found))
         except (RuntimeError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
             break  # what could not be expanded is listed as unsupported later, with its node's name
     return model
+
+
+def _named_after(expanded: onnx.ModelProto, model: onnx.ModelProto, operators: set[str]) -> onnx.ModelProto:
+    """Nodes of a body are called after the node they came from; the inliner leaves them without names."""
+    kept = {node.output[0] for node in model.graph.node if node.output and node.op_type not in operators}
+    origins = iter([node for node in model.graph.node if node.op_type in operators])
+    origin = next(origins, None)
+    for node in expanded.graph.node:
+        if node.output and node.output[0] in kept:
+            continue
+        if origin is not None and not node.name:
+            node.name = f"{origin.name or origin.output[0]}/{node.op_type}"
+        if origin is not None and set(node.output) & set(filter(None, origin.output)):
+            origin = next(origins, None)
+    return expanded
 
 
 def _is_expandable(node: onnx.NodeProto, opset: int) -> bool:
     if node.domain not in ONNX_DOMAINS or node.op_type in _KEPT_WHOLE or registry.find(node.op_type) is not None:
         return False
     try:
-        schema = defs.get_schema(node.op_type, opset, "")
+        schema: Any = defs.get_schema(node.op_type, opset, "")
     except defs.SchemaError:
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)

@@ -41,7 +41,7 @@ def element_type_name(element_type: int) -> str:
     try:
         return str(helper.tensor_dtype_to_np_dtype(element_type))
     except (KeyError, TypeError):
-        return TensorProto.DataType.Name(element_type).lower()
+        return str(TensorProto.DataType.Name(element_type)).lower()
 
 
 def static_shape(value_type: onnx.TypeProto) -> tuple[int, ...] | None:

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tilegrad.errors import UserError

@@ -7,6 +7,7 @@ the node's name. Unsupported operators are collected first, because a user wants
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,7 @@ from onnx import helper
 
 from tilegrad.errors import UserError
 from tilegrad.frontend.check import opset_of
-from tilegrad.frontend.fold import InferenceFailure, Propagation
+from tilegrad.frontend.fold import InferenceFailure, Propagation, captured
 from tilegrad.frontend.onnx_values import (
     array_type,
     describe_type,
@@ -46,8 +47,6 @@ class Swept:
 
 def live_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Nodes on which an output depends, in order."""
-    from tilegrad.frontend.fold import captured
-
     wanted = {value.name for value in model.graph.output}
     kept = []
     for node in reversed(model.graph.node):
@@ -110,10 +109,8 @@ class _Sweep:
 
     def _guess_types(self, node: onnx.NodeProto) -> None:
         """So that the sweep goes on behind a node that will be refused."""
-        try:
+        with suppress(*InferenceFailure):
             self.known.types.update(self.known.infer(node))
-        except InferenceFailure:
-            pass
         for name in node.output:
             if name in self.declared and name not in self.known.types:
                 self.known.types[name] = self.declared[name]
@@ -225,7 +222,9 @@ class _Sweep:
             ):
                 needed.update(node.input)
         found = {
-            name: operator for name, (operator, node) in self.unsupported.items() if any(o in needed for o in node.output)
+            name: operator
+            for name, (operator, node) in self.unsupported.items()
+            if any(output in needed for output in node.output)
         }
         if found:
             outputs = {node.output[0]: name for name, (_, node) in self.unsupported.items() if node.output}
@@ -265,7 +264,10 @@ class _Sweep:
         if not isinstance(array, np.ndarray) or DType.from_numpy(array.dtype) is None:
             what = str(array.dtype) if isinstance(array, np.ndarray) else type(array).__name__
             raise UserError(
-                f"constant '{name}' is of type {what}", stage="import", expected="f32, an integer type or bool", got=what
+                f"constant '{name}' is of type {what}",
+                stage="import",
+                expected="f32, an integer type or bool",
+                got=what,
             )
         return Constant(array)
 
@@ -278,7 +280,8 @@ def _agrees(inferred: TensorType, declared: onnx.TypeProto.Tensor) -> bool:
         return True
     dims = declared.shape.dim
     return len(dims) == inferred.rank and all(
-        not dim.HasField("dim_value") or dim.dim_value == extent for dim, extent in zip(dims, inferred.shape, strict=True)
+        not dim.HasField("dim_value") or dim.dim_value == extent
+        for dim, extent in zip(dims, inferred.shape, strict=True)
     )
 
 
@@ -292,13 +295,14 @@ def build_proto(model: onnx.ModelProto, swept: Swept, order: Mapping[str, Array]
     def described(name: str) -> onnx.ValueInfoProto:
         return helper.make_value_info(name, type_proto(graph.types[name]))
 
+    inner = [name for node in swept.proto_nodes for name in node.output]
     proto_graph = helper.make_graph(
         swept.proto_nodes,
         graph.name,
         [described(name) for name in graph.inputs],
         [described(name) for name in graph.outputs],
         initializers,
-        value_info=[described(o) for node in swept.proto_nodes for o in node.output if o in graph.types and o not in graph.outputs],
+        value_info=[described(name) for name in inner if name in graph.types and name not in graph.outputs],
     )
     return helper.make_model(
         proto_graph,

@@ -38,7 +38,7 @@ def export_module(module: Any, example: Any) -> onnx.ModelProto:
         )
     names = [f"input{i}" if i else "input" for i in range(len(inputs))]
     axes = {name: {0: "batch"} for name, value in zip(names, inputs, strict=True) if value.dim()}
-    buffer = io.BytesIO()
+    buffer: Any = io.BytesIO()
     was_training = module.training
     module.eval()
     try:

@@ -19,7 +19,11 @@ from tilegrad.ir.types import Constant
 from tilegrad.ops.base import Operator, static_attribute
 
 # Attributes about types and provenance that have no meaning once a graph is typed.
-_IGNORED = {"Cast": ("saturate", "round_mode"), "LayerNormalization": ("stash_type",), "GroupNormalization": ("stash_type",)}
+_IGNORED = {
+    "Cast": ("saturate", "round_mode"),
+    "LayerNormalization": ("stash_type",),
+    "GroupNormalization": ("stash_type",),
+}
 
 
 def to_node(

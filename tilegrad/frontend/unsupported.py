@@ -20,7 +20,7 @@ _REWRITES: dict[str, str] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "Multinomial"), _LOGITS),
     **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"), _NOISE),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger"), _FLOAT),
-    **dict.fromkeys(("Resize", "Upsample"), "use ConvTranspose, or Unsqueeze, Expand and Reshape for nearest neighbours"),
+    **dict.fromkeys(("Resize", "Upsample"), "use ConvTranspose; for nearest neighbours Unsqueeze, Expand, Reshape"),
     **dict.fromkeys(("ScatterND", "ScatterElements", "Scatter"), "use Where, Concat or Pad"),
     **dict.fromkeys(("GatherND", "GatherElements"), "use Gather, Slice or a Mul with a mask"),
     "If": "export with the condition fixed",
@@ -69,8 +69,15 @@ def refuse_unsupported(model: onnx.ModelProto) -> None:
 
 
 def operator_name(node: onnx.NodeProto) -> str:
-    """The name in the registry; other domains are part of it, so that they never meet a standard operator."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    """The name in the registry; other domains are part of it, so that they never meet a standard operator.
+
+    ONNX Runtime's operators that we have (FusedMatMul, gradients) go by their plain name.
+    """
+    if node.domain in ("", "ai.onnx"):
+        return node.op_type
+    if node.domain == "com.microsoft" and registry.find(node.op_type) is not None:
+        return node.op_type
+    return f"{node.domain}.{node.op_type}"
 
 
 def unsupported_error(nodes: Mapping[str, str], reasons: Mapping[str, str]) -> UserError:

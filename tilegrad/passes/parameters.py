@@ -1,4 +1,4 @@
-"""Which initializers are parameters, and which of them train. This docstring is the rule; `classify` is its only implementation.
+"""Which initializers are parameters, and which of them train. This docstring is the rule, `classify` implements it.
 
 Only f32 initializers of the original model can be parameters; values that the importer computed (Constant nodes, folded
 subgraphs) never are. What an initializer *is* follows from what it is *for*, never from its values:
@@ -40,14 +40,19 @@ from tilegrad.ops import registry
 
 # Operators that move elements without computing: the initializer stays itself.
 MOVEMENT = frozenset(
-    ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split", "Concat")
-    + ("Tile", "Cast", "Dropout", "Pad", "Gather", "DepthToSpace", "SpaceToDepth")
+    (
+        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split", "Concat"),
+        *("Tile", "Cast", "Dropout", "Pad", "Gather", "DepthToSpace", "SpaceToDepth"),
+    )
 )
 _PRODUCTS = frozenset(("Gemm", "MatMul", "Conv", "ConvTranspose"))
+_PLAIN_ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Where", "Concat"))
 _NORMALISATIONS = frozenset(
     ("BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "RMSNormalization")
 )
-_RANDOM = frozenset(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"))
+_RANDOM = frozenset(
+    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
+)
 _MADE_UP_NAME = re.compile(r"(_?val_\d+|onnx::\w+|.*Constant(_\d+)?_output_\d+)")
 
 
@@ -113,7 +118,7 @@ class _Rule:
                         pending += fresh
                         seen.update(fresh)
                     else:
-                        yield self._judge(initializer, value, node, position)
+                        yield self._judge(initializer, node, position)
 
     def _passes_through(self, initializer: str, node: Node, position: int) -> bool:
         operator = registry.find(node.op)
@@ -127,7 +132,7 @@ class _Rule:
         """A copy of the initializer whose other operands only say how (an Expand to a shape computed elsewhere)."""
         return position == 0 and node.op not in ("Concat", "Gather")
 
-    def _judge(self, initializer: str, value: str, node: Node, position: int) -> _Use:
+    def _judge(self, initializer: str, node: Node, position: int) -> _Use:
         operator = registry.find(node.op)
         where = f"{node.op} '{node.name}'"
         many = self.graph.types[initializer].size > 1
@@ -143,20 +148,20 @@ class _Rule:
                 return _Use("constant", f"{filler} {where}")
             what = ("scale", "bias")[position - 1]
             return _Use("parameter", f"{what} of {where}", node.name, is_bias=position == 2)
-        if position in operator.parameter_inputs:
-            is_bias = node.op in _PRODUCTS and position == 2
-            return _Use("parameter", f"{'bias' if is_bias else 'weight'} of {where}", node.name, is_bias)
         if position in operator.nondifferentiable_inputs:
             return _Use("constant", f"feeds {where}, which passes no gradient to it")
         if node.op in ("Add", "Mul") and len(node.inputs) == 2:
-            return self._judge_arithmetic(initializer, value, node, node.inputs[1 - position])
+            return self._judge_arithmetic(initializer, node, node.inputs[1 - position])
         if many and node.op == "Concat":
             return _Use("parameter", f"a learned token put beside an activation by {where}", node.name)
         if many and node.op == "Where" and not self._reaches_softmax(node.outputs[0]):
             return _Use("parameter", f"a learned token put in place of an activation by {where}", node.name)
+        if position in operator.parameter_inputs and node.op not in _PLAIN_ARITHMETIC:
+            is_bias = node.op in _PRODUCTS and position == 2
+            return _Use("parameter", f"{'bias' if is_bias else 'weight'} of {where}", node.name, is_bias)
         return _Use("constant", f"an operand of {where}")
 
-    def _judge_arithmetic(self, initializer: str, value: str, node: Node, other: str) -> _Use:
+    def _judge_arithmetic(self, initializer: str, node: Node, other: str) -> _Use:
         where = f"{node.op} '{node.name}'"
         shape = self.graph.types[initializer].shape
         many = self.graph.types[initializer].size > 1
@@ -218,7 +223,9 @@ class _Rule:
 
     def _is_channel_bias(self, source: Node, shape: tuple[int, ...]) -> bool:
         """One element per output channel of a product with a weight."""
-        weight = self._initializer_behind(source.inputs[1]) if source.op in _PRODUCTS and len(source.inputs) > 1 else None
+        if source.op not in _PRODUCTS or len(source.inputs) < 2:
+            return False
+        weight = self._initializer_behind(source.inputs[1])
         if weight is None:
             return False
         channels = [extent for extent in shape if extent != 1] or [1]
@@ -328,10 +335,11 @@ def _matching(graph: Graph, infos: Mapping[str, ParameterInfo], globs: list[str]
         matches = [name for name in infos if fnmatchcase(name, glob)]
         if not matches:
             near = difflib.get_close_matches(glob.strip("*?"), list(infos), n=4, cutoff=0.3)
+            some = ", ".join(list(infos)[:8]) or "no initializers"
             raise UserError(
                 f"no initializer is called '{glob}'",
                 stage="recipe",
-                hint=f"near names: {', '.join(near)}" if near else f"the model has {', '.join(list(infos)[:8]) or 'none'}",
+                hint=f"near names: {', '.join(near)}" if near else f"the model has {some}",
             )
         trainable = [
             name for name in matches if infos[name].type.dtype is DType.F32 and infos[name].role != "statistic"
