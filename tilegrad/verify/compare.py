@@ -132,7 +132,7 @@ class Verdict:
         return None if worst is None else worst.name
 
     def worst(self, kind: Kind | Literal["loss"]) -> Check | None:
-        """The row of that kind nearest to its limit; its `error`, `allowed` and `float32_difference` are what to print."""
+        """The row of that kind nearest to its limit: what to print beside it is `allowed` and `float32_difference`."""
         rows: Sequence[Check] = self.losses if kind == "loss" else self._rows(kind)
         return max(rows, key=lambda check: check.severity, default=None)
 

@@ -1,33 +1,34 @@
 """Gradients checked by central differences of a float64 forward pass: works for any model, with or without PyTorch.
 
-For every gradient tensor there is one difference along a random direction of ±1, which every coordinate takes part in:
-if the gradient is wrong by d anywhere, the two derivatives differ by about ‖d‖. A few coordinates of the largest
-magnitude are checked alone, so that a failure can be located. A difference that straddles a kink (ReLU, MaxPool, Clip)
-says nothing about the gradient; it shows as two step sizes that disagree, and is tried again with a smaller step, then
-along another direction, and the table says so.
+For every gradient tensor there are differences along random directions of ±1, which every coordinate takes part in: if
+the gradient is wrong by d anywhere, the derivatives differ by about ‖d‖. One direction is the gradient itself, which a
+wrong factor cannot hide from. A few coordinates of the largest magnitude are checked alone. A difference that straddles
+a kink (ReLU, MaxPool, Clip) says nothing about the gradient; it shows as two step sizes that disagree, and is tried
+again with other steps, then along another direction, and the table says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tilegrad.errors import UserError
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, TensorCheck, Verdict, check_losses
 from tilegrad.verify.float64_model import Float64Model
-from tilegrad.verify.optimizers_numpy import first_update
-from tilegrad.verify.reference import Array, ReferenceRecipe, largest_norm, relative_error
+from tilegrad.verify.reference import Array, largest_norm
 from tilegrad.verify.sketch import signs
 
-__all__ = ["FirstUpdate", "Float64Model", "directional_check", "gradient_verdict", "verify_first_update"]
-
-# Relative to the tensor's root mean square; small, for float64 has digits to spare and kinks are met less often.
-STEPS = (2e-6, 2.5e-7, 1.6e-5)
-DIRECTIONS = 3
-# A step for tensors that are all zero.
-SMALLEST_SCALE = 1e-2
+# Float32 sums whose terms cancel are no better than this; a gradient that is wrong is off by far more.
+GRADIENT_TOLERANCE = 1e-3
+# Steps relative to a tensor's root mean square: small, for float64 has digits to spare and kinks are met less often.
+SMALLEST_STEP = 2e-6
+LARGEST_STEP = 1e-3
+RETRIES = (1.0, 0.125, 8.0)
+SPARE_DIRECTIONS = 2
+# The root mean square taken for tensors that are zero.
+SMALLEST_SCALE = 0.1
 # Float32 sums of terms as large as the largest gradient cannot be better than this.
 FLOAT32_NOISE = 8.0 * float(np.finfo(np.float32).eps)
 # Rounding of the loss itself, which a difference divides by its step.
@@ -37,17 +38,31 @@ Loss = Callable[[Mapping[str, Array]], float]
 
 
 @dataclass(frozen=True)
-class _Estimate:
-    """A directional derivative from differences, beside the one the gradient claims.
+class Thoroughness:
+    """How many differences each tensor gets besides the one along its own gradient."""
 
-    `doubt` is how far two step sizes disagree, None where the first agreed with the gradient at once; `noise` is what
-    the rounding of the loss can contribute.
+    directions: int = 2
+    coordinates: int = 2
+    seed: int = 0
+
+
+THOROUGH = Thoroughness()
+QUICK = Thoroughness(directions=1, coordinates=1)
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A derivative from differences beside the one the gradient claims, both per unit of the direction.
+
+    `doubt` is how far two step sizes disagree, 0 where the first agreed with the gradient at once; `noise` is what the
+    rounding of the loss can contribute.
     """
 
     derivative: float
     claimed: float
     noise: float
-    doubt: float | None = None
+    doubt: float = 0.0
+    resolved: bool = True
     note: str = ""
 
     @property
@@ -57,7 +72,7 @@ class _Estimate:
 
 @dataclass(frozen=True)
 class _Probe:
-    """One tensor under examination; `limit` is the largest distance that still passes."""
+    """One tensor under examination; `limit` is the distance that passes, `loss_magnitude` what its noise grows with."""
 
     loss: Loss
     name: str
@@ -66,31 +81,54 @@ class _Probe:
     limit: float
     loss_magnitude: float
 
-    def along(self, direction: Array, scale: float) -> _Estimate:
+    def along(self, direction: Array, scale: float, unit: float = 1.0) -> _Estimate:
         """Try step sizes until two agree; the least doubtful if none do."""
-        claimed = float(np.vdot(self.gradient, direction))
+        claimed = float(np.vdot(self.gradient, direction)) / unit
+        legible = LOSS_NOISE * self.loss_magnitude / (0.05 * self.limit * unit) if self.limit > 0.0 else np.inf
+        first = min(max(SMALLEST_STEP * scale, legible), LARGEST_STEP * scale)
         tried: list[_Estimate] = []
-        for attempt, relative in enumerate(STEPS):
-            step = relative * scale
-            noise = LOSS_NOISE * self.loss_magnitude / step
-            wide = _Estimate(self._difference(direction, step), claimed, noise)
-            if attempt == 0 and wide.distance <= 0.5 * self.limit:
+        for factor in RETRIES:
+            step = factor * first
+            noise = LOSS_NOISE * self.loss_magnitude / (step * unit)
+            wide = _Estimate(self._difference(direction, step) / unit, claimed, noise)
+            if not tried and wide.distance <= 0.5 * self.limit:
                 return wide
-            narrow = replace(wide, derivative=self._difference(direction, step / 2), noise=2 * noise)
-            doubt = abs(wide.derivative - narrow.derivative)
-            note = f"step {relative:g} after a kink at {STEPS[0]:g}" if attempt else ""
-            tried.append(replace(narrow, doubt=doubt, note=note))
-            if doubt <= max(0.1 * self.limit, narrow.noise):
+            narrow = self._difference(direction, step / 2) / unit
+            doubt = abs(wide.derivative - narrow)
+            resolved = doubt <= max(0.1 * self.limit, 2 * noise)
+            note = f"step {step:.2g} after a kink" if tried else ""
+            tried.append(_Estimate(narrow, claimed, 2 * noise, doubt, resolved, note))
+            if resolved:
                 return tried[-1]
-        return min(tried, key=lambda estimate: estimate.doubt or 0.0)
+        return min(tried, key=lambda estimate: estimate.doubt)
 
     def _difference(self, direction: Array, step: float) -> float:
         ahead = self.loss({self.name: self.weight + step * direction})
         behind = self.loss({self.name: self.weight - step * direction})
         return (ahead - behind) / (2.0 * step)
 
-    def resolved(self, estimate: _Estimate) -> bool:
-        return estimate.doubt is None or estimate.doubt <= max(0.1 * self.limit, estimate.noise)
+    def random_direction(self, scale: float, seed: int) -> _Estimate:
+        tried: list[_Estimate] = []
+        for attempt in range(1 + SPARE_DIRECTIONS):
+            direction = signs(self.weight.size, seed + 7919 * attempt).reshape(self.weight.shape)
+            estimate = self.along(direction, scale)
+            if estimate.resolved:
+                return replace(estimate, note="another direction after kinks") if attempt else estimate
+            tried.append(estimate)
+        least = min(tried, key=lambda estimate: estimate.doubt)
+        return replace(least, note=f"kinks in {len(tried)} directions: differences agree to {least.doubt:.2g} only")
+
+    def own_direction(self, scale: float, norm: float) -> _Estimate:
+        root = float(np.sqrt(self.weight.size))
+        return self.along(self.gradient * (root / norm), scale, unit=root)
+
+    def coordinate(self, index: int, scale: float) -> _Estimate:
+        direction = np.zeros(self.weight.size)
+        direction[index] = 1.0
+        estimate = self.along(direction.reshape(self.weight.shape), max(scale, abs(float(self.weight.flat[index]))))
+        place = [int(axis) for axis in np.unravel_index(index, self.weight.shape)]
+        located = f"at {place}: {estimate.claimed:.6g}, differences {estimate.derivative:.6g}"
+        return replace(estimate, note=f"{located}; {estimate.note}" if estimate.note else located)
 
 
 def directional_check(
@@ -99,96 +137,73 @@ def directional_check(
     y: Array,
     gradients: Mapping[str, Array],
     *,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float = GRADIENT_TOLERANCE,
     gradient_scale: float = 1.0,
-    coordinates: int = 2,
-    seed: int = 0,
+    thoroughness: Thoroughness = THOROUGH,
 ) -> tuple[TensorCheck, ...]:
     """A row per gradient tensor: its distance from central differences relative to its norm.
 
-    `gradient_scale` is what the gradient buffer was multiplied by (`ReferenceRecipe.gradient_scale`). What is allowed
-    is `tolerance`, or float32's rounding on the scale of the largest gradient for tensors far smaller than that.
+    `gradient_scale` is what the gradient buffer was multiplied by (`ReferenceRecipe.gradient_scale`).
     """
-    return _check_all(
-        lambda overrides: gradient_scale * model.loss(x, y, overrides), model, gradients, tolerance, coordinates, seed
+    return check_gradients(
+        lambda overrides: gradient_scale * model.loss(x, y, overrides), model, gradients, tolerance, thoroughness
     )
 
 
-def _check_all(
-    loss: Loss, model: Float64Model, gradients: Mapping[str, Array], tolerance: float, coordinates: int, seed: int
+def check_gradients(
+    loss: Loss, model: Float64Model, gradients: Mapping[str, Array], tolerance: float, thoroughness: Thoroughness
 ) -> tuple[TensorCheck, ...]:
+    """The same for any scalar function of the model's initializers, such as a sum of losses."""
     unknown = [name for name in gradients if name not in model.weights]
     if unknown:
         raise UserError(f"the model has no initializer {', '.join(unknown)}", stage="verify")
     magnitude = abs(loss({}))
     largest = largest_norm(gradients.values())
-    return tuple(
-        _check_tensor(loss, model, name, gradient, magnitude, largest, tolerance, coordinates, seed + 17 * index)
-        for index, (name, gradient) in enumerate(gradients.items())
-    )
+    rows = []
+    for index, (name, gradient) in enumerate(gradients.items()):
+        weight = model.weights[name]
+        if np.size(gradient) != weight.size:
+            raise UserError(
+                f"gradient of '{name}' has the wrong size",
+                stage="verify",
+                expected=str(weight.shape),
+                got=str(np.shape(gradient)),
+            )
+        slope = np.asarray(gradient, dtype=np.float64).reshape(weight.shape)
+        probe = _Probe(loss, name, weight, slope, tolerance * float(np.linalg.norm(slope)), magnitude)
+        seeded = replace(thoroughness, seed=thoroughness.seed + 104729 * (index + 1))
+        rows.append(_check_tensor(probe, FLOAT32_NOISE * largest, tolerance, seeded))
+    return tuple(rows)
 
 
-def _check_tensor(
-    loss: Loss,
-    model: Float64Model,
-    name: str,
-    gradient: Array,
-    magnitude: float,
-    largest: float,
-    tolerance: float,
-    coordinates: int,
-    seed: int,
-) -> TensorCheck:
-    weight = model.weights[name]
-    slope = np.asarray(gradient, dtype=np.float64)
-    if slope.size != weight.size:
-        raise UserError(
-            f"gradient of '{name}' has the wrong size", stage="verify", expected=str(weight.shape), got=str(slope.shape)
-        )
+def _check_tensor(probe: _Probe, float32_noise: float, tolerance: float, thoroughness: Thoroughness) -> TensorCheck:
+    slope, size = probe.gradient, probe.weight.size
     if not np.isfinite(slope).all():
-        return TensorCheck(kind="gradient", name=name, error=float("inf"), allowed=tolerance, note="not finite")
-    if weight.size == 0:
-        return TensorCheck(kind="gradient", name=name, error=0.0, allowed=tolerance, note="empty")
-    slope = slope.reshape(weight.shape)
+        return TensorCheck(kind="gradient", name=probe.name, error=float("inf"), allowed=tolerance, note="not finite")
+    if size == 0:
+        return TensorCheck(kind="gradient", name=probe.name, error=0.0, allowed=tolerance, note="empty")
     norm = float(np.linalg.norm(slope))
-    scale = max(float(np.sqrt(np.mean(np.square(weight)))), SMALLEST_SCALE)
-    limit = max(tolerance * norm, FLOAT32_NOISE * largest)
-    probe = _Probe(loss, name, weight, slope, limit, magnitude)
-    whole = _over_directions(probe, scale, seed)
-    found = [whole, *(_coordinate(probe, index, scale) for index in _largest_coordinates(slope, coordinates))]
-    worst = max(found, key=lambda estimate: estimate.distance)
-    reach = max(norm, *(abs(estimate.derivative) for estimate in found)) or 1.0
-    allowed = max(limit, worst.noise)
-    if not probe.resolved(worst):
-        allowed = max(allowed, 2.0 * (worst.doubt or 0.0))
+    scale = max(float(np.sqrt(np.mean(np.square(probe.weight)))), SMALLEST_SCALE)
+    largest = np.argsort(-np.abs(slope).ravel(), kind="stable")[: thoroughness.coordinates]
+    found = [probe.random_direction(scale, thoroughness.seed + 1 + turn) for turn in range(thoroughness.directions)]
+    found += [probe.own_direction(scale, norm)] if norm > 0.0 else []
+    found += [probe.coordinate(int(index), scale) for index in largest]
+    return max((_judge(probe, estimate, norm, float32_noise) for estimate in found), key=lambda row: row.severity)
+
+
+def _judge(probe: _Probe, estimate: _Estimate, norm: float, float32_noise: float) -> TensorCheck:
+    """One estimate as a row: relative to the gradient's norm, or to the differences where those are larger."""
+    reach = max(norm, abs(estimate.derivative)) or 1.0
+    allowed, note = max(probe.limit, estimate.noise), estimate.note
+    if not estimate.resolved:
+        allowed = max(allowed, 2.0 * estimate.doubt)
+    if abs(estimate.derivative) <= max(estimate.noise, 1e-3 * float32_noise) and estimate.distance > probe.limit:
+        allowed, note = max(allowed, float32_noise), "zero within rounding beside the largest gradient"
+    elif estimate.noise > probe.limit:
+        note = "smaller than differences of a float64 loss resolve" + (f"; {note}" if note else "")
     return TensorCheck(
-        kind="gradient", name=name, error=worst.distance / reach, allowed=allowed / reach, note=worst.note
+        kind="gradient", name=probe.name, error=estimate.distance / reach, allowed=allowed / reach, note=note
     )
-
-
-def _over_directions(probe: _Probe, scale: float, seed: int) -> _Estimate:
-    tried: list[_Estimate] = []
-    for attempt in range(DIRECTIONS):
-        direction = signs(probe.weight.size, 1 + seed + 1000 * attempt).reshape(probe.weight.shape)
-        estimate = probe.along(direction, scale)
-        if probe.resolved(estimate):
-            return replace(estimate, note="another direction after kinks") if attempt else estimate
-        tried.append(estimate)
-    least = min(tried, key=lambda estimate: estimate.doubt or 0.0)
-    return replace(least, note=f"kinks in {DIRECTIONS} directions; differences agree to {least.doubt:.2g} only")
-
-
-def _largest_coordinates(slope: Array, count: int) -> list[int]:
-    return [int(index) for index in np.argsort(-np.abs(slope).ravel(), kind="stable")[:count]]
-
-
-def _coordinate(probe: _Probe, index: int, scale: float) -> _Estimate:
-    direction = np.zeros(probe.weight.size)
-    direction[index] = 1.0
-    estimate = probe.along(direction.reshape(probe.weight.shape), max(scale, abs(float(probe.weight.ravel()[index]))))
-    place = tuple(int(axis) for axis in np.unravel_index(index, probe.weight.shape))
-    located = f"at {list(place)}: {estimate.claimed:.6g}, differences {estimate.derivative:.6g}"
-    return replace(estimate, note=f"{located}; {estimate.note}" if estimate.note else located)
 
 
 def gradient_verdict(
@@ -198,110 +213,21 @@ def gradient_verdict(
     loss: float,
     gradients: Mapping[str, Array],
     *,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float = GRADIENT_TOLERANCE,
     gradient_scale: float = 1.0,
-    coordinates: int = 2,
-    seed: int = 0,
+    thoroughness: Thoroughness = THOROUGH,
 ) -> Verdict:
     """What `tilegrad gradcheck` reports: one mini-batch's loss and every gradient of it."""
     reference = (model.loss(x, y),)
+    rows = directional_check(
+        model, x, y, gradients, tolerance=tolerance, gradient_scale=gradient_scale, thoroughness=thoroughness
+    )
     return Verdict(
         reference=f"central differences of {model.evaluator}",
-        coverage="the loss and every gradient tensor of one mini-batch: a direction through all coordinates each, "
-        f"and its {coordinates} largest coordinates",
+        coverage="the loss and every gradient tensor of one mini-batch: directions through all its coordinates, "
+        f"and its {thoroughness.coordinates} largest alone",
         tolerance=tolerance,
         reference_losses=reference,
-        losses=check_losses((loss,), reference, tolerance),
-        tensors=directional_check(
-            model,
-            x,
-            y,
-            gradients,
-            tolerance=tolerance,
-            gradient_scale=gradient_scale,
-            coordinates=coordinates,
-            seed=seed,
-        ),
+        losses=check_losses((loss,), reference, DEFAULT_TOLERANCE),
+        tensors=rows,
     )
-
-
-@dataclass(frozen=True)
-class FirstUpdate:
-    """A run up to its first update: all that can be verified from the outside without a second training.
-
-    `losses` are those of the mini-batches before that update, `buffers` the gradient buffers it was given,
-    `weights_after` what it made of them. `buffers` may be left empty where the update has one mini-batch: then they are
-    `first_gradients`.
-    """
-
-    losses: Sequence[float]
-    first_gradients: Mapping[str, Array]
-    weights_after: Mapping[str, Array]
-    buffers: Mapping[str, Array] = field(default_factory=dict)
-
-
-def verify_first_update(
-    model: Float64Model,
-    recipe: ReferenceRecipe,
-    batches: Sequence[tuple[Array, Array]],
-    measured: FirstUpdate,
-    *,
-    tolerance: float = DEFAULT_TOLERANCE,
-    coordinates: int = 1,
-    seed: int = 0,
-) -> Verdict:
-    """`train`'s reference where neither PyTorch nor a golden serves.
-
-    Covered: the losses of the mini-batches before the first update (all at the initial weights), every gradient of the
-    first mini-batch, the accumulated buffers if given, and every weight after the first update by an independent
-    optimizer. Not covered: later losses and weights, an optimizer's state beyond its first update, running statistics.
-    """
-    count = recipe.accumulate
-    if len(batches) < count or len(measured.losses) < count:
-        raise UserError("the run ends before its first update", stage="verify", expected=f"{count} mini-batches")
-    if count > 1 and not measured.buffers:
-        raise UserError("accumulated gradients are needed to check the first update", stage="verify")
-    references = tuple(model.loss(x, y) for x, y in batches[:count])
-    first = directional_check(
-        model,
-        *batches[0],
-        measured.first_gradients,
-        tolerance=tolerance,
-        gradient_scale=recipe.gradient_scale,
-        coordinates=coordinates,
-        seed=seed,
-    )
-    accumulated: tuple[TensorCheck, ...] = ()
-    if count > 1:
-        accumulated = _check_all(
-            lambda overrides: recipe.gradient_scale * sum(model.loss(x, y, overrides) for x, y in batches[:count]),
-            model,
-            measured.buffers,
-            tolerance,
-            0,
-            seed,
-        )
-    buffers = measured.buffers or measured.first_gradients
-    updates = tuple(
-        TensorCheck(
-            kind="weight",
-            name=name,
-            error=_update_error(recipe, model.weights[name], buffers[name], after),
-            allowed=tolerance,
-            note="after the first update",
-        )
-        for name, after in measured.weights_after.items()
-    )
-    return Verdict(
-        reference=f"central differences of {model.evaluator}, NumPy {recipe.optimizer}",
-        coverage="losses, gradients and weights up to the first update; later steps are not verified "
-        "(install PyTorch for that)",
-        tolerance=tolerance,
-        reference_losses=references,
-        losses=check_losses(measured.losses[:count], references, tolerance),
-        tensors=(*first, *(replace(row, note=f"accumulated; {row.note}") for row in accumulated), *updates),
-    )
-
-
-def _update_error(recipe: ReferenceRecipe, before: Array, buffer: Array, after: Array) -> float:
-    return relative_error(after, first_update(recipe, before, np.asarray(buffer).reshape(before.shape)))

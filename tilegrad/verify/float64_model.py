@@ -7,6 +7,7 @@ downstream of what changed are evaluated again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -121,11 +122,11 @@ class _Graph(Protocol):
 
 def _backend(model: onnx.ModelProto, options: _Options, wanted: EvaluatorName) -> tuple[_Graph, str]:
     if wanted == "torch" or (wanted == "auto" and torch_reference.available()):
-        from tilegrad.verify.torch_executor import UnsupportedByReference
+        from tilegrad.verify.torch_executor import UnsupportedByReferenceError
 
         try:
             return _TorchGraph(model, options), torch_reference.name()
-        except UnsupportedByReference:
+        except UnsupportedByReferenceError:
             if wanted == "torch":
                 raise
     return _OnnxGraph(model, options), f"ONNX reference evaluator {onnx.__version__} float64"
@@ -157,7 +158,9 @@ class _TorchGraph:
 
 class _OnnxGraph:
     def __init__(self, model: onnx.ModelProto, options: _Options) -> None:
-        replaced = [_batch_statistics_operator()] if options.batch_statistics else []
+        replaced: list[type[OpRun]] = [_Erf, _Gelu]
+        if options.batch_statistics:
+            replaced.append(_BatchNormalization)
         evaluator = ReferenceEvaluator(to_double(model), new_ops=replaced)
         self._options = options
         self._nodes = evaluator.rt_nodes_
@@ -194,22 +197,44 @@ class _OnnxGraph:
         return np.where(keep, x / (1.0 - ratio) if ratio < 1.0 else x, 0.0), keep
 
 
-def _batch_statistics_operator() -> type[OpRun]:
-    class BatchNormalization(OpRun):
-        """Normalise by the mini-batch's own mean and population variance, as both ONNX and PyTorch do in training."""
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 
-        op_domain = ""
 
-        def _run(
-            self, x: Array, scale: Array, bias: Array, *rest: Any, epsilon: float = 1e-5, **_: Any
-        ) -> tuple[Array]:
-            axes = (0, *range(2, x.ndim))
-            shape = (-1, *[1] * (x.ndim - 2))
-            centred = x - x.mean(axis=axes, keepdims=True)
-            normal = centred / np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + epsilon)
-            return (normal * scale.reshape(shape) + bias.reshape(shape),)
+class _Erf(OpRun):
+    """ONNX's own answers in float32 whatever it is given."""
 
-    return BatchNormalization
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (_erf(x),)
+
+
+class _Gelu(OpRun):
+    """ONNX's own goes through its float32 Erf and float32 constants."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, approximate: str = "none") -> tuple[Array]:
+        if approximate == "tanh":
+            return (0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),)
+        return (0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))),)
+
+
+class _BatchNormalization(OpRun):
+    """Normalise by the mini-batch's own mean and population variance, as both ONNX and PyTorch do in training."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, scale: Array, bias: Array, *rest: Any, epsilon: float = 1e-5, **_: Any) -> tuple[Array]:
+        axes = (0, *range(2, x.ndim))
+        shape = (-1, *[1] * (x.ndim - 2))
+        centred = x - x.mean(axis=axes, keepdims=True)
+        normal = centred / np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + epsilon)
+        return (normal * scale.reshape(shape) + bias.reshape(shape),)
+
+
+for _operator, _name in ((_Erf, "Erf"), (_Gelu, "Gelu"), (_BatchNormalization, "BatchNormalization")):
+    _operator.__name__ = _name
 
 
 def _widened(array: Array) -> Array:

@@ -18,7 +18,7 @@ AccumulationMode = Literal["mean", "sum"]
 BatchNormPolicy = Literal["frozen", "train"]
 
 DropoutMask = Callable[[str, tuple[int, ...], int], "Array | None"]
-"""(node name, shape, mini-batch index from 0) -> the keep mask (non-zero is kept), or None to leave values unchanged."""
+"""(node name, shape, mini-batch from 0) -> the keep mask (non-zero is kept), or None to leave values unchanged."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class ReferenceRun:
     """What a reference produced.
 
     `losses` has one entry per mini-batch, unscaled. `first_gradients` is the gradient *buffer* after the first
-    mini-batch: the mean mode's buffer holds gradient / accumulate, the sum mode's the gradient itself. `weights` are the
-    trainable initializers after the last update; mini-batches left over after it are in `losses` but in no weight.
+    mini-batch: the mean mode's buffer holds gradient / accumulate, the sum mode's the gradient itself. `weights` are
+    the trainable initializers after the last update; mini-batches left over after it are in `losses` but in no weight.
     `statistics` are BatchNormalization's running mean and variance by initializer name (changed under policy `train`
     only, by PyTorch's rule: unbiased variance). `logits` are the inference entry's output after training on the first
     mini-batch's input. `snapshots` holds the weights after the updates that were asked for, counted from 1.
@@ -80,16 +80,16 @@ class ReferenceRun:
     snapshots: Mapping[int, Mapping[str, Array]] = field(default_factory=dict)
 
 
-NOISE_FLOOR = 1e-10
+NOISE_FLOOR = 1e-14
 """A tensor whose norm is this small beside the largest of its kind is float64's own rounding noise around zero."""
 
 
 def tensor_scale(norm: float, largest: float = 0.0) -> float:
     """What a tensor's error is relative to: its norm, unless it is zero or rounding noise around zero.
 
-    Some gradients are zero by mathematics (a bias in front of a softmax over the same axis); their reference is 1e-17 and
-    any float32 value is wrong by a factor of a million relative to that. Such a tensor is judged on the scale of the
-    largest tensor of its kind, and absolutely if all are zero.
+    Some gradients are zero by mathematics (a bias in front of a softmax over the same axis); their reference is 1e-17
+    and any float32 value is wrong by a factor of a million relative to that. Such a tensor is judged on the scale of
+    the largest tensor of its kind, and absolutely if all are zero.
     """
     if norm > NOISE_FLOOR * largest:
         return norm

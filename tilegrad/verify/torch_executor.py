@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class UnsupportedByReference(UserError):
+class UnsupportedByReferenceError(UserError):
     """The PyTorch reference lacks an operator the model uses; another reference has to serve."""
 
 
@@ -147,7 +147,7 @@ def _refuse_unsupported(nodes: Iterable[onnx.NodeProto]) -> None:
             missing.setdefault(kind, []).append(node.name or node.output[0])
     if missing:
         listed = "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(missing.items()))
-        raise UnsupportedByReference(
+        raise UnsupportedByReferenceError(
             f"the PyTorch reference does not know: {listed}",
             stage="verify",
             hint="verify with finite differences instead (tilegrad gradcheck)",

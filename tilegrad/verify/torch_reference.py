@@ -101,7 +101,7 @@ def run_pair(
     dropout_mask: DropoutMask | None = None,
     snapshots: Sequence[int] = (),
 ) -> ReferencePair:
-    """The same training in float64 and float32 side by side, with the distance between them measured at every update."""
+    """The same training in float64 and float32 side by side; the distance between them is measured at every update."""
     double, single = (
         _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
         for dtype in ("float64", "float32")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from tilegrad.errors import UserError
 from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe
@@ -94,7 +94,7 @@ def loss_value(loss: str, output: Tensor, y: Array) -> Tensor:
         classes = output.shape[1]
         if bool(((labels < 0) | (labels >= classes)).any()):
             raise UserError("a label is out of range", stage="verify", expected=f"0 to {classes - 1}")
-        return F.cross_entropy(output, labels)
+        return functional.cross_entropy(output, labels)
     if np.size(y) != output.numel():
         raise UserError(
             "targets and model output differ in shape",
@@ -104,7 +104,7 @@ def loss_value(loss: str, output: Tensor, y: Array) -> Tensor:
         )
     target = torch.tensor(np.asarray(y), dtype=output.dtype).reshape(output.shape)
     if loss == "mse":
-        return F.mse_loss(output, target)
+        return functional.mse_loss(output, target)
     if loss == "l1":
-        return F.l1_loss(output, target)
-    return F.binary_cross_entropy_with_logits(output, target)
+        return functional.l1_loss(output, target)
+    return functional.binary_cross_entropy_with_logits(output, target)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import reduce
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from tilegrad.verify.torch_ops.base import Call, Function
 
@@ -51,7 +51,7 @@ def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None 
 
 
 def _leaky_relu(call: Call, x: Tensor) -> Tensor:
-    return F.leaky_relu(x, call.get("alpha", 0.01))
+    return functional.leaky_relu(x, call.get("alpha", 0.01))
 
 
 def _prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
@@ -59,16 +59,16 @@ def _prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
 
 
 def _elu(call: Call, x: Tensor) -> Tensor:
-    return F.elu(x, call.get("alpha", 1.0))
+    return functional.elu(x, call.get("alpha", 1.0))
 
 
 def _selu(call: Call, x: Tensor) -> Tensor:
-    scaled: Tensor = F.elu(x, call.get("alpha", 1.67326319217681884765625))
+    scaled: Tensor = functional.elu(x, call.get("alpha", 1.67326319217681884765625))
     return scaled * float(call.get("gamma", 1.05070102214813232421875))
 
 
 def _celu(call: Call, x: Tensor) -> Tensor:
-    return F.celu(x, call.get("alpha", 1.0))
+    return functional.celu(x, call.get("alpha", 1.0))
 
 
 def _thresholded_relu(call: Call, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def _thresholded_relu(call: Call, x: Tensor) -> Tensor:
 
 
 def _gelu(call: Call, x: Tensor) -> Tensor:
-    return F.gelu(x, approximate=call.get("approximate", "none"))
+    return functional.gelu(x, approximate=call.get("approximate", "none"))
 
 
 def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def _swish(call: Call, x: Tensor) -> Tensor:
 
 
 def _softplus(call: Call, x: Tensor) -> Tensor:
-    """Not F.softplus: that one turns linear above 20."""
+    """Not functional.softplus: that one turns linear above 20."""
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
@@ -154,7 +154,7 @@ TABLE: dict[str, Function] = {
     "Sign": _unary(torch.sign),
     "Sin": _unary(torch.sin),
     "Softplus": _softplus,
-    "Softsign": _unary(F.softsign),
+    "Softsign": _unary(functional.softsign),
     "Sqrt": _unary(torch.sqrt),
     "Sub": _binary(torch.sub),
     "Sum": _variadic(torch.add),

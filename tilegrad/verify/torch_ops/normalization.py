@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from tilegrad.verify.torch_ops.base import Call, Function, ModalFunction, Mode, Outputs
 
@@ -20,7 +20,7 @@ def _batch_normalization(
     keep = 1.0 - call.get("momentum", 0.9)
     if mode.batch_statistics and x.numel() == x.shape[1]:
         raise call.fail(f"batch statistics need more than one value per channel, input {tuple(x.shape)} has one")
-    y = F.batch_norm(x, mean, variance, scale, bias, mode.batch_statistics, keep, call.get("epsilon", 1e-5))
+    y = functional.batch_norm(x, mean, variance, scale, bias, mode.batch_statistics, keep, call.get("epsilon", 1e-5))
     return (y, mean, variance)[: call.output_count] if call.output_count > 1 else y
 
 
@@ -38,7 +38,7 @@ def _dropout(call: Call, mode: Mode, x: Tensor, ratio: Tensor | None = None, tra
 def _layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Outputs:
     axis = call.get("axis", -1) % x.dim()
     normalized, epsilon = x.shape[axis:], call.get("epsilon", 1e-5)
-    y = F.layer_norm(x, normalized, eps=epsilon) * scale
+    y = functional.layer_norm(x, normalized, eps=epsilon) * scale
     y = y if bias is None else y + bias
     if call.output_count == 1:
         return y
@@ -70,7 +70,7 @@ def _instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) 
 
 def _soft(call: Call, x: Tensor, logarithm: bool) -> Tensor:
     """Before opset 13 the input was flattened to two dimensions at `axis`, 1 by default."""
-    function = F.log_softmax if logarithm else F.softmax
+    function = functional.log_softmax if logarithm else functional.softmax
     if call.opset >= 13:
         return function(x, dim=call.get("axis", -1))
     axis = call.get("axis", 1) % max(1, x.dim())
@@ -90,14 +90,14 @@ def _log_softmax(call: Call, x: Tensor) -> Tensor:
 
 def _softmax_cross_entropy(call: Call, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Outputs:
     ignored = call.get("ignore_index")
-    loss = F.cross_entropy(
+    loss = functional.cross_entropy(
         scores,
         labels.to(torch.int64),
         weight=weights,
         ignore_index=-100 if ignored is None else ignored,
         reduction=call.get("reduction", "mean"),
     )
-    return (loss, F.log_softmax(scores, dim=1)) if call.output_count > 1 else loss
+    return (loss, functional.log_softmax(scores, dim=1)) if call.output_count > 1 else loss
 
 
 TABLE: dict[str, Function] = {

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from tilegrad.verify.torch_ops.base import Call, Function, Outputs
 
-CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
-MAX_POOLS = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+MAX_POOLS = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 
 
 def _gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
@@ -83,7 +83,7 @@ def _window(call: Call, x: Tensor, kernel: Sequence[int]) -> Window:
 
 def _padded(x: Tensor, begins: Sequence[int], ends: Sequence[int], value: float = 0.0) -> Tensor:
     widths = [width for pair in zip(reversed(begins), reversed(ends), strict=True) for width in pair]
-    return F.pad(x, widths, value=value) if any(widths) else x
+    return functional.pad(x, widths, value=value) if any(widths) else x
 
 
 def _sums(left: Sequence[int], right: Sequence[int]) -> list[int]:
@@ -150,7 +150,7 @@ def _flat_indices(call: Call, x: Tensor, padded: Tensor, positions: Tensor, wind
 
 
 def _average_pool(call: Call, x: Tensor) -> Tensor:
-    """Window sums over window counts, both as convolutions with ones: exact for dilation, ceil_mode and lopsided pads."""
+    """Window sums over window counts, both convolutions with ones: right for dilations, ceil_mode and lopsided pads."""
     window = _window(call, x, call.get("kernel_shape"))
     planes = x.reshape(x.shape[0] * x.shape[1], 1, *x.shape[2:])
     ones = torch.ones_like(planes[:1])
