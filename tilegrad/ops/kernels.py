@@ -50,17 +50,16 @@ class KernelFile:
 
 
 def _structs(text: str) -> tuple[ArgumentStruct, ...]:
+    """The structs that could be kernel arguments: those of plain 32-bit fields. A kernel's private ones are skipped."""
     plain = _COMMENT.sub("", text)
     result = []
     for match in _STRUCT.finditer(plain):
-        fields = []
-        for declaration in filter(None, (part.strip() for part in match["body"].split(";"))):
-            parsed = _FIELD.fullmatch(declaration)
-            if parsed is None:
-                raise InternalError(f"cannot read the field '{declaration}' of struct {match['name']}")
-            fields += [(parsed["type"], name.strip()) for name in parsed["names"].split(",")]
-        original = next(m.group(0) for m in _STRUCT.finditer(text) if m["name"] == match["name"])
-        result.append(ArgumentStruct(match["name"], tuple(fields), original))
+        declarations = filter(None, (part.strip() for part in match["body"].split(";")))
+        parsed = [_FIELD.fullmatch(declaration) for declaration in declarations]
+        fields = [(field["type"], name.strip()) for field in parsed if field for name in field["names"].split(",")]
+        if all(parsed):
+            original = next(m.group(0) for m in _STRUCT.finditer(text) if m["name"] == match["name"])
+            result.append(ArgumentStruct(match["name"], tuple(fields), original))
     return tuple(result)
 
 
