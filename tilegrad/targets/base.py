@@ -4,47 +4,186 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from tilegrad.errors import UserError
 
 TARGETS_FOLDER = Path(__file__).parent
+RAM, L1, L2, L3 = "RAM", "L1", "L2", "L3"
+
+
+def _expect(condition: bool, what: str, expected: str, got: object) -> None:
+    if not condition:
+        raise UserError(f"target: {what} cannot be", stage="target", expected=expected, got=str(got))
 
 
 @dataclass(frozen=True)
 class Memory:
-    """`capacity_bytes` None: as much as the machine has."""
+    """`capacity_bytes` is what arenas may use (None: as much as the machine has).
+
+    `core_extra_cycles` is what each load or store of a core costs beyond the instruction itself; None where cores
+    cannot address the memory at all and only a DMA engine reaches it.
+    """
 
     name: str
     capacity_bytes: int | None
     alignment_bytes: int
-    levels_from_core: int = 0
+    core_extra_cycles: int | None = 0
+
+    def __post_init__(self) -> None:
+        capacity, alignment = self.capacity_bytes, self.alignment_bytes
+        _expect(capacity is None or capacity > 0, f"the capacity of {self.name}", "1 byte or more", capacity)
+        _expect(
+            alignment > 0 and alignment & (alignment - 1) == 0,
+            f"the alignment of {self.name}",
+            "a power of two",
+            alignment,
+        )
+        extra = self.core_extra_cycles
+        _expect(extra is None or extra >= 0, f"the access cost of {self.name}", "0 or more", extra)
+
+
+@dataclass(frozen=True)
+class DmaTiming:
+    """Cycles of one transfer: `setup + bytes * per_byte`, and for each row of a 2-D transfer beyond the first."""
+
+    setup_cycles: float
+    cycles_per_byte: float
+    cycles_per_extra_row: float = 0.0
+
+    def __post_init__(self) -> None:
+        _expect(self.setup_cycles >= 0, "the set-up of a DMA engine", "0 cycles or more", self.setup_cycles)
+        _expect(self.cycles_per_byte > 0, "the speed of a DMA engine", "more than 0", self.cycles_per_byte)
+
+    def cycles(self, size_bytes: int, rows: int = 1) -> float:
+        return self.setup_cycles + size_bytes * self.cycles_per_byte + (rows - 1) * self.cycles_per_extra_row
+
+
+@dataclass(frozen=True)
+class DmaEngine:
+    """Moves bytes between two neighbouring memories; `inward` is towards the cores.
+
+    `enqueue_cycles` is what the core that starts a transfer spends on it. Directions overlap if `duplex`.
+    """
+
+    name: str
+    near: str
+    far: str
+    inward: DmaTiming
+    outward: DmaTiming
+    enqueue_cycles: int
+    queue_depth: int
+    longest_bytes: int
+    has_2d: bool
+    duplex: bool
+
+    def __post_init__(self) -> None:
+        _expect(self.queue_depth >= 1, f"the queue of {self.name}", "1 or more", self.queue_depth)
+        _expect(self.longest_bytes >= 4, f"the longest transfer of {self.name}", "4 bytes or more", self.longest_bytes)
+
+    @property
+    def hop(self) -> str:
+        return f"{self.far}-{self.near}"
+
+
+@dataclass(frozen=True)
+class CoreCosts:
+    """How a core's counted instructions become cycles (see scheduling/cost.py for the formula)."""
+
+    taken_branch_extra: float = 2.0
+    jump_extra: float = 1.0
+    load_use_extra: float = 1.0
+    divide_sqrt_cycles: float = 14.0
+    integer_divide_extra: float = 30.0
+    line_miss_cycles: float = 1.7
+    call_one_core_cycles: float = 35.0
+    call_all_cores_cycles: float = 45.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """`home` names the memory where tensors live; with one flat memory it is also where kernels compute."""
+    """`home` is where tensors live; `compute` is where kernels of tiled programs find their operands.
+
+    With one flat memory both are the same and nothing is ever moved.
+    """
 
     name: str
     summary: str
     memories: tuple[Memory, ...]
     home: str
+    compute: str
+    engines: tuple[DmaEngine, ...] = ()
     cores: int = 1
     clusters: int = 1
+    fpus: int = 1
+    clock_hz: int = 0
+    costs: CoreCosts | None = None
+    runtime: str | None = None  # the folder whose kernels and C runtime it uses, where not its own
+
+    def __post_init__(self) -> None:
+        names = [memory.name for memory in self.memories]
+        for what, name in (("home", self.home), ("compute", self.compute)):
+            _expect(name in names, f"the {what} memory", " or ".join(names), name)
+        for engine in self.engines:
+            _expect({engine.near, engine.far} <= set(names), f"engine {engine.name}", "two of its memories", engine.hop)
+        _expect(self.cores >= 1, "the number of cores", "1 or more", self.cores)
+        _expect(1 <= self.fpus, "the number of FPUs", "1 or more", self.fpus)
+
+    @property
+    def is_flat(self) -> bool:
+        return self.home == self.compute
 
     def memory(self, name: str) -> Memory:
         return next(memory for memory in self.memories if memory.name == name)
 
+    def has_memory(self, name: str) -> bool:
+        return any(memory.name == name for memory in self.memories)
+
+    def engine(self, far: str, near: str) -> DmaEngine:
+        return next(engine for engine in self.engines if (engine.far, engine.near) == (far, near))
+
     @property
     def folder(self) -> Path:
-        return TARGETS_FOLDER / self.name
+        return TARGETS_FOLDER / (self.runtime or self.name)
 
     def kernel_override(self, operator_file: str) -> Path | None:
         """This chip's own version of an operator's kernels (same functions, same bits), if it has one."""
         path = self.folder / "kernels" / operator_file
         return path if path.exists() else None
+
+    def with_capacity(self, memory: str, capacity_bytes: int) -> Target:
+        """The same chip with another arena budget; never more than the chip has."""
+        if not self.has_memory(memory):
+            raise UserError(
+                f"target '{self.name}' has no {memory}",
+                stage="target",
+                expected=" or ".join(m.name for m in self.memories),
+                got=memory,
+            )
+        limit = self.memory(memory).capacity_bytes
+        if capacity_bytes < 1 or (limit is not None and capacity_bytes > limit):
+            raise UserError(
+                f"{memory} of target '{self.name}' cannot have {capacity_bytes} bytes",
+                stage="target",
+                expected=f"1 to {limit} bytes" if limit is not None else "1 byte or more",
+                got=f"{capacity_bytes} bytes",
+            )
+        memories = tuple(
+            replace(m, capacity_bytes=capacity_bytes) if m.name == memory else m for m in self.memories
+        )
+        return replace(self, memories=memories)
+
+    def with_cores(self, cores: int) -> Target:
+        if not 1 <= cores <= self.cores:
+            raise UserError(
+                f"target '{self.name}' cannot run on {cores} cores",
+                stage="target",
+                expected=f"1 to {self.cores}",
+                got=str(cores),
+            )
+        return replace(self, cores=cores)
 
 
 def names() -> tuple[str, ...]:

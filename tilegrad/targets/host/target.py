@@ -7,4 +7,5 @@ TARGET = Target(
     summary="this machine: one flat memory, one core, vector kernels",
     memories=(Memory("RAM", capacity_bytes=None, alignment_bytes=64),),
     home="RAM",
+    compute="RAM",
 )

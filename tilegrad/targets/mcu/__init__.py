@@ -1,0 +1,1 @@
+"""A microcontroller with one flat memory."""

@@ -1,0 +1,1 @@
+"""Siracusa: a PULP cluster of eight cores with scratchpad, L2 and HyperRAM."""
