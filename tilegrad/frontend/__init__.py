@@ -17,6 +17,7 @@ from tilegrad.frontend.check import check_model, check_opset
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
+from tilegrad.frontend.simplify import simplify
 from tilegrad.frontend.source import find_source
 from tilegrad.frontend.sweep import Swept, build_proto, live_nodes, sweep
 from tilegrad.frontend.unsupported import node_label, operator_name
@@ -46,7 +47,7 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     original = with_initializers(bound.model, arrays)
     model = to_canonical_opset(bound.model)
     model, arrays = resolve_branches(model, arrays)
-    model = expand_defined_operators(model)
+    model = expand_defined_operators(simplify(model, arrays))
     arrays, notes = narrow_floats(model.graph.node, arrays)
     refuse_nan(arrays)
     infos = _classify(model, arrays, found.name)

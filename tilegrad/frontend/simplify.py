@@ -1,0 +1,55 @@
+"""Exporters' long ways round that only ONNX's larger vocabulary can say: rewritten before translation."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from tilegrad.frontend.onnx_values import to_array
+from tilegrad.frontend.weights import Arrays
+
+SOFTPLUS_IS_IDENTITY_ABOVE = 17.0
+"""From here on log(1 + exp(x)) and x are the same float32."""
+
+
+def simplify(model: onnx.ModelProto, arrays: Arrays) -> onnx.ModelProto:
+    """`Where(x > threshold, x, Softplus(x))`, PyTorch's softplus, is Softplus for any threshold of 17 or more."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    redundant = {
+        node.output[0]: node.input[2]
+        for node in model.graph.node
+        if node.op_type == "Where" and _is_guarded_softplus(node, producers, arrays)
+    }
+    if not redundant:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for node in result.graph.node:
+        if node.output and node.output[0] in redundant:
+            source = redundant[node.output[0]]
+            del node.input[:]
+            node.op_type = "Identity"
+            node.input.append(source)
+    return result
+
+
+def _is_guarded_softplus(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], arrays: Arrays) -> bool:
+    greater, softplus = producers.get(node.input[0]), producers.get(node.input[2])
+    if greater is None or greater.op_type not in ("Greater", "GreaterOrEqual"):
+        return False
+    if softplus is None or softplus.op_type != "Softplus":
+        return False
+    threshold = _number(greater.input[1], producers, arrays)
+    same = softplus.input[0] == greater.input[0] == node.input[1]
+    return same and threshold is not None and threshold >= SOFTPLUS_IS_IDENTITY_ABOVE
+
+
+def _number(value: str, producers: dict[str, onnx.NodeProto], arrays: Arrays) -> float | None:
+    """A scalar from an initializer or a Constant node."""
+    array = arrays.get(value)
+    node = producers.get(value)
+    if array is None and node is not None and node.op_type == "Constant" and node.attribute[0].name == "value":
+        array = to_array(node.attribute[0].t, f"constant '{value}'")
+    if array is None or array.size != 1 or array.dtype.kind != "f":
+        return None
+    return float(np.asarray(array, np.float64).reshape(-1)[0])
