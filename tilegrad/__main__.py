@@ -1,0 +1,5 @@
+"""`python -m tilegrad` is `tilegrad`."""
+
+from tilegrad.cli import run
+
+run()

@@ -1,0 +1,137 @@
+"""The command line: what each command is called, and how every command ends.
+
+`main` is the only place where an error becomes an exit status: 0 done, 1 disagrees with the reference, 2 wrong input,
+3 a device or compiler is missing or fails, 70 a bug of ours, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from tilegrad import __version__
+from tilegrad.commands import catalogue, describe, train
+from tilegrad.errors import TilegradError
+from tilegrad.report import failure
+
+HELP = """An ONNX model and a chip in, plain C that trains the model on that chip out: differentiated at compile time,
+every byte planned, and verified per tensor.
+
+Start with [b]tilegrad train mlp[/b]. Exit status: 0 done and verified, 1 disagrees with the reference, 2 wrong input,
+3 a device or compiler is missing, 70 a bug of tilegrad's, 130 interrupted."""
+
+app = typer.Typer(
+    name="tilegrad",
+    help=HELP,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tilegrad {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The name alone explains itself."""
+    del version
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _examples(*lines: str) -> str:
+    return "Examples:\n\n" + "\n\n".join(f"[b]tilegrad {line}[/b]" for line in lines)
+
+
+app.command(
+    epilog=_examples(
+        "train mlp --steps 40 --batch 4 --lr 0.1",
+        "train model.onnx --data samples.npz --optimizer adam -o out",
+        "train resnet8 --train last:1 --json -",
+    )
+)(train.train)
+app.command(epilog=_examples("infer resnet8", "infer model.onnx --data samples.npz --json out.json"))(describe.infer)
+app.command("compile", epilog=_examples("compile resnet8 -o resnet8-c", "compile mlp --dump-after plan"))(
+    describe.compile_project
+)
+app.command(epilog=_examples("inspect cct", "inspect model.onnx --parameters --train last:2"))(describe.inspect)
+app.command(epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
+app.command(epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
+app.command(epilog=_examples("ops", "ops --json -"))(catalogue.ops)
+app.command(epilog=_examples("targets"))(catalogue.targets)
+app.command(epilog=_examples("devices"))(catalogue.devices)
+app.command(epilog=_examples("doctor"))(catalogue.doctor)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does: through every clean-up on the way out.
+
+    Only the first signal counts, so that an impatient second one cannot cut the clean-up short.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in caught}
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        for each in caught:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in caught:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one command; returns its exit status, never raises."""
+    try:
+        with _interruptible():
+            status = app(args=list(arguments), prog_name="tilegrad", standalone_mode=False)
+            if status == failure.INTERRUPTED_STATUS:  # the framework swallows KeyboardInterrupt
+                raise KeyboardInterrupt
+            return status if isinstance(status, int) else 0
+    except KeyboardInterrupt:
+        return failure.report_interrupt(arguments)
+    except TilegradError as error:
+        return failure.report_error(error, arguments)
+    except typer.TyperException as error:
+        return failure.report_usage(error.format_message(), _command_of(error), arguments)
+    except OSError as error:
+        return failure.report_os_error(error, arguments)
+    except Exception as error:  # noqa: BLE001 - the last resort: anything else is a bug of ours, with its own status
+        return failure.report_bug(error, arguments)
+
+
+def _command_of(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return context.command_path if isinstance(context, typer.Context) else "tilegrad"
+
+
+def run() -> None:
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""What there is: `zoo`, `ops`, `targets`, `devices`, `doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from tilegrad import zoo as model_zoo
+from tilegrad.commands import options
+from tilegrad.devices.registry import DEFAULT_DEVICE, KINDS
+from tilegrad.errors import UserError
+from tilegrad.ops import registry
+from tilegrad.ops.base import Operator
+from tilegrad.report import doctor as health
+from tilegrad.report.files import write_file
+from tilegrad.report.format import bytes_text, count_text, plural, shape_text
+from tilegrad.report.output import Output, table
+from tilegrad.targets import base as chips
+from tilegrad.targets.base import Target
+
+
+def zoo(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model of the zoo; without it, all.", show_default=False)
+    ] = None,
+    output_file: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="F.onnx", help="Write the model here.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the initial weights.")] = 0,
+    json_to: options.JsonTo = None,
+) -> int:
+    """List the models tilegrad is measured on, or write one as an ONNX file."""
+    output = Output(json_to)
+    if name is None and output_file is not None:
+        raise UserError("-o needs the name of one model", stage="zoo", hint="tilegrad zoo mlp -o mlp.onnx")
+    entries = [model_zoo.describe(each) for each in (model_zoo.names() if name is None else [name])]
+    if name is not None and output_file is not None:
+        write_file(output_file, model_zoo.build(name, seed).SerializeToString(deterministic=True))
+    output.write_json({"models": [asdict(entry) for entry in entries]})
+    numbers = ("parameters", "trained", "MACs forward", "MACs per step")
+    made = table("model", "input", "loss", *numbers, "what", right=numbers)
+    for entry in entries:
+        made.add_row(
+            entry.name,
+            shape_text(entry.input_shape),
+            entry.loss,
+            count_text(entry.params),
+            count_text(entry.trainable_params),
+            count_text(entry.macs_forward),
+            count_text(entry.macs_per_step),
+            entry.summary,
+        )
+    output.show(made)
+    if output_file is not None:
+        output.show(Text(f"written to {output_file}"))
+    return 0
+
+
+def operator_facts(name: str) -> dict[str, Any]:
+    operator = registry.get(name)
+    source = registry.kernel_source(name)
+    return {
+        "name": name,
+        "differentiable": type(operator).gradient is not Operator.gradient,
+        "view": operator.is_view,
+        "file": None if source is None else source.name,
+    }
+
+
+def ops(json_to: options.JsonTo = None) -> int:
+    """List the operators, which of them have a gradient, and the C file of their kernels."""
+    output = Output(json_to)
+    facts = [operator_facts(name) for name in registry.names()]
+    output.write_json({"operators": facts})
+    made = table("operator", "gradient", "kernels")
+    for fact in facts:
+        made.add_row(
+            fact["name"],
+            "yes" if fact["differentiable"] else "-",
+            "none: the same bytes under another shape" if fact["view"] else fact["file"] or "-",
+        )
+    output.show(made, Text(plural(len(facts), "operator")))
+    return 0
+
+
+def target_facts(target: Target) -> dict[str, Any]:
+    return {
+        "name": target.name,
+        "summary": target.summary,
+        "clusters": target.clusters,
+        "cores": target.cores,
+        "home": target.home,
+        "memories": [
+            {"name": memory.name, "capacity": memory.capacity_bytes, "alignment": memory.alignment_bytes}
+            for memory in target.memories
+        ],
+    }
+
+
+def targets(json_to: options.JsonTo = None) -> int:
+    """List the chips that programs can be compiled for."""
+    output = Output(json_to)
+    found = [chips.get(name) for name in chips.names()]
+    output.write_json({"targets": [target_facts(target) for target in found]})
+    made = table("target", "clusters", "cores", "memories", "what", right=("clusters", "cores"))
+    for target in found:
+        memories = ", ".join(
+            f"{memory.name} " + ("no limit" if memory.capacity_bytes is None else bytes_text(memory.capacity_bytes))
+            for memory in target.memories
+        )
+        made.add_row(target.name, str(target.clusters), str(target.cores), memories, target.summary)
+    output.show(made)
+    return 0
+
+
+def devices(json_to: options.JsonTo = None) -> int:
+    """List the things that run compiled programs, and whether each can be used here."""
+    output = Output(json_to)
+    facts = [
+        {
+            "name": name,
+            "kind": kind.kind,
+            "target": kind.target_name,
+            "usable": (reason := kind.missing(name)) is None,
+            "reason": reason,
+            "default": name == DEFAULT_DEVICE,
+        }
+        for kind in KINDS
+        for name in kind.names()
+    ]
+    output.write_json({"devices": facts})
+    made = table("device", "target", "usable here", "")
+    for fact in facts:
+        usable = "yes" if fact["usable"] else f"no: {fact['reason']}"
+        made.add_row(str(fact["name"]), str(fact["target"]), usable, "the default" if fact["default"] else "")
+    output.show(made)
+    return 0
+
+
+def doctor(json_to: options.JsonTo = None) -> int:
+    """Say which compilers and libraries are here, what each missing one would unlock, and how to get it."""
+    output = Output(json_to)
+    findings = health.examine()
+    output.write_json(health.as_json(findings))
+    output.show(*health.doctor_report(findings))
+    return 0

@@ -1,0 +1,73 @@
+"""What every command that compiles has in common: import, stages with progress, `--dump-after`, output folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tilegrad.build.folder import check_folder, write_folder
+from tilegrad.commands.options import check_stage
+from tilegrad.devices.registry import device_kind
+from tilegrad.frontend import ImportedModel, load
+from tilegrad.pipeline import Compiled, Observer, compile_model
+from tilegrad.recipe import Recipe
+from tilegrad.report import json
+from tilegrad.report.dump import dump
+from tilegrad.report.output import Output, Progress
+from tilegrad.targets import base as targets
+from tilegrad.targets.base import Target
+
+R = TypeVar("R")
+
+
+@dataclass
+class Watch(Observer):
+    """Times the stages, shows which one runs, and prints the one that was asked for."""
+
+    output: Output | None = None
+    progress: Progress | None = None
+    dump_after: str | None = None
+
+    def run(self, stage: str, work: Callable[[], R]) -> R:
+        if self.progress is not None:
+            self.progress(stage)
+        result = super().run(stage, work)
+        if self.output is not None and stage == self.dump_after:
+            self.output.dump(dump(result))
+        return result
+
+
+def watch(output: Output, progress: Progress, dump_after: str | None) -> Watch:
+    check_stage(dump_after)
+    return Watch(output=output, progress=progress, dump_after=dump_after)
+
+
+def target_of(device: str) -> Target:
+    """The chip that a device is, or runs."""
+    return targets.get(device_kind(device).target_name)
+
+
+def import_model(model: str, recipe: Recipe, observer: Observer) -> ImportedModel:
+    return observer.run("import", lambda: load(model, batch=recipe.batch, seed=recipe.seed))
+
+
+def compile_for(model: str, recipe: Recipe, device: str, observer: Observer, *, weights_as_c: bool = False) -> Compiled:
+    target = target_of(device)
+    imported = import_model(model, recipe, observer)
+    return compile_model(imported, recipe, target, observer, weights_as_c=weights_as_c)
+
+
+def check_output(folder: Path | None) -> None:
+    """An unusable folder is refused before the work, not after it."""
+    if folder is not None:
+        check_folder(folder)
+
+
+def write_project(compiled: Compiled, folder: Path, run: dict[str, object] | None = None) -> None:
+    """The C project and, after a run, its result as `run.json`: without times, so that two runs give the same bytes."""
+    files = dict(compiled.project.files)
+    if run is not None:
+        files["run.json"] = json.dumps({key: value for key, value in run.items() if key != "timings"}).encode()
+    write_folder(folder, files)

@@ -1,0 +1,162 @@
+"""`tilegrad infer`, `compile` and `inspect`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tilegrad import inference
+from tilegrad.commands import options
+from tilegrad.commands.compiling import check_output, compile_for, import_model, target_of, watch, write_project
+from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
+from tilegrad.errors import DoesNotFit, UserError, VerificationError
+from tilegrad.inspection import inspect_program, unlimited
+from tilegrad.pipeline import compile_model
+from tilegrad.recipe import Recipe
+from tilegrad.report.failure import announce
+from tilegrad.report.format import error_text
+from tilegrad.report.inference import inference_report
+from tilegrad.report.inspection import inspection_report, parameter_table
+from tilegrad.report.output import Output, Progress, heading
+from tilegrad.report.training import code_line, memory_table, time_line
+from tilegrad.training import memory_json
+from tilegrad.verify.compare import DEFAULT_TOLERANCE
+
+
+def infer(
+    model: options.Model,
+    device: options.Device = DEFAULT_DEVICE,
+    batch: options.Batch = 1,
+    batchnorm: options.BatchNorm = "frozen",
+    seed: options.Seed = 0,
+    data: options.Data = None,
+    verify: options.Verify = True,
+    tolerance: options.Tolerance = DEFAULT_TOLERANCE,
+    output_folder: options.OutputFolder = None,
+    json_to: options.JsonTo = None,
+    dump_after: options.DumpAfter = None,
+    no_cache: options.NoCache = False,
+) -> int:
+    """Run the inference entry on one mini-batch, and compare its output with a float64 forward pass."""
+    output = Output(json_to)
+    options.check_tolerance(tolerance)
+    check_output(output_folder)
+    recipe = Recipe(batch=batch, batchnorm=batchnorm, seed=seed)
+    with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
+        observer = watch(output, progress, dump_after)
+        compiled = compile_for(model, recipe, device, observer)
+        result = inference.infer(compiled, opened, data=data, verify=verify, tolerance=tolerance, progress=progress)
+    result = replace(result, timings_seconds={**observer.seconds, **result.timings_seconds})
+    document = result.as_json()
+    error = None
+    if result.verified is False:
+        error = VerificationError(
+            f"the output disagrees with {result.reference}",
+            stage="verify",
+            expected=f"a relative error within {tolerance:g}",
+            got=f"'{result.output_name}' is off by {error_text(result.error)}",
+        )
+        document |= error.as_json()
+    if output_folder is not None:
+        write_project(compiled, output_folder)
+    output.write_json(document)
+    output.show(*inference_report(result, output_folder))
+    return 0 if error is None else announce(error)
+
+
+def compile_project(
+    model: options.Model,
+    device: options.Device = DEFAULT_DEVICE,
+    output_folder: options.OutputFolder = None,
+    weights_c: Annotated[
+        bool, typer.Option("--weights-c", help="Also write the weights as a C array, for firmware without files.")
+    ] = False,
+    batch: options.Batch = 1,
+    accum: options.Accum = 1,
+    accum_mode: options.AccumMode = "mean",
+    loss: options.Loss = None,
+    optimizer: options.OptimizerName = "sgd",
+    lr: options.LearningRate = 0.01,
+    momentum: options.MomentumFactor = None,
+    weight_decay: options.WeightDecay = None,
+    train: options.Train = None,
+    batchnorm: options.BatchNorm = "frozen",
+    seed: options.Seed = 0,
+    json_to: options.JsonTo = None,
+    dump_after: options.DumpAfter = None,
+) -> int:
+    """Write the C project of a model: plain C99 that infers and trains, no malloc, no dependency. Nothing is run."""
+    output = Output(json_to)
+    if output_folder is None and dump_after is None:
+        raise UserError(
+            "there is nowhere to write the C project",
+            stage="options",
+            expected="-o DIR",
+            hint=f"tilegrad compile {model} -o {Path(model).stem}-c",
+        )
+    check_output(output_folder)
+    recipe = options.make_recipe(
+        loss, optimizer, lr, momentum, weight_decay, batch, accum, accum_mode, train, batchnorm, seed
+    )
+    with Progress() as progress:
+        observer = watch(output, progress, dump_after)
+        compiled = compile_for(model, recipe, device, observer, weights_as_c=weights_c)
+    if output_folder is not None:
+        write_project(compiled, output_folder)
+    output.write_json(
+        {
+            "model": compiled.program.name,
+            "device": device,
+            "target": compiled.target.name,
+            "output": None if output_folder is None else str(output_folder),
+            "memory": {name: memory_json(use) for name, use in compiled.plan.memory.items()},
+            "c_lines": compiled.project.line_count,
+            "timings": observer.seconds,
+            "files": sorted(compiled.project.files),
+        }
+    )
+    if output_folder is not None:
+        output.show(heading(f"{compiled.program.name} for {compiled.target.name}"), Text(), memory_table(compiled.plan))
+        output.show(Text(), time_line(observer.seconds), code_line(compiled, output_folder))
+    return 0
+
+
+def inspect(
+    model: options.Model,
+    device: options.Device = DEFAULT_DEVICE,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="List every initializer: what it is, whether it trains, and why.")
+    ] = False,
+    batch: options.Batch = 1,
+    accum: options.Accum = 1,
+    loss: options.Loss = None,
+    optimizer: options.OptimizerName = "sgd",
+    train: options.Train = None,
+    batchnorm: options.BatchNorm = "frozen",
+    json_to: options.JsonTo = None,
+    dump_after: options.DumpAfter = None,
+) -> int:
+    """Show operators, MACs, parameters and the memory budget of training a model, and whether it fits."""
+    output = Output(json_to)
+    recipe = options.make_recipe(loss, optimizer, 0.01, None, None, batch, accum, "mean", train, batchnorm, 0)
+    target = target_of(device)
+    with Progress() as progress:
+        observer = watch(output, progress, dump_after)
+        imported = import_model(model, recipe, observer)
+        compiled = compile_model(imported, recipe, unlimited(target), observer)
+    facts = inspect_program(compiled, target)
+    output.write_json(facts.as_json())
+    output.show(*((parameter_table(facts),) if parameters else inspection_report(facts)))
+    if facts.fits:
+        return 0
+    return announce(
+        DoesNotFit(
+            f"the program does not fit into {target.name}",
+            stage="memory",
+            hint="; ".join(facts.advice) or None,
+        )
+    )

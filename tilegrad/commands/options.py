@@ -1,0 +1,234 @@
+"""Options that several commands share: each is declared once, and means the same everywhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilegrad.devices.registry import device_names
+from tilegrad.errors import UserError
+from tilegrad.pipeline import STAGES
+from tilegrad.recipe import ACCUM_MODES, BATCHNORM_POLICIES, LOSSES, OPTIMIZERS, Optimizer, Recipe
+
+_RECIPE = "Recipe"
+_DATA = "Data"
+_OUTPUT = "Output"
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A zoo name (`tilegrad zoo` lists them) or an .onnx file.", show_default=False
+    ),
+]
+Device = Annotated[
+    str, typer.Option("--device", metavar="D", help=f"Where it runs: {', '.join(device_names())}.", show_default=True)
+]
+Batch = Annotated[
+    int,
+    typer.Option(
+        "--batch",
+        metavar="N",
+        help="Samples in a mini-batch; binds the model's batch dimension.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Accum = Annotated[
+    int, typer.Option("--accum", metavar="N", help="Mini-batches in one update.", rich_help_panel=_RECIPE)
+]
+AccumMode = Annotated[
+    str,
+    typer.Option(
+        "--accum-mode",
+        metavar="|".join(ACCUM_MODES),
+        help="mean: like one mini-batch --accum times as large. sum: gradients are added up.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Loss = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="|".join(LOSSES),
+        help="[default: the model's own; cross_entropy for a file]",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
+OptimizerName = Annotated[
+    str, typer.Option("--optimizer", metavar="|".join(OPTIMIZERS), help="The update rule.", rich_help_panel=_RECIPE)
+]
+LearningRate = Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate.", rich_help_panel=_RECIPE)]
+MomentumFactor = Annotated[
+    float | None,
+    typer.Option(
+        "--momentum",
+        metavar="X",
+        help="For --optimizer momentum. [default: 0.9]",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
+WeightDecay = Annotated[
+    float | None,
+    typer.Option(
+        "--weight-decay",
+        metavar="X",
+        help="[default: 0.01 for adamw, else 0]",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
+Train = Annotated[
+    str | None,
+    typer.Option(
+        "--train",
+        metavar="all|last:K|bias|names:GLOB,…",
+        help="Which parameters train: every one, those of the last K layers, the biases, or those whose initializer "
+        "name matches. [default: the model's own; all for a file]",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
+BatchNorm = Annotated[
+    str,
+    typer.Option(
+        "--batchnorm",
+        metavar="|".join(BATCHNORM_POLICIES),
+        help="frozen: running statistics normalise. train: the batch's do, and update them. fold: folded into the "
+        "convolution.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", help="Of synthetic data, dropout and zoo weights.", rich_help_panel=_DATA),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="F.npz",
+        help="Arrays x (samples along the first axis) and y (class indices, or targets), in order, wrapping round. "
+        "[default: synthetic data from the seed]",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify/--no-verify", help="Compare with an independent reference; exit 1 where they disagree."),
+]
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", metavar="X", help="Largest relative error that is no disagreement.")
+]
+OutputFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="Keep the C project here; it appears complete or not at all.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+JsonTo = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE|-",
+        help="The result as JSON. - is stdout, and nothing else is printed there. NaN and infinities are strings.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+DumpAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--dump-after",
+        metavar="|".join(STAGES),
+        help="Print what this compiler stage made, as stable text.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile all C again instead of reusing objects.")]
+
+
+def npz_option(flag: str, what: str) -> Any:
+    return typer.Option(flag, metavar="F.npz", help=f"Write {what} here.", show_default=False, rich_help_panel=_OUTPUT)
+
+
+def make_optimizer(name: str, lr: float, momentum: float | None, weight_decay: float | None) -> Optimizer:
+    """An optimizer from its options; one that it does not have is refused, not ignored."""
+    kind = OPTIMIZERS.get(name)
+    if kind is None:
+        near = get_close_matches(name, OPTIMIZERS, n=1)
+        raise UserError(
+            "the optimizer cannot be used",
+            stage="recipe",
+            expected=" or ".join(OPTIMIZERS),
+            got=name,
+            hint=f"did you mean '{near[0]}'?" if near else None,
+        )
+    given = {"momentum": momentum, "weight_decay": weight_decay}
+    options = {key: value for key, value in given.items() if value is not None}
+    known = {field.name for field in fields(kind)}
+    for key, value in options.items():
+        flag = f"--{key.replace('_', '-')}"
+        if key not in known:
+            raise UserError(f"{flag} does not apply to the optimizer {name}", stage="recipe")
+        if not 0.0 <= value < math.inf:
+            raise UserError(
+                f"{flag} cannot be used", stage="recipe", expected="a finite number, 0 or more", got=str(value)
+            )
+    return kind(lr=lr, **options)
+
+
+def check_stage(stage: str | None) -> None:
+    if stage is not None and stage not in STAGES:
+        near = get_close_matches(stage, STAGES, n=1)
+        raise UserError(
+            f"there is no stage '{stage}' to dump after",
+            stage="options",
+            expected=" or ".join(STAGES),
+            got=stage,
+            hint=f"did you mean '{near[0]}'?" if near else None,
+        )
+
+
+def make_recipe(
+    loss: str | None,
+    optimizer: str,
+    lr: float,
+    momentum: float | None,
+    weight_decay: float | None,
+    batch: int,
+    accum: int,
+    accum_mode: str,
+    train: str | None,
+    batchnorm: str,
+    seed: int,
+) -> Recipe:
+    return Recipe(
+        loss=loss,
+        optimizer=make_optimizer(optimizer, lr, momentum, weight_decay),
+        batch=batch,
+        accumulate=accum,
+        accum_mode=accum_mode,
+        train=train,
+        batchnorm=batchnorm,
+        seed=seed,
+    )
+
+
+def check_tolerance(tolerance: float) -> None:
+    if not 0.0 < tolerance < math.inf:
+        raise UserError(
+            "the tolerance cannot be used", stage="options", expected="a finite number above 0", got=str(tolerance)
+        )

@@ -1,0 +1,128 @@
+"""`tilegrad train` and `tilegrad gradcheck`: the generated C at work, judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilegrad import training
+from tilegrad.commands import options
+from tilegrad.commands.compiling import check_output, compile_for, watch, write_project
+from tilegrad.commands.options import make_recipe, npz_option
+from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
+from tilegrad.errors import VerificationError
+from tilegrad.gradcheck import check_gradients
+from tilegrad.recipe import Recipe
+from tilegrad.report.failure import announce
+from tilegrad.report.files import check_writable, npz_bytes, write_file
+from tilegrad.report.gradcheck import gradcheck_report
+from tilegrad.report.output import Output, Progress
+from tilegrad.report.training import run_report
+from tilegrad.verify.compare import DEFAULT_TOLERANCE, Verdict
+from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE
+
+
+def disagreement(verdict: Verdict) -> VerificationError:
+    """Names the worst figure first; there may be hundreds."""
+    failures = verdict.failures()
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return VerificationError(
+        f"the run disagrees with {verdict.reference}",
+        stage="verify",
+        expected=f"errors within {verdict.tolerance:g}, or ten times PyTorch's own float32 difference",
+        got=f"{failures[0]}{more}",
+    )
+
+
+def train(
+    model: options.Model,
+    device: options.Device = DEFAULT_DEVICE,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
+    ] = 4,
+    batch: options.Batch = 1,
+    accum: options.Accum = 1,
+    accum_mode: options.AccumMode = "mean",
+    loss: options.Loss = None,
+    optimizer: options.OptimizerName = "sgd",
+    lr: options.LearningRate = 0.01,
+    momentum: options.MomentumFactor = None,
+    weight_decay: options.WeightDecay = None,
+    train: options.Train = None,
+    batchnorm: options.BatchNorm = "frozen",
+    seed: options.Seed = 0,
+    data: options.Data = None,
+    verify: options.Verify = True,
+    tolerance: options.Tolerance = DEFAULT_TOLERANCE,
+    output_folder: options.OutputFolder = None,
+    json_to: options.JsonTo = None,
+    save_weights: Annotated[
+        Path | None, npz_option("--save-weights", "the trained weights, by initializer name,")
+    ] = None,
+    save_gradients: Annotated[
+        Path | None, npz_option("--save-gradients", "the first mini-batch's gradients, by initializer name,")
+    ] = None,
+    dump_after: options.DumpAfter = None,
+    no_cache: options.NoCache = False,
+) -> int:
+    """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
+    output = Output(json_to)
+    check_output(output_folder)
+    for path in (save_weights, save_gradients):
+        if path is not None:
+            check_writable(path)
+    recipe = make_recipe(loss, optimizer, lr, momentum, weight_decay, batch, accum, accum_mode, train, batchnorm, seed)
+    options.check_tolerance(tolerance)
+    with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
+        observer = watch(output, progress, dump_after)
+        compiled = compile_for(model, recipe, device, observer)
+        run = training.train(
+            compiled, opened, steps=steps, data=data, verify=verify, tolerance=tolerance, progress=progress
+        )
+    run = replace(run, timings_seconds={**observer.seconds, **run.timings_seconds})
+    document = run.as_json()
+    error = None if run.verdict is None or run.verdict.verified else disagreement(run.verdict)
+    if error is not None:
+        document |= error.as_json()
+    if output_folder is not None:
+        write_project(compiled, output_folder, document)
+    for path, arrays in ((save_weights, run.weights), (save_gradients, run.first_gradients)):
+        if path is not None:
+            write_file(path, npz_bytes(arrays))
+    output.write_json(document)
+    output.show(*run_report(run, output_folder))
+    return 0 if error is None else announce(error)
+
+
+def gradcheck(
+    model: options.Model,
+    device: options.Device = DEFAULT_DEVICE,
+    batch: options.Batch = 1,
+    loss: options.Loss = None,
+    train: options.Train = None,
+    batchnorm: options.BatchNorm = "frozen",
+    seed: options.Seed = 0,
+    data: options.Data = None,
+    tolerance: options.Tolerance = GRADIENT_TOLERANCE,
+    json_to: options.JsonTo = None,
+    no_cache: options.NoCache = False,
+) -> int:
+    """Compare every gradient of the generated C with central differences in float64; name what is off."""
+    output = Output(json_to)
+    options.check_tolerance(tolerance)
+    recipe = Recipe(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed)
+    with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
+        observer = watch(output, progress, None)
+        compiled = compile_for(model, recipe, device, observer)
+        check = check_gradients(compiled, opened, data=data, tolerance=tolerance, progress=progress)
+    check = replace(check, timings_seconds={**observer.seconds, **check.timings_seconds})
+    error = None if check.verdict.verified else disagreement(check.verdict)
+    document = check.as_json()
+    if error is not None:
+        document |= error.as_json()
+    output.write_json(document)
+    output.show(*gradcheck_report(check))
+    return 0 if error is None else announce(error)

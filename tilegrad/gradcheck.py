@@ -1,0 +1,75 @@
+"""Every gradient of the generated C against central differences: what `tilegrad gradcheck` is made of."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilegrad.devices.base import Device
+from tilegrad.pipeline import Compiled
+from tilegrad.training import Progress, make_batches, no_progress
+from tilegrad.verify.compare import Verdict
+from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE, gradient_verdict
+from tilegrad.verify.float64_model import Float64Model
+from tilegrad.verify.judge import reference_recipe
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    """One mini-batch's loss and the verdict on it and on every gradient."""
+
+    compiled: Compiled
+    device: str
+    loss: float
+    verdict: Verdict
+    timings_seconds: dict[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        program = self.compiled.program
+        return {
+            "model": program.name,
+            "device": self.device,
+            "target": self.compiled.target.name,
+            "batch": program.recipe.batch,
+            "losses": [self.loss],
+            "trainable_params": sum(tensor.type.size for tensor in program.trainable),
+            **self.verdict.as_json(),
+            "timings": self.timings_seconds,
+        }
+
+
+def check_gradients(
+    compiled: Compiled,
+    device: Device,
+    *,
+    data: str | Path | None = None,
+    tolerance: float = GRADIENT_TOLERANCE,
+    progress: Progress = no_progress,
+) -> GradientCheck:
+    """Runs one mini-batch of the generated C, then asks a float64 forward pass what the gradients should have been."""
+    x, y = make_batches(compiled, data).batch(0)
+    timings: dict[str, float] = {}
+    progress("build", 0, 1)
+    start = time.perf_counter()
+    with device.load(compiled) as session:
+        timings["build"] = time.perf_counter() - start
+        start = time.perf_counter()
+        loss = session.step(x, y)
+        gradients = session.gradients()
+        timings["run"] = time.perf_counter() - start
+    progress("central differences", 0, 1)
+    start = time.perf_counter()
+    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
+    verdict = gradient_verdict(
+        float64_model(compiled), x, y, loss, gradients, tolerance=tolerance, gradient_scale=recipe.gradient_scale
+    )
+    timings["verify"] = time.perf_counter() - start
+    return GradientCheck(compiled, device.name, loss, verdict, timings)
+
+
+def float64_model(compiled: Compiled) -> Float64Model:
+    """The model's forward pass and loss in float64, by code that shares nothing with ours."""
+    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
+    return Float64Model(compiled.model.proto, recipe.loss, batchnorm=recipe.batchnorm)

@@ -1,0 +1,105 @@
+"""The inference entry on a device, compared with a float64 forward pass: what `tilegrad infer` is made of."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.devices.base import Device
+from tilegrad.pipeline import Compiled
+from tilegrad.training import Progress, make_batches, memory_json, no_progress, parameter_count
+from tilegrad.verify.compare import DEFAULT_TOLERANCE
+from tilegrad.verify.float64_model import Float64Model
+from tilegrad.verify.reference import relative_error
+
+Array = npt.NDArray[Any]
+MEASURED_CALLS = 20
+
+
+@dataclass(frozen=True)
+class Inference:
+    """One mini-batch's output. `reference` and `error` are None where it was not verified."""
+
+    compiled: Compiled
+    device: str
+    output: Array
+    seconds_per_call: float
+    tolerance: float
+    reference: str | None
+    error: float | None
+    timings_seconds: dict[str, float]
+
+    @property
+    def verified(self) -> bool | None:
+        return None if self.error is None else self.error <= self.tolerance
+
+    @property
+    def output_name(self) -> str:
+        return self.compiled.program.entries["infer"].outputs[0]
+
+    @property
+    def macs(self) -> int:
+        return self.compiled.plan.schedule.macs("infer")
+
+    def as_json(self) -> dict[str, Any]:
+        program, plan = self.compiled.program, self.compiled.plan
+        return {
+            "model": program.name,
+            "device": self.device,
+            "target": self.compiled.target.name,
+            "batch": program.recipe.batch,
+            "output": self.output_name,
+            "shape": list(self.output.shape),
+            "values": self.output,
+            "reference": self.reference,
+            "max_output_error": self.error,
+            "tolerance": self.tolerance,
+            "verified": self.verified,
+            "cycles": {"infer": None},
+            "seconds": self.seconds_per_call,
+            "memory": {name: memory_json(use) for name, use in plan.memory.items()},
+            "arena": {
+                "used": plan.entries["infer"].arena_bytes,
+                "lower_bound": plan.entries["infer"].lower_bound_bytes,
+            },
+            "params": parameter_count(self.compiled),
+            "macs": self.macs,
+            "timings": self.timings_seconds,
+            "files": sorted(self.compiled.project.files),
+        }
+
+
+def infer(
+    compiled: Compiled,
+    device: Device,
+    *,
+    data: str | Path | None = None,
+    verify: bool = True,
+    tolerance: float = DEFAULT_TOLERANCE,
+    progress: Progress = no_progress,
+) -> Inference:
+    """Runs the first mini-batch through the inference entry."""
+    x, _ = make_batches(compiled, data).batch(0)
+    timings: dict[str, float] = {}
+    progress("build", 0, 1)
+    start = time.perf_counter()
+    with device.load(compiled) as session:
+        timings["build"] = time.perf_counter() - start
+        start = time.perf_counter()
+        output = session.infer(x)
+        seconds = session.seconds_per_call("infer", MEASURED_CALLS)
+        timings["run"] = time.perf_counter() - start
+    reference = error = None
+    if verify:
+        progress("verify", 0, 1)
+        start = time.perf_counter()
+        model = Float64Model(compiled.model.proto, "mse")  # the loss is not asked for
+        error = relative_error(np.asarray(output), model.logits(x))
+        reference = model.evaluator
+        timings["verify"] = time.perf_counter() - start
+    return Inference(compiled, device.name, output, seconds, tolerance, reference, error, timings)

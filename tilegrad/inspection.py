@@ -1,0 +1,173 @@
+"""What a model is and what training it costs, without running anything: what `tilegrad inspect` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import ENTRIES, Program, Role
+from tilegrad.memory.lifetimes import align
+from tilegrad.pipeline import Compiled
+from tilegrad.targets.base import Target
+from tilegrad.training import parameter_count
+
+
+@dataclass(frozen=True)
+class OperatorUse:
+    """How often an operator runs in each entry, and the multiply-accumulates of all of them in one call."""
+
+    name: str
+    count: Mapping[str, int]
+    macs: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ParameterUse:
+    """One initializer: what it is, whether this recipe trains it, and why."""
+
+    name: str
+    shape: tuple[int, ...]
+    elements: int
+    role: str
+    trains: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class EntryMemory:
+    """The arena one entry needs; the arena of the program is the largest of them."""
+
+    arena_bytes: int
+    lower_bound_bytes: int
+
+
+@dataclass(frozen=True)
+class LevelMemory:
+    used_bytes: int
+    capacity_bytes: int | None
+    lower_bound_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        return self.capacity_bytes is None or self.used_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The facts. `state_bytes` are by role, as aligned in memory; `advice` is empty where everything fits."""
+
+    model: str
+    target: str
+    batch: int
+    loss: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    params: int
+    trainable_params: int
+    operators: tuple[OperatorUse, ...]
+    macs: Mapping[str, int]
+    parameters: tuple[ParameterUse, ...]
+    state_bytes: Mapping[str, int]
+    entries: Mapping[str, EntryMemory]
+    memory: Mapping[str, LevelMemory]
+    c_lines: int
+    notes: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return all(level.fits for level in self.memory.values())
+
+    def as_json(self) -> dict[str, Any]:
+        facts = asdict(self)
+        facts["memory"] = {
+            name: {"used": level.used_bytes, "capacity": level.capacity_bytes, "lower_bound": level.lower_bound_bytes}
+            for name, level in self.memory.items()
+        }
+        facts["macs_per_step"] = self.macs["step"]
+        facts["fits"] = self.fits
+        return facts
+
+
+def unlimited(target: Target) -> Target:
+    """The same chip with as much memory as it takes, so that a program that does not fit can be described."""
+    return replace(target, memories=tuple(replace(memory, capacity_bytes=None) for memory in target.memories))
+
+
+def inspect_program(compiled: Compiled, target: Target | None = None) -> Inspection:
+    """Describes a program; `target` has the real capacities where it was compiled for `unlimited(target)`."""
+    program, plan = compiled.program, compiled.plan
+    chip = target or compiled.target
+    memory = {
+        name: LevelMemory(use.used_bytes, chip.memory(name).capacity_bytes, use.lower_bound_bytes)
+        for name, use in plan.memory.items()
+    }
+    infer = program.entries["infer"]
+    facts = Inspection(
+        model=program.name,
+        target=chip.name,
+        batch=program.recipe.batch,
+        loss=program.loss,
+        inputs={name: str(infer.types[name]) for name in infer.inputs},
+        outputs={name: str(infer.types[name]) for name in infer.outputs},
+        params=parameter_count(compiled),
+        trainable_params=sum(tensor.type.size for tensor in program.trainable),
+        operators=_operators(plan),
+        macs={entry: plan.schedule.macs(entry) for entry in ENTRIES},
+        parameters=_parameters(compiled),
+        state_bytes=_state_bytes(program, plan.alignment_bytes),
+        entries={name: EntryMemory(entry.arena_bytes, entry.lower_bound_bytes) for name, entry in plan.entries.items()},
+        memory=memory,
+        c_lines=compiled.project.line_count,
+        notes=compiled.model.notes,
+    )
+    return facts if facts.fits else replace(facts, advice=_advice(facts, program))
+
+
+def _operators(plan: Plan) -> tuple[OperatorUse, ...]:
+    """In order of first appearance, so that the table reads like the model."""
+    counts: dict[str, Counter[str]] = {}
+    macs: dict[str, Counter[str]] = {}
+    for entry in ENTRIES:
+        for launch in plan.schedule.entries[entry].launches:
+            counts.setdefault(launch.node.op, Counter())[entry] += 1
+            macs.setdefault(launch.node.op, Counter())[entry] += sum(nest.macs for nest in launch.nests)
+    return tuple(
+        OperatorUse(name, {entry: count[entry] for entry in ENTRIES}, {entry: macs[name][entry] for entry in ENTRIES})
+        for name, count in counts.items()
+    )
+
+
+def _parameters(compiled: Compiled) -> tuple[ParameterUse, ...]:
+    trained = {tensor.name for tensor in compiled.program.trainable}
+    return tuple(
+        ParameterUse(name, info.type.shape, info.type.size, info.role, name in trained, info.reason)
+        for name, info in compiled.model.parameters.items()
+    )
+
+
+def _state_bytes(program: Program, alignment_bytes: int) -> dict[str, int]:
+    sizes = {role.value: 0 for role in Role}
+    for tensor in program.state:
+        sizes[tensor.role.value] += align(tensor.type.size_bytes, alignment_bytes)
+    return {role: size for role, size in sizes.items() if size}
+
+
+def _advice(facts: Inspection, program: Program) -> tuple[str, ...]:
+    """What would make it smaller, with what each part costs now, the largest first."""
+    step = facts.entries["step"].arena_bytes
+    gradients = facts.state_bytes.get(Role.GRADIENT.value, 0)
+    slots = facts.state_bytes.get(Role.OPTIMIZER.value, 0)
+    savings = [
+        (
+            gradients + slots,
+            f"fewer parameters (--train last:K): gradients and optimizer take {gradients + slots} bytes",
+        ),
+        (slots, f"a stateless optimizer (--optimizer sgd): its state takes {slots} bytes"),
+    ]
+    if program.recipe.batch > 1:
+        savings.append((step, f"a smaller --batch: activations take {step} bytes at batch {program.recipe.batch}"))
+    return tuple(text for size, text in sorted(savings, key=lambda pair: -pair[0]) if size > 0)

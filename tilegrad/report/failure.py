@@ -1,0 +1,129 @@
+"""How a command fails: one clear message on stderr, `{"error": …}` where JSON was asked for, and the exit status."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from tilegrad import __version__
+from tilegrad.errors import TilegradError
+from tilegrad.report import json
+from tilegrad.report.files import write_file
+from tilegrad.report.output import console_on, survives_closed_pipe
+
+USAGE_STATUS = 2
+BUG_STATUS = 70
+INTERRUPTED_STATUS = 130
+_UNUSABLE_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def json_destination(arguments: Sequence[str]) -> str | None:
+    """What `--json` says, read without a parser: the parser may be what fails."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--":
+            return None
+        if argument == "--json":
+            return following or None
+        if argument.startswith("--json="):
+            return argument.partition("=")[2] or None
+    return None
+
+
+def debugging() -> bool:
+    return os.environ.get("TILEGRAD_DEBUG", "0") not in ("", "0")
+
+
+def error_document(kind: str, status: int, message: str, hint: str | None = None) -> dict[str, Any]:
+    """The shape of `TilegradError.as_json`, for failures that are none."""
+    fields = {"stage": None, "node": None, "expected": None, "got": None, "hint": hint}
+    return {"error": {"kind": kind, "status": status, "message": message, **fields}}
+
+
+def report_error(error: TilegradError, arguments: Sequence[str]) -> int:
+    if error.exit_status == BUG_STATUS:
+        return report_bug(error, arguments)
+    _say("error: ", str(error))
+    _write(error.as_json(), arguments)
+    return error.exit_status
+
+
+def announce(error: TilegradError) -> int:
+    """For a command that has written its result already and whose answer is bad news."""
+    _say("error: ", str(error))
+    return error.exit_status
+
+
+def report_usage(message: str, command: str, arguments: Sequence[str]) -> int:
+    hint = f"`{command} --help` explains"
+    text = message.rstrip()
+    _say("error: ", f"{text}\n  hint: {hint}")
+    _write(error_document("UsageError", USAGE_STATUS, text, hint), arguments)
+    return USAGE_STATUS
+
+
+def report_interrupt(arguments: Sequence[str]) -> int:
+    _say("", "interrupted: nothing was written")
+    _write(error_document("Interrupted", INTERRUPTED_STATUS, "interrupted"), arguments)
+    return INTERRUPTED_STATUS
+
+
+def report_os_error(error: OSError, arguments: Sequence[str]) -> int:
+    """A full disk or a file we may not use is the user's to mend; any other OSError that gets here is our bug."""
+    if error.errno not in _UNUSABLE_FILES:
+        return report_bug(error, arguments)
+    where = f"cannot use '{error.filename}'" if error.filename else "cannot write"
+    message = f"{where}: {error.strerror}"
+    _say("error: ", message)
+    _write(error_document("UserError", USAGE_STATUS, message), arguments)
+    return USAGE_STATUS
+
+
+def report_bug(error: BaseException, arguments: Sequence[str]) -> int:
+    text = "".join(traceback.format_exception(error))
+    message = f"{type(error).__name__}: {error}"
+    hint = "please report it with the command and the model"
+    kept = None if debugging() else _keep(text, arguments)
+    if kept is None:
+        sys.stderr.write(text)
+    else:
+        hint += f"; the traceback is in '{kept}' (TILEGRAD_DEBUG=1 prints it)"
+    _say("bug in tilegrad: ", f"{message}\n  hint: {hint}")
+    _write(error_document("InternalError", BUG_STATUS, message, hint), arguments)
+    return BUG_STATUS
+
+
+def _keep(text: str, arguments: Sequence[str]) -> str | None:
+    """Writes the traceback to a file of its own, or returns None where there is no place for one."""
+    words = f"tilegrad {__version__}, Python {sys.version.split()[0]}\n{' '.join(arguments)}\n\n{text}"
+    try:
+        handle, path = tempfile.mkstemp(prefix="tilegrad-bug-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(words)
+    except OSError:
+        return None
+    return path
+
+
+def _say(label: str, message: str) -> None:
+    console_on(sys.stderr).print(Text(label, style="bold red") + Text(message), soft_wrap=True)
+
+
+def _write(document: dict[str, Any], arguments: Sequence[str]) -> None:
+    destination = json_destination(arguments)
+    if destination == "-":
+        with survives_closed_pipe():
+            sys.stdout.write(json.dumps(document))
+            sys.stdout.flush()
+    elif destination is not None:
+        try:
+            write_file(Path(destination), json.dumps(document).encode())
+        except TilegradError as error:
+            _say("error: ", str(error))

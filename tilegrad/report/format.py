@@ -1,0 +1,50 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def bytes_text(size_bytes: int) -> str:
+    """Exact below 1 KiB, three significant digits above, so that columns compare at a glance."""
+    size = float(size_bytes)
+    for unit in _BYTE_UNITS:
+        if size < 1024 or unit == _BYTE_UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size_bytes} B" if unit == "B" else f"{size:.{_decimals(size)}f} {unit}"
+
+
+def _decimals(value: float) -> int:
+    return 2 if value < 10 else 1 if value < 100 else 0
+
+
+def count_text(count: int) -> str:
+    return f"{count:,}"
+
+
+def seconds_text(seconds: float) -> str:
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.{0 if seconds >= 0.01 else 1}f} ms"
+    return f"{seconds:.1f} s"
+
+
+def error_text(value: float | None) -> str:
+    """An error figure; `-` where there is none."""
+    return "-" if value is None else f"{value:.1e}"
+
+
+def ratio_text(used: int, bound: int) -> str:
+    return "-" if bound == 0 else f"{used / bound:.3f}"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    return "scalar" if not shape else "×".join(map(str, shape))
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun}" if count == 1 else f"{count_text(count)} {noun}s"

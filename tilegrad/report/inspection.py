@@ -1,0 +1,94 @@
+"""An inspection for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tilegrad.inspection import Inspection
+from tilegrad.report.format import bytes_text, count_text, ratio_text, shape_text
+from tilegrad.report.output import heading, table
+
+
+def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
+    yield heading(f"{facts.model} for {facts.target}, batch {facts.batch}, loss {facts.loss}")
+    for word, values in (("input", facts.inputs), ("output", facts.outputs)):
+        for name, tensor in values.items():
+            yield Text(f"{word} {name} {tensor}")
+    trained, total = count_text(facts.trainable_params), count_text(facts.params)
+    yield Text(f"{trained} of {total} parameters train (--parameters lists them)")
+    for note in facts.notes:
+        yield Text(f"note: {note}")
+    yield Text()
+    yield operator_table(facts)
+    yield Text()
+    yield budget_table(facts)
+    yield Text()
+    yield fits_line(facts)
+    yield from (Text(f"  would help: {advice}") for advice in facts.advice)
+
+
+def operator_table(facts: Inspection) -> Table:
+    columns = [f"{word} {entry}" for entry in facts.macs for word in ("n", "MACs")]
+    made = table("operator", *columns, right=tuple(columns))
+    for use in facts.operators:
+        cells = []
+        for entry in facts.macs:
+            cells += [_or_dash(use.count[entry]), _or_dash(use.macs[entry])]
+        made.add_row(use.name, *cells)
+    totals = []
+    for entry, macs in facts.macs.items():
+        totals += [_or_dash(sum(use.count[entry] for use in facts.operators)), _or_dash(macs)]
+    made.add_row("total", *totals, style="bold")
+    return made
+
+
+def _or_dash(count: int) -> str:
+    return count_text(count) if count else "-"
+
+
+def budget_table(facts: Inspection) -> Table:
+    """Every byte, by what it is for."""
+    right = ("bytes", "lower bound", "used / bound")
+    made = table("memory", "for", *right, right=right)
+    for name, level in facts.memory.items():
+        made.add_row(
+            name,
+            "everything",
+            count_text(level.used_bytes),
+            count_text(level.lower_bound_bytes),
+            ratio_text(level.used_bytes, level.lower_bound_bytes),
+            style="bold",
+        )
+    for role, size in facts.state_bytes.items():
+        made.add_row("  state", role, count_text(size), count_text(size), "")
+    for entry, arena in facts.entries.items():
+        used, bound = arena.arena_bytes, arena.lower_bound_bytes
+        made.add_row("  arena", f"{entry} (shared)", count_text(used), count_text(bound), ratio_text(used, bound))
+    return made
+
+
+def fits_line(facts: Inspection) -> Text:
+    parts = []
+    for name, level in facts.memory.items():
+        limit = "no limit" if level.capacity_bytes is None else bytes_text(level.capacity_bytes)
+        parts.append(f"{name} {bytes_text(level.used_bytes)} of {limit}")
+    word = Text("fits", style="bold green") if facts.fits else Text("does not fit", style="bold red")
+    return word + Text(": " + ", ".join(parts))
+
+
+def parameter_table(facts: Inspection) -> Table:
+    made = table("initializer", "shape", "elements", "is a", "trains", "why", right=("elements",))
+    for use in facts.parameters:
+        made.add_row(
+            use.name,
+            shape_text(use.shape),
+            count_text(use.elements),
+            use.role,
+            Text("yes", style="green") if use.trains else Text("no", style="dim"),
+            use.reason,
+        )
+    return made

@@ -1,0 +1,33 @@
+"""JSON for scripts: floats that read back exactly, and always valid JSON.
+
+JSON has no NaN and no infinity. A loss can be either, and null already means "this device has no such figure", so they
+are written as the strings "NaN", "Infinity" and "-Infinity", which Python's `float()` and JavaScript's `Number()` read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def dumps(value: object) -> str:
+    """One JSON document, ending in a newline. Python writes the shortest digits that read back to the same float."""
+    return json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,133 @@
+"""A training run for people: losses beside the reference's, the verdict, memory, time, and where the C is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tilegrad.ir.plan import Plan
+from tilegrad.pipeline import Compiled
+from tilegrad.report.format import bytes_text, count_text, error_text, plural, ratio_text, seconds_text
+from tilegrad.report.output import heading, table
+from tilegrad.training import Run, parameter_count
+from tilegrad.verify.compare import Verdict
+
+ALL_LOSSES_UP_TO = 12
+LOSSES_AT_EACH_END = 5
+
+
+def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
+    yield from header(run)
+    yield Text()
+    yield loss_table(run)
+    yield Text()
+    if run.verdict is None:
+        yield Text("not verified (--no-verify)")
+    else:
+        yield from verdict_report(run.verdict)
+    yield Text()
+    yield memory_table(run.compiled.plan)
+    yield Text()
+    yield time_line(run.timings_seconds)
+    yield code_line(run.compiled, folder)
+
+
+def header(run: Run) -> Iterator[Text]:
+    program = run.compiled.program
+    recipe = program.recipe
+    trained = sum(tensor.type.size for tensor in program.trainable)
+    total = parameter_count(run.compiled)
+    yield heading(f"{program.name} on {run.device}")
+    yield Text(
+        f"{count_text(trained)} of {count_text(total)} parameters train, "
+        f"{count_text(run.macs_per_step)} MACs per mini-batch"
+    )
+    many = recipe.accumulate > 1
+    mini_batches = f", each after {recipe.accumulate} mini-batches ({recipe.accum_mode})" if many else ""
+    yield Text(
+        f"loss {program.loss}, {recipe.optimizer.operator} lr {recipe.optimizer.lr:g}, batch {recipe.batch}, "
+        f"{plural(run.steps, 'update')}{mini_batches}"
+    )
+    for note in run.compiled.model.notes:
+        yield Text(f"note: {note}")
+
+
+def loss_table(run: Run) -> Table:
+    references = () if run.verdict is None else run.verdict.reference_losses
+    checks = () if run.verdict is None else run.verdict.losses
+    numbers = ("mini-batch", "loss", "reference", "relative error")
+    made = table(*(numbers if references else numbers[:2]), right=numbers)
+    count = len(run.losses)
+    shown = list(range(count))
+    if count > ALL_LOSSES_UP_TO:
+        shown = [*range(LOSSES_AT_EACH_END), *range(count - LOSSES_AT_EACH_END, count)]
+    for i in shown:
+        if i == count - LOSSES_AT_EACH_END and len(shown) < count:
+            made.add_row("…")
+        row = [str(i + 1), f"{run.losses[i]:.7g}"]
+        if references:
+            row += [f"{references[i]:.7g}", error_text(checks[i].error)] if i < len(references) else ["-", "-"]
+        made.add_row(*row)
+    return made
+
+
+def verdict_report(verdict: Verdict) -> Iterator[RenderableType]:
+    word = Text("verified", style="bold green") if verdict.verified else Text("DISAGREES", style="bold red")
+    yield word + Text(f" against {verdict.reference}")
+    yield Text(f"covers {verdict.coverage}")
+    yield verdict_table(verdict)
+
+
+def verdict_table(verdict: Verdict) -> Table:
+    """Of each kind, the figure nearest to its limit. Both limits are shown: ours and PyTorch's own float32 distance."""
+    made = table("checked", "figures", "worst error", "allowed", "PyTorch's own float32", "of", right=("figures",))
+    counts = {"loss": len(verdict.losses)}
+    for row in verdict.tensors:
+        counts[row.kind] = counts.get(row.kind, 0) + 1
+    for kind, count in counts.items():
+        worst = verdict.worst(kind)  # type: ignore[arg-type]
+        if worst is not None:
+            made.add_row(
+                "losses" if kind == "loss" else f"{kind}s",
+                count_text(count),
+                Text(error_text(worst.error), style="" if worst.passed else "bold red"),
+                error_text(worst.allowed),
+                error_text(worst.float32_difference),
+                worst.subject,
+            )
+    return made
+
+
+def memory_table(plan: Plan) -> Table:
+    """Per level, and the parts it is made of. Only the arena can be planned well or badly: state is all live."""
+    right = ("used", "lower bound", "used / bound", "capacity")
+    made = table("memory", *right, right=right)
+    for name, use in plan.memory.items():
+        made.add_row(
+            name,
+            bytes_text(use.used_bytes),
+            bytes_text(use.lower_bound_bytes),
+            ratio_text(use.used_bytes, use.lower_bound_bytes),
+            "no limit" if use.capacity_bytes is None else bytes_text(use.capacity_bytes),
+        )
+    bound = max(entry.lower_bound_bytes for entry in plan.entries.values())
+    made.add_row("  state", bytes_text(plan.state_bytes), bytes_text(plan.state_bytes), "", "")
+    made.add_row("  arena", bytes_text(plan.arena_bytes), bytes_text(bound), ratio_text(plan.arena_bytes, bound), "")
+    return made
+
+
+def time_line(timings_seconds: Mapping[str, float]) -> Text:
+    parts = ", ".join(f"{stage} {seconds_text(seconds)}" for stage, seconds in timings_seconds.items())
+    return Text(f"time: {seconds_text(sum(timings_seconds.values()))} ({parts})")
+
+
+def code_line(compiled: Compiled, folder: Path | None) -> Text:
+    project = compiled.project
+    size = f"C: {plural(project.line_count, 'line')} in {plural(len(project.files), 'file')}"
+    if folder is None:
+        return Text(f"{size}; -o DIR keeps the project")
+    return Text(f"{size}, in {folder} (start with {folder / 'README.md'})")
