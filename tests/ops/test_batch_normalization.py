@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.kernels import run_graph
+from tests.support.operators import check_operator, one_node_graph
+from tilegrad.errors import UserError
+
+Case = tuple[list[np.ndarray], float, int]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """[X, scale, bias, mean, variance], epsilon, seed."""
+    shape = (draw(st.integers(1, 4)), draw(st.integers(1, 9)), *draw(st.lists(st.integers(1, 5), max_size=2)))
+    seed = draw(st.integers(0, 2**31))
+    random = np.random.default_rng(seed)
+    c = shape[1]
+    arrays = [
+        random.standard_normal(shape) + random.standard_normal(),
+        random.uniform(0.5, 2.0, c),
+        random.standard_normal(c),
+        random.uniform(-0.5, 0.5, c),
+        random.uniform(0.5, 1.5, c),
+    ]
+    return [a.astype(np.float32) for a in arrays], draw(st.sampled_from([1e-5, 1e-3])), seed
+
+
+@given(cases(), st.sampled_from([(0,), (1,), (2,), (0, 1, 2), (0, 2)]))
+def test_frozen_against_pytorch(case: Case, differentiate: tuple[int, ...]) -> None:
+    arrays, epsilon, seed = case
+
+    def reference(*tensors: torch.Tensor) -> torch.Tensor:
+        x, scale, bias, mean, variance = tensors
+        return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, epsilon)
+
+    attributes = {"epsilon": epsilon, "momentum": 0.9}
+    check_operator("BatchNormalization", arrays, reference, attributes, differentiate=differentiate, seed=seed)
+
+
+@given(cases(), st.sampled_from([(0,), (1,), (0, 1, 2), (1, 2)]), st.sampled_from([0.9, 0.5]))
+def test_batch_statistics_against_pytorch(case: Case, differentiate: tuple[int, ...], momentum: float) -> None:
+    arrays, epsilon, seed = case
+    x = arrays[0]
+    if x.size // x.shape[1] < 8:  # the gradient of few values is what little the statistics leave: mostly rounding
+        extra = np.random.default_rng(seed + 1).standard_normal((8, *x.shape[1:]))
+        arrays[0] = x = np.concatenate([x, extra]).astype(np.float32)
+    running: list[torch.Tensor] = []
+
+    def reference(*tensors: torch.Tensor) -> torch.Tensor:
+        x, scale, bias, mean, variance = tensors
+        running[:] = [mean.clone(), variance.clone()]
+        return F.batch_norm(x, *running, scale, bias, True, 1 - momentum, epsilon)
+
+    attributes = {"epsilon": epsilon, "momentum": momentum}
+    check_operator(
+        "BatchNormInternal",
+        arrays,
+        reference,
+        attributes,
+        differentiate=differentiate,
+        outputs=(True,) * 5,
+        tolerance=1e-4,
+        seed=seed,
+    )
+    graph = one_node_graph("BatchNormInternal", arrays, attributes, outputs=(True,) * 5)
+    values = run_graph(graph, {f"x{i}": array for i, array in enumerate(arrays)})
+    reference(*(torch.tensor(array, dtype=torch.float64) for array in arrays))
+    for name, expected in zip(("y1", "y2"), running, strict=True):
+        assert np.allclose(values[name], expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_training_mode_is_onnx_with_population_variance() -> None:
+    random = np.random.default_rng(3)
+    x = random.standard_normal((2, 3, 4)).astype(np.float32)
+    arrays = [x, *(random.uniform(0.5, 1.5, 3).astype(np.float32) for _ in range(4))]
+    attributes = {"training_mode": 1, "momentum": 0.8}
+    graph = one_node_graph("BatchNormalization", arrays, attributes, outputs=(True, True, True))
+    values = run_graph(graph, {f"x{i}": array for i, array in enumerate(arrays)})
+    assert np.allclose(values["y1"], 0.8 * arrays[3] + 0.2 * x.mean((0, 2)), atol=1e-6)
+    assert np.allclose(values["y2"], 0.8 * arrays[4] + 0.2 * x.var((0, 2)), atol=1e-6)
+
+
+def test_the_variance_of_a_large_mean_is_accurate() -> None:
+    random = np.random.default_rng(4)
+    x = (random.standard_normal((4, 2, 8, 8)) + 1000.0).astype(np.float32)
+    one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
+    graph = one_node_graph("BatchNormInternal", [x, one, zero, zero, one], outputs=(True,) * 5)
+    got = run_graph(graph, {"x0": x, "x1": one, "x2": zero, "x3": zero, "x4": one})["y4"]
+    assert np.allclose(got, 1 / np.sqrt(x.astype(np.float64).var((0, 2, 3)) + 1e-5), rtol=1e-5)
+
+
+def test_refusals() -> None:
+    x, c = np.zeros((2, 3, 4), np.float32), np.ones(3, np.float32)
+    with pytest.raises(UserError, match=r"the running mean \('x3'\) has a wrong shape"):
+        one_node_graph("BatchNormalization", [x, c, c, np.ones(4, np.float32), c])
+    with pytest.raises(UserError, match="takes a batch and a channel dimension"):
+        one_node_graph("BatchNormalization", [c, c, c, c, c])
+    with pytest.raises(UserError, match="batch statistics need more than one value per channel"):
+        one_node_graph("BatchNormInternal", [x[:1, :, 0], c, c, c, c], outputs=(True,) * 5)

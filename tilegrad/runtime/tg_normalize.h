@@ -1,0 +1,311 @@
+/* The one idea behind all normalisations: x is [o, g, d, s]; statistics belong to g (batch) or to (o, g) (group,
+ * instance, layer), the affine to (g, d).
+ *
+ *   y  = fma(x - mean, scale * inverse_deviation, bias)
+ *   dx = fma(scale * inverse_deviation, dy, -fma(x - mean, tilt', shift'))      (see tg_normalize_grad)
+ *
+ * Variance is the mean of squared distances from the rounded mean (two passes). Means are a sum, s ascending, divided
+ * by the count. Sums run over four rows at a time: independent accumulators that need not wait for each other. */
+#ifndef TG_NORMALIZE_H
+#define TG_NORMALIZE_H
+#include "tg_kernel.h"
+
+TG_INLINE float tg_inverse_deviation(float variance, float epsilon) { return 1.0f / TG_SQRT(variance + epsilon); }
+
+TG_INLINE float tg_add_square(float sum, float distance) { return TG_FMA(distance, distance, sum); }
+
+/* total[r] continues with the sum of row r of x, for `rows` rows of n elements. */
+TG_INLINE void tg_rows_sum(TG_MEM const float *x, int x_by, int rows, int n, TG_MEM float *total, int total_by)
+{
+    int r = 0;
+    for (; r + 4 <= rows; r += 4, x += 4 * x_by, total += 4 * total_by) {
+        TG_MEM const float *x1 = x + x_by, *x2 = x1 + x_by, *x3 = x2 + x_by;
+        float sum0 = total[0], sum1 = total[total_by], sum2 = total[2 * total_by], sum3 = total[3 * total_by];
+        for (int i = 0; i < n; i++) {
+            sum0 = sum0 + x[i];
+            sum1 = sum1 + x1[i];
+            sum2 = sum2 + x2[i];
+            sum3 = sum3 + x3[i];
+        }
+        total[0] = sum0, total[total_by] = sum1, total[2 * total_by] = sum2, total[3 * total_by] = sum3;
+    }
+    for (; r < rows; r++, x += x_by, total += total_by) {
+        float sum = total[0];
+        for (int i = 0; i < n; i++)
+            sum = sum + x[i];
+        total[0] = sum;
+    }
+}
+
+/* total[r] continues with the squared distances of row r from mean[r]. */
+TG_INLINE void tg_rows_squares(TG_MEM const float *x, int x_by, TG_MEM const float *mean, int mean_by, int rows, int n,
+                               TG_MEM float *total, int total_by)
+{
+    int r = 0;
+    for (; r + 4 <= rows; r += 4, x += 4 * x_by, mean += 4 * mean_by, total += 4 * total_by) {
+        TG_MEM const float *x1 = x + x_by, *x2 = x1 + x_by, *x3 = x2 + x_by;
+        float mean0 = mean[0], mean1 = mean[mean_by], mean2 = mean[2 * mean_by], mean3 = mean[3 * mean_by];
+        float sum0 = total[0], sum1 = total[total_by], sum2 = total[2 * total_by], sum3 = total[3 * total_by];
+        for (int i = 0; i < n; i++) {
+            sum0 = tg_add_square(sum0, x[i] - mean0);
+            sum1 = tg_add_square(sum1, x1[i] - mean1);
+            sum2 = tg_add_square(sum2, x2[i] - mean2);
+            sum3 = tg_add_square(sum3, x3[i] - mean3);
+        }
+        total[0] = sum0, total[total_by] = sum1, total[2 * total_by] = sum2, total[3 * total_by] = sum3;
+    }
+    for (; r < rows; r++, x += x_by, mean += mean_by, total += total_by) {
+        float sum = total[0], center = mean[0];
+        for (int i = 0; i < n; i++)
+            sum = tg_add_square(sum, x[i] - center);
+        total[0] = sum;
+    }
+}
+
+/* sum[r] continues with dy, dot[r] with dy * (x - mean[r]), over row r. */
+TG_INLINE void tg_rows_dots(TG_MEM const float *dy, int dy_by, TG_MEM const float *x, int x_by,
+                            TG_MEM const float *mean, int mean_by, int rows, int n, TG_MEM float *sum, int sum_by,
+                            TG_MEM float *dot, int dot_by)
+{
+    int r = 0;
+    for (; r + 2 <= rows; r += 2, dy += 2 * dy_by, x += 2 * x_by, mean += 2 * mean_by) {
+        TG_MEM const float *dy1 = dy + dy_by, *x1 = x + x_by;
+        float mean0 = mean[0], mean1 = mean[mean_by];
+        float sum0 = sum[r * sum_by], sum1 = sum[(r + 1) * sum_by];
+        float dot0 = dot[r * dot_by], dot1 = dot[(r + 1) * dot_by];
+        for (int i = 0; i < n; i++) {
+            sum0 = sum0 + dy[i];
+            sum1 = sum1 + dy1[i];
+            dot0 = TG_FMA(dy[i], x[i] - mean0, dot0);
+            dot1 = TG_FMA(dy1[i], x1[i] - mean1, dot1);
+        }
+        sum[r * sum_by] = sum0, sum[(r + 1) * sum_by] = sum1;
+        dot[r * dot_by] = dot0, dot[(r + 1) * dot_by] = dot1;
+    }
+    for (; r < rows; r++, dy += dy_by, x += x_by, mean += mean_by) {
+        float sum0 = sum[r * sum_by], dot0 = dot[r * dot_by], mean0 = mean[0];
+        for (int i = 0; i < n; i++) {
+            sum0 = sum0 + dy[i];
+            dot0 = TG_FMA(dy[i], x[i] - mean0, dot0);
+        }
+        sum[r * sum_by] = sum0, dot[r * dot_by] = dot0;
+    }
+}
+
+typedef struct {
+    int32_t n_o, n_g, n_k;
+    int32_t x_by_o, x_by_g, mean_by_o, mean_by_g, total_by_o, total_by_g;
+    int32_t first, last;
+    int32_t finish; /* on the last tile: 1 divides by count, 2 also turns a variance into an inverse deviation */
+    float count, epsilon;
+} tg_row_statistics_args;
+
+/* total [o, g] of x [o, g, k]: the sum, or with a mean the sum of squared distances from it. */
+TG_INLINE void tg_row_statistics(TG_MEM const float *x, TG_MEM const float *mean, TG_MEM float *total,
+                                 TG_ARG const tg_row_statistics_args *p, int core_id, int core_count)
+{
+    int at, stop;
+    tg_share(p->n_o * p->n_g, core_id, core_count, &at, &stop);
+    while (at < stop) {
+        int o = at / p->n_g, g = at - o * p->n_g, rows = tg_min(stop - at, p->n_g - g);
+        TG_MEM const float *in = x + o * p->x_by_o + g * p->x_by_g;
+        TG_MEM float *out = total + o * p->total_by_o + g * p->total_by_g;
+        for (int r = 0; p->first && r < rows; r++)
+            out[r * p->total_by_g] = 0.0f;
+        if (mean == TG_NULL)
+            tg_rows_sum(in, p->x_by_g, rows, p->n_k, out, p->total_by_g);
+        else
+            tg_rows_squares(in, p->x_by_g, mean + o * p->mean_by_o + g * p->mean_by_g, p->mean_by_g, rows, p->n_k, out,
+                            p->total_by_g);
+        for (int r = 0; p->last && p->finish && r < rows; r++) {
+            float value = out[r * p->total_by_g] / p->count;
+            out[r * p->total_by_g] = p->finish == 1 ? value : tg_inverse_deviation(value, p->epsilon);
+        }
+        at += rows;
+    }
+}
+
+typedef struct {
+    int32_t n_o, n_g, n_d, n_s;
+    int32_t x_by_o, x_by_g, x_by_d, y_by_o, y_by_g, y_by_d;
+    int32_t mean_by_o, mean_by_g, spread_by_o, spread_by_g, scale_by_g, scale_by_d, bias_by_g, bias_by_d;
+    int32_t is_variance; /* `spread` is a variance, otherwise an inverse deviation */
+    float epsilon;
+} tg_normalize_args;
+
+TG_INLINE void tg_normalize(TG_MEM const float *x, TG_MEM const float *scale, TG_MEM const float *bias,
+                            TG_MEM const float *mean, TG_MEM const float *spread, TG_MEM float *y,
+                            TG_ARG const tg_normalize_args *p, int core_id, int core_count)
+{
+    int at, stop;
+    tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &at, &stop);
+    /* One element a row, as behind a Gemm: the vector runs along the channels. */
+    int is_flat = p->n_s == 1 && p->n_d == 1 && p->x_by_g == 1 && p->y_by_g == 1 && p->is_variance;
+    while (at < stop) {
+        int og = at / p->n_d, d = at - og * p->n_d, o = og / p->n_g, g = og - o * p->n_g;
+        TG_MEM const float *in = x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d;
+        TG_MEM float *out = y + o * p->y_by_o + g * p->y_by_g + d * p->y_by_d;
+        TG_MEM const float *center = mean + o * p->mean_by_o + g * p->mean_by_g;
+        TG_MEM const float *width = spread + o * p->spread_by_o + g * p->spread_by_g;
+        TG_MEM const float *gain = scale + g * p->scale_by_g + d * p->scale_by_d;
+        TG_MEM const float *offset = bias + g * p->bias_by_g + d * p->bias_by_d;
+        int rows = is_flat ? tg_min(stop - at, p->n_g - g) : 1;
+        if (is_flat) {
+            for (int i = 0; i < rows; i++)
+                out[i] = TG_FMA(in[i] - center[i], gain[i] * tg_inverse_deviation(width[i], p->epsilon), offset[i]);
+        } else {
+            float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
+            float factor = *gain * inverse, subtracted = *center, added = *offset;
+            for (int i = 0; i < p->n_s; i++)
+                out[i] = TG_FMA(in[i] - subtracted, factor, added);
+        }
+        at += rows;
+    }
+}
+
+typedef struct {
+    int32_t n_o, n_g, n_d, n_s;
+    int32_t dy_by_o, dy_by_g, dy_by_d, x_by_o, x_by_g, x_by_d, mean_by_o, mean_by_g, spread_by_o, spread_by_g;
+    int32_t sum_by_o, sum_by_g, sum_by_d, dot_by_o, dot_by_g, dot_by_d;
+    int32_t first, last;
+    int32_t is_variance;
+    float epsilon;
+} tg_normalize_dots_args;
+
+/* sum [o, g, d] of dy and dot [o, g, d] of dy * (x - mean), times the inverse deviation, over s. Without `dot`, x and
+ * the statistics are not read. */
+TG_INLINE void tg_normalize_dots(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *mean,
+                                 TG_MEM const float *spread, TG_MEM float *sum, TG_MEM float *dot,
+                                 TG_ARG const tg_normalize_dots_args *p, int core_id, int core_count)
+{
+    int at, stop;
+    tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &at, &stop);
+    int is_along_d = p->n_d > 1; /* rows run along d, which share a mean, or along g */
+    int dy_by = is_along_d ? p->dy_by_d : p->dy_by_g, x_by = is_along_d ? p->x_by_d : p->x_by_g;
+    int mean_by = is_along_d ? 0 : p->mean_by_g, spread_by = is_along_d ? 0 : p->spread_by_g;
+    int sum_by = is_along_d ? p->sum_by_d : p->sum_by_g, dot_by = is_along_d ? p->dot_by_d : p->dot_by_g;
+    while (at < stop) {
+        int og = at / p->n_d, d = at - og * p->n_d, o = og / p->n_g, g = og - o * p->n_g;
+        int rows = tg_min(stop - at, is_along_d ? p->n_d - d : p->n_g - g);
+        TG_MEM const float *in = dy + o * p->dy_by_o + g * p->dy_by_g + d * p->dy_by_d;
+        TG_MEM float *sums = sum + o * p->sum_by_o + g * p->sum_by_g + d * p->sum_by_d;
+        for (int r = 0; p->first && r < rows; r++)
+            sums[r * sum_by] = 0.0f;
+        if (dot == TG_NULL) {
+            tg_rows_sum(in, dy_by, rows, p->n_s, sums, sum_by);
+        } else {
+            TG_MEM float *dots = dot + o * p->dot_by_o + g * p->dot_by_g + d * p->dot_by_d;
+            for (int r = 0; p->first && r < rows; r++)
+                dots[r * dot_by] = 0.0f;
+            tg_rows_dots(in, dy_by, x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d, x_by,
+                         mean + o * p->mean_by_o + g * p->mean_by_g, mean_by, rows, p->n_s, sums, sum_by, dots, dot_by);
+            for (int r = 0; p->last && r < rows; r++) {
+                float width = spread[o * p->spread_by_o + g * p->spread_by_g + r * spread_by];
+                float inverse = p->is_variance ? tg_inverse_deviation(width, p->epsilon) : width;
+                dots[r * dot_by] = dots[r * dot_by] * inverse;
+            }
+        }
+        at += rows;
+    }
+}
+
+typedef struct {
+    int32_t n_o, n_c;
+    int32_t sum_by_o, dot_by_o;
+    int32_t first, last;
+} tg_normalize_parameters_args;
+
+/* dbias [c] and dscale [c]: sum [o, c] and dot [o, c] over o. Either may be absent. */
+TG_INLINE void tg_normalize_parameters(TG_MEM const float *sum, TG_MEM const float *dot, TG_MEM float *dscale,
+                                       TG_MEM float *dbias, TG_ARG const tg_normalize_parameters_args *p, int core_id,
+                                       int core_count)
+{
+    int start, stop;
+    tg_share(p->n_c, core_id, core_count, &start, &stop);
+    for (int c = start; c < stop; c++) {
+        float scale = dscale == TG_NULL || p->first ? 0.0f : dscale[c];
+        float bias = dbias == TG_NULL || p->first ? 0.0f : dbias[c];
+        for (int o = 0; dscale != TG_NULL && o < p->n_o; o++)
+            scale = scale + dot[o * p->dot_by_o + c];
+        for (int o = 0; dbias != TG_NULL && o < p->n_o; o++)
+            bias = bias + sum[o * p->sum_by_o + c];
+        if (dscale != TG_NULL)
+            dscale[c] = scale;
+        if (dbias != TG_NULL)
+            dbias[c] = bias;
+    }
+}
+
+typedef struct {
+    int32_t n_o, n_g, n_d;
+    int32_t sum_by_o, sum_by_g, dot_by_o, dot_by_g, scale_by_g, shift_by_o, tilt_by_o;
+    float count;
+} tg_normalize_moments_args;
+
+/* shift [o, g], the mean of scale * dy, and tilt [o, g], that of scale * dy * normalised x, from the sums over s. */
+TG_INLINE void tg_normalize_moments(TG_MEM const float *sum, TG_MEM const float *dot, TG_MEM const float *scale,
+                                    TG_MEM float *shift, TG_MEM float *tilt, TG_ARG const tg_normalize_moments_args *p,
+                                    int core_id, int core_count)
+{
+    int start, stop;
+    tg_share(p->n_o * p->n_g, core_id, core_count, &start, &stop);
+    for (int at = start; at < stop; at++) {
+        int o = at / p->n_g, g = at - o * p->n_g;
+        float sums = 0.0f, dots = 0.0f;
+        for (int d = 0; d < p->n_d; d++) {
+            sums = TG_FMA(scale[g * p->scale_by_g + d], sum[o * p->sum_by_o + g * p->sum_by_g + d], sums);
+            dots = TG_FMA(scale[g * p->scale_by_g + d], dot[o * p->dot_by_o + g * p->dot_by_g + d], dots);
+        }
+        shift[o * p->shift_by_o + g] = sums / p->count;
+        tilt[o * p->tilt_by_o + g] = dots / p->count;
+    }
+}
+
+typedef struct {
+    int32_t n_o, n_g, n_d, n_s;
+    int32_t dy_by_o, dy_by_g, dy_by_d, x_by_o, x_by_g, x_by_d, mean_by_o, mean_by_g, spread_by_o, spread_by_g;
+    int32_t scale_by_g, scale_by_d, shift_by_o, shift_by_g, tilt_by_o, tilt_by_g, dx_by_o, dx_by_g, dx_by_d;
+    int32_t is_variance;
+    float epsilon;
+} tg_normalize_grad_args;
+
+/* dx = inverse * (scale dy - shift - normalised x * tilt), where shift and tilt are the means that the statistics pass
+ * back. Without them the statistics are constants: dx = (scale * inverse) dy, and x and mean are not read. */
+TG_INLINE void tg_normalize_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *scale,
+                                 TG_MEM const float *mean, TG_MEM const float *spread, TG_MEM const float *shift,
+                                 TG_MEM const float *tilt, TG_MEM float *dx, TG_ARG const tg_normalize_grad_args *p,
+                                 int core_id, int core_count)
+{
+    int at, stop;
+    tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &at, &stop);
+    int is_flat = shift == TG_NULL && p->n_s == 1 && p->n_d == 1 && p->dy_by_g == 1 && p->dx_by_g == 1 && p->is_variance;
+    while (at < stop) {
+        int og = at / p->n_d, d = at - og * p->n_d, o = og / p->n_g, g = og - o * p->n_g;
+        int rows = is_flat ? tg_min(stop - at, p->n_g - g) : 1;
+        TG_MEM const float *in = dy + o * p->dy_by_o + g * p->dy_by_g + d * p->dy_by_d;
+        TG_MEM float *out = dx + o * p->dx_by_o + g * p->dx_by_g + d * p->dx_by_d;
+        TG_MEM const float *gain = scale + g * p->scale_by_g + d * p->scale_by_d;
+        TG_MEM const float *width = spread + o * p->spread_by_o + g * p->spread_by_g;
+        if (is_flat) {
+            for (int i = 0; i < rows; i++)
+                out[i] = (gain[i] * tg_inverse_deviation(width[i], p->epsilon)) * in[i];
+        } else {
+            float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
+            float factor = *gain * inverse;
+            if (shift == TG_NULL) {
+                for (int i = 0; i < p->n_s; i++)
+                    out[i] = factor * in[i];
+            } else {
+                TG_MEM const float *from = x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d;
+                float center = mean[o * p->mean_by_o + g * p->mean_by_g];
+                float constant = inverse * shift[o * p->shift_by_o + g * p->shift_by_g];
+                float slope = (inverse * inverse) * tilt[o * p->tilt_by_o + g * p->tilt_by_g];
+                for (int i = 0; i < p->n_s; i++)
+                    out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, constant));
+            }
+        }
+        at += rows;
+    }
+}
+
+#endif
