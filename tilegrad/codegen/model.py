@@ -26,13 +26,13 @@ from tilegrad.codegen.c import (
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.errors import InternalError
-from tilegrad.ir.graph import Graph
-from tilegrad.ir.nest import kernel_argument, row_major_strides, whole
+from tilegrad.ir.nest import kernel_argument, operand_box, row_major_strides, whole
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
 from tilegrad.memory.lifetimes import temporaries
+from tilegrad.ops.kernels import KernelSignature
 
 _ENTRY_COMMENTS = {
     "infer": "Forward pass on the current parameters.",
@@ -152,29 +152,40 @@ def header(plan: Plan) -> str:
     return print_file(SourceFile(tuple(items), guard="TG_MODEL_H"))
 
 
-def _pointer(plan: Plan, entry: str, value: str, c_type: str) -> str:
+def _place(plan: Plan, entry: str, value: str, c_type: str) -> str:
+    """An operand's address as C: `ARENA(float, 512)`."""
     address = plan.address(entry, value)
-    return f"({c_type})(m->{address.region} + {address.offset})"
+    return f"{address.region.upper()}({c_type.replace('const ', '').replace(' *', '')}, {address.offset})"
 
 
-def _nest_name(entry: str, position: int, launch: Launch, k: int) -> str:
-    letter = "abcdefghijklmnopqrstuvwxyz"[k] if len(launch.nests) > 1 else ""
-    prefix = "forward" if entry == "infer" else entry
-    return f"{prefix}_{position:03d}{letter}_{identifier(launch.node.name)}"
+class _ArgumentTables:
+    """Argument structs as constants; equal ones are emitted once, in the order of first use."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+
+    def name(self, signature: KernelSignature, fields: tuple[tuple[str, str], ...]) -> str:
+        key = (signature.arguments.name, fields)
+        if key not in self.names:
+            stem = signature.arguments.name.removeprefix("tg_")
+            self.names[key] = f"{stem}_{sum(struct == key[0] for struct, _ in self.names)}"
+        return self.names[key]
+
+    def items(self) -> list[Item]:
+        return [Declare(f"static const {struct}", name, fields=fields) for (struct, fields), name in self.names.items()]
 
 
-def _nest_function(
-    plan: Plan, kernels: KernelSet, entry: str, graph: Graph, launch: Launch, k: int, position: int
-) -> Function:
-    """The `k`th nest of a launch, on whole operands."""
+def _nest_statements(
+    plan: Plan, kernels: KernelSet, tables: _ArgumentTables, entry: str, launch: Launch, k: int
+) -> tuple[Statement, ...]:
+    """The call of the `k`th nest of a launch on whole operands, and the comment that explains it."""
+    graph = plan.schedule.entries[entry].graph
     node, nest = launch.node, launch.nests[k]
-    part = f", {k + 1} of {len(launch.nests)}" if len(launch.nests) > 1 else ""
     signature = kernels.signatures.get(nest.kernel)
     if signature is None:
         raise InternalError(f"no kernel tg_{nest.kernel} for node '{node.name}' ({node.op})")
     if [operand.name for operand in nest.operands] != [pointer for _, pointer in signature.pointers]:
         raise InternalError(f"the nest of node '{node.name}' does not match the pointers of tg_{nest.kernel}")
-    scratch = {key: tensor_type for key, (_, tensor_type) in temporaries(graph).items()}
     strides = {o.name: row_major_strides(o.shape) for o in nest.operands if o.value is not None}
     fields = []
     for c_type, field_name in signature.arguments.fields:
@@ -182,27 +193,62 @@ def _nest_function(
         if value is None:
             raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
         fields.append((field_name, float_literal(float(value)) if c_type == "float" else str(int(value))))
-    places = []
-    for operand in nest.operands:
-        if operand.value is None:
-            continue
-        tensor_type = graph.types.get(operand.value) or scratch[operand.value]
-        address = plan.address(entry, operand.value)
-        places.append(
-            f"{operand.name} = {comment_text(operand.value)} {_shape(tensor_type)} {address.region}+{address.offset}"
-        )
-    work = f", {nest.macs} MACs" if nest.macs else ""
-    comment = f"{comment_text(node.name)} ({node.op}{part}{work})\n" + "\n".join(_filled("; ".join(places)))
     arguments = tuple(
-        "TG_NULL" if operand.value is None else _pointer(plan, entry, operand.value, c_type)
+        "TG_NULL" if operand.value is None else _place(plan, entry, operand.value, c_type)
         for operand, (c_type, _) in zip(nest.operands, signature.pointers, strict=True)
     )
-    body: tuple[Statement, ...] = (
-        Declare(f"static const {signature.arguments.name}", "args", fields=tuple(fields)),
-        Call(f"tg_{nest.kernel}", (*arguments, "&args", "core_id", "core_count")),
+    scratch = {key: tensor_type for key, (_, tensor_type) in temporaries(graph).items()}
+    operands = ", ".join(
+        f"{operand.name} {comment_text(operand.value)}{_shape(graph.types.get(operand.value) or scratch[operand.value])}"
+        for operand in nest.operands
+        if operand.value is not None
     )
-    parameters = ("const tg_model *m", "int core_id", "int core_count")
-    return Function("static void", _nest_name(entry, position, launch, k), parameters, body, comment)
+    part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
+    work = f", {nest.macs} MACs" if nest.macs else ""
+    comment = "\n".join(_filled(f"{node.op}{part}{work}: {operands}"))
+    return (
+        Comment(comment),
+        Call("TG_RUN", (f"tg_{nest.kernel}", f"&{tables.name(signature, tuple(fields))}", *arguments)),
+    )
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Launches that belong together in one function: a model's node, its gradient, or a part of the update."""
+
+    name: str
+    title: str
+    launches: tuple[Launch, ...]
+
+
+UPDATES_PER_FUNCTION = 16
+
+
+def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
+    runs: list[tuple[str, list[Launch]]] = []
+    for launch in launches:
+        if not launch.nests:
+            continue
+        origin = launch.node.name.split("_Grad/")[0] + ("_Grad" if "_Grad/" in launch.node.name else "")
+        if entry == "update":
+            origin = "update"
+        full = runs and entry == "update" and len(runs[-1][1]) == UPDATES_PER_FUNCTION
+        if runs and runs[-1][0] == origin and not full:
+            runs[-1][1].append(launch)
+        else:
+            runs.append((origin, [launch]))
+    groups = []
+    for position, (origin, members) in enumerate(runs):
+        base = origin.removesuffix("_Grad")
+        if entry == "update":
+            groups.append(_Group(f"update_{position}", "Updates of parameters.", tuple(members)))
+        elif base != origin:
+            groups.append(
+                _Group(f"backward_{position}_{identifier(base)}", f"Gradient of {comment_text(base)}", tuple(members))
+            )
+        else:
+            groups.append(_Group(f"forward_{position}_{identifier(base)}", comment_text(base), tuple(members)))
+    return groups
 
 
 def _filled(text: str, width: int = 104) -> list[str]:
@@ -222,15 +268,18 @@ def _entry_function(plan: Plan, entry: str, calls: list[str]) -> Function:
             body += _label_check(port, program.label_classes)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
-            place = _pointer(plan, entry, port.value, "void *")
+            place = _place(plan, entry, port.value, "void")
             body.append(Call("memcpy", (place, port.c_name, str(port.type.size_bytes))))
-    body += [Call("TG_PARALLEL", ("m", call)) for call in calls]
+    body += [Call(call, ("m",)) for call in calls]
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
-            place = _pointer(plan, entry, port.value, "const void *")
+            place = _place(plan, entry, port.value, "void")
             body.append(Call("memcpy", (port.c_name, place, str(port.type.size_bytes))))
-    if not calls and not body:
-        body.append(Line(f"{'    '}(void)m;"))
+    for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)):
+        if not port.type.size_bytes:
+            body.append(Line(f"    (void){port.c_name};"))
+    if not any(isinstance(statement, Call) for statement in body):
+        body.append(Line("    (void)m;"))
     body.append(Return("TG_OK"))
     return Function("tg_status", f"tg_{entry}", _parameters(plan, entry), tuple(body))
 
@@ -302,31 +351,39 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         Comment(
             f"{comment_text(program.name)}: {len(program.trainable)} trained tensors, loss {program.loss}, optimizer "
             f"{program.recipe.optimizer.operator}, batch {program.recipe.batch}.\n"
-            "Each function below is one loop nest of one ONNX node; a core computes its share of the outputs."
+            "A function is one node of the model, or its gradient; TG_RUN is one kernel call (tg_rt.h)."
         ),
         Line("#include <string.h>"),
         Line('#include "model.h"'),
         Line('#include "kernels.h"'),
         Line('#include "tg_rt.h"'),
         Line(),
+        Comment("Operands by byte offset: what is kept between calls, and what is not."),
+        Line("#define STATE(type, offset) ((type *)(void *)(m->state + (offset)))"),
+        Line("#define ARENA(type, offset) ((type *)(void *)(m->arena + (offset)))"),
+        Line(),
         _tensor_table(plan),
     ]
+    tables = _ArgumentTables()
+    functions: list[Item] = []
     names: dict[tuple[Statement, ...], str] = {}
     for entry in ENTRIES:
-        schedule = plan.schedule.entries[entry]
         calls = []
-        items += [Line(), Comment(f"---- {entry}: {_ENTRY_COMMENTS[entry]}")]
-        for position, launch in enumerate(schedule.launches):
-            for k, nest in enumerate(launch.nests):
-                made = _nest_function(plan, kernels, entry, schedule.graph, launch, k, position)
-                used.add(nest.kernel)
-                # The forward pass of infer and step is the same code at the same addresses: emitted once.
-                if made.body not in names:
-                    assert made.body is not None
-                    names[made.body] = made.name
-                    items += [Line(), made]
-                calls.append(names[made.body])
-        items += [Line(), _entry_function(plan, entry, calls)]
+        functions += [Line(), Comment(f"---- {entry}: {_ENTRY_COMMENTS[entry]}")]
+        for group in _groups(entry, plan.schedule.entries[entry].launches):
+            body: list[Statement] = []
+            for launch in group.launches:
+                for k, nest in enumerate(launch.nests):
+                    body += _nest_statements(plan, kernels, tables, entry, launch, k)
+                    used.add(nest.kernel)
+            # The forward pass of infer and step is the same code at the same addresses: emitted once.
+            if tuple(body) not in names:
+                names[tuple(body)] = group.name
+                made = Function("static void", group.name, ("const tg_model *m",), tuple(body), group.title)
+                functions += [Line(), made]
+            calls.append(names[tuple(body)])
+        functions += [Line(), _entry_function(plan, entry, calls)]
+    items += [Line(), *tables.items(), *functions]
     items += [
         Line(),
         _init_function(plan),
