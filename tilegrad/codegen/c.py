@@ -194,11 +194,15 @@ def _print_item(item: Item, depth: int) -> list[str]:
             if body is not None:
                 lines += ["{", *_print_body(body, 1), "}"]
             return lines
-        case Struct(name, fields):
-            return ["typedef struct {", *(f"{INDENT}{text};" for text in fields), f"}} {name};"]
-        case Enumeration(name, members):
-            rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in members]
-            return ["typedef enum {", *rows, f"}} {name};"]
+        case Struct() | Enumeration():
+            return _print_type(item)
+
+
+def _print_type(item: Struct | Enumeration) -> list[str]:
+    if isinstance(item, Struct):
+        return ["typedef struct {", *(f"{INDENT}{text};" for text in item.fields), f"}} {item.name};"]
+    rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in item.members]
+    return ["typedef enum {", *rows, f"}} {item.name};"]
 
 
 def _print_declaration(

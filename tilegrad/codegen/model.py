@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilegrad.codegen.c import (
@@ -67,9 +68,9 @@ def entry_outputs(plan: Plan, entry: str) -> tuple[Port, ...]:
 
 # C99's, and the one parameter name that every entry has.
 _TAKEN_NAMES = frozenset(
-    """auto break case char const continue default do double else enum extern float for goto if inline int long
-    register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
-    m""".split()
+    ["auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern"]
+    + ["float", "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed"]
+    + ["sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while", "m"]
 )
 
 
@@ -193,19 +194,25 @@ def _nest_statements(
         if value is None:
             raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
         fields.append((field_name, float_literal(float(value)) if c_type == "float" else str(int(value))))
-    arguments = tuple(
-        "TG_NULL" if operand.value is None else _place(plan, entry, operand.value, c_type)
-        for operand, (c_type, _) in zip(nest.operands, signature.pointers, strict=True)
-    )
-    scratch = {key: tensor_type for key, (_, tensor_type) in temporaries(graph).items()}
-    operands = ", ".join(
-        f"{operand.name} {comment_text(operand.value)}{_shape(graph.types.get(operand.value) or scratch[operand.value])}"
+    arguments = []
+    for operand, (c_type, _) in zip(nest.operands, signature.pointers, strict=True):
+        if operand.value is None:
+            arguments.append("TG_NULL")
+            continue
+        # A kernel's pointer is where its box starts, which lies inside the tensor for a part of it (Concat, Slice).
+        box = operand_box(operand, whole(nest))
+        skipped = sum(r.start * stride for r, stride in zip(box, strides[operand.name], strict=True))
+        place = _place(plan, entry, operand.value, c_type)
+        arguments.append(f"{place} + {skipped}" if skipped and all(r.size for r in box) else place)
+    types = {**{key: tensor_type for key, (_, tensor_type) in temporaries(graph).items()}, **graph.types}
+    operands = [
+        f"{operand.name} {comment_text(operand.value)}{_shape(types[operand.value])}"
         for operand in nest.operands
         if operand.value is not None
-    )
+    ]
     part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
     work = f", {nest.macs} MACs" if nest.macs else ""
-    comment = "\n".join(_filled(f"{node.op}{part}{work}: {operands}"))
+    comment = _filled([f"{node.op}{part}{work}: {operands[0]}", *operands[1:]])
     return (
         Comment(comment),
         Call("TG_RUN", (f"tg_{nest.kernel}", f"&{tables.name(signature, tuple(fields))}", *arguments)),
@@ -251,13 +258,14 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
-def _filled(text: str, width: int = 104) -> list[str]:
+def _filled(pieces: Sequence[str], width: int = 100) -> str:
+    """Comma-separated pieces as lines of about `width`."""
     lines = [""]
-    for piece in text.split("; "):
+    for piece in pieces:
         if lines[-1] and len(lines[-1]) + len(piece) > width:
             lines.append("")
-        lines[-1] += f"{piece}; " if piece else ""
-    return [line.rstrip("; ") for line in lines]
+        lines[-1] += piece + ", "
+    return "\n".join(line.rstrip() for line in lines).removesuffix(",")
 
 
 def _entry_function(plan: Plan, entry: str, calls: list[str]) -> Function:

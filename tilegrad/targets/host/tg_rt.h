@@ -1,7 +1,7 @@
-/* Runtime of the host: one core, one memory. A nest is a plain call and a barrier is nothing. */
+/* Runtime of the host: one core, one memory. A kernel call is a plain call: core 0 of 1. */
 #ifndef TG_RT_H
 #define TG_RT_H
 
-#define TG_PARALLEL(model, nest) nest((model), 0, 1)
+#define TG_RUN(kernel, args, ...) kernel(__VA_ARGS__, (args), 0, 1)
 
 #endif
