@@ -10,7 +10,7 @@ typedef struct {
     float alpha;
 } tg_matmul_args;
 
-TG_GEMM_INLINE void tg_matmul(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y,
+TG_TEMPLATE void tg_matmul(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y,
                               TG_ARG const tg_matmul_args *p, tg_gemm_args g, int core_id, int core_count)
 {
     int batches = p->n_g0 * p->n_g1 * p->n_g2, start = 0, stop = batches;
