@@ -106,6 +106,16 @@ class SourceFile:
     guard: str | None = None
 
 
+_KEYWORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int long register
+restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+"""
+
+
+def keyword_list() -> list[str]:
+    return _KEYWORDS.split()
+
+
 def comment_text(text: str) -> str:
     """Makes any string (node names come from untrusted files) safe inside a C comment, on one line."""
     printable = "".join(c if 32 <= ord(c) < 127 else f"\\u{ord(c):04x}" for c in text)

@@ -23,6 +23,7 @@ from tilegrad.codegen.c import (
     comment_text,
     float_literal,
     identifier,
+    keyword_list,
     print_file,
 )
 from tilegrad.codegen.kernels import KernelSet
@@ -67,11 +68,7 @@ def entry_outputs(plan: Plan, entry: str) -> tuple[Port, ...]:
 
 
 # C99's, and the one parameter name that every entry has.
-_TAKEN_NAMES = frozenset(
-    ["auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern"]
-    + ["float", "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed"]
-    + ["sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while", "m"]
-)
+_TAKEN_NAMES = frozenset((*keyword_list(), "m"))
 
 
 def _ports(plan: Plan, entry: str, values: tuple[str, ...]) -> tuple[Port, ...]:
