@@ -129,8 +129,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command_of(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return context.command_path if isinstance(context, typer.Context) else "tilegrad"
+    """Usage errors know the command they are about; the attribute is not part of the framework's public type."""
+    return str(getattr(getattr(error, "ctx", None), "command_path", "tilegrad"))
 
 
 def run() -> None:

@@ -78,6 +78,14 @@ class Inspection:
     advice: tuple[str, ...] = ()
 
     @property
+    def arena_bytes(self) -> int:
+        return max(entry.arena_bytes for entry in self.entries.values())
+
+    @property
+    def arena_lower_bound_bytes(self) -> int:
+        return max(entry.lower_bound_bytes for entry in self.entries.values())
+
+    @property
     def fits(self) -> bool:
         return all(level.fits for level in self.memory.values())
 
@@ -87,6 +95,7 @@ class Inspection:
             name: {"used": level.used_bytes, "capacity": level.capacity_bytes, "lower_bound": level.lower_bound_bytes}
             for name, level in self.memory.items()
         }
+        facts["arena"] = {"used": self.arena_bytes, "lower_bound": self.arena_lower_bound_bytes}
         facts["macs_per_step"] = self.macs["step"]
         facts["fits"] = self.fits
         return facts

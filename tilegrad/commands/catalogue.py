@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tilegrad import zoo as model_zoo
 from tilegrad.commands import options
+from tilegrad.commands.compiling import compilable_targets
 from tilegrad.devices.registry import DEFAULT_DEVICE, KINDS
 from tilegrad.errors import UserError
 from tilegrad.ops import registry
@@ -19,7 +20,6 @@ from tilegrad.report import doctor as health
 from tilegrad.report.files import write_file
 from tilegrad.report.format import bytes_text, count_text, plural, shape_text
 from tilegrad.report.output import Output, table
-from tilegrad.targets import base as chips
 from tilegrad.targets.base import Target
 
 
@@ -105,7 +105,7 @@ def target_facts(target: Target) -> dict[str, Any]:
 def targets(json_to: options.JsonTo = None) -> int:
     """List the chips that programs can be compiled for."""
     output = Output(json_to)
-    found = [chips.get(name) for name in chips.names()]
+    found = compilable_targets()
     output.write_json({"targets": [target_facts(target) for target in found]})
     made = table("target", "clusters", "cores", "memories", "what", right=("clusters", "cores"))
     for target in found:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from tilegrad.build.folder import check_folder, write_folder
 from tilegrad.commands.options import check_stage
 from tilegrad.devices.registry import device_kind
+from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.pipeline import Compiled, Observer, compile_model
 from tilegrad.recipe import Recipe
@@ -44,17 +45,33 @@ def watch(output: Output, progress: Progress, dump_after: str | None) -> Watch:
     return Watch(output=output, progress=progress, dump_after=dump_after)
 
 
-def target_of(device: str) -> Target:
-    """The chip that a device is, or runs."""
-    return targets.get(device_kind(device).target_name)
+def target_of(device: str, name: str | None = None) -> Target:
+    """The chip that a device is, or runs, unless another is named."""
+    kind = device_kind(device)
+    target = targets.get(kind.target_name if name is None else name)
+    if target not in compilable_targets():
+        raise UserError(
+            f"C cannot be written for target '{target.name}'",
+            stage="target",
+            expected=" or ".join(known.name for known in compilable_targets()),
+            got=target.name,
+        )
+    return target
+
+
+def compilable_targets() -> tuple[Target, ...]:
+    """The chips that have a C runtime; the others are descriptions only."""
+    known = (targets.get(name) for name in targets.names())
+    return tuple(target for target in known if (target.folder / "tg_rt.h").exists())
 
 
 def import_model(model: str, recipe: Recipe, observer: Observer) -> ImportedModel:
     return observer.run("import", lambda: load(model, batch=recipe.batch, seed=recipe.seed))
 
 
-def compile_for(model: str, recipe: Recipe, device: str, observer: Observer, *, weights_as_c: bool = False) -> Compiled:
-    target = target_of(device)
+def compile_for(
+    model: str, recipe: Recipe, target: Target, observer: Observer, *, weights_as_c: bool = False
+) -> Compiled:
     imported = import_model(model, recipe, observer)
     return compile_model(imported, recipe, target, observer, weights_as_c=weights_as_c)
 

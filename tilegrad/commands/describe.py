@@ -14,7 +14,7 @@ from tilegrad.commands import options
 from tilegrad.commands.compiling import check_output, compile_for, import_model, target_of, watch, write_project
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
-from tilegrad.inspection import inspect_program, unlimited
+from tilegrad.inspection import Inspection, inspect_program, unlimited
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.report.failure import announce
@@ -48,7 +48,7 @@ def infer(
     recipe = Recipe(batch=batch, batchnorm=batchnorm, seed=seed)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, device, observer)
+        compiled = compile_for(model, recipe, target_of(device), observer)
         result = inference.infer(compiled, opened, data=data, verify=verify, tolerance=tolerance, progress=progress)
     result = replace(result, timings_seconds={**observer.seconds, **result.timings_seconds})
     document = result.as_json()
@@ -71,6 +71,7 @@ def infer(
 def compile_project(
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
+    target: options.TargetName = None,
     output_folder: options.OutputFolder = None,
     weights_c: Annotated[
         bool, typer.Option("--weights-c", help="Also write the weights as a C array, for firmware without files.")
@@ -99,12 +100,13 @@ def compile_project(
             hint=f"tilegrad compile {model} -o {Path(model).stem}-c",
         )
     check_output(output_folder)
+    chip = target_of(device, target)
     recipe = options.make_recipe(
         loss, optimizer, lr, momentum, weight_decay, batch, accum, accum_mode, train, batchnorm, seed
     )
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, device, observer, weights_as_c=weights_c)
+        compiled = compile_for(model, recipe, chip, observer, weights_as_c=weights_c)
     if output_folder is not None:
         write_project(compiled, output_folder)
     output.write_json(
@@ -128,6 +130,7 @@ def compile_project(
 def inspect(
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
+    target: options.TargetName = None,
     parameters: Annotated[
         bool, typer.Option("--parameters", help="List every initializer: what it is, whether it trains, and why.")
     ] = False,
@@ -143,20 +146,27 @@ def inspect(
     """Show operators, MACs, parameters and the memory budget of training a model, and whether it fits."""
     output = Output(json_to)
     recipe = options.make_recipe(loss, optimizer, 0.01, None, None, batch, accum, "mean", train, batchnorm, 0)
-    target = target_of(device)
+    chip = target_of(device, target)
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
-        compiled = compile_model(imported, recipe, unlimited(target), observer)
-    facts = inspect_program(compiled, target)
-    output.write_json(facts.as_json())
+        compiled = compile_model(imported, recipe, unlimited(chip), observer)
+    facts = inspect_program(compiled, chip)
+    document = facts.as_json()
+    error = None if facts.fits else does_not_fit(facts)
+    if error is not None:
+        document |= error.as_json()
+    output.write_json(document)
     output.show(*((parameter_table(facts),) if parameters else inspection_report(facts)))
-    if facts.fits:
-        return 0
-    return announce(
-        DoesNotFit(
-            f"the program does not fit into {target.name}",
-            stage="memory",
-            hint="; ".join(facts.advice) or None,
-        )
+    return 0 if error is None else announce(error)
+
+
+def does_not_fit(facts: Inspection) -> DoesNotFit:
+    over = {name: level for name, level in facts.memory.items() if not level.fits}
+    return DoesNotFit(
+        f"the program does not fit into {' and '.join(over)} of {facts.target}",
+        stage="memory",
+        expected=", ".join(f"at most {level.capacity_bytes} bytes of {name}" for name, level in over.items()),
+        got=", ".join(f"{level.used_bytes} bytes" for level in over.values()),
+        hint="; ".join(facts.advice) or None,
     )

@@ -28,6 +28,15 @@ Model = Annotated[
 Device = Annotated[
     str, typer.Option("--device", metavar="D", help=f"Where it runs: {', '.join(device_names())}.", show_default=True)
 ]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="T",
+        help="The chip, where no device runs it (`tilegrad targets` lists them). Default: the device's.",
+        show_default=False,
+    ),
+]
 Batch = Annotated[
     int,
     typer.Option(
@@ -54,7 +63,7 @@ Loss = Annotated[
     typer.Option(
         "--loss",
         metavar="|".join(LOSSES),
-        help="[default: the model's own; cross_entropy for a file]",
+        help="Default: the zoo model's own, else cross_entropy.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -68,7 +77,7 @@ MomentumFactor = Annotated[
     typer.Option(
         "--momentum",
         metavar="X",
-        help="For --optimizer momentum. [default: 0.9]",
+        help="For --optimizer momentum. Default: 0.9.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -78,7 +87,7 @@ WeightDecay = Annotated[
     typer.Option(
         "--weight-decay",
         metavar="X",
-        help="[default: 0.01 for adamw, else 0]",
+        help="Default: 0.01 for adamw, else 0.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -89,7 +98,7 @@ Train = Annotated[
         "--train",
         metavar="all|last:K|bias|names:GLOB,…",
         help="Which parameters train: every one, those of the last K layers, the biases, or those whose initializer "
-        "name matches. [default: the model's own; all for a file]",
+        "name matches. Default: the zoo model's own, else all.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -114,7 +123,7 @@ Data = Annotated[
         "--data",
         metavar="F.npz",
         help="Arrays x (samples along the first axis) and y (class indices, or targets), in order, wrapping round. "
-        "[default: synthetic data from the seed]",
+        "Default: synthetic data from the seed.",
         show_default=False,
         rich_help_panel=_DATA,
     ),

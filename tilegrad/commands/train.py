@@ -10,7 +10,7 @@ import typer
 
 from tilegrad import training
 from tilegrad.commands import options
-from tilegrad.commands.compiling import check_output, compile_for, watch, write_project
+from tilegrad.commands.compiling import check_output, compile_for, target_of, watch, write_project
 from tilegrad.commands.options import make_recipe, npz_option
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import VerificationError
@@ -78,7 +78,7 @@ def train(
     options.check_tolerance(tolerance)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, device, observer)
+        compiled = compile_for(model, recipe, target_of(device), observer)
         run = training.train(
             compiled, opened, steps=steps, data=data, verify=verify, tolerance=tolerance, progress=progress
         )
@@ -116,7 +116,7 @@ def gradcheck(
     recipe = Recipe(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)
-        compiled = compile_for(model, recipe, device, observer)
+        compiled = compile_for(model, recipe, target_of(device), observer)
         check = check_gradients(compiled, opened, data=data, tolerance=tolerance, progress=progress)
     check = replace(check, timings_seconds={**observer.seconds, **check.timings_seconds})
     error = None if check.verdict.verified else disagreement(check.verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import singledispatch
 
 from tilegrad.codegen.project import Project
 from tilegrad.errors import InternalError
@@ -16,15 +17,43 @@ from tilegrad.ir.schedule import Schedule
 from tilegrad.ir.text import format_graph
 
 
+@singledispatch
 def dump(result: object) -> str:
-    if isinstance(result, ImportedModel):
-        return format_graph(result.graph)
-    if isinstance(result, Graph):
-        return format_graph(result)
-    for kind, lines in ((Program, _program), (Schedule, _schedule), (Plan, _plan), (Project, _project)):
-        if isinstance(result, kind):
-            return "\n".join(lines(result)) + "\n"  # type: ignore[operator]
     raise InternalError(f"no text form for {type(result).__name__}")
+
+
+@dump.register
+def _(model: ImportedModel) -> str:
+    return format_graph(model.graph)
+
+
+@dump.register
+def _(graph: Graph) -> str:
+    return format_graph(graph)
+
+
+@dump.register
+def _(program: Program) -> str:
+    return _joined(_program(program))
+
+
+@dump.register
+def _(schedule: Schedule) -> str:
+    return _joined(_schedule(schedule))
+
+
+@dump.register
+def _(plan: Plan) -> str:
+    return _joined(_plan(plan))
+
+
+@dump.register
+def _(project: Project) -> str:
+    return _joined(_project(project))
+
+
+def _joined(lines: Iterator[str]) -> str:
+    return "\n".join(lines) + "\n"
 
 
 def _program(program: Program) -> Iterator[str]:

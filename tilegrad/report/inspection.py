@@ -65,9 +65,10 @@ def budget_table(facts: Inspection) -> Table:
         )
     for role, size in facts.state_bytes.items():
         made.add_row("  state", role, count_text(size), count_text(size), "")
-    for entry, arena in facts.entries.items():
-        used, bound = arena.arena_bytes, arena.lower_bound_bytes
-        made.add_row("  arena", f"{entry} (shared)", count_text(used), count_text(bound), ratio_text(used, bound))
+    arena, bound = facts.arena_bytes, facts.arena_lower_bound_bytes
+    made.add_row("  arena", "the entries share it", count_text(arena), count_text(bound), ratio_text(arena, bound))
+    for entry, need in facts.entries.items():
+        made.add_row("", entry, "", count_text(need.lower_bound_bytes), "")
     return made
 
 

@@ -18,6 +18,7 @@ from tilegrad.verify.compare import Verdict
 
 ALL_LOSSES_UP_TO = 12
 LOSSES_AT_EACH_END = 5
+SHORTEST_TOLD_SECONDS = 0.001
 
 
 def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
@@ -121,7 +122,8 @@ def memory_table(plan: Plan) -> Table:
 
 
 def time_line(timings_seconds: Mapping[str, float]) -> Text:
-    parts = ", ".join(f"{stage} {seconds_text(seconds)}" for stage, seconds in timings_seconds.items())
+    told = {stage: seconds for stage, seconds in timings_seconds.items() if seconds >= SHORTEST_TOLD_SECONDS}
+    parts = ", ".join(f"{stage} {seconds_text(seconds)}" for stage, seconds in told.items())
     return Text(f"time: {seconds_text(sum(timings_seconds.values()))} ({parts})")
 
 
