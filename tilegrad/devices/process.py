@@ -46,8 +46,14 @@ class ProcessSession(Session):
         # A file, not a pipe: nobody has to drain it, and its last lines survive the process.
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         try:
+            # A session of its own: Ctrl-C in a terminal reaches us alone, and we end the program in order.
             self._process = subprocess.Popen(
-                self.command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+                self.command,
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
             )
         except OSError as error:
             self._errors.close()
