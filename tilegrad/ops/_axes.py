@@ -9,7 +9,9 @@ def normalised_axis(node: NodeView, axis: int, rank: int) -> int:
     """The axis counted from the front; out of range is the user's error."""
     if not -rank <= axis < rank:
         raise node.error(
-            f"{node.node.op}: axis {axis} does not exist", expected=f"{-rank} to {rank - 1} for rank {rank}", got=str(axis)
+            f"{node.node.op}: axis {axis} does not exist",
+            expected=f"{-rank} to {rank - 1} for rank {rank}",
+            got=str(axis),
         )
     return axis % rank
 
