@@ -57,7 +57,18 @@ class ReferenceRecipe:
         return 1.0 / self.accumulate if self.accum_mode == "mean" else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """What matters of it: equal recipes train equally, whatever their optimizer leaves unused."""
+        unused = {
+            "sgd": ("momentum", "betas", "eps"),
+            "momentum": ("betas", "eps"),
+            "adam": ("momentum",),
+            "adamw": ("momentum",),
+        }[self.optimizer]
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in dataclasses.asdict(self).items()
+            if key not in unused
+        }
 
 
 @dataclass(frozen=True)
