@@ -1,5 +1,5 @@
 """`python -m tilegrad` is `tilegrad`."""
 
-from tilegrad.cli import run
+from tilegrad.launch import run
 
 run()

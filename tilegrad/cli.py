@@ -6,12 +6,7 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -19,6 +14,7 @@ import typer
 from tilegrad import __version__
 from tilegrad.commands import catalogue, describe, train
 from tilegrad.errors import TilegradError
+from tilegrad.launch import interrupted
 from tilegrad.report import failure
 
 HELP = """An ONNX model and a chip in, plain C that trains the model on that chip out: differentiated at compile time,
@@ -80,58 +76,29 @@ app.command(epilog=_examples("devices"))(catalogue.devices)
 app.command(epilog=_examples("doctor"))(catalogue.doctor)
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does: through every clean-up on the way out.
-
-    Only the first signal counts, so that an impatient second one cannot cut the clean-up short.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in caught}
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        for each in caught:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for number in caught:
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Runs one command; returns its exit status, never raises."""
+    """Runs one command; returns its exit status."""
     try:
-        with _interruptible():
-            status = app(args=list(arguments), prog_name="tilegrad", standalone_mode=False)
-            if status == failure.INTERRUPTED_STATUS:  # the framework swallows KeyboardInterrupt
-                raise KeyboardInterrupt
-            return status if isinstance(status, int) else 0
-    except KeyboardInterrupt:
+        status = app(args=list(arguments), prog_name="tilegrad", standalone_mode=False)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error has an exit status
+        return _ending(error, arguments)
+    if status == failure.INTERRUPTED_STATUS:  # the framework turns KeyboardInterrupt into this
         return failure.report_interrupt(arguments)
-    except TilegradError as error:
+    return status if isinstance(status, int) else 0
+
+
+def _ending(error: BaseException, arguments: Sequence[str]) -> int:
+    if interrupted() or isinstance(error, KeyboardInterrupt):
+        return failure.report_interrupt(arguments)
+    if isinstance(error, TilegradError):
         return failure.report_error(error, arguments)
-    except typer.TyperException as error:
+    if isinstance(error, typer.TyperException):
         return failure.report_usage(error.format_message(), _command_of(error), arguments)
-    except OSError as error:
+    if isinstance(error, OSError):
         return failure.report_os_error(error, arguments)
-    except Exception as error:  # noqa: BLE001 - the last resort: anything else is a bug of ours, with its own status
-        return failure.report_bug(error, arguments)
+    return failure.report_bug(error, arguments)
 
 
 def _command_of(error: typer.TyperException) -> str:
     """Usage errors know the command they are about; the attribute is not part of the framework's public type."""
     return str(getattr(getattr(error, "ctx", None), "command_path", "tilegrad"))
-
-
-def run() -> None:
-    sys.exit(main(sys.argv[1:]))
