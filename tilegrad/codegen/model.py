@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilegrad.codegen.c import (
@@ -28,6 +28,7 @@ from tilegrad.codegen.c import (
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.errors import InternalError
+from tilegrad.ir.graph import Graph
 from tilegrad.ir.nest import kernel_argument, operand_box, row_major_strides, whole
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
@@ -173,11 +174,21 @@ class _ArgumentTables:
         return [Declare(f"static const {struct}", name, fields=fields) for (struct, fields), name in self.names.items()]
 
 
+def _all_types(graph: Graph) -> dict[str, TensorType]:
+    """Of values and of operators' scratch tensors."""
+    return {**{name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}, **graph.types}
+
+
 def _nest_statements(
-    plan: Plan, kernels: KernelSet, tables: _ArgumentTables, entry: str, launch: Launch, k: int
+    plan: Plan,
+    kernels: KernelSet,
+    tables: _ArgumentTables,
+    types: Mapping[str, TensorType],
+    entry: str,
+    launch: Launch,
+    k: int,
 ) -> tuple[Statement, ...]:
     """The call of the `k`th nest of a launch on whole operands, and the comment that explains it."""
-    graph = plan.schedule.entries[entry].graph
     node, nest = launch.node, launch.nests[k]
     signature = kernels.signatures.get(nest.kernel)
     if signature is None:
@@ -201,7 +212,6 @@ def _nest_statements(
         skipped = sum(r.start * stride for r, stride in zip(box, strides[operand.name], strict=True))
         place = _place(plan, entry, operand.value, c_type)
         arguments.append(f"{place} + {skipped}" if skipped and all(r.size for r in box) else place)
-    types = {**{key: tensor_type for key, (_, tensor_type) in temporaries(graph).items()}, **graph.types}
     operands = [
         f"{operand.name} {comment_text(operand.value)}{_shape(types[operand.value])}"
         for operand in nest.operands
@@ -251,7 +261,8 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
                 _Group(f"backward_{position}_{identifier(base)}", f"Gradient of {comment_text(base)}", tuple(members))
             )
         else:
-            groups.append(_Group(f"forward_{position}_{identifier(base)}", comment_text(base), tuple(members)))
+            prefix = "forward" if entry == "infer" else "train"  # where infer does not share the step's code
+            groups.append(_Group(f"{prefix}_{position}_{identifier(base)}", comment_text(base), tuple(members)))
     return groups
 
 
@@ -374,12 +385,13 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
     names: dict[tuple[Statement, ...], str] = {}
     for entry in ENTRIES:
         calls = []
+        types = _all_types(plan.schedule.entries[entry].graph)
         functions += [Line(), Comment(f"---- {entry}: {_ENTRY_COMMENTS[entry]}")]
         for group in _groups(entry, plan.schedule.entries[entry].launches):
             body: list[Statement] = []
             for launch in group.launches:
                 for k, nest in enumerate(launch.nests):
-                    body += _nest_statements(plan, kernels, tables, entry, launch, k)
+                    body += _nest_statements(plan, kernels, tables, types, entry, launch, k)
                     used.add(nest.kernel)
             # The forward pass of infer and step is the same code at the same addresses: emitted once.
             if tuple(body) not in names:

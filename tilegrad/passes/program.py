@@ -34,8 +34,8 @@ def derive_program(
     for name, constant in graph.constants.items():
         role = Role.PARAMETER if name in trainable else _ROLES[roles.get(name, "constant")]
         state[name] = StateTensor(name, constant.type, role, constant)
-    infer = _with_state(graph, "infer", state)
     step, target, classes = _step_entry(graph, recipe, loss, state)
+    infer = _in_the_steps_form(_with_state(graph, "infer", state), step)
     update = _update_entry(recipe, state)
     entries, state = _promote_constants({"infer": infer, "step": step, "update": update}, state)
     entries = {name: verify_graph(_only_own_state(entry)) for name, entry in entries.items()}
@@ -47,6 +47,25 @@ def derive_program(
 def _with_state(graph: Graph, name: str, state: Mapping[str, StateTensor]) -> Graph:
     """The graph with its constants turned into state reads."""
     return replace(graph, name=name, constants={}, state=tuple(n for n in graph.constants if n in state))
+
+
+def _in_the_steps_form(infer: Graph, step: Graph) -> Graph:
+    """Where the step's node is the same with more outputs (statistics kept for the gradient), infer takes that node.
+
+    The few bytes are worth it: both entries then have the same forward code.
+    """
+    forms = {node.name: node for node in step.nodes}
+    nodes = []
+    types = dict(infer.types)
+    for node in infer.nodes:
+        form = forms.get(node.name, node)
+        same = (form.op, form.inputs, form.attributes) == (node.op, node.inputs, node.attributes)
+        if same and form.outputs[: len(node.outputs)] == node.outputs:
+            nodes.append(form)
+            types |= {name: step.types[name] for name in form.outputs if name}
+        else:
+            nodes.append(node)
+    return replace(infer, nodes=tuple(nodes), types=types)
 
 
 def _training_graph(graph: Graph, recipe: Recipe, state: dict[str, StateTensor]) -> Graph:

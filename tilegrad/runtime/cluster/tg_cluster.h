@@ -1,0 +1,36 @@
+/* What a cluster's runtime offers: a scratchpad that cores compute in, a DMA engine that fills and empties it, a second
+ * one between L2 and L3, and a way to run a kernel on all cores. One core conducts: it alone calls what is here. */
+#ifndef TG_CLUSTER_H
+#define TG_CLUSTER_H
+#include <stdint.h>
+
+/* Where an operand of a nest lies. */
+enum { TG_STATE = 0, TG_ARENA = 1 };
+enum { TG_READ = 0, TG_WRITE = 1 };
+
+/* L2 <-> scratchpad. A request may have several parts, added one by one, and is waited for as a whole, exactly once.
+ * A part is `rows` rows of `row_bytes`, dense in scratchpad, `far_stride` bytes apart in L2. */
+int tg_dma_open(int inward);
+void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint32_t rows, uint32_t far_stride);
+void tg_dma_wait(int request);
+
+/* L3 <-> L2, by offset into L3. Waited for exactly once. */
+int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward);
+void tg_l3_wait(int request);
+
+/* Runs `call(at, args, core_id, core_count)` on every core and returns when all are done. `bytes` are the sizes of the
+ * operands at `at`, of which the first `reads` are read and the rest written; a chip has no use for them, a simulator
+ * checks them. */
+typedef void tg_kernel_call(void *const *at, const void *args, int core_id, int core_count);
+typedef struct {
+    const char *name; /* of the nest, for messages */
+    int tile;
+    int operand_count;
+    void *const *at;
+    const uint32_t *bytes;
+    const uint8_t *access;
+    const void *args;
+} tg_job;
+void tg_run_on_cores(tg_kernel_call *call, const tg_job *job);
+
+#endif
