@@ -119,14 +119,8 @@ def broadcast_nest(
         shape = tuple(extent if mine else 1 for extent, mine in zip(extents, own, strict=True))
         index: tuple[Index, ...] = tuple(along(f"d{d}") if mine else FIXED for d, mine in enumerate(own))
         operands.append(Operand(_INPUT_NAMES[position], value, Access.READ, shape, index))
-    operands.append(
-        Operand("y", out_value, Access.WRITE, tuple(extents), tuple(along(axis.name) for axis in axes))
-    )
-    unused = {
-        f"{name}_by_d{d}": 0 for name in _INPUT_NAMES[len(inputs) :] for d in range(MAX_BROADCAST_AXES)
-    }
+    operands.append(Operand("y", out_value, Access.WRITE, tuple(extents), tuple(along(axis.name) for axis in axes)))
+    unused = {f"{name}_by_d{d}": 0 for name in _INPUT_NAMES[len(inputs) :] for d in range(MAX_BROADCAST_AXES)}
     if not always_broadcast:
         kernel = f"{kernel}_broadcast"
-    return Nest(
-        kernel, axes, tuple(operands), {"alpha": 0.0, "beta": 0.0, "type": 0, **unused, **(constants or {})}
-    )
+    return Nest(kernel, axes, tuple(operands), {"alpha": 0.0, "beta": 0.0, "type": 0, **unused, **(constants or {})})

@@ -22,6 +22,16 @@ def float_attribute(node: NodeView, name: str, default: float | None = None) -> 
     return float(value)
 
 
+def one_element(node: NodeView, name: str) -> int | float | None:
+    """A former input of one element, moved to an attribute; None where it was absent."""
+    value = node.node.attributes.get(name)
+    if isinstance(value, tuple) and len(value) == 1:
+        value = value[0]
+    if value is not None and not isinstance(value, (int, float)):
+        raise node.error(f"{node.node.op}: '{name}' is not one number", expected="a scalar", got=str(value))
+    return value
+
+
 def flag_attribute(node: NodeView, name: str, default: int) -> bool:
     value = node.node.attributes.get(name, default)
     if value not in (0, 1):
@@ -47,8 +57,8 @@ class MapOperator(Operator):
     kernel: ClassVar[str] = ""
     operands: ClassVar[tuple[str, ...]] = ("x",)
     result: ClassVar[str] = "y"
-    # The kernel's constants alpha and beta: {field: (attribute, its default)}.
-    float_attributes: ClassVar[Mapping[str, tuple[str, float]]] = {}
+    # Attributes that are the kernel's constants of the same name, with their defaults: alpha, beta.
+    float_attributes: ClassVar[tuple[tuple[str, float], ...]] = ()
 
     def kernel_name(self, node: NodeView) -> str:
         """The kernel for these attributes; raises on a bad one."""
@@ -56,7 +66,7 @@ class MapOperator(Operator):
 
     def constants(self, node: NodeView) -> Mapping[str, float]:
         """The kernel's constants; raises on a bad attribute."""
-        return {field: float_attribute(node, *attribute) for field, attribute in self.float_attributes.items()}
+        return {name: float_attribute(node, name, default) for name, default in self.float_attributes}
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(len(self.operands))

@@ -9,7 +9,7 @@ from tilegrad.ops.base import NodeView
 class Elu(Activation):
     name = "Elu"
     kernel = "elu"
-    float_attributes = {"alpha": ("alpha", 1.0)}
+    float_attributes = (("alpha", 1.0),)
 
     def saved(self, node: NodeView) -> str:
         alpha = node.attribute("alpha", 1.0)
@@ -21,4 +21,4 @@ class Elu(Activation):
 class EluGrad(ActivationGradient):
     name = "EluGrad"
     kernel = "elu_grad"
-    float_attributes = {"alpha": ("alpha", 1.0)}
+    float_attributes = (("alpha", 1.0),)

@@ -34,8 +34,8 @@ TG_KERNEL void tg_gelu_tanh(TG_MEM const float *x, TG_MEM float *y, TG_ARG const
     TG_MAP(y[i] = 0.5f * x[i] * (1.0f + tg_gelu_tanh_of(x[i]));)
 }
 
-TG_KERNEL void tg_gelu_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM float *dx, TG_ARG const tg_map_args *p,
-                            int core_id, int core_count)
+TG_KERNEL void tg_gelu_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM float *dx,
+                            TG_ARG const tg_map_args *p, int core_id, int core_count)
 {
     TG_MAP(dx[i] = dy[i] * tg_gelu_slope(x[i]);)
 }

@@ -9,9 +9,7 @@ from tilegrad.ops.base import NodeView
 def _variant(node: NodeView, kernel: str) -> str:
     approximate = node.attribute("approximate", "none")
     if approximate not in ("none", "tanh"):
-        raise node.error(
-            "Gelu: bad attribute 'approximate'", expected="'none' or 'tanh'", got=repr(approximate)
-        )
+        raise node.error("Gelu: bad attribute 'approximate'", expected="'none' or 'tanh'", got=repr(approximate))
     return kernel if approximate == "none" else f"{kernel}_tanh"
 
 

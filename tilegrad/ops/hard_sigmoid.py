@@ -8,10 +8,10 @@ from tilegrad.ops._pointwise import Activation, ActivationGradient
 class HardSigmoid(Activation):
     name = "HardSigmoid"
     kernel = "hard_sigmoid"
-    float_attributes = {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}
+    float_attributes = (("alpha", 0.2), ("beta", 0.5))
 
 
 class HardSigmoidGrad(ActivationGradient):
     name = "HardSigmoidGrad"
     kernel = "hard_sigmoid_grad"
-    float_attributes = {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}
+    float_attributes = (("alpha", 0.2), ("beta", 0.5))

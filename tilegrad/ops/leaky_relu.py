@@ -9,7 +9,7 @@ from tilegrad.ops.base import NodeView
 class LeakyRelu(Activation):
     name = "LeakyRelu"
     kernel = "leaky_relu"
-    float_attributes = {"alpha": ("alpha", 0.01)}
+    float_attributes = (("alpha", 0.01),)
 
     def saved(self, node: NodeView) -> str:
         """The gradient needs only x's sign, which y has unless alpha is negative."""
@@ -19,4 +19,4 @@ class LeakyRelu(Activation):
 class LeakyReluGrad(ActivationGradient):
     name = "LeakyReluGrad"
     kernel = "leaky_relu_grad"
-    float_attributes = {"alpha": ("alpha", 0.01)}
+    float_attributes = (("alpha", 0.01),)

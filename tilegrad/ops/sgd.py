@@ -23,7 +23,12 @@ class SGD(Operator):
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
         return (
             update_nest(
-                node, "sgd", ("w", "g"), ("lr",), ("w_out",), {"weight_decay": float_attribute(node, "weight_decay", 0.0)}
+                node,
+                "sgd",
+                ("w", "g"),
+                ("lr",),
+                ("w_out",),
+                {"weight_decay": float_attribute(node, "weight_decay", 0.0)},
             ),
         )
 

@@ -121,7 +121,7 @@ class GraphBuilder:
         if axes:
             (value,) = self.emit("ReduceSum", [value], {"axes": axes, "keepdims": 1})
         if self.types[value].shape != shape:
-            (value,) = self.emit("Reshape", [value], {"shape": shape})
+            (value,) = self.emit("Reshape", [value], {"shape": shape, "allowzero": 1})
         return value
 
     def finish(self, outputs: Iterable[str]) -> Graph:

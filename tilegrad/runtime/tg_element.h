@@ -35,6 +35,35 @@ TG_INLINE void tg_store_integer(TG_MEM uint8_t *y, int type, int i, uint64_t val
     }
 }
 
+/* Any element as a float. */
+TG_INLINE float tg_load_float(TG_MEM const uint8_t *x, int type, int i)
+{
+    if (type == TG_F32)
+        return ((TG_MEM const float *)x)[i];
+    if (type == TG_U64)
+        return (float)((TG_MEM const uint64_t *)x)[i];
+    return (float)tg_load_integer(x, type, i);
+}
+
+/* A float as an integer: truncated, saturated; NaN becomes 0. */
+TG_INLINE void tg_store_float(TG_MEM uint8_t *y, int type, int i, float value)
+{
+    if (type == TG_U64) {
+        uint64_t bits = value > 0.0f ? (value < 18446744073709551616.0f ? (uint64_t)value : ~(uint64_t)0) : 0u;
+        tg_store_integer(y, type, i, bits);
+        return;
+    }
+    const int is_signed = type <= TG_I64;
+    const int bits = 8 << ((type - TG_I8) & 3);
+    const float limit = is_signed ? (float)((uint64_t)1 << (bits - 1)) : (float)((uint64_t)1 << bits);
+    uint64_t result = (uint64_t)(value == value && value < limit && value >= -limit ? (int64_t)value : 0);
+    if (value >= limit)
+        result = ((uint64_t)1 << (is_signed ? bits - 1 : bits)) - 1u;
+    if (value < (is_signed ? -limit : 0.0f))
+        result = is_signed ? (uint64_t)0 - ((uint64_t)1 << (bits - 1)) : 0u;
+    tg_store_integer(y, type, i, result);
+}
+
 /* -1, 0 or 1, of two values from tg_load_integer. */
 TG_INLINE int tg_compare_integer(int64_t a, int64_t b, int type)
 {

@@ -37,8 +37,8 @@ typedef struct {
     }
 
 /* The statement is run for each output element of this core's share, with `ia`, `ib`, `ic`, `iy` the element positions
- * in the operands; a kernel with fewer operands leaves the others unused. The last axis has its own loop per pattern, so
- * that the compiler sees unit strides. */
+ * in the operands; a kernel with fewer operands leaves the others unused. The last axis has its own loop per pattern,
+ * so that the compiler sees unit strides. */
 #define TG_BROADCAST(STATEMENT)                                                                                        \
     const int a5 = p->a_by_d5, b5 = p->b_by_d5, c5 = p->c_by_d5, y5 = p->y_by_d5, n5 = p->n_d5;                        \
     int start, stop;                                                                                                   \

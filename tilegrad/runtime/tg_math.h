@@ -1,6 +1,6 @@
 /* Elementary functions in float, the same bits on every machine: only IEEE operations and TG_FMA, in a fixed order, no
- * tables, no libc, and selections instead of branches so that loops over them vectorise. Polynomials are near-minimax fits
- * with float coefficients.
+ * tables, no libc, and selections instead of branches so that loops over them vectorise. Polynomials are near-minimax
+ * fits with float coefficients.
  *
  * Largest error against float64, in units in the last place (tests/ops/test_math.py measures it over dense samples):
  *
@@ -192,8 +192,12 @@ TG_INLINE float tg_log_sum(float x, float *low)
 
 TG_INLINE float tg_pow(float x, float y)
 {
+    if (y == 1.0f)
+        return x;
     if (y == 2.0f)
         return x * x;
+    if (y == 3.0f)
+        return x * x * x;
     if (y == 0.0f || x == 1.0f)
         return 1.0f;
     float a = tg_abs(x), b = tg_abs(y);

@@ -1,0 +1,36 @@
+"""Cast between float, integers and bool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilegrad.ir.nest import Nest
+from tilegrad.ir.types import DType, TensorType
+from tilegrad.ops._elementwise import map_nest, type_code
+from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+
+
+class Cast(Operator):
+    """The attribute `to` is the short name of the element type ("f32", "i64", …)."""
+
+    name = "Cast"
+    summary = "floats out of an integer's range saturate, NaN becomes 0; integers keep their low bits"
+
+    def infer(self, node: NodeView) -> tuple[TensorType, ...]:
+        node.expect_inputs(1)
+        wanted = node.required("to")
+        dtype = next((dtype for dtype in DType if dtype.short == wanted), None)
+        if dtype is None:
+            raise node.error("Cast to an unknown element type", expected=" or ".join(map(str, DType)), got=str(wanted))
+        return (TensorType(dtype, node.input(0).shape),)
+
+    def nests(self, node: NodeView) -> tuple[Nest, ...]:
+        constants = {"from_type": type_code(node.input(0).dtype), "to_type": type_code(node.output().dtype)}
+        reads, writes = [("x", node.inputs[0])], [("y", node.outputs[0])]
+        return (map_nest("cast", node.output().size, reads, writes, constants),)
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        """Only floats carry gradients, so this is a cast from float to float."""
+        return (upstream[0],)
