@@ -20,8 +20,8 @@ F32 = np.float32
 F64 = np.float64
 
 SPECIAL = np.array(
-    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 2, 3, -2, -3, 0.5, -0.5, 1e-45, -1e-45, 1e-39, -1e-39, 1.1754942e-38,
-     3.4e38, -3.4e38, 8388609, -8388609, 16777216, 1.5, -1.5, 88.8, -87.5, -103.9, -104.1], F32
+    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 2, 3, -2, -3, 0.5, -0.5, 1e-45, -1e-45, 1e-39, -1e-39,
+     1.1754942e-38, 3.4e38, -3.4e38, 8388609, -8388609, 16777216, 1.5, -1.5, 88.8, -87.5, -103.9, -104.1], F32
 )  # fmt: skip
 
 # Name, float64 reference, largest error in ulp (as documented in the header).
@@ -121,7 +121,7 @@ def test_pow_error(library: ctypes.CDLL) -> None:
 
 
 def test_without_the_fma_instruction_the_bits_are_the_same(library: ctypes.CDLL, tmp_path: Path) -> None:
-    """x86-64's base instruction set has none, so there TG_FMA is emulated; elsewhere this compares a build to itself."""
+    """x86-64's base instructions have none, so there TG_FMA is emulated; elsewhere a build is compared to itself."""
     plain = compiled(tuple(flag for flag in FLAGS if flag != "-march=native"), tmp_path)
     x = dense()[::7].copy()
     for name, _, _ in FUNCTIONS:
