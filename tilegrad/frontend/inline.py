@@ -35,12 +35,32 @@ def expand_defined_operators(model: onnx.ModelProto) -> onnx.ModelProto:
             break
         try:
             expanded = inliner.inline_selected_functions(
-                model, [("", name) for name in found], exclude=False, inline_schema_functions=True
+                _with_defaults(model, set(found)),
+                [("", name) for name in found],
+                exclude=False,
+                inline_schema_functions=True,
             )
             model = _named_after(expanded, model, set(found))
         except (RuntimeError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
             break  # what could not be expanded is listed as unsupported later, with its node's name
     return model
+
+
+def _with_defaults(model: onnx.ModelProto, operators: set[str]) -> onnx.ModelProto:
+    """Default attributes written out: the inliner leaves a body's references to absent ones empty."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for node in result.graph.node:
+        if node.op_type not in operators or node.domain not in ONNX_DOMAINS:
+            continue
+        given = {attribute.name for attribute in node.attribute}
+        schema = defs.get_schema(node.op_type, opset_of(model), "")
+        node.attribute.extend(
+            entry.default_value
+            for name, entry in schema.attributes.items()
+            if name not in given and entry.default_value.name
+        )
+    return result
 
 
 def _named_after(expanded: onnx.ModelProto, model: onnx.ModelProto, operators: set[str]) -> onnx.ModelProto:
