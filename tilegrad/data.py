@@ -136,6 +136,12 @@ def load_npz(path: str | Path, spec: SampleSpec, batch_size: int = 1) -> Batches
     return Batches(StoredSamples(x, y), batch_size)
 
 
+def load_inputs(path: str | Path, spec: SampleSpec, batch_size: int = 1) -> Batches:
+    """The samples of `--data F.npz` for inference: array `x` alone, whatever else the file holds."""
+    x = _checked_inputs(path, _read_arrays(Path(path)), spec)
+    return Batches(StoredSamples(x, x), batch_size)
+
+
 def _read_arrays(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as file:

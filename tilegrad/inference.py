@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.data import Batches, load_inputs, synthetic
 from tilegrad.devices.base import Device
-from tilegrad.pipeline import Compiled
-from tilegrad.training import Progress, make_batches, memory_json, no_progress, parameter_count
+from tilegrad.pipeline import Compiled, defaults
+from tilegrad.training import Progress, input_spec, memory_json, no_progress, parameter_count
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.reference import relative_error
@@ -74,6 +75,18 @@ class Inference:
         }
 
 
+def input_batches(compiled: Compiled, data: str | Path | None) -> Batches:
+    """The inputs that training would get; no targets are needed."""
+    program = compiled.program
+    graph = program.entries["infer"]
+    loss, _ = defaults(compiled.model)
+    output = graph.types[graph.outputs[0]]
+    has_classes = loss == "cross_entropy" and output.rank > 1
+    spec = input_spec(compiled, loss, output.shape[1:], output.shape[1] if has_classes else None)
+    recipe = program.recipe
+    return synthetic(recipe.seed, spec, recipe.batch) if data is None else load_inputs(data, spec, recipe.batch)
+
+
 def infer(
     compiled: Compiled,
     device: Device,
@@ -84,7 +97,7 @@ def infer(
     progress: Progress = no_progress,
 ) -> Inference:
     """Runs the first mini-batch through the inference entry."""
-    x, _ = make_batches(compiled, data).batch(0)
+    x, _ = input_batches(compiled, data).batch(0)
     timings: dict[str, float] = {}
     progress("build", 0, 1)
     start = time.perf_counter()

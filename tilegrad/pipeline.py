@@ -23,6 +23,7 @@ from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.plan import plan_memory
+from tilegrad.passes.inference import inference_program
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
 from tilegrad.recipe import Recipe
@@ -102,6 +103,22 @@ def compile_model(
         return derive_program(graph, recipe, model.roles, trainable, recipe.loss or default_loss)
 
     program: Program = watch.run("program", derive)
+    return _compile_program(model, program, target, watch, weights_as_c)
+
+
+def compile_inference(
+    model: ImportedModel, recipe: Recipe, target: Target, observer: Observer | None = None
+) -> Compiled:
+    """A program whose only working entry is `infer`: no gradients, no optimizer, and none of their memory."""
+    watch = observer or Observer()
+    graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
+    program: Program = watch.run("program", lambda: inference_program(graph, recipe, model.roles))
+    return _compile_program(model, program, target, watch, weights_as_c=False)
+
+
+def _compile_program(
+    model: ImportedModel, program: Program, target: Target, watch: Observer, weights_as_c: bool
+) -> Compiled:
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule))
     project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))

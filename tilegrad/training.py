@@ -126,8 +126,16 @@ def parameter_count(compiled: Compiled) -> int:
 def sample_spec(compiled: Compiled) -> SampleSpec:
     """What one sample looks like, from the step entry's inputs."""
     program = compiled.program
-    graph = program.entries["step"]
-    data_inputs = [name for name in compiled.program.entries["infer"].inputs]
+    y = program.entries["step"].types[program.target_input]
+    return input_spec(compiled, program.loss, y.shape[1:], program.label_classes)
+
+
+def input_spec(
+    compiled: Compiled, loss: str, target_shape: tuple[int, ...], classes: int | None
+) -> SampleSpec:
+    """A sample whose input is the infer entry's, with the given target."""
+    program = compiled.program
+    data_inputs = program.entries["infer"].inputs
     if len(data_inputs) != 1:
         raise UserError(
             "data can be fed to models with one input only",
@@ -136,7 +144,7 @@ def sample_spec(compiled: Compiled) -> SampleSpec:
             got=f"{len(data_inputs)}: {', '.join(data_inputs)}",
             hint="use the Python API: session.run('step', [...])",
         )
-    x, y = program.entries["infer"].types[data_inputs[0]], graph.types[program.target_input]
+    x = program.entries["infer"].types[data_inputs[0]]
     if x.rank == 0 or x.shape[0] != program.recipe.batch:
         raise UserError(
             "the model's input has no batch dimension",
@@ -146,9 +154,9 @@ def sample_spec(compiled: Compiled) -> SampleSpec:
         )
     return SampleSpec(
         x.shape[1:],
-        program.loss,
-        y.shape[1:],
-        program.label_classes,
+        loss,
+        target_shape,
+        classes,
         x.dtype,
         None if x.dtype is DType.F32 else _vocabulary(compiled, data_inputs[0]),
     )

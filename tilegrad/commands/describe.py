@@ -15,7 +15,8 @@ from tilegrad.commands.compiling import check_output, compile_for, import_model,
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
-from tilegrad.pipeline import compile_model
+from tilegrad.passes.parameters import parameters_of
+from tilegrad.pipeline import compile_inference, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.report.failure import announce
 from tilegrad.report.format import error_text
@@ -48,7 +49,8 @@ def infer(
     recipe = Recipe(batch=batch, batchnorm=batchnorm, seed=seed)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, target_of(device), observer)
+        imported = import_model(model, recipe, observer)
+        compiled = compile_inference(imported, recipe, target_of(device), observer)
         result = inference.infer(compiled, opened, data=data, verify=verify, tolerance=tolerance, progress=progress)
     result = replace(result, timings_seconds={**observer.seconds, **result.timings_seconds})
     document = result.as_json()
@@ -150,7 +152,10 @@ def inspect(
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
-        compiled = compile_model(imported, recipe, unlimited(chip), observer)
+        if train is None and not parameters_of(imported.parameters):
+            compiled = compile_inference(imported, recipe, unlimited(chip), observer)
+        else:
+            compiled = compile_model(imported, recipe, unlimited(chip), observer)
     facts = inspect_program(compiled, chip)
     document = facts.as_json()
     error = None if facts.fits else does_not_fit(facts)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
-from tilegrad.build.toolchain import build, find_compiler, host_toolchain
+from tilegrad.build.toolchain import build, host_toolchain
 from tilegrad.devices.base import Device, Session
 from tilegrad.devices.process import ProcessSession
 from tilegrad.errors import DeviceError
@@ -47,7 +47,7 @@ class HostDevice(Device):
     @classmethod
     def missing(cls, name: str) -> str | None:
         try:
-            find_compiler("cc", "gcc", "clang")
+            host_toolchain()
         except DeviceError:
             return "no C compiler (Debian: apt-get install gcc)"
         return None

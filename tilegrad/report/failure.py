@@ -125,5 +125,5 @@ def _write(document: dict[str, Any], arguments: Sequence[str]) -> None:
     elif destination is not None:
         try:
             write_file(Path(destination), json.dumps(document).encode())
-        except TilegradError as error:
-            _say("error: ", str(error))
+        except TilegradError:
+            return  # it is most likely the very error that has just been told

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilegrad.inspection import Inspection
+from tilegrad.passes.inference import NO_LOSS
 from tilegrad.report.format import bytes_text, count_text, ratio_text, shape_text
 from tilegrad.report.output import heading, table
 
@@ -19,7 +20,10 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
         for name, tensor in values.items():
             yield Text(f"{word} {name} {tensor}")
     trained, total = count_text(facts.trainable_params), count_text(facts.params)
-    yield Text(f"{trained} of {total} parameters train (--parameters lists them)")
+    if facts.loss == NO_LOSS:
+        yield Text("the model has nothing to train: these are the costs of inference (--parameters says why)")
+    else:
+        yield Text(f"{trained} of {total} parameters train (--parameters lists them)")
     for note in facts.notes:
         yield Text(f"note: {note}")
     yield Text()
