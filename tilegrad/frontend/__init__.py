@@ -13,7 +13,8 @@ import onnx
 from tilegrad.errors import UserError
 from tilegrad.frontend.batch import Bound, bind_batch
 from tilegrad.frontend.branches import resolve_branches
-from tilegrad.frontend.check import check_model, check_opset
+from tilegrad.frontend.check import check_model, check_opset, check_text
+from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
@@ -21,7 +22,7 @@ from tilegrad.frontend.simplify import simplify
 from tilegrad.frontend.source import find_source
 from tilegrad.frontend.sweep import Swept, build_proto, live_nodes, sweep
 from tilegrad.frontend.unsupported import node_label, operator_name
-from tilegrad.frontend.version import infer_leniently, to_canonical_opset
+from tilegrad.frontend.version import to_canonical_opset
 from tilegrad.frontend.weights import Arrays, narrow_floats, refuse_nan, take_initializers, with_initializers
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant, DType
@@ -39,13 +40,14 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     `seed` draws a zoo model's initial weights.
     """
     found = find_source(source, seed=seed, example=example)
+    check_text(found.model)
     check_opset(found.model)
     model, arrays = take_initializers(found.model)
     check_model(model)
     model = inline_local_functions(model)
     bound = bind_batch(model, arrays, batch)
     original = with_initializers(bound.model, arrays)
-    model = to_canonical_opset(bound.model)
+    model = to_canonical_opset(bound.model, arrays)
     model, arrays = resolve_branches(model, arrays)
     model = expand_defined_operators(simplify(model, arrays))
     arrays, notes = narrow_floats(model.graph.node, arrays)
@@ -66,7 +68,7 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
 
 def _classify(model: onnx.ModelProto, arrays: Arrays, name: str) -> dict[str, ParameterInfo]:
     """The written rule, applied to the model before anything is folded: it decides what may fold."""
-    types = {value: tensor for value, proto in infer_leniently(model).items() if (tensor := tensor_type(proto))}
+    types = {value: tensor for value, proto in lenient_types(model, arrays).items() if (tensor := tensor_type(proto))}
     constants = {}
     for value, array in arrays.items():
         if DType.from_numpy(array.dtype) is not None:

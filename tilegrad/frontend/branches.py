@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from tilegrad.frontend.check import opset_of
-from tilegrad.frontend.fold import InferenceFailure, Propagation
-from tilegrad.frontend.onnx_values import array_type, to_array
-from tilegrad.frontend.weights import Arrays, true_inputs
+from tilegrad.frontend.fold import Propagation
+from tilegrad.frontend.onnx_values import to_array
+from tilegrad.frontend.weights import Arrays
 
 _ROUNDS = 100
 
@@ -26,10 +25,7 @@ def resolve_branches(model: onnx.ModelProto, arrays: Arrays) -> tuple[onnx.Model
 
 
 def _splice_first(model: onnx.ModelProto, arrays: Arrays, round_number: int) -> tuple[onnx.ModelProto, Arrays] | None:
-    types = {value.name: value.type for value in true_inputs(model, arrays)}
-    types.update({name: array_type(array) for name, array in arrays.items()})
-    opaque = {name for name, array in arrays.items() if array.dtype == np.float32 and array.size > 1}
-    known = Propagation(opset_of(model), types, arrays, opaque)
+    known = Propagation.start(model, arrays)
     for position, node in enumerate(model.graph.node):
         condition = known.constants.get(node.input[0]) if node.op_type == "If" and node.input else None
         if isinstance(condition, np.ndarray) and condition.size == 1:
@@ -38,11 +34,7 @@ def _splice_first(model: onnx.ModelProto, arrays: Arrays, round_number: int) -> 
             if branch is None or len(branch.output) < len(node.output):
                 return None
             return _with_branch(model, arrays, position, branch, f"{node.name or node.output[0]}.{round_number}.")
-        if not known.fold(node):
-            try:
-                known.types.update(known.infer(node))
-            except InferenceFailure:
-                continue
+        known.step(node)
     return None
 
 

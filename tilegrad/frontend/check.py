@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 from onnx import checker, defs
 
 from tilegrad.errors import UserError
-from tilegrad.frontend.unsupported import refuse_unsupported, unknown_to_onnx
+from tilegrad.frontend.unsupported import unsupported_error, unsupported_nodes
 
 OLDEST_OPSET = 11
 CANONICAL_OPSET = 23
@@ -32,6 +34,23 @@ def check_opset(model: onnx.ModelProto) -> None:
         )
 
 
+def check_text(message: Any) -> None:
+    """Protocol buffers hand text that is not UTF-8 on as bytes; no such name can be written into C or JSON."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    raise UserError(
+                        "the model holds text that is not UTF-8",
+                        stage="import",
+                        got=f"{field.full_name.rpartition('onnx.')[2]} = {text[:40]!r}",
+                        hint="is the file damaged?",
+                    )
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in (value,) if hasattr(value, "ListFields") else value:
+                check_text(inner)
+
+
 def check_model(model: onnx.ModelProto) -> None:
     """ONNX's own checker; operators that ONNX does not know are reported as unsupported, all at once."""
     if not model.graph.output:
@@ -39,8 +58,8 @@ def check_model(model: onnx.ModelProto) -> None:
     try:
         checker.check_model(model)
     except (checker.ValidationError, ValueError, RuntimeError, UnicodeDecodeError) as error:
-        if unknown_to_onnx(model):
-            refuse_unsupported(model)
+        if "No Op registered" in str(error) and (found := unsupported_nodes(model)):
+            raise unsupported_error(found, {}) from error
         raise UserError(
             "the model is not valid ONNX", stage="import", got=_first_lines(str(error)), hint="onnx.checker says so"
         ) from error

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import checker, defs, helper, numpy_helper, shape_inference
 
+from tilegrad.frontend.check import opset_of
 from tilegrad.frontend.onnx_values import array_type, static_shape
-from tilegrad.frontend.weights import Array
+from tilegrad.frontend.weights import Array, Arrays, true_inputs
 
 MAX_FOLDED_BYTES = 64 * 2**20
 """A larger constant is left to be computed at run time."""
@@ -52,6 +54,18 @@ class Propagation:
         self.reasons: dict[str, str] = {}  # why a node of constant inputs was not folded, by first output
         self._opset = opset
         self._opset_imports = [helper.make_opsetid("", opset)]
+
+    @staticmethod
+    def start(model: onnx.ModelProto, arrays: Arrays) -> Propagation:
+        """Before it is known what trains: nothing that might is read."""
+        opaque = {name for name, array in arrays.items() if array.dtype == np.float32 and array.size > 1}
+        return Propagation(opset_of(model), known_types(model, arrays), arrays, opaque)
+
+    def step(self, node: onnx.NodeProto) -> None:
+        """Folds or infers, and goes on whatever happens: what is wrong is found later and reported by name."""
+        if not self.fold(node):
+            with suppress(*InferenceFailure):
+                self.types.update(self.infer(node))
 
     def fold(self, node: onnx.NodeProto) -> bool:
         """Turns the node's outputs into constants if they are ones."""
@@ -131,6 +145,22 @@ class Propagation:
             if size_bytes > MAX_FOLDED_BYTES:
                 return f"its constant result of shape {list(shape)} is over {MAX_FOLDED_BYTES >> 20} MB"
         return None
+
+
+def known_types(model: onnx.ModelProto, arrays: Arrays) -> dict[str, onnx.TypeProto]:
+    """Of inputs and initializers."""
+    types = {value.name: value.type for value in true_inputs(model, arrays)}
+    types.update({name: array_type(array) for name, array in arrays.items()})
+    return types
+
+
+def lenient_types(model: onnx.ModelProto, arrays: Arrays) -> dict[str, onnx.TypeProto]:
+    """Every type that can be told, constants among the inputs read. (ONNX's own inference of whole models with
+    data propagation is not used: a bad Slice makes it allocate without bound.)"""
+    known = Propagation.start(model, arrays)
+    for node in model.graph.node:
+        known.step(node)
+    return known.types
 
 
 def _one_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from onnx import helper
 
 from tilegrad.errors import UserError
 from tilegrad.frontend.check import opset_of
-from tilegrad.frontend.fold import InferenceFailure, Propagation, captured
+from tilegrad.frontend.fold import InferenceFailure, Propagation, captured, known_types
 from tilegrad.frontend.onnx_values import (
     array_type,
     describe_type,
@@ -67,9 +67,7 @@ class _Sweep:
         self.name = name
         self.arrays = arrays
         self.inputs = true_inputs(model, arrays)
-        types = {value.name: value.type for value in self.inputs}
-        types.update({name: array_type(array) for name, array in arrays.items()})
-        self.known = Propagation(opset_of(model), types, arrays, parameters)
+        self.known = Propagation(opset_of(model), known_types(model, arrays), arrays, parameters)
         self.declared = {value.name: value.type for value in (*model.graph.value_info, *model.graph.output)}
         self.nodes: list[tuple[Node, onnx.NodeProto]] = []
         self.types: dict[str, TensorType] = {}

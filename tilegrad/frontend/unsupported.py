@@ -44,28 +44,32 @@ def node_label(node: onnx.NodeProto, position: int) -> str:
     return node.name or f"{node.op_type}_{position}"
 
 
-def unknown_to_onnx(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Nodes of the standard domain whose operator the standard does not have at this opset."""
-    versions = {entry.domain: int(entry.version) for entry in model.opset_import}
-    opset = versions.get("", versions.get("ai.onnx", 0))
-    found = []
-    for node in model.graph.node:
-        if node.domain in ("", "ai.onnx"):
-            try:
-                defs.get_schema(node.op_type, opset, "")
-            except defs.SchemaError:
-                found.append(node)
+def unsupported_nodes(model: onnx.ModelProto) -> dict[str, str]:
+    """For a model that ONNX itself cannot process: operators by node name that we do not have and that cannot fold.
+
+    What folds is told from the graph alone here: nodes that depend on nothing but constants and shapes.
+    """
+    constant = {tensor.name for tensor in model.graph.initializer}
+    found = {}
+    for position, node in enumerate(model.graph.node):
+        is_known = _is_known_to_onnx(node, model)
+        if is_known and (node.op_type in ("Shape", "Size") or all(name in constant for name in node.input if name)):
+            constant.update(node.output)
+        elif registry.find(operator_name(node)) is None:
+            found[node_label(node, position)] = operator_name(node)
     return found
 
 
-def refuse_unsupported(model: onnx.ModelProto) -> None:
-    """For a model that cannot even be checked: lists what the registry does not have, foldable or not."""
-    found = {
-        node_label(node, position): operator_name(node)
-        for position, node in enumerate(model.graph.node)
-        if registry.find(operator_name(node)) is None and node.op_type != "Constant"
-    }
-    raise unsupported_error(found, {})
+def _is_known_to_onnx(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
+    """An operator of the standard domain that the standard has at the model's opset."""
+    versions = {entry.domain: int(entry.version) for entry in model.opset_import}
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    try:
+        defs.get_schema(node.op_type, versions.get("", versions.get("ai.onnx", 0)), "")
+    except defs.SchemaError:
+        return False
+    return True
 
 
 def operator_name(node: onnx.NodeProto) -> str:

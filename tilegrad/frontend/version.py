@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import onnx
-from onnx import checker, helper, shape_inference, version_converter
+from onnx import checker, defs, helper, shape_inference, version_converter
 
 from tilegrad.errors import UserError
 from tilegrad.frontend.check import CANONICAL_OPSET, ONNX_DOMAINS, opset_of
+from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.onnx_values import static_shape
-from tilegrad.frontend.unsupported import refuse_unsupported
-from tilegrad.ops import registry
+from tilegrad.frontend.unsupported import unsupported_error, unsupported_nodes
+from tilegrad.frontend.weights import Arrays
 
 IR_VERSION = 11
 """The first that may carry the canonical opset."""
@@ -17,40 +18,79 @@ IR_VERSION = 11
 GROUP_SCALE_BEFORE_OPSET = 21
 """Until then GroupNormalization had a scale per group; ONNX's converter lets such a node through as it is."""
 
+ConversionFailure = (RuntimeError, ValueError, checker.ValidationError, shape_inference.InferenceError)
 
-def to_canonical_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+
+def to_canonical_opset(model: onnx.ModelProto, arrays: Arrays) -> onnx.ModelProto:
     version = opset_of(model)
     if version < GROUP_SCALE_BEFORE_OPSET:
-        model = _scale_per_channel(model)
+        model = _scale_per_channel(model, arrays)
     if version != CANONICAL_OPSET:
-        model = _convert(model, version)
+        model = _convert(model, arrays, version)
     model.ir_version = max(model.ir_version, IR_VERSION)
     return model
 
 
-def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+def _convert(model: onnx.ModelProto, arrays: Arrays, version: int) -> onnx.ModelProto:
+    """ONNX's converter gives up on the whole model where one node is wrong. Then each node is converted by itself, and
+    what is wrong is left for the sweep, which says it better."""
     try:
         return version_converter.convert_version(model, CANONICAL_OPSET)
-    except (RuntimeError, ValueError, checker.ValidationError, shape_inference.InferenceError) as error:
-        if any(registry.find(n.op_type) is None and n.op_type not in _VANISHING for n in model.graph.node):
-            refuse_unsupported(model)
-        raise UserError(
-            f"the model cannot be converted from ONNX opset {version} to {CANONICAL_OPSET}",
-            stage="import",
-            got=" ".join(str(error).split())[:300],
-            hint="export it again with opset_version=17 or later",
-        ) from error
+    except ConversionFailure as error:
+        if found := unsupported_nodes(model):
+            raise unsupported_error(found, {}) from error
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    types = lenient_types(model, arrays)
+    for node in model.graph.node:
+        result.graph.node.extend([node] if _is_unchanged(node, version) else _convert_node(node, types, version))
+    for entry in result.opset_import:
+        if entry.domain in ONNX_DOMAINS:
+            entry.version = CANONICAL_OPSET
+    return result
 
 
-_VANISHING = frozenset(("Constant", "Shape", "Size", "ConstantOfShape", "Range", "Equal", "Mod", "If"))
+def _is_unchanged(node: onnx.NodeProto, version: int) -> bool:
+    if node.domain not in ONNX_DOMAINS:
+        return True
+    try:
+        schemas = [defs.get_schema(node.op_type, opset, "") for opset in (version, CANONICAL_OPSET)]
+    except defs.SchemaError:
+        return True
+    return schemas[0].since_version == schemas[1].since_version
 
 
-def _scale_per_channel(model: onnx.ModelProto) -> onnx.ModelProto:
+def _convert_node(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], version: int) -> list[onnx.NodeProto]:
+    """The node alone, in a model of its own; unchanged if that cannot be converted either."""
+    inputs = dict.fromkeys(filter(None, node.input))
+    if any(name not in types for name in inputs):
+        return [node]
+    graph = helper.make_graph(
+        [node],
+        "node",
+        [helper.make_value_info(name, types[name]) for name in inputs],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+    )
+    alone = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=IR_VERSION)
+    try:
+        converted = version_converter.convert_version(alone, CANONICAL_OPSET)
+    except ConversionFailure:
+        return [node]
+    kept = {*inputs, *node.output}
+    for fresh in converted.graph.node:
+        for names in (fresh.input, fresh.output):
+            for position, name in enumerate(names):
+                names[position] = name if name in kept or not name else f"{node.output[0]}.{name}"
+    return list(converted.graph.node)
+
+
+def _scale_per_channel(model: onnx.ModelProto, arrays: Arrays) -> onnx.ModelProto:
     """Repeats each group's scale and bias for its channels; the initializers stay what they are."""
     grouped = [n for n in model.graph.node if n.op_type == "GroupNormalization" and n.domain in ONNX_DOMAINS]
     if not grouped:
         return model
-    types = infer_leniently(model)
+    types = lenient_types(model, arrays)
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:]
@@ -92,12 +132,3 @@ def _repeat(node: onnx.NodeProto, position: int, groups: int, channels: int) -> 
     ]
     return nodes, f"{stem}.c"
 
-
-def infer_leniently(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """The types ONNX can tell without an error; what is wrong is found later, node by node."""
-    try:
-        inferred = shape_inference.infer_shapes(model, data_prop=True)
-    except (RuntimeError, ValueError, checker.ValidationError, shape_inference.InferenceError):
-        inferred = model
-    graph = inferred.graph
-    return {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
