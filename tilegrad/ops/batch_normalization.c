@@ -56,9 +56,9 @@ typedef struct {
 } tg_batch_norm_flat_dots_args;
 
 /* The same sums where s is 1: over o, the vector along the channels. */
-TG_KERNEL void tg_batch_norm_flat_dots(TG_MEM const float *restrict dy, TG_MEM const float *restrict x,
-                                       TG_MEM const float *restrict mean, TG_MEM const float *restrict spread,
-                                       TG_MEM float *restrict sum, TG_MEM float *restrict dot,
+TG_KERNEL void tg_batch_norm_flat_dots(TG_MEM const float *dy, TG_MEM const float *x,
+                                       TG_MEM const float *mean, TG_MEM const float *spread,
+                                       TG_MEM float *sum, TG_MEM float *dot,
                                        TG_ARG const tg_batch_norm_flat_dots_args *p, int core_id, int core_count)
 {
     int start, stop;

@@ -60,9 +60,9 @@ typedef struct {
 } tg_layer_norm_parameters_args;
 
 /* dbias [k] sums dy, dscale [k] sums dy * normalised x, over the rows; the vector runs along k. */
-TG_KERNEL void tg_layer_norm_parameters(TG_MEM const float *restrict dy, TG_MEM const float *restrict x,
-                                        TG_MEM const float *restrict mean, TG_MEM const float *restrict spread,
-                                        TG_MEM float *restrict dscale, TG_MEM float *restrict dbias,
+TG_KERNEL void tg_layer_norm_parameters(TG_MEM const float *dy, TG_MEM const float *x,
+                                        TG_MEM const float *mean, TG_MEM const float *spread,
+                                        TG_MEM float *dscale, TG_MEM float *dbias,
                                         TG_ARG const tg_layer_norm_parameters_args *p, int core_id, int core_count)
 {
     int start, stop;

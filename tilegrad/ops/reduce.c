@@ -61,91 +61,91 @@ typedef struct {
 #define TG_LARGER_INTEGER(acc, v) ((v) > (acc) ? (v) : (acc))
 #define TG_SMALLER_INTEGER(acc, v) ((v) < (acc) ? (v) : (acc))
 
-TG_KERNEL void tg_reduce_sum(TG_MEM const float *restrict x, TG_MEM float *restrict y, TG_ARG const tg_reduce_args *p,
+TG_KERNEL void tg_reduce_sum(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p,
                              int core_id, int core_count)
 {
     TG_REDUCE(float, 0.0f, TG_ADD, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_mean(TG_MEM const float *restrict x, TG_MEM float *restrict y, TG_ARG const tg_reduce_args *p,
+TG_KERNEL void tg_reduce_mean(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p,
                               int core_id, int core_count)
 {
     TG_REDUCE(float, 0.0f, TG_ADD, TG_OVER_COUNT)
 }
 
-TG_KERNEL void tg_reduce_root(TG_MEM const float *restrict x, TG_MEM float *restrict y, TG_ARG const tg_reduce_args *p,
+TG_KERNEL void tg_reduce_root(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p,
                               int core_id, int core_count)
 {
     TG_REDUCE(float, 0.0f, TG_ADD, TG_ROOT)
 }
 
-TG_KERNEL void tg_reduce_l1(TG_MEM const float *restrict x, TG_MEM float *restrict y, TG_ARG const tg_reduce_args *p,
+TG_KERNEL void tg_reduce_l1(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p,
                             int core_id, int core_count)
 {
     TG_REDUCE(float, 0.0f, TG_ADD_ABS, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_l2(TG_MEM const float *restrict x, TG_MEM float *restrict y, TG_ARG const tg_reduce_args *p,
+TG_KERNEL void tg_reduce_l2(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p,
                             int core_id, int core_count)
 {
     TG_REDUCE(float, 0.0f, TG_ADD_SQUARE, TG_ROOT)
 }
 
-TG_KERNEL void tg_reduce_sum_square(TG_MEM const float *restrict x, TG_MEM float *restrict y,
+TG_KERNEL void tg_reduce_sum_square(TG_MEM const float *x, TG_MEM float *y,
                                     TG_ARG const tg_reduce_args *p, int core_id, int core_count)
 {
     TG_REDUCE(float, 0.0f, TG_ADD_SQUARE, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_prod(TG_MEM const float *restrict x, TG_MEM float *restrict y, TG_ARG const tg_reduce_args *p,
+TG_KERNEL void tg_reduce_prod(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p,
                               int core_id, int core_count)
 {
     TG_REDUCE(float, 1.0f, TG_TIMES, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_max(TG_MEM const float *restrict x, TG_MEM float *restrict y, TG_ARG const tg_reduce_args *p,
+TG_KERNEL void tg_reduce_max(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p,
                              int core_id, int core_count)
 {
     TG_REDUCE(float, -TG_INFINITY, TG_LARGER, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_min(TG_MEM const float *restrict x, TG_MEM float *restrict y, TG_ARG const tg_reduce_args *p,
+TG_KERNEL void tg_reduce_min(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p,
                              int core_id, int core_count)
 {
     TG_REDUCE(float, TG_INFINITY, TG_SMALLER, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_sum_i32(TG_MEM const int32_t *restrict x, TG_MEM int32_t *restrict y,
+TG_KERNEL void tg_reduce_sum_i32(TG_MEM const int32_t *x, TG_MEM int32_t *y,
                                  TG_ARG const tg_reduce_args *p, int core_id, int core_count)
 {
     TG_REDUCE(int32_t, 0, TG_ADD_I32, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_sum_i64(TG_MEM const int64_t *restrict x, TG_MEM int64_t *restrict y,
+TG_KERNEL void tg_reduce_sum_i64(TG_MEM const int64_t *x, TG_MEM int64_t *y,
                                  TG_ARG const tg_reduce_args *p, int core_id, int core_count)
 {
     TG_REDUCE(int64_t, 0, TG_ADD_I64, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_max_i32(TG_MEM const int32_t *restrict x, TG_MEM int32_t *restrict y,
+TG_KERNEL void tg_reduce_max_i32(TG_MEM const int32_t *x, TG_MEM int32_t *y,
                                  TG_ARG const tg_reduce_args *p, int core_id, int core_count)
 {
     TG_REDUCE(int32_t, -2147483647 - 1, TG_LARGER_INTEGER, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_min_i32(TG_MEM const int32_t *restrict x, TG_MEM int32_t *restrict y,
+TG_KERNEL void tg_reduce_min_i32(TG_MEM const int32_t *x, TG_MEM int32_t *y,
                                  TG_ARG const tg_reduce_args *p, int core_id, int core_count)
 {
     TG_REDUCE(int32_t, 2147483647, TG_SMALLER_INTEGER, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_max_bool(TG_MEM const uint8_t *restrict x, TG_MEM uint8_t *restrict y,
+TG_KERNEL void tg_reduce_max_bool(TG_MEM const uint8_t *x, TG_MEM uint8_t *y,
                                   TG_ARG const tg_reduce_args *p, int core_id, int core_count)
 {
     TG_REDUCE(uint8_t, 0, TG_LARGER_INTEGER, TG_SAME)
 }
 
-TG_KERNEL void tg_reduce_min_bool(TG_MEM const uint8_t *restrict x, TG_MEM uint8_t *restrict y,
+TG_KERNEL void tg_reduce_min_bool(TG_MEM const uint8_t *x, TG_MEM uint8_t *y,
                                   TG_ARG const tg_reduce_args *p, int core_id, int core_count)
 {
     TG_REDUCE(uint8_t, 1, TG_SMALLER_INTEGER, TG_SAME)
