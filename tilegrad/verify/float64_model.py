@@ -272,6 +272,36 @@ def _widen_tensor(proto: TensorProto) -> None:
         proto.CopyFrom(numpy_helper.from_array(_widened(numpy_helper.to_array(proto)), proto.name))
 
 
+def with_unit_variance(model: onnx.ModelProto, x: Array) -> onnx.ModelProto:
+    """A copy whose running variances are scaled so that every BatchNormalization puts out a variance of 1 for `x`.
+
+    Running statistics that were never fitted let gradients vanish with depth, and differences of a float64 loss resolve
+    no gradient 1e-12 times the largest. What generated code computes can as well be checked at these constants.
+    """
+    initializers = {proto.name: proto for proto in model.graph.initializer}
+    graph, _ = _backend(model, _Options(False, None, 0), "auto")
+    values = {name: graph.enter(_widened(numpy_helper.to_array(proto))) for name, proto in initializers.items()}
+    fed = next(value.name for value in model.graph.input if value.name not in initializers)
+    values[fed] = graph.enter(np.asarray(x, dtype=np.float64) if np.asarray(x).dtype.kind == "f" else np.asarray(x))
+    fitted: dict[str, Array] = {}
+    normalisations = {tuple(node.output): node for node in model.graph.node if node.op_type == "BatchNormalization"}
+    for index, (_, outputs) in enumerate(graph.edges):
+        if outputs in normalisations:
+            variance = normalisations[outputs].input[4]
+            graph.run(index, values)
+            spread = float(graph.leave(values[outputs[0]]).var())
+            if variance in initializers and spread > 0.0:
+                fitted[variance] = (graph.leave(values[variance]) * spread).astype(np.float32)
+                values[variance] = graph.enter(_widened(fitted[variance]))
+        graph.run(index, values)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for proto in copy.graph.initializer:
+        if proto.name in fitted:
+            proto.CopyFrom(numpy_helper.from_array(fitted[proto.name], proto.name))
+    return copy
+
+
 def _cross_entropy(logits: Array, y: Array) -> float:
     labels = np.asarray(y).astype(np.int64).reshape(logits.shape[0], *logits.shape[2:])
     if ((labels < 0) | (labels >= logits.shape[1])).any():
