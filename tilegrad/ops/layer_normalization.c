@@ -116,9 +116,9 @@ TG_KERNEL void tg_layer_norm_grad(TG_MEM const float *dy, TG_MEM const float *x,
             TG_MEM float *out = dx + row * p->dx_by_r;
             float inverse = spread[row], center = mean[row];
             float shift = (row == r ? sum0 : sum1) / p->count, tilt = (row == r ? dot0 : dot1) * inverse / p->count;
-            float constant = inverse * shift, slope = (inverse * inverse) * tilt;
+            float level = inverse * shift, slope = (inverse * inverse) * tilt;
             for (int k = 0; k < p->n_k; k++)
-                out[k] = TG_FMA(scale[k] * inverse, in[k], -TG_FMA(from[k] - center, slope, constant));
+                out[k] = TG_FMA(scale[k] * inverse, in[k], -TG_FMA(from[k] - center, slope, level));
         }
     }
 }

@@ -66,8 +66,8 @@ TG_INLINE float tg_exp_sum(float x, float low)
     x = x > 89.0f ? 89.0f : x;
     uint32_t k;
     float y = 1.0f + tg_exp_reduced(x, low, &k);
-    uint32_t half = ((k + 512u) >> 1) - 256u;
-    return y * tg_float((half + 127u) << 23) * tg_float((k - half + 127u) << 23);
+    uint32_t part = ((k + 512u) >> 1) - 256u;
+    return y * tg_float((part + 127u) << 23) * tg_float((k - part + 127u) << 23);
 }
 
 TG_INLINE float tg_exp(float x) { return tg_exp_sum(x, 0.0f); }

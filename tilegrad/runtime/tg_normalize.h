@@ -298,10 +298,10 @@ TG_INLINE void tg_normalize_grad(TG_MEM const float *dy, TG_MEM const float *x, 
             } else {
                 TG_MEM const float *from = x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d;
                 float center = mean[o * p->mean_by_o + g * p->mean_by_g];
-                float constant = inverse * shift[o * p->shift_by_o + g * p->shift_by_g];
+                float level = inverse * shift[o * p->shift_by_o + g * p->shift_by_g];
                 float slope = (inverse * inverse) * tilt[o * p->tilt_by_o + g * p->tilt_by_g];
                 for (int i = 0; i < p->n_s; i++)
-                    out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, constant));
+                    out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, level));
             }
         }
         at += rows;
