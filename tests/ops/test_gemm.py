@@ -70,7 +70,7 @@ def test_refusals() -> None:
     )
     with pytest.raises(UserError, match="Gemm takes two matrices"):
         one_node_graph("Gemm", [a, np.zeros(3, np.float32)])
-    with pytest.raises(UserError, match="shapes do not broadcast|does not broadcast"):
+    with pytest.raises(UserError, match="shapes do not broadcast"):
         one_node_graph("Gemm", [a, np.zeros((3, 5), np.float32), np.zeros(4, np.float32)])
     with pytest.raises(UserError, match="does not broadcast to the result"):
         one_node_graph("Gemm", [a[:1], np.zeros((3, 5), np.float32), np.zeros((2, 5), np.float32)])

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
-from tilegrad.build.toolchain import build, host_toolchain
+from tilegrad.build.toolchain import Toolchain, build, host_toolchain
 from tilegrad.devices.base import Device, Session
 from tilegrad.devices.process import ProcessSession
 from tilegrad.errors import DeviceError
@@ -17,12 +17,14 @@ from tilegrad.pipeline import Compiled
 class _HostSession(ProcessSession):
     """Also owns the temporary folder it was built in."""
 
-    def __init__(self, compiled: Compiled, folder: tempfile.TemporaryDirectory[str], use_cache: bool) -> None:
+    def __init__(
+        self, compiled: Compiled, folder: tempfile.TemporaryDirectory[str], use_cache: bool, toolchain: Toolchain
+    ) -> None:
         self._temporary = folder
         root = Path(folder.name)
         start = time.perf_counter()
         write_files(root, compiled.project.files)
-        program = build(host_toolchain(), root, compiled.project.files, "harness", use_cache=use_cache)
+        program = build(toolchain, root, compiled.project.files, "harness", use_cache=use_cache)
         self.build_seconds = time.perf_counter() - start
         super().__init__(compiled, [str(program), "weights.bin"], root)
 
@@ -35,8 +37,16 @@ class HostDevice(Device):
     kind = "host"
     target_name = "host"
 
-    def __init__(self, name: str = "host", *, use_cache: bool = True, keep_folder: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "host",
+        *,
+        use_cache: bool = True,
+        keep_folder: str | None = None,
+        toolchain: Toolchain | None = None,
+    ) -> None:
         super().__init__(name)
+        self.toolchain = toolchain
         self.use_cache = use_cache
         self.keep_folder = keep_folder
 
@@ -55,7 +65,7 @@ class HostDevice(Device):
     def _load(self, compiled: Compiled) -> Session:
         folder = tempfile.TemporaryDirectory(prefix="tilegrad-")
         try:
-            return _HostSession(compiled, folder, self.use_cache)
+            return _HostSession(compiled, folder, self.use_cache, self.toolchain or host_toolchain())
         except BaseException:
             folder.cleanup()
             raise

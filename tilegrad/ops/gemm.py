@@ -58,7 +58,7 @@ class Gemm(Operator):
         k = node.input(0).shape[0 if trans_a else 1]
         bias = Operand("c", None, Access.READ)
         if node.has_input(2):
-            shape = ((1, 1) + node.input(2).shape)[-2:]
+            shape = (1, 1, *node.input(2).shape)[-2:]
             index: tuple[Index, ...] = tuple(
                 along(axis) if extent != 1 else FIXED for axis, extent in zip("mn", shape, strict=True)
             )
