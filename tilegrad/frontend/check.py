@@ -56,13 +56,32 @@ def check_model(model: onnx.ModelProto) -> None:
     if not model.graph.output:
         raise UserError("the model has no outputs", stage="import")
     try:
-        checker.check_model(model)
+        checker.check_model(_with_shapes(model))
     except (checker.ValidationError, ValueError, RuntimeError, UnicodeDecodeError) as error:
         if "No Op registered" in str(error) and (found := unsupported_nodes(model)):
             raise unsupported_error(found, {}) from error
         raise UserError(
             "the model is not valid ONNX", stage="import", got=_first_lines(str(error)), hint="onnx.checker says so"
         ) from error
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The checker wants a shape for every input and output; we infer those that a model leaves out."""
+    incomplete = [value for value in (*model.graph.input, *model.graph.output) if _has_no_shape(value)]
+    if not incomplete:
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in (*copy.graph.input, *copy.graph.output):
+        if _has_no_shape(value):
+            value.type.tensor_type.shape.SetInParent()
+            value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
+    return copy
+
+
+def _has_no_shape(value: onnx.ValueInfoProto) -> bool:
+    kind = value.type.WhichOneof("value")
+    return kind is None or (kind == "tensor_type" and not value.type.tensor_type.HasField("shape"))
 
 
 def _first_lines(text: str) -> str:
