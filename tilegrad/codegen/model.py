@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilegrad.codegen.c import (
@@ -21,21 +20,16 @@ from tilegrad.codegen.c import (
     Statement,
     Struct,
     comment_text,
-    float_literal,
     identifier,
     keyword_list,
     print_file,
 )
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.errors import InternalError
-from tilegrad.ir.graph import Graph
-from tilegrad.ir.nest import kernel_argument, operand_box, row_major_strides, whole
+from tilegrad.codegen.lowering import FlatLowering, Lowering, place, shape_text
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
-from tilegrad.memory.lifetimes import temporaries
-from tilegrad.ops.kernels import KernelSignature
 
 _ENTRY_COMMENTS = {
     "infer": "Forward pass on the current parameters.",
@@ -89,10 +83,6 @@ def _ports(plan: Plan, entry: str, values: tuple[str, ...]) -> tuple[Port, ...]:
     return tuple(ports)
 
 
-def _shape(tensor_type: TensorType) -> str:
-    return f"[{','.join(map(str, tensor_type.shape))}]"
-
-
 def _parameters(plan: Plan, entry: str) -> tuple[str, ...]:
     inputs = [f"const {port.type.dtype.c_name} *{port.c_name}" for port in entry_inputs(plan, entry)]
     outputs = [f"{port.type.dtype.c_name} *{port.c_name}" for port in entry_outputs(plan, entry)]
@@ -103,7 +93,7 @@ def _entry_comment(plan: Plan, entry: str) -> str:
     lines = [_ENTRY_COMMENTS[entry]]
     for word, ports in (("in ", entry_inputs(plan, entry)), ("out", entry_outputs(plan, entry))):
         lines += [
-            f"  {word} {port.c_name}: {port.type.dtype.c_name}{_shape(port.type)} ('{comment_text(port.value)}')"
+            f"  {word} {port.c_name}: {port.type.dtype.c_name}{shape_text(port.type)} ('{comment_text(port.value)}')"
             for port in ports
         ]
     return "\n".join(lines)
@@ -151,96 +141,21 @@ def header(plan: Plan) -> str:
     return print_file(SourceFile(tuple(items), guard="TG_MODEL_H"))
 
 
-def _place(plan: Plan, entry: str, value: str, c_type: str) -> str:
-    """An operand's address as C: `ARENA(float, 512)`."""
-    address = plan.address(entry, value)
-    return f"{address.region.upper()}({c_type.replace('const ', '').replace(' *', '')}, {address.offset})"
-
-
-class _ArgumentTables:
-    """Argument structs as constants; equal ones are emitted once, in the order of first use."""
-
-    def __init__(self) -> None:
-        self.names: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
-
-    def name(self, signature: KernelSignature, fields: tuple[tuple[str, str], ...]) -> str:
-        key = (signature.arguments.name, fields)
-        if key not in self.names:
-            stem = signature.arguments.name.removeprefix("tg_")
-            self.names[key] = f"{stem}_{sum(struct == key[0] for struct, _ in self.names)}"
-        return self.names[key]
-
-    def items(self) -> list[Item]:
-        return [Declare(f"static const {struct}", name, fields=fields) for (struct, fields), name in self.names.items()]
-
-
-def _all_types(graph: Graph) -> dict[str, TensorType]:
-    """Of values and of operators' scratch tensors."""
-    return {**{name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}, **graph.types}
-
-
-def _nest_statements(
-    plan: Plan,
-    kernels: KernelSet,
-    tables: _ArgumentTables,
-    types: Mapping[str, TensorType],
-    entry: str,
-    launch: Launch,
-    k: int,
-) -> tuple[Statement, ...]:
-    """The call of the `k`th nest of a launch on whole operands, and the comment that explains it."""
-    node, nest = launch.node, launch.nests[k]
-    signature = kernels.signatures.get(nest.kernel)
-    if signature is None:
-        raise InternalError(f"no kernel tg_{nest.kernel} for node '{node.name}' ({node.op})")
-    if [operand.name for operand in nest.operands] != [pointer for _, pointer in signature.pointers]:
-        raise InternalError(f"the nest of node '{node.name}' does not match the pointers of tg_{nest.kernel}")
-    strides = {o.name: row_major_strides(o.shape) for o in nest.operands if o.value is not None}
-    fields = []
-    for c_type, field_name in signature.arguments.fields:
-        value = kernel_argument(field_name, nest, whole(nest), strides)
-        if value is None:
-            raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
-        fields.append((field_name, float_literal(float(value)) if c_type == "float" else str(int(value))))
-    arguments = []
-    for operand, (c_type, _) in zip(nest.operands, signature.pointers, strict=True):
-        if operand.value is None:
-            arguments.append("TG_NULL")
-            continue
-        # A kernel's pointer is where its box starts, which lies inside the tensor for a part of it (Concat, Slice).
-        box = operand_box(operand, whole(nest))
-        skipped = sum(r.start * stride for r, stride in zip(box, strides[operand.name], strict=True))
-        place = _place(plan, entry, operand.value, c_type)
-        arguments.append(f"{place} + {skipped}" if skipped and all(r.size for r in box) else place)
-    operands = [
-        f"{operand.name} {comment_text(operand.value)}{_shape(types[operand.value])}"
-        for operand in nest.operands
-        if operand.value is not None
-    ]
-    part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
-    work = f", {nest.macs} MACs" if nest.macs else ""
-    comment = _filled([f"{node.op}{part}{work}: {operands[0]}", *operands[1:]])
-    return (
-        Comment(comment),
-        Call("TG_RUN", (f"tg_{nest.kernel}", f"&{tables.name(signature, tuple(fields))}", *arguments)),
-    )
-
-
 @dataclass(frozen=True)
 class _Group:
     """Launches that belong together in one function: a model's node, its gradient, or a part of the update."""
 
     name: str
     title: str
-    launches: tuple[Launch, ...]
+    launches: tuple[tuple[int, Launch], ...]
 
 
 UPDATES_PER_FUNCTION = 16
 
 
 def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
-    runs: list[tuple[str, list[Launch]]] = []
-    for launch in launches:
+    runs: list[tuple[str, list[tuple[int, Launch]]]] = []
+    for number, launch in enumerate(launches):
         if not launch.nests:
             continue
         origin = launch.node.name.split("_Grad/")[0] + ("_Grad" if "_Grad/" in launch.node.name else "")
@@ -248,9 +163,9 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
             origin = "update"
         full = runs and entry == "update" and len(runs[-1][1]) == UPDATES_PER_FUNCTION
         if runs and runs[-1][0] == origin and not full:
-            runs[-1][1].append(launch)
+            runs[-1][1].append((number, launch))
         else:
-            runs.append((origin, [launch]))
+            runs.append((origin, [(number, launch)]))
     groups = []
     for position, (origin, members) in enumerate(runs):
         base = origin.removesuffix("_Grad")
@@ -266,17 +181,7 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
-def _filled(pieces: Sequence[str], width: int = 100) -> str:
-    """Comma-separated pieces as lines of about `width`."""
-    lines = [""]
-    for piece in pieces:
-        if lines[-1] and len(lines[-1]) + len(piece) > width:
-            lines.append("")
-        lines[-1] += piece + ", "
-    return "\n".join(line.rstrip() for line in lines).removesuffix(",")
-
-
-def _entry_function(plan: Plan, entry: str, calls: list[str]) -> Function:
+def _entry_function(plan: Plan, entry: str, calls: list[str], ending: tuple[Statement, ...]) -> Function:
     program = plan.schedule.program
     body: list[Statement] = []
     for port in entry_inputs(plan, entry):
@@ -284,13 +189,14 @@ def _entry_function(plan: Plan, entry: str, calls: list[str]) -> Function:
             body += _label_check(port, program.label_classes)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
-            place = _place(plan, entry, port.value, "void")
-            body.append(Call("memcpy", (place, port.c_name, str(port.type.size_bytes))))
+            where = place(plan, entry, port.value, "void")
+            body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
     body += [Call(call, ("m",)) for call in calls]
+    body += ending
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
-            place = _place(plan, entry, port.value, "void")
-            body.append(Call("memcpy", (port.c_name, place, str(port.type.size_bytes))))
+            where = place(plan, entry, port.value, "void")
+            body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
     for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)):
         if not port.type.size_bytes:
             body.append(Line(f"    (void){port.c_name};"))
@@ -380,18 +286,18 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         Line(),
         _tensor_table(plan),
     ]
-    tables = _ArgumentTables()
+    lowering: Lowering = FlatLowering(plan, kernels)
     functions: list[Item] = []
     names: dict[tuple[Statement, ...], str] = {}
     for entry in ENTRIES:
         calls = []
-        types = _all_types(plan.schedule.entries[entry].graph)
         functions += [Line(), Comment(f"---- {entry}: {_ENTRY_COMMENTS[entry]}")]
         for group in _groups(entry, plan.schedule.entries[entry].launches):
             body: list[Statement] = []
-            for launch in group.launches:
+            for number, launch in group.launches:
+                body += lowering.before(entry, number)
                 for k, nest in enumerate(launch.nests):
-                    body += _nest_statements(plan, kernels, tables, types, entry, launch, k)
+                    body += lowering.nest(entry, number, k)
                     used.add(nest.kernel)
             # The forward pass of infer and step is the same code at the same addresses: emitted once.
             if tuple(body) not in names:
@@ -399,8 +305,8 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
                 made = Function("static void", group.name, ("const tg_model *m",), tuple(body), group.title)
                 functions += [Line(), made]
             calls.append(names[tuple(body)])
-        functions += [Line(), _entry_function(plan, entry, calls)]
-    items += [Line(), *tables.items(), *functions]
+        functions += [Line(), _entry_function(plan, entry, calls, lowering.at_end(entry))]
+    items += [Line(), *lowering.items(), *functions]
     items += [
         Line(),
         _init_function(plan),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilegrad.ir.schedule import Schedule
 
@@ -17,7 +17,7 @@ class Address:
     """
 
     memory: str
-    region: str  # "state" outlives calls, "arena" does not
+    region: str  # "state" outlives calls, "arena" does not; a home in L3 is in region "l3"
     offset: int
     instance: int = 0
     slice_stride: int = 0
@@ -38,13 +38,42 @@ class Buffer:
     members: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A whole tensor on its way between L3 and L2: started before launch `start`, waited for before launch `wait`.
+
+    The number of launches stands for the end of the entry.
+    """
+
+    tensor: str
+    l2_offset: int
+    l3_offset: int
+    size_bytes: int
+    start: int
+    wait: int
+    inward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Launches `first` to `last` during which a tensor of L3 is at this address of L2."""
+
+    first: int
+    last: int
+    address: Address
+
+
 @dataclass(frozen=True)
 class EntryPlan:
+    """`addresses` are of values that stay put; `stays`, by value, are of those that come and go."""
+
     addresses: Mapping[str, Address]
     buffers: tuple[Buffer, ...]
     offsets: Mapping[str, int]
     arena_bytes: int
     lower_bound_bytes: int
+    stays: Mapping[str, tuple[Stay, ...]] = field(default_factory=dict)
+    staging: tuple[Staging, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +98,10 @@ class Plan:
     entries: Mapping[str, EntryPlan]
     memory: Mapping[str, MemoryUse]
 
-    def address(self, entry: str, value: str) -> Address:
-        found = self.entries[entry].addresses.get(value)
+    def address(self, entry: str, value: str, launch: int = 0) -> Address:
+        """Where a value is when a launch of an entry runs."""
+        plan = self.entries[entry]
+        if value in plan.stays:
+            return next(stay.address for stay in plan.stays[value] if stay.first <= launch <= stay.last)
+        found = plan.addresses.get(value)
         return self.state_addresses[value] if found is None else found

@@ -1,4 +1,4 @@
-"""A schedule: a program's operators as launches of nests on a target.
+"""A schedule: a program's operators as launches of nests on a target, whole or in tiles.
 
 A launch is (blocks, engine, nests): today one block and the cores; several blocks and other engines fit the type.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest
@@ -14,12 +15,64 @@ from tilegrad.ir.program import Program
 from tilegrad.targets.base import Target
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """An axis cut into tiles; the last one may be smaller."""
+
+    axis: str
+    extent: int
+    tile: int
+
+    @property
+    def count(self) -> int:
+        return -(-self.extent // self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where an operand's boxes lie in scratchpad: one slot, or two that take turns."""
+
+    offset_bytes: int
+    slot_bytes: int
+    count: int
+
+
+@dataclass(frozen=True)
+class TileEstimate:
+    """What a tiling is expected to cost, in cycles; `reason` says why it was chosen."""
+
+    cycles: float
+    compute_cycles: float
+    dma_cycles: float
+    dma_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """`loops` outermost first; reduction loops are innermost, in the nest's order. `slots` by operand name."""
+
+    loops: tuple[Loop, ...]
+    slots: Mapping[str, Slot]
+    is_double: bool
+    scratch_bytes: int
+    estimate: TileEstimate
+
+    @property
+    def tile_count(self) -> int:
+        return prod(loop.count for loop in self.loops)
+
+
 @dataclass(frozen=True)
 class Launch:
-    """One operator. Its nests run in order with a barrier after each; each nest is one call on whole operands."""
+    """One operator. Its nests run in order with a barrier after each.
+
+    `tilings` has one entry per nest, None for a nest that is one call on whole operands where they live.
+    """
 
     node: Node
     nests: tuple[Nest, ...]
+    tilings: tuple[Tiling | None, ...] = ()
     blocks: int = 1
     engine: str = "cores"
 
@@ -38,3 +91,12 @@ class Schedule:
 
     def macs(self, entry: str) -> int:
         return sum(nest.macs for launch in self.entries[entry].launches for nest in launch.nests)
+
+    @property
+    def is_tiled(self) -> bool:
+        return any(
+            tiling is not None
+            for entry in self.entries.values()
+            for launch in entry.launches
+            for tiling in launch.tilings
+        )

@@ -64,7 +64,7 @@ static void find_box(const tg_operand *operand, const tile_t *tile, box_t *box)
     box->bytes = operand->element_bytes;
     for (int d = 0; d < operand->rank; d++) {
         const tg_dim *dim = &operand->dims[d];
-        int32_t start = 0, stop = dim->extent;
+        int32_t start = dim->low, stop = dim->high;
         if (dim->loop != NONE) {
             int32_t low = dim->coefficient * tile->start[dim->loop] + dim->low;
             int32_t high = dim->coefficient * (tile->start[dim->loop] + tile->size[dim->loop] - 1) + dim->high;
@@ -77,6 +77,11 @@ static void find_box(const tg_operand *operand, const tile_t *tile, box_t *box)
     }
 }
 
+static unsigned char *home_of(const tg_model *m, const tg_operand *operand)
+{
+    return (operand->region == TG_STATE ? m->state : m->arena) + operand->home;
+}
+
 static unsigned char *scratch_slot(const tg_model *m, const tg_operand *operand, int slot)
 {
     return m->scratch + operand->scratch + (uint32_t)slot * operand->slot_bytes;
@@ -87,7 +92,7 @@ static unsigned char *scratch_slot(const tg_model *m, const tg_operand *operand,
 static int start_transfer(const tg_model *m, const tg_operand *operand, const box_t *box, int slot, int inward)
 {
     unsigned char *scratch = scratch_slot(m, operand, slot);
-    unsigned char *far = (operand->region == TG_STATE ? m->state : m->arena) + operand->home;
+    unsigned char *far = home_of(m, operand);
     int32_t stride[TG_MAX_RANK + 1], index[TG_MAX_RANK] = {0};
     int rank = operand->rank, d;
     stride[rank] = operand->element_bytes;
@@ -121,7 +126,7 @@ static void load_tile(const tg_model *m, const tg_nest *nest, const tile_t *tile
     for (int i = 0; i < nest->operand_count; i++) {
         const tg_operand *operand = &nest->operands[i];
         box_t box;
-        if (operand->access != TG_READ || (tile->number > 0 && !(tile->moved & operand->loops)))
+        if (operand->access != TG_READ || operand->slots == 0 || (tile->number > 0 && !(tile->moved & operand->loops)))
             continue;
         find_box(operand, tile, &box);
         if (tile->number > 0 && operand->slots == 2)
@@ -220,15 +225,51 @@ static void store_tile(const tg_model *m, const tg_nest *nest, const tile_t *til
         find_box(operand, tile, &box);
         if (box.bytes)
             flight[i].storing[flight[i].slot] = start_transfer(m, operand, &box, flight[i].slot, 0);
-        if (!nest->overlap)
+        if (nest->mode != TG_DOUBLE)
             settle(&flight[i].storing[flight[i].slot]);
         if (operand->slots == 2)
             flight[i].slot ^= 1;
     }
 }
 
+/* Computes on the operands where they live. */
+static void run_whole(const tg_model *m, const tg_nest *nest)
+{
+    void *at[TG_MAX_OPERANDS];
+    uint32_t bytes[TG_MAX_OPERANDS];
+    uint8_t access[TG_MAX_OPERANDS];
+    tile_t tile;
+    memset(&tile, 0, sizeof tile);
+    for (int i = 0; i < nest->operand_count; i++) {
+        const tg_operand *operand = &nest->operands[i];
+        box_t box;
+        at[i] = 0;
+        bytes[i] = 0;
+        access[i] = operand->access;
+        if (operand->region == TG_ABSENT)
+            continue;
+        find_box(operand, &tile, &box);
+        unsigned char *start = home_of(m, operand);
+        int32_t stride = operand->element_bytes;
+        uint32_t span = box.bytes ? operand->element_bytes : 0;
+        for (int d = operand->rank - 1; d >= 0; d--) {
+            start += box.start[d] * stride;
+            span += box.bytes ? (uint32_t)(stride * (box.size[d] - 1)) : 0;
+            stride *= operand->dims[d].extent;
+        }
+        at[i] = start;
+        bytes[i] = span;
+    }
+    tg_job job = {nest->name, 0, nest->operand_count, at, bytes, access, nest->args};
+    tg_run_on_cores(nest->call, &job);
+}
+
 void tg_run_nest(const tg_model *m, const tg_nest *nest)
 {
+    if (nest->mode == TG_WHOLE) {
+        run_whole(m, nest);
+        return;
+    }
     flight_t flight[TG_MAX_OPERANDS];
     tile_t tile, next;
     for (int i = 0; i < nest->operand_count; i++)
@@ -245,11 +286,11 @@ void tg_run_nest(const tg_model *m, const tg_nest *nest)
         }
         next = tile;
         more = next_tile(nest, &next);
-        if (more && nest->overlap)
+        if (more && nest->mode == TG_DOUBLE)
             load_tile(m, nest, &next, flight);
         compute_tile(m, nest, &tile, flight, slots);
         store_tile(m, nest, &tile, flight, more ? next.moved : ~0u);
-        if (more && !nest->overlap)
+        if (more && nest->mode != TG_DOUBLE)
             load_tile(m, nest, &next, flight);
         tile = next;
     }

@@ -15,7 +15,8 @@ typedef struct {
 } tg_loop;
 
 /* One dimension of an operand. Its positions are (coefficient * axis + inner part + offset) / divisor, clipped to the
- * extent; the inner part, of axes that are not tiled, adds between `low` and `high`. No loop: the whole extent. */
+ * extent; with the inner part, of axes that are not tiled, the offset is between `low` and `high`. Without a loop (-1)
+ * the positions are `low` up to but not including `high`, whatever the tile. */
 typedef struct {
     int32_t loop, coefficient, low, high, offset, divisor, extent;
 } tg_dim;
@@ -24,7 +25,8 @@ typedef struct {
     uint32_t home;       /* byte offset in its region of L2 */
     uint32_t scratch;    /* byte offset of its first slot in scratchpad */
     uint32_t slot_bytes; /* distance to the second slot, if it has one */
-    uint8_t region, access, element_bytes, rank, slots;
+    uint8_t region, access, element_bytes, rank;
+    uint8_t slots; /* 0: an absent optional, or an operand of a nest that computes where its operands live */
     uint8_t loops; /* bit i: loop i moves this operand */
     const tg_dim *dims;
 } tg_operand;
@@ -44,8 +46,11 @@ typedef struct {
     const tg_operand *operands;
     const tg_field *fields;
     uint8_t words, loop_count, operand_count, field_count;
-    uint8_t overlap; /* double buffered */
+    uint8_t mode;
 } tg_nest;
+
+enum { TG_WHOLE, TG_SINGLE, TG_DOUBLE }; /* computed in L2 as a whole; in tiles; in tiles with overlapping transfers */
+enum { TG_ABSENT = 255 };                /* region of an absent optional operand */
 
 void tg_run_nest(const tg_model *m, const tg_nest *nest);
 

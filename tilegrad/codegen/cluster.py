@@ -1,0 +1,236 @@
+"""Nests for a cluster as constant tables (see runtime/cluster/tg_tile.h); equal tables are emitted once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilegrad.codegen.c import Comment, Declare, Function, Item, Line, float_literal
+from tilegrad.errors import InternalError
+from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, kernel_argument, operand_box, row_major_strides, whole
+from tilegrad.ir.plan import Address
+from tilegrad.ir.schedule import Loop, Tiling
+from tilegrad.ir.types import TensorType
+from tilegrad.ops.kernels import KernelSignature
+
+_REGIONS = {"state": "TG_STATE", "arena": "TG_ARENA"}
+MAX_LOOPS, MAX_RANK, MAX_OPERANDS, MAX_WORDS = 6, 7, 10, 64
+
+
+@dataclass
+class ClusterTables:
+    """Collects the tables of a program in the order of first use."""
+
+    items: list[Item] = field(default_factory=list)
+    names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+    calls: dict[str, Item] = field(default_factory=dict)
+
+    def table(self, c_type: str, stem: str, rows: Sequence[str], *, is_array: bool = True) -> str:
+        """The name of a constant table with these rows."""
+        key = (c_type, tuple(rows))
+        if key not in self.names:
+            number = sum(kind == c_type for kind, _ in self.names)
+            self.names[key] = f"{stem}_{number}"
+            suffix = "[]" if is_array else ""
+            self.items.append(Declare(f"static const {c_type}", f"{self.names[key]}{suffix}", items=tuple(rows)))
+        return self.names[key]
+
+    def call(self, signature: KernelSignature) -> str:
+        """The function that calls a kernel from an array of addresses."""
+        name = f"call_{signature.name}"
+        if name not in self.calls:
+            pointers = ", ".join(f"at[{i}]" for i in range(len(signature.pointers)))
+            parameters = ("void *const *at", "const void *args", "int core_id", "int core_count")
+            call = f"    tg_{signature.name}({pointers}, args, core_id, core_count);"
+            self.calls[name] = Function("static void", name, parameters, (Line(call),))
+        return name
+
+
+def _dim_row(operand: Operand, d: int, nest: Nest, loops: Sequence[Loop]) -> str:
+    box = operand_box(operand, whole(nest))[d]
+    if operand.index is None:
+        return f"{{-1, 0, {box.start}, {box.stop}, 0, 1, {operand.shape[d]}}}"
+    index = operand.index[d]
+    moving = [i for i, loop in enumerate(loops) if index.coefficient(loop.axis)]
+    if not moving:
+        return f"{{-1, 0, {box.start}, {box.stop}, {index.offset}, 1, {operand.shape[d]}}}"
+    if len(moving) > 1:
+        raise InternalError(f"two loops move one dimension of operand '{operand.name}' of tg_{nest.kernel}")
+    low = high = index.offset
+    for axis, coefficient in index.terms:
+        if axis != loops[moving[0]].axis:
+            reach = coefficient * (nest.axis(axis).extent - 1)
+            low, high = low + min(0, reach), high + max(0, reach)
+    coefficient = index.coefficient(loops[moving[0]].axis)
+    numbers = (moving[0], coefficient, low, high, index.offset, index.divisor, operand.shape[d])
+    return f"{{{', '.join(map(str, numbers))}}}"
+
+
+def _loops_of(operand: Operand, loops: Sequence[Loop]) -> int:
+    return sum(
+        1 << i for i, loop in enumerate(loops) if any(index.coefficient(loop.axis) for index in operand.index or ())
+    )
+
+
+def _has_loop(operand: Operand, d: int, loops: Sequence[Loop]) -> bool:
+    return operand.index is not None and any(operand.index[d].coefficient(loop.axis) for loop in loops)
+
+
+def _stride_fields(nest: Nest, field_name: str) -> list[tuple[int, int, int]]:
+    """(operand, dimension, coefficient) whose box strides add up to the field, or nothing."""
+    prefix, _, rest = field_name.partition("_")
+    for position, operand in enumerate(nest.operands):
+        if operand.name != prefix or operand.value is None:
+            continue
+        if rest.startswith("by_") and operand.index is not None:
+            axis = rest.removeprefix("by_")
+            return [
+                (position, d, index.coefficient(axis))
+                for d, index in enumerate(operand.index)
+                if index.coefficient(axis)
+            ]
+        if rest[:1] == "s" and rest[1:].isdigit():
+            return [(position, int(rest[1:]), 1)]
+    return []
+
+
+def _box_field(nest: Nest, field_name: str) -> tuple[str, int, int] | None:
+    prefix, _, rest = field_name.partition("_")
+    kinds = {"n": "TG_BOX_N", "o": "TG_BOX_O"}
+    for position, operand in enumerate(nest.operands):
+        if operand.name == prefix and operand.value is not None and rest[:1] in kinds and rest[1:].isdigit():
+            return kinds[rest[:1]], position, int(rest[1:])
+    return None
+
+
+def _dynamic_fields(nest: Nest, loops: Sequence[Loop], field_name: str) -> list[tuple[str, int, int, int]] | None:
+    """How a field's value comes from the tile: (kind, index, dimension, coefficient); None where it is constant."""
+    if field_name in nest.constants:
+        return None
+    axes = [loop.axis for loop in loops]
+    prefix, _, rest = field_name.partition("_")
+    if field_name in ("first", "last"):
+        reduces = any(nest.axis(axis).kind is AxisKind.REDUCTION for axis in axes)
+        return [(f"TG_{field_name.upper()}", 0, 0, 0)] if reduces else None
+    if prefix in ("n", "at") and rest in axes:
+        return [(f"TG_{prefix.upper()}", axes.index(rest), 0, 0)]
+    strides = _stride_fields(nest, field_name)
+    if any(
+        _has_loop(nest.operands[position], inner, loops)
+        for position, d, _ in strides
+        for inner in range(d + 1, len(nest.operands[position].shape))
+    ):
+        return [("TG_STRIDE", position, d, coefficient) for position, d, coefficient in strides]
+    box = _box_field(nest, field_name)
+    if box is not None and _has_loop(nest.operands[box[1]], box[2], loops):
+        return [(*box, 0)]
+    return None
+
+
+def nest_table(
+    tables: ClusterTables,
+    signature: KernelSignature,
+    nest: Nest,
+    tiling: Tiling | None,
+    types: Mapping[str, TensorType],
+    address: Mapping[str, Address],
+    name: str,
+    title: str,
+) -> str:
+    """Emits the tables of one nest; returns the name of its `tg_nest`."""
+    if len(nest.operands) > MAX_OPERANDS or len(signature.arguments.fields) > MAX_WORDS:
+        raise InternalError(f"tg_{nest.kernel} has more operands or arguments than the runtime's tables hold")
+    loops = () if tiling is None else tiling.loops
+    args, fields = _arguments(tables, signature, nest, tiling, loops)
+    operands = _operand_rows(tables, nest, tiling, types, address, loops)
+    loop_rows = [
+        f"{{{loop.extent}, {loop.tile}, {int(nest.axis(loop.axis).kind is AxisKind.REDUCTION)}}}" for loop in loops
+    ]
+    mode = "TG_WHOLE" if tiling is None else "TG_DOUBLE" if tiling.is_double else "TG_SINGLE"
+    tables.items.append(Comment(title))
+    tables.items.append(
+        Declare("static const tg_operand", f"{name}_operands[]", items=tuple(operands))
+    )
+    row = (
+        f'"{name}"',
+        tables.call(signature),
+        f"&{args}",
+        tables.table("tg_loop", "loops", loop_rows) if loop_rows else "0",
+        f"{name}_operands",
+        tables.table("tg_field", "fields", fields) if fields else "0",
+        str(len(signature.arguments.fields)),
+        str(len(loops)),
+        str(len(nest.operands)),
+        str(len(fields)),
+        mode,
+    )
+    tables.items.append(Declare("static const tg_nest", name, items=row))
+    return name
+
+
+def _arguments(
+    tables: ClusterTables, signature: KernelSignature, nest: Nest, tiling: Tiling | None, loops: Sequence[Loop]
+) -> tuple[str, list[str]]:
+    boxes = {
+        operand.name: (
+            operand.shape if tiling is None else tuple(r.size for r in operand_box(operand, whole(nest)))
+        )
+        for operand in nest.operands
+        if operand.value is not None
+    }
+    strides = {name: row_major_strides(shape) for name, shape in boxes.items()}
+    constants, fields = [], []
+    for word, (c_type, field_name) in enumerate(signature.arguments.fields):
+        dynamic = _dynamic_fields(nest, loops, field_name)
+        if dynamic is not None:
+            constants.append("0")
+            fields += [
+                f"{{{word}, {kind}, {index}, {d}, {coefficient}}}" for kind, index, d, coefficient in dynamic
+            ]
+            continue
+        value = kernel_argument(field_name, nest, whole(nest), strides)
+        if value is None:
+            raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
+        constants.append(float_literal(float(value)) if c_type == "float" else str(int(value)))
+    rows = [f".{name} = {value}" for (_, name), value in zip(signature.arguments.fields, constants, strict=True)]
+    stem = signature.arguments.name.removeprefix("tg_")
+    return tables.table(signature.arguments.name, stem, rows, is_array=False), fields
+
+
+def _operand_rows(
+    tables: ClusterTables,
+    nest: Nest,
+    tiling: Tiling | None,
+    types: Mapping[str, TensorType],
+    address: Mapping[str, Address],
+    loops: Sequence[Loop],
+) -> list[str]:
+    rows = []
+    for operand in nest.operands:
+        access = "TG_WRITE" if operand.access is Access.WRITE else "TG_READ"
+        if operand.value is None:
+            rows.append(f"{{0, 0, 0, TG_ABSENT, {access}, 0, 0, 0, 0, 0}}")
+            continue
+        if len(operand.shape) > MAX_RANK:
+            raise InternalError(f"operand '{operand.name}' of tg_{nest.kernel} has too many dimensions")
+        dims = tables.table(
+            "tg_dim", "dims", [_dim_row(operand, d, nest, loops) for d in range(len(operand.shape))] or ["{-1, 0, 0, 1, 0, 1, 1}"]
+        )
+        slot = None if tiling is None else tiling.slots[operand.name]
+        place = address[operand.value]
+        numbers = (
+            place.offset,
+            0 if slot is None else slot.offset_bytes,
+            0 if slot is None else slot.slot_bytes,
+            _REGIONS[place.region],
+            access,
+            types[operand.value].dtype.size_bytes,
+            len(operand.shape),
+            0 if slot is None else slot.count,
+            _loops_of(operand, loops),
+            dims,
+        )
+        rows.append(f"{{{', '.join(map(str, numbers))}}}")
+    return rows
+
+

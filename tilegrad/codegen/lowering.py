@@ -1,0 +1,142 @@
+"""How a schedule's nests become statements: one way for flat memory, another for a hierarchy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from tilegrad.codegen.c import Call, Comment, Declare, Item, Statement, comment_text, float_literal
+from tilegrad.codegen.kernels import KernelSet
+from tilegrad.errors import InternalError
+from tilegrad.ir.nest import Nest, kernel_argument, operand_box, row_major_strides, whole
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.schedule import Launch
+from tilegrad.ir.types import TensorType
+from tilegrad.memory.lifetimes import temporaries
+from tilegrad.ops.kernels import KernelSignature
+
+
+def shape_text(tensor_type: TensorType) -> str:
+    return f"[{','.join(map(str, tensor_type.shape))}]"
+
+
+def place(plan: Plan, entry: str, value: str, c_type: str) -> str:
+    """An operand's address as C: `ARENA(float, 512)`."""
+    address = plan.address(entry, value)
+    return f"{address.region.upper()}({c_type.replace('const ', '').replace(' *', '')}, {address.offset})"
+
+
+def filled(pieces: Sequence[str], width: int = 100) -> str:
+    """Comma-separated pieces as lines of about `width`."""
+    lines = [""]
+    for piece in pieces:
+        if lines[-1] and len(lines[-1]) + len(piece) > width:
+            lines.append("")
+        lines[-1] += piece + ", "
+    return "\n".join(line.rstrip() for line in lines).removesuffix(",")
+
+
+class Lowering(ABC):
+    """Translates nests in order; what they need declared first is in `items` afterwards."""
+
+    def __init__(self, plan: Plan, kernels: KernelSet) -> None:
+        self.plan = plan
+        self.kernels = kernels
+        self._types: dict[str, dict[str, TensorType]] = {}
+
+    @abstractmethod
+    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+        """Statements for nest `k` of launch `number`."""
+
+    @abstractmethod
+    def items(self) -> list[Item]:
+        """Tables and helper functions."""
+
+    def before(self, entry: str, number: int) -> tuple[Statement, ...]:
+        """What must happen before a launch."""
+        return ()
+
+    def at_end(self, entry: str) -> tuple[Statement, ...]:
+        return ()
+
+    def launch(self, entry: str, number: int) -> Launch:
+        return self.plan.schedule.entries[entry].launches[number]
+
+    def types(self, entry: str) -> dict[str, TensorType]:
+        """Of values and of operators' scratch tensors."""
+        if entry not in self._types:
+            graph = self.plan.schedule.entries[entry].graph
+            scratch = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
+            self._types[entry] = {**scratch, **graph.types}
+        return self._types[entry]
+
+    def signature(self, launch: Launch, nest: Nest) -> KernelSignature:
+        node = launch.node
+        signature = self.kernels.signatures.get(nest.kernel)
+        if signature is None:
+            raise InternalError(f"no kernel tg_{nest.kernel} for node '{node.name}' ({node.op})")
+        if [operand.name for operand in nest.operands] != [pointer for _, pointer in signature.pointers]:
+            raise InternalError(f"the nest of node '{node.name}' does not match the pointers of tg_{nest.kernel}")
+        return signature
+
+    def describe(self, entry: str, launch: Launch, k: int) -> str:
+        """The comment that explains a nest: operator, work, operands with their shapes."""
+        nest = launch.nests[k]
+        types = self.types(entry)
+        operands = [
+            f"{operand.name} {comment_text(operand.value)}{shape_text(types[operand.value])}"
+            for operand in nest.operands
+            if operand.value is not None
+        ]
+        part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
+        work = f", {nest.macs} MACs" if nest.macs else ""
+        return filled([f"{launch.node.op}{part}{work}: {operands[0]}", *operands[1:]])
+
+
+class FlatLowering(Lowering):
+    """One memory: a kernel call on operands where they live. Equal argument structs are emitted once."""
+
+    def __init__(self, plan: Plan, kernels: KernelSet) -> None:
+        super().__init__(plan, kernels)
+        self._arguments: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+
+    def items(self) -> list[Item]:
+        return [
+            Declare(f"static const {struct}", name, fields=fields)
+            for (struct, fields), name in self._arguments.items()
+        ]
+
+    def _argument_name(self, signature: KernelSignature, fields: tuple[tuple[str, str], ...]) -> str:
+        key = (signature.arguments.name, fields)
+        if key not in self._arguments:
+            stem = signature.arguments.name.removeprefix("tg_")
+            self._arguments[key] = f"{stem}_{sum(struct == key[0] for struct, _ in self._arguments)}"
+        return self._arguments[key]
+
+    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+        launch = self.launch(entry, number)
+        nest = launch.nests[k]
+        signature = self.signature(launch, nest)
+        strides = {o.name: row_major_strides(o.shape) for o in nest.operands if o.value is not None}
+        fields = []
+        for c_type, field_name in signature.arguments.fields:
+            value = kernel_argument(field_name, nest, whole(nest), strides)
+            if value is None:
+                raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
+            fields.append((field_name, float_literal(float(value)) if c_type == "float" else str(int(value))))
+        arguments = []
+        for operand, (c_type, _) in zip(nest.operands, signature.pointers, strict=True):
+            if operand.value is None:
+                arguments.append("TG_NULL")
+                continue
+            # A kernel's pointer is where its box starts: inside the tensor for a part of it (Concat, Slice).
+            box = operand_box(operand, whole(nest))
+            skipped = sum(r.start * stride for r, stride in zip(box, strides[operand.name], strict=True))
+            where = place(self.plan, entry, operand.value, c_type)
+            arguments.append(f"{where} + {skipped}" if skipped and all(r.size for r in box) else where)
+        name = self._argument_name(signature, tuple(fields))
+        return (
+            Comment(self.describe(entry, launch, k)),
+            Call("TG_RUN", (f"tg_{nest.kernel}", f"&{name}", *arguments)),
+        )
+

@@ -1,0 +1,130 @@
+"""Plans for a hierarchy: scratchpad, L2 and L3."""
+
+from __future__ import annotations
+
+from tilegrad.errors import DoesNotFit
+from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
+from tilegrad.ir.program import Program
+from tilegrad.ir.schedule import Schedule
+from tilegrad.memory.allocate import allocate, lower_bound
+from tilegrad.memory.lifetimes import align
+from tilegrad.scheduling.homes import EntryHomes, Homes
+from tilegrad.targets.base import L1, L2, L3
+
+
+def plan_levels(schedule: Schedule, homes: Homes) -> Plan:
+    target, program = schedule.target, schedule.program
+    alignment = target.memory(L2).alignment_bytes
+    state_addresses, state_bytes, image_bytes, l3_state_bytes = _place_state(program, homes, alignment)
+    entries = {}
+    l3_bytes = l3_bound = l3_state_bytes
+    for name, entry in homes.entries.items():
+        entries[name], used, bound = _plan_entry(entry, state_addresses, l3_state_bytes, len(program.entries[name].nodes))
+        l3_bytes, l3_bound = max(l3_bytes, used), max(l3_bound, bound)
+    arena_bytes = max(entry.arena_bytes for entry in entries.values())
+    arena_bound = max(entry.lower_bound_bytes for entry in entries.values())
+    scratch_bytes = max(
+        (
+            tiling.scratch_bytes
+            for entry in schedule.entries.values()
+            for launch in entry.launches
+            for tiling in launch.tilings
+            if tiling is not None
+        ),
+        default=0,
+    )
+    memory = {
+        L1: MemoryUse(scratch_bytes, target.memory(L1).capacity_bytes, scratch_bytes),
+        L2: MemoryUse(state_bytes + arena_bytes, target.memory(L2).capacity_bytes, state_bytes + arena_bound),
+        L3: MemoryUse(l3_bytes, target.memory(L3).capacity_bytes, l3_bound),
+    }
+    for name, use in memory.items():
+        if use.capacity_bytes is not None and use.used_bytes > use.capacity_bytes:
+            raise DoesNotFit(
+                f"the program does not fit into {name} of {target.name}",
+                stage="memory",
+                expected=f"at most {use.capacity_bytes} bytes",
+                got=f"{use.used_bytes} bytes",
+                hint="a smaller batch, or train fewer parameters (--train last:K)",
+            )
+    return Plan(schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, memory)
+
+
+def _place_state(
+    program: Program, homes: Homes, alignment: int
+) -> tuple[dict[str, Address], int, int, int]:
+    """State of L2 one after the other, initialised tensors first; state of L3 likewise in its own memory."""
+    addresses = {}
+    offset = image_bytes = l3_offset = 0
+    for tensor in sorted(program.state, key=lambda tensor: tensor.initial is None):
+        size = align(tensor.type.size_bytes, alignment)
+        if tensor.name in homes.state_in_l3:
+            addresses[tensor.name] = Address(L3, "l3", l3_offset)
+            l3_offset += size
+            continue
+        addresses[tensor.name] = Address(L2, "state", offset)
+        offset += size
+        if tensor.initial is not None:
+            image_bytes = offset
+    return addresses, offset, image_bytes, l3_offset
+
+
+def _stay_name(tensor: str, k: int) -> str:
+    return f"{tensor}@{k}"
+
+
+def _plan_entry(
+    entry: EntryHomes, state_addresses: dict[str, Address], l3_state_bytes: int, end: int
+) -> tuple[EntryPlan, int, int]:
+    """The entry's plan, and how much of L3 it uses and needs at least."""
+    buffers = [buffer for buffer in entry.lifetimes.buffers if buffer.name not in entry.stays]
+    outside = []
+    for name, stays in entry.stays.items():
+        tensor = entry.tensors[name]
+        for k, stay in enumerate(stays):
+            buffers.append(Buffer(_stay_name(name, k), tensor.size_bytes, stay.first, stay.last))
+        stored = [stay.changed for stay in stays if stay.store]
+        if not tensor.is_state and stored:
+            outside.append(Buffer(name, tensor.size_bytes, stored[0], stays[-1].used))
+    allocation = allocate(buffers)
+    l3_allocation = allocate(outside)
+    owner = entry.lifetimes.owner
+    addresses: dict[str, Address] = {}
+    stays_by_value: dict[str, tuple[Stay, ...]] = {}
+    tensor_stays = {
+        name: tuple(
+            Stay(stay.first, stay.last, Address(L2, "arena", allocation.offsets[_stay_name(name, k)]))
+            for k, stay in enumerate(stays)
+        )
+        for name, stays in entry.stays.items()
+    }
+    for value, tensor_name in [*owner.items(), *((name, name) for name in state_addresses)]:
+        if tensor_name in tensor_stays:
+            stays_by_value[value] = tensor_stays[tensor_name]
+        elif tensor_name in allocation.offsets:
+            addresses[value] = Address(L2, "arena", allocation.offsets[tensor_name])
+        else:
+            addresses[value] = state_addresses[tensor_name]
+    staging = []
+    for name, stays in entry.stays.items():
+        tensor = entry.tensors[name]
+        l3_offset = (
+            state_addresses[name].offset if tensor.is_state else l3_state_bytes + l3_allocation.offsets.get(name, 0)
+        )
+        for k, stay in enumerate(stays):
+            l2_offset = allocation.offsets[_stay_name(name, k)]
+            if stay.load:
+                staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, stay.first, stay.used, True))
+            if stay.store:
+                wait = min(stay.last + 1, end)
+                staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, stay.changed + 1, wait, False))
+    plan = EntryPlan(
+        addresses,
+        tuple(buffers),
+        allocation.offsets,
+        allocation.size_bytes,
+        lower_bound(buffers),
+        stays_by_value,
+        tuple(sorted(staging, key=lambda s: (s.start, s.wait, s.tensor))),
+    )
+    return plan, l3_state_bytes + l3_allocation.size_bytes, l3_state_bytes + lower_bound(outside)
