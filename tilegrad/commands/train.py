@@ -89,7 +89,8 @@ def train(
         document |= error.as_json()
     if output_folder is not None:
         write_project(compiled, output_folder, document)
-    for path, arrays in ((save_weights, run.weights), (save_gradients, run.first_gradients)):
+    gradients = {name: run.first_gradients[name] for name in run.weights}  # in the same order
+    for path, arrays in ((save_weights, run.weights), (save_gradients, gradients)):
         if path is not None:
             write_file(path, npz_bytes(arrays))
     output.write_json(document)

@@ -27,7 +27,7 @@ _UNUSABLE_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.
 
 def json_destination(arguments: Sequence[str]) -> str | None:
     """What `--json` says, read without a parser: the parser may be what fails."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if argument == "--":
             return None
         if argument == "--json":

@@ -27,7 +27,7 @@ def count_text(count: int) -> str:
 
 def seconds_text(seconds: float) -> str:
     if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} µs"
+        return f"{seconds * 1e6:.3g} µs"
     if seconds < 1:
         return f"{seconds * 1e3:.{0 if seconds >= 0.01 else 1}f} ms"
     return f"{seconds:.1f} s"

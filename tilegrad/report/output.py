@@ -22,10 +22,16 @@ from tilegrad.report.files import check_writable, write_file
 WIDTH_WITHOUT_TERMINAL = 120
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """rich would end the process with status 1 here; who calls us decides instead."""
+        raise BrokenPipeError
+
+
 def console_on(stream: TextIO) -> Console:
     """Plain text as given: names from a model may look like markup or emoji codes, and numbers need no colours."""
     width = None if stream.isatty() or os.environ.get("COLUMNS") else WIDTH_WITHOUT_TERMINAL
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 class Output:

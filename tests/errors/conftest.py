@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import CommandLine
+from tests.support.small_models import linear, saved
+
+
+@pytest.fixture
+def tilegrad(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
+
+
+@pytest.fixture
+def linear_file(tmp_path: Path) -> Path:
+    return saved(linear(), tmp_path)
