@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilegrad.ir.nest import FIXED, Access, Axis, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import broadcast_nest, broadcast_shapes, type_code
-from tilegrad.ops._pointwise import INTEGERS, BroadcastOperator
+from tilegrad.ops._pointwise import INTEGERS, BroadcastOperator, broadcast_in_place
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 
@@ -41,7 +41,7 @@ class Pow(Operator):
         return (broadcast_nest(node, kernel, inputs, output, constants, always_broadcast=True),)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),) if node.input(0).size == node.output().size else ()
+        return broadcast_in_place(node)
 
     def gradient(
         self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder

@@ -201,7 +201,7 @@ TG_INLINE float tg_pow(float x, float y)
     if (y == 0.0f || x == 1.0f)
         return 1.0f;
     float a = tg_abs(x), b = tg_abs(y);
-    int is_whole = b >= 8388608.0f || (float)(int32_t)b == b;
+    int is_whole = b >= 8388608.0f || (b < 8388608.0f && (float)(int32_t)b == b);
     int is_odd = b < 16777216.0f && is_whole && ((int32_t)b & 1);
     float low, high = tg_log_sum(a, &low);
     float product = y * high;
