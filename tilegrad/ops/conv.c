@@ -4,8 +4,9 @@
  *
  * `_single` variants compute one channel at a time instead of four, for depthwise convolutions; `_pointwise` ones are
  * matrix products, for 1x1 windows that neither stride nor pad. */
+#include "tg_convolution.h"
+#include "tg_depthwise.h"
 #include "tg_gemm.h"
-#include "tg_window.h"
 
 typedef struct {
     int32_t n_n, n_g, n_o, n_i, n_oh, n_ow, n_kh, n_kw;
@@ -53,171 +54,6 @@ typedef struct {
     int32_t first;
 } tg_conv_pointwise_dw_args;
 
-/* One row of outputs, for `conv` and `conv_dx` alike: `x` is what is read, `y` what is written. An output's taps are
- * channels x rows x taps; all rows are inside the image, a tap may be outside. Steps are in elements; `position` is
- * where in the image row the first tap of the first output lies, `position_tap` its step. */
-typedef struct {
-    int channels, rows, taps, outs, columns, extent;
-    int x_channel, x_row, x_tap, w_channel, w_row, w_tap, w_out, y_out, y_lane;
-    int position, position_tap;
-    int first, last;
-} tg_conv_row;
-
-#define TG_ZERO(i, j) float s##i##j = 0.0f;
-#define TG_LOAD(i, j)                                                                                                  \
-    if (i < width && i < r.outs && j < lanes)                                                                          \
-        s##i##j = y[i * r.y_out + j * r.y_lane];
-#define TG_STORE(i, j)                                                                                                 \
-    if (i < width && i < r.outs && j < lanes)                                                                          \
-        y[i * r.y_out + j * r.y_lane] = r.last && b != TG_NULL ? s##i##j + b[i] : s##i##j;
-#define TG_WEIGHT_POINTER(i) TG_MEM const float *w##i = w_row + (i < width ? tg_min(i, r.outs - 1) * r.w_out : 0);
-#define TG_STEP(i, j)                                                                                                  \
-    if (i < width)                                                                                                     \
-        s##i##j = TG_FMA(x##j, v##i, s##i##j);
-#define TG_LANE(j) TG_STEP(0, j) TG_STEP(1, j) TG_STEP(2, j) TG_STEP(3, j)
-#define TG_EACH_ROW                                                                                                    \
-    for (int c = 0; c < r.channels; c++, x += r.x_channel, w += r.w_channel)                                           \
-        for (int row = 0, x_row = at, w_at = 0; row < r.rows; row++, x_row += r.x_row, w_at += r.w_row)
-
-/* A block of `width` channels (4 or 1, a literal) by four columns, of which `lanes` exist; `x` is the row's start and
- * `at` the first tap's position in it. A channel that does not exist repeats the last one that does. */
-TG_TEMPLATE void tg_conv_block(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
-                               tg_conv_row r, int width, int lane, int lanes, int at)
-{
-    TG_BLOCK(TG_ZERO)
-    if (!r.first) {
-        TG_BLOCK(TG_LOAD)
-    }
-    unsigned extent = (unsigned)r.extent, safe = (unsigned)(lanes == 4 ? tg_max(r.extent - 3 * lane, 0) : 0);
-    TG_EACH_ROW
-    {
-        TG_MEM const float *w_row = w + w_at;
-        TG_ROW4(TG_WEIGHT_POINTER)
-        int position = at, k_x = x_row;
-        for (int k = 0, k_w = 0; k < r.taps; k++, k_w += r.w_tap, k_x += r.x_tap, position += r.position_tap) {
-#define TG_WEIGHT(i) float v##i = w##i[k_w];
-#define TG_IMAGE(j) float x##j = x[k_x + j * lane];
-#define TG_CHECKED_LANE(j)                                                                                             \
-    if (j < lanes && (unsigned)(position + j * lane) < extent) {                                                       \
-        TG_IMAGE(j)                                                                                                    \
-        TG_LANE(j)                                                                                                     \
-    }
-            TG_ROW4(TG_WEIGHT)
-            if ((unsigned)position < safe) {
-                TG_ROW4(TG_IMAGE)
-                TG_BLOCK(TG_STEP)
-            } else {
-                TG_ROW4(TG_CHECKED_LANE)
-            }
-#undef TG_WEIGHT
-#undef TG_IMAGE
-#undef TG_CHECKED_LANE
-        }
-    }
-    TG_BLOCK(TG_STORE)
-}
-
-/* The same for four existing columns, three taps one column apart (`tap` is 1 or -1) and literal steps, so that lanes
- * share what they load. Only the outermost tap at either end may be outside: the leftmost lane's and the rightmost's. */
-TG_TEMPLATE void tg_conv_block3(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
-                                tg_conv_row r, int width, int lane, int tap, int at)
-{
-    const int lanes = 4, low = tap > 0 ? 0 : 2, high = 2 - low; /* the taps that reach furthest */
-    const int has_low = at + low * tap >= 0, has_high = at + 3 * lane + high * tap < r.extent;
-    TG_BLOCK(TG_ZERO)
-    if (!r.first) {
-        TG_BLOCK(TG_LOAD)
-    }
-    TG_EACH_ROW
-    {
-        TG_MEM const float *w_row = w + w_at;
-        TG_ROW4(TG_WEIGHT_POINTER)
-#define TG_TAP(k)                                                                                                      \
-    {                                                                                                                  \
-        float v0 = w0[k], v1 = w1[k], v2 = w2[k], v3 = w3[k];                                                          \
-        float x1 = x[x_row + lane + k * tap], x2 = x[x_row + 2 * lane + k * tap];                                      \
-        if (k != low || has_low) {                                                                                     \
-            float x0 = x[x_row + k * tap];                                                                             \
-            TG_LANE(0)                                                                                                 \
-        }                                                                                                              \
-        TG_LANE(1)                                                                                                     \
-        TG_LANE(2)                                                                                                     \
-        if (k != high || has_high) {                                                                                   \
-            float x3 = x[x_row + 3 * lane + k * tap];                                                                  \
-            TG_LANE(3)                                                                                                 \
-        }                                                                                                              \
-    }
-        TG_TAP(0)
-        TG_TAP(1)
-        TG_TAP(2)
-#undef TG_TAP
-    }
-    TG_BLOCK(TG_STORE)
-}
-
-#undef TG_ZERO
-#undef TG_LOAD
-#undef TG_STORE
-#undef TG_WEIGHT_POINTER
-#undef TG_STEP
-#undef TG_LANE
-#undef TG_EACH_ROW
-
-/* A row of outputs, four columns at a time; the last block is moved back over its neighbour where that does no harm,
- * which computes the same bits again. `tap` is 1 or -1 for the unit steps of `tg_conv_block3`, 0 for any. */
-TG_TEMPLATE void tg_conv_columns(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
-                                 tg_conv_row r, int width, int lane, int tap)
-{
-    if (r.rows == 1 && r.taps == 1) { /* let the inner loop run over channels */
-        r.taps = r.channels;
-        r.channels = 1;
-        r.x_tap = r.x_channel;
-        r.w_tap = r.w_channel;
-        r.position_tap = 0;
-    }
-    for (int column = 0; column < r.columns; column += 4) {
-        if (column + 4 > r.columns && r.first && r.columns >= 4)
-            column = r.columns - 4;
-        int lanes = tg_min(4, r.columns - column), at = r.position + column * lane, left = at + tg_min(2 * tap, 0);
-        TG_MEM float *out = y + column * r.y_lane;
-        if (tap != 0 && r.taps == 3 && r.position_tap != 0 && lanes == 4 && left >= -1 && left + 3 * lane + 2 <= r.extent)
-            tg_conv_block3(x, w, b, out, r, width, lane, tap, at);
-        else
-            tg_conv_block(x, w, b, out, r, width, lane, lanes, at);
-    }
-}
-
-/* Counts (n, g, block of channels, row) up, row fastest. */
-typedef struct {
-    int n, g, block, row;
-} tg_conv_at;
-
-TG_INLINE tg_conv_at tg_conv_locate(int unit, int groups, int blocks, int rows)
-{
-    tg_conv_at at;
-    at.row = unit % rows;
-    unit /= rows;
-    at.block = unit % blocks;
-    unit /= blocks;
-    at.g = unit % groups;
-    at.n = unit / groups;
-    return at;
-}
-
-TG_INLINE void tg_conv_advance(tg_conv_at *at, int groups, int blocks, int rows)
-{
-    if (++at->row < rows)
-        return;
-    at->row = 0;
-    if (++at->block < blocks)
-        return;
-    at->block = 0;
-    if (++at->g < groups)
-        return;
-    at->g = 0;
-    at->n++;
-}
-
 TG_TEMPLATE void tg_conv_any(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
                              TG_ARG const tg_conv_args *p, int width, int core_id, int core_count)
 {
@@ -226,48 +62,30 @@ TG_TEMPLATE void tg_conv_any(TG_MEM const float *x, TG_MEM const float *w, TG_ME
     if (start >= stop)
         return;
     tg_conv_row r = {p->n_i, 0, p->n_kw, 0, p->n_ow, p->x_n4, p->x_s2, p->dilation_h * p->x_s3, p->dilation_w, p->w_s2,
-                     p->w_s3, 1, p->w_s1, p->y_s2, 1, p->x_o4, p->dilation_w, p->first, p->last};
+                     p->w_s3, 1, p->w_s1, p->y_s2, 1, p->stride_w, p->x_o4, p->dilation_w, p->first, p->last};
     tg_conv_at at = tg_conv_locate(start, p->n_g, blocks, p->n_oh);
     for (int unit = start; unit < stop; unit++, tg_conv_advance(&at, p->n_g, blocks, p->n_oh)) {
         int o = at.block * width, top = at.row * p->stride_h + p->x_o3, kh, kh_stop;
         tg_window_taps(top, p->dilation_h, p->n_kh, 0, p->x_n3, &kh, &kh_stop);
         r.rows = tg_max(kh_stop - kh, 0);
         r.outs = tg_min(width, p->n_o - o);
-        TG_MEM const float *from = x, *weight = w + at.g * p->w_s0 + o * p->w_s1;
+        TG_MEM const float *from = x, *weight = w + at.group * p->w_s0 + o * p->w_s1;
         if (r.rows > 0) {
-            from += at.n * p->x_s0 + at.g * p->x_s1 + (top + kh * p->dilation_h) * p->x_s3;
+            from += at.outer * p->x_s0 + at.group * p->x_s1 + (top + kh * p->dilation_h) * p->x_s3;
             weight += kh * p->w_s3;
         }
-        TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.g * p->b_s0 + o;
-        TG_MEM float *out = y + at.n * p->y_s0 + at.g * p->y_s1 + o * p->y_s2 + at.row * p->y_s3;
-        if (p->dilation_w == 1 && p->stride_w == 1)
-            tg_conv_columns(from, weight, bias, out, r, width, 1, 1);
+        TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.group * p->b_s0 + o;
+        TG_MEM float *out = y + at.outer * p->y_s0 + at.group * p->y_s1 + o * p->y_s2 + at.row * p->y_s3;
+        if (r.rows == 1 && r.taps == 1) {
+            tg_conv_row flat = tg_conv_flat(r);
+            tg_conv_columns(from, weight, bias, out, &flat, width, p->stride_w, 0);
+        } else if (p->dilation_w == 1 && p->stride_w == 1)
+            tg_conv_columns(from, weight, bias, out, &r, width, 1, 1);
         else if (p->dilation_w == 1 && p->stride_w == 2)
-            tg_conv_columns(from, weight, bias, out, r, width, 2, 1);
+            tg_conv_columns(from, weight, bias, out, &r, width, 2, 1);
         else
-            tg_conv_columns(from, weight, bias, out, r, width, p->stride_w, 0);
+            tg_conv_columns(from, weight, bias, out, &r, width, p->stride_w, 0);
     }
-}
-
-/* The taps of a gather: those k of [0, taps) for which `numerator - k * dilation` is a multiple of the stride. They are
- * `k_step` apart from *k on; the *k-th lies at *position, each further one `back` before. Returns their number. */
-TG_INLINE int tg_conv_gather(int numerator, int taps, int stride, int dilation, int k_step, int *k, int *position)
-{
-    *k = 0;
-    while (*k < k_step && (numerator - *k * dilation) % stride != 0)
-        (*k)++;
-    *position = (numerator - *k * dilation) / stride;
-    return *k < k_step && *k < taps ? (taps - *k + k_step - 1) / k_step : 0;
-}
-
-TG_INLINE int tg_gcd(int a, int b)
-{
-    while (b != 0) {
-        int rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 TG_TEMPLATE void tg_conv_dx_any(TG_MEM const float *dy, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *dx,
@@ -278,10 +96,10 @@ TG_TEMPLATE void tg_conv_dx_any(TG_MEM const float *dy, TG_MEM const float *w, T
     if (start >= stop)
         return;
     int common_h = tg_gcd(p->stride_h, p->dilation_h), common_w = tg_gcd(p->stride_w, p->dilation_w);
-    int back_h = p->dilation_h / common_h, back_w = p->dilation_w / common_w;
-    int k_step_h = p->stride_h / common_h, k_step_w = p->stride_w / common_w;
+    int back_h = p->dilation_h / common_h, back_w = p->dilation_w / common_w; /* from one tap to the next in dy */
+    int k_step_h = p->stride_h / common_h, k_step_w = p->stride_w / common_w; /* and in w */
     tg_conv_row r = {p->n_o, 0, 0, 0, 0, p->dy_n4, p->dy_s2, -back_h * p->dy_s3, -back_w, p->w_s1, k_step_h * p->w_s3,
-                     k_step_w, p->w_s2, p->dx_s2, p->stride_w, 0, -back_w, p->first, p->last};
+                     k_step_w, p->w_s2, p->dx_s2, p->stride_w, 1, 0, -back_w, p->first, p->last};
     tg_conv_at at = tg_conv_locate(start, p->n_g, blocks, p->n_ih);
     for (int unit = start; unit < stop; unit++, tg_conv_advance(&at, p->n_g, blocks, p->n_ih)) {
         int i = at.block * width, kh, oh, t, t_stop;
@@ -289,21 +107,25 @@ TG_TEMPLATE void tg_conv_dx_any(TG_MEM const float *dy, TG_MEM const float *w, T
         tg_window_taps(p->dy_n3 - 1 - oh, back_h, rows, 0, p->dy_n3, &t, &t_stop); /* counted from the last row */
         r.rows = tg_max(t_stop - t, 0);
         r.outs = tg_min(width, p->n_i - i);
-        TG_MEM const float *from = dy, *weight = w + at.g * p->w_s0 + i * p->w_s2;
+        TG_MEM const float *from = dy, *weight = w + at.group * p->w_s0 + i * p->w_s2;
         if (r.rows > 0) {
-            from += at.n * p->dy_s0 + at.g * p->dy_s1 + (oh - t * back_h) * p->dy_s3;
+            from += at.outer * p->dy_s0 + at.group * p->dy_s1 + (oh - t * back_h) * p->dy_s3;
             weight += (kh + t * k_step_h) * p->w_s3;
         }
-        TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.g * p->b_s0 + i;
-        TG_MEM float *out = dx + at.n * p->dx_s0 + at.g * p->dx_s1 + i * p->dx_s2 + at.row * p->dx_s3;
+        TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.group * p->b_s0 + i;
+        TG_MEM float *out = dx + at.outer * p->dx_s0 + at.group * p->dx_s1 + i * p->dx_s2 + at.row * p->dx_s3;
         for (int phase = 0; phase < tg_min(p->stride_w, p->n_iw); phase++) { /* columns that see the same taps */
             int kw;
             r.taps = tg_conv_gather(phase + p->dy_o4, p->n_kw, p->stride_w, p->dilation_w, k_step_w, &kw, &r.position);
             r.columns = (p->n_iw - phase + p->stride_w - 1) / p->stride_w;
-            if (p->dilation_w == 1 && p->stride_w == 1)
-                tg_conv_columns(from, weight, bias, out, r, width, 1, -1);
+            TG_MEM const float *tap = r.taps > 0 ? weight + kw : weight;
+            if (r.rows == 1 && r.taps == 1) {
+                tg_conv_row flat = tg_conv_flat(r);
+                tg_conv_columns(from, tap, bias, out + phase, &flat, width, 1, 0);
+            } else if (p->dilation_w == 1 && p->stride_w == 1)
+                tg_conv_columns(from, tap, bias, out, &r, width, 1, -1);
             else
-                tg_conv_columns(from, r.taps > 0 ? weight + kw : weight, bias, out + phase, r, width, 1, 0);
+                tg_conv_columns(from, tap, bias, out + phase, &r, width, 1, 0);
         }
     }
 }
@@ -317,7 +139,30 @@ TG_KERNEL void tg_conv(TG_MEM const float *x, TG_MEM const float *w, TG_MEM cons
 TG_KERNEL void tg_conv_single(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
                               TG_ARG const tg_conv_args *p, int core_id, int core_count)
 {
-    tg_conv_any(x, w, b, y, p, 1, core_id, core_count);
+    if (!(p->n_i == 1 && p->n_kh == 3 && p->n_kw == 3 && p->dilation_h == 1 && p->dilation_w == 1 &&
+          p->stride_h == p->stride_w && p->stride_h <= 2 && p->first && p->last)) {
+        tg_conv_any(x, w, b, y, p, 1, core_id, core_count);
+        return;
+    }
+    tg_plane plane = {p->n_oh, p->n_ow, p->x_o3, p->x_o4, p->x_n3, p->x_n4, p->x_s3, p->y_s3};
+    int start, stop;
+    tg_share(p->n_n * p->n_g * p->n_o * p->n_oh, core_id, core_count, &start, &stop);
+    if (start >= stop)
+        return;
+    tg_conv_at at = tg_conv_locate(start, p->n_g, p->n_o, p->n_oh);
+    for (int unit = start, count; unit < stop; unit += count) {
+        int row = at.row, row_stop = row + (count = tg_min(p->n_oh - row, stop - unit));
+        TG_MEM const float *image = x + at.outer * p->x_s0 + at.group * p->x_s1;
+        TG_MEM const float *weight = w + at.group * p->w_s0 + at.block * p->w_s1;
+        TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.group * p->b_s0 + at.block;
+        TG_MEM float *map = y + at.outer * p->y_s0 + at.group * p->y_s1 + at.block * p->y_s2;
+        if (p->stride_h == 1)
+            tg_plane_forward(image, weight, p->w_s3, bias, map, plane, row, row_stop, 1, 1);
+        else
+            tg_plane_forward(image, weight, p->w_s3, bias, map, plane, row, row_stop, 2, 1);
+        at.row = p->n_oh - 1;
+        tg_conv_advance(&at, p->n_g, p->n_o, p->n_oh);
+    }
 }
 
 TG_KERNEL void tg_conv_dx(TG_MEM const float *dy, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *dx,
@@ -329,61 +174,158 @@ TG_KERNEL void tg_conv_dx(TG_MEM const float *dy, TG_MEM const float *w, TG_MEM 
 TG_KERNEL void tg_conv_single_dx(TG_MEM const float *dy, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *dx,
                                  TG_ARG const tg_conv_dx_args *p, int core_id, int core_count)
 {
-    tg_conv_dx_any(dy, w, b, dx, p, 1, core_id, core_count);
+    if (!(p->n_o == 1 && p->n_kh == 3 && p->n_kw == 3 && p->dilation_h == 1 && p->dilation_w == 1 &&
+          p->stride_h == p->stride_w && p->stride_h <= 2 && p->first && p->last)) {
+        tg_conv_dx_any(dy, w, b, dx, p, 1, core_id, core_count);
+        return;
+    }
+    tg_plane plane = {p->n_ih, p->n_iw, p->dy_o3, p->dy_o4, p->dy_n3, p->dy_n4, p->dy_s3, p->dx_s3};
+    int start, stop;
+    tg_share(p->n_n * p->n_g * p->n_i * p->n_ih, core_id, core_count, &start, &stop);
+    if (start >= stop)
+        return;
+    tg_conv_at at = tg_conv_locate(start, p->n_g, p->n_i, p->n_ih);
+    for (int unit = start, count; unit < stop; unit += count) {
+        int row = at.row, row_stop = row + (count = tg_min(p->n_ih - row, stop - unit));
+        TG_MEM const float *map = dy + at.outer * p->dy_s0 + at.group * p->dy_s1;
+        TG_MEM const float *weight = w + at.group * p->w_s0 + at.block * p->w_s2;
+        TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.group * p->b_s0 + at.block;
+        TG_MEM float *image = dx + at.outer * p->dx_s0 + at.group * p->dx_s1 + at.block * p->dx_s2;
+        if (p->stride_h == 1)
+            tg_plane_forward(map, weight, p->w_s3, bias, image, plane, row, row_stop, 1, -1);
+        else
+            tg_plane_gather(map, weight, p->w_s3, bias, image, plane, row, row_stop);
+        at.row = p->n_ih - 1;
+        tg_conv_advance(&at, p->n_g, p->n_i, p->n_ih);
+    }
 }
 
-/* A lane of the weight gradient is one (i, kw): where it reads relative to its window's column, which output columns
- * [start, stop) have it inside the image, and where it writes. */
+/* Three neighbouring taps of window row kh, for `width` channels (4 or 1, a literal). `stride` is a literal. `x` is at
+ * the input channel, `dy` at the first output channel, `dw` at (kh, 0). */
+TG_TEMPLATE void tg_conv_dw_block3(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
+                                   TG_ARG const tg_conv_dw_args *p, int width, int stride, int outs, int kh)
+{
+#define TG_ROW3(F, i) F(i, 0) F(i, 1) F(i, 2)
+#define TG_BLOCK3(F) TG_ROW3(F, 0) TG_ROW3(F, 1) TG_ROW3(F, 2) TG_ROW3(F, 3)
+#define TG_ZERO(i, j) float s##i##j = 0.0f;
+#define TG_LOAD(i, j)                                                                                                  \
+    if (i < width)                                                                                                     \
+        s##i##j = dw[tg_min(i, outs - 1) * p->dw_s1 + j];
+#define TG_STORE(i, j)                                                                                                 \
+    if (i < width && i < outs)                                                                                         \
+        dw[i * p->dw_s1 + j] = s##i##j;
+#define TG_GRADIENT_POINTER(i)                                                                                         \
+    TG_MEM const float *d##i = dy_row + (i < width ? tg_min(i, outs - 1) * p->dy_s2 : 0);
+#define TG_GRADIENT(i) const float g##i = i < width ? d##i[l] : 0.0f;
+#define TG_NEXT(i) d##i += i < width ? count : 0;
+#define TG_STEP(i, j)                                                                                                  \
+    if (i < width)                                                                                                     \
+        s##i##j = TG_FMA(g##i, v, s##i##j);
+#define TG_TAP(j, CONDITION)                                                                                           \
+    if (CONDITION) {                                                                                                   \
+        const float v = x_row[at + l * stride + j];                                                                    \
+        TG_STEP(0, j) TG_STEP(1, j) TG_STEP(2, j) TG_STEP(3, j)                                                        \
+    }
+#define TG_COLUMN(L, LOW, HIGH)                                                                                        \
+    {                                                                                                                  \
+        const int l = L;                                                                                               \
+        TG_ROW4(TG_GRADIENT)                                                                                           \
+        TG_TAP(0, LOW)                                                                                                 \
+        TG_TAP(1, 1)                                                                                                   \
+        TG_TAP(2, HIGH)                                                                                                \
+    }
+    int oh_start, oh_stop;
+    tg_window_taps(kh * p->dilation_h + p->x_o3, p->stride_h, p->n_oh, 0, p->x_n3, &oh_start, &oh_stop);
+    TG_BLOCK3(TG_ZERO)
+    if (!p->first) {
+        TG_BLOCK3(TG_LOAD)
+    }
+    for (int n = 0; n < p->n_n; n++)
+        for (int oh = oh_start; oh < oh_stop; oh++) {
+            TG_MEM const float *dy_row = dy + n * p->dy_s0 + oh * p->dy_s3;
+            TG_MEM const float *x_row = x + n * p->x_s0 + (oh * p->stride_h + kh * p->dilation_h + p->x_o3) * p->x_s3;
+            TG_ROW4(TG_GRADIENT_POINTER)
+            for (int left = p->n_ow, at = p->x_o4, count; left > 0; left -= count, at += count * stride) {
+                if (left >= 4 && at >= -1 && at + 3 * stride + 2 <= p->x_n4) {
+                    const int has_low = at >= 0, has_high = at + 3 * stride + 2 < p->x_n4;
+                    TG_COLUMN(0, has_low, 1)
+                    TG_COLUMN(1, 1, 1)
+                    TG_COLUMN(2, 1, 1)
+                    TG_COLUMN(3, 1, has_high)
+                    count = 4;
+                } else {
+                    const int l = 0;
+                    TG_ROW4(TG_GRADIENT)
+                    TG_TAP(0, (unsigned)at < (unsigned)p->x_n4)
+                    TG_TAP(1, (unsigned)(at + 1) < (unsigned)p->x_n4)
+                    TG_TAP(2, (unsigned)(at + 2) < (unsigned)p->x_n4)
+                    count = 1;
+                }
+                TG_ROW4(TG_NEXT)
+            }
+        }
+    TG_BLOCK3(TG_STORE)
+#undef TG_ROW3
+#undef TG_BLOCK3
+#undef TG_ZERO
+#undef TG_LOAD
+#undef TG_STORE
+#undef TG_GRADIENT_POINTER
+#undef TG_GRADIENT
+#undef TG_NEXT
+#undef TG_STEP
+#undef TG_TAP
+#undef TG_COLUMN
+}
+
+/* A lane of the general weight gradient is one (i, kw): where it reads relative to its window's column, which columns
+ * [start, stop) of the map have it inside the image, and where it writes. */
 typedef struct {
     int x, start, stop, dw;
 } tg_conv_lane;
 
-/* Gradients of `width` channels (4 or 1, a literal) by `group` lanes (4, or 3 that are neighbours in x; a literal) of
- * window row kh. `x` and `dy` are at the first window, `dw` at the first channel's (kh). */
-TG_TEMPLATE void tg_conv_dw_block(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
-                                  TG_ARG const tg_conv_dw_args *p, int width, int group, int stride, int outs, int lanes,
-                                  int kh, tg_conv_lane l0, tg_conv_lane l1, tg_conv_lane l2, tg_conv_lane l3)
+TG_INLINE tg_conv_lane tg_conv_lane_of(TG_ARG const tg_conv_dw_args *p, int lane)
 {
+    int i = lane / p->n_kw, kw = lane - i * p->n_kw;
+    tg_conv_lane result = {i * p->x_s2 + kw * p->dilation_w, 0, 0, i * p->dw_s2 + kw};
+    tg_window_taps(kw * p->dilation_w + p->x_o4, p->stride_w, p->n_ow, 0, p->x_n4, &result.start, &result.stop);
+    return result;
+}
+
+/* Any four lanes of window row kh, of which `lanes` from `lane` on exist; pointers as above. A lane that does not exist
+ * repeats the last one that does. */
+TG_TEMPLATE void tg_conv_dw_block(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
+                                  TG_ARG const tg_conv_dw_args *p, int width, int outs, int kh, int lane, int lanes)
+{
+#define TG_LANE_OF(j) const tg_conv_lane l##j = tg_conv_lane_of(p, lane + tg_min(j, lanes - 1));
 #define TG_ZERO(i, j) float s##i##j = 0.0f;
 #define TG_LOAD(i, j)                                                                                                  \
-    if (i < width && j < group && i < outs && j < lanes)                                                               \
-        s##i##j = dw[i * p->dw_s1 + l##j.dw];
+    if (i < width)                                                                                                     \
+        s##i##j = dw[tg_min(i, outs - 1) * p->dw_s1 + l##j.dw];
 #define TG_STORE(i, j)                                                                                                 \
-    if (i < width && j < group && i < outs && j < lanes)                                                               \
+    if (i < width && i < outs)                                                                                         \
         dw[i * p->dw_s1 + l##j.dw] = s##i##j;
 #define TG_GRADIENT_POINTER(i)                                                                                         \
-    TG_MEM const float *d##i = dy_row + (i < width ? tg_min(i, outs - 1) * p->dy_s2 : 0);
-#define TG_GRADIENT(i) float g##i = d##i[column + u];
-#define TG_IMAGE(j) float x##j = j < group ? x_row[at + u * stride + (group == 3 ? j : l##j.x)] : 0.0f;
+    TG_MEM const float *d##i = dy_row + begin + (i < width ? tg_min(i, outs - 1) * p->dy_s2 : 0);
+#define TG_GRADIENT(i)                                                                                                 \
+    const float g##i = i < width ? *d##i : 0.0f;                                                                       \
+    d##i++;
+#define TG_IMAGE(j) const float v##j = x_row[at + l##j.x];
 #define TG_STEP(i, j)                                                                                                  \
-    if (i < width && j < group)                                                                                        \
-        s##i##j = TG_FMA(g##i, x##j, s##i##j);
-#define TG_COLUMN(U)                                                                                                   \
-    {                                                                                                                  \
-        const int u = U;                                                                                               \
-        TG_ROW4(TG_GRADIENT)                                                                                           \
-        TG_ROW4(TG_IMAGE)                                                                                              \
-        TG_BLOCK(TG_STEP)                                                                                              \
-    }
+    if (i < width)                                                                                                     \
+        s##i##j = TG_FMA(g##i, v##j, s##i##j);
 #define TG_CHECKED_LANE(j)                                                                                             \
-    if (j < group && column >= l##j.start && column < l##j.stop) {                                                     \
+    if (column >= l##j.start && column < l##j.stop) {                                                                  \
         TG_IMAGE(j)                                                                                                    \
         TG_STEP(0, j) TG_STEP(1, j) TG_STEP(2, j) TG_STEP(3, j)                                                        \
     }
-#define TG_CHECKED(STOP)                                                                                               \
-    for (; column < STOP; column++, at += stride) {                                                                    \
-        const int u = 0;                                                                                               \
-        TG_ROW4(TG_GRADIENT)                                                                                           \
-        TG_ROW4(TG_CHECKED_LANE)                                                                                       \
-    }
-    int oh_start, oh_stop;
+    TG_ROW4(TG_LANE_OF)
+    int oh_start, oh_stop, stride = p->stride_w;
     tg_window_taps(kh * p->dilation_h + p->x_o3, p->stride_h, p->n_oh, 0, p->x_n3, &oh_start, &oh_stop);
     int begin = tg_min(tg_min(l0.start, l1.start), tg_min(l2.start, l3.start));
     int start = tg_max(tg_max(l0.start, l1.start), tg_max(l2.start, l3.start));
     int stop = tg_min(tg_min(l0.stop, l1.stop), tg_min(l2.stop, l3.stop));
     int end = tg_max(tg_max(l0.stop, l1.stop), tg_max(l2.stop, l3.stop));
-    if (stop < start)
-        start = stop = end; /* no column has all lanes: check each */
     TG_BLOCK(TG_ZERO)
     if (!p->first) {
         TG_BLOCK(TG_LOAD)
@@ -392,18 +334,19 @@ TG_TEMPLATE void tg_conv_dw_block(TG_MEM const float *x, TG_MEM const float *dy,
         for (int oh = oh_start; oh < oh_stop; oh++) {
             TG_MEM const float *dy_row = dy + n * p->dy_s0 + oh * p->dy_s3;
             TG_MEM const float *x_row = x + n * p->x_s0 + (oh * p->stride_h + kh * p->dilation_h + p->x_o3) * p->x_s3;
-            int column = begin, at = begin * stride + p->x_o4;
             TG_ROW4(TG_GRADIENT_POINTER)
-            TG_CHECKED(start)
-            if (group == 3)
-                for (; column + 4 <= stop; column += 4, at += 4 * stride) {
-                    TG_COLUMN(0) TG_COLUMN(1) TG_COLUMN(2) TG_COLUMN(3)
+            for (int column = begin, at = begin * stride + p->x_o4; column < end; column++, at += stride) {
+                TG_ROW4(TG_GRADIENT)
+                if (column >= start && column < stop) {
+                    TG_ROW4(TG_IMAGE)
+                    TG_BLOCK(TG_STEP)
+                } else {
+                    TG_ROW4(TG_CHECKED_LANE)
                 }
-            for (; column < stop; column++, at += stride)
-                TG_COLUMN(0)
-            TG_CHECKED(end)
+            }
         }
     TG_BLOCK(TG_STORE)
+#undef TG_LANE_OF
 #undef TG_ZERO
 #undef TG_LOAD
 #undef TG_STORE
@@ -411,16 +354,7 @@ TG_TEMPLATE void tg_conv_dw_block(TG_MEM const float *x, TG_MEM const float *dy,
 #undef TG_GRADIENT
 #undef TG_IMAGE
 #undef TG_STEP
-#undef TG_COLUMN
 #undef TG_CHECKED_LANE
-#undef TG_CHECKED
-}
-
-TG_INLINE tg_conv_lane tg_conv_lane_of(TG_ARG const tg_conv_dw_args *p, int i, int kw)
-{
-    tg_conv_lane lane = {i * p->x_s2 + kw * p->dilation_w, 0, 0, i * p->dw_s2 + kw};
-    tg_window_taps(kw * p->dilation_w + p->x_o4, p->stride_w, p->n_ow, 0, p->x_n4, &lane.start, &lane.stop);
-    return lane;
 }
 
 TG_TEMPLATE void tg_conv_dw_any(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
@@ -432,29 +366,17 @@ TG_TEMPLATE void tg_conv_dw_any(TG_MEM const float *x, TG_MEM const float *dy, T
     tg_share(p->n_g * blocks * groups * p->n_kh, core_id, core_count, &start, &stop);
     if (start >= stop)
         return;
-    tg_conv_at at = tg_conv_locate(start, blocks, groups, p->n_kh); /* n counts groups of channels, g blocks */
+    tg_conv_at at = tg_conv_locate(start, blocks, groups, p->n_kh); /* (group, block of channels, lanes, kh) */
     for (int unit = start; unit < stop; unit++, tg_conv_advance(&at, blocks, groups, p->n_kh)) {
-        int o = at.g * width, kh = at.row, outs = tg_min(width, p->n_o - o);
-        int lanes = tg_min(group, count - at.block * group), q = at.block * group;
-        TG_MEM const float *from = x + at.n * p->x_s1, *gradient = dy + at.n * p->dy_s1 + o * p->dy_s2;
-        TG_MEM float *out = dw + at.n * p->dw_s0 + o * p->dw_s1 + kh * p->dw_s3;
-        if (is_three) {
-            from += at.block * p->x_s2;
-            out += at.block * p->dw_s2;
-            tg_conv_lane l0 = tg_conv_lane_of(p, 0, 0), l1 = tg_conv_lane_of(p, 0, 1), l2 = tg_conv_lane_of(p, 0, 2);
-            if (p->stride_w == 1)
-                tg_conv_dw_block(from, gradient, out, p, width, 3, 1, outs, 3, kh, l0, l1, l2, l2);
-            else
-                tg_conv_dw_block(from, gradient, out, p, width, 3, 2, outs, 3, kh, l0, l1, l2, l2);
-            continue;
-        }
-        tg_conv_lane lane[4];
-        for (int j = 0; j < 4; j++) { /* a lane that does not exist repeats the last one that does */
-            int existing = q + tg_min(j, lanes - 1), i = existing / p->n_kw;
-            lane[j] = tg_conv_lane_of(p, i, existing - i * p->n_kw);
-        }
-        tg_conv_dw_block(from, gradient, out, p, width, 4, p->stride_w, outs, lanes, kh, lane[0], lane[1], lane[2],
-                         lane[3]);
+        int o = at.group * width, kh = at.row, lane = at.block * group, outs = tg_min(width, p->n_o - o);
+        TG_MEM const float *from = x + at.outer * p->x_s1, *gradient = dy + at.outer * p->dy_s1 + o * p->dy_s2;
+        TG_MEM float *out = dw + at.outer * p->dw_s0 + o * p->dw_s1 + kh * p->dw_s3;
+        if (!is_three)
+            tg_conv_dw_block(from, gradient, out, p, width, outs, kh, lane, tg_min(4, count - lane));
+        else if (p->stride_w == 1)
+            tg_conv_dw_block3(from + at.block * p->x_s2, gradient, out + at.block * p->dw_s2, p, width, 1, outs, kh);
+        else
+            tg_conv_dw_block3(from + at.block * p->x_s2, gradient, out + at.block * p->dw_s2, p, width, 2, outs, kh);
     }
 }
 
@@ -467,7 +389,27 @@ TG_KERNEL void tg_conv_dw(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM 
 TG_KERNEL void tg_conv_single_dw(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
                                  TG_ARG const tg_conv_dw_args *p, int core_id, int core_count)
 {
-    tg_conv_dw_any(x, dy, dw, p, 1, core_id, core_count);
+    if (!(p->n_kh == 3 && p->n_kw == 3 && p->dilation_h == 1 && p->dilation_w == 1 && p->stride_h == p->stride_w &&
+          p->stride_h <= 2)) {
+        tg_conv_dw_any(x, dy, dw, p, 1, core_id, core_count);
+        return;
+    }
+    tg_plane plane = {p->n_n > 0 ? p->n_oh : 0, p->n_ow, p->x_o3, p->x_o4, p->x_n3, p->x_n4, p->x_s3, p->dy_s3};
+    int start, stop;
+    tg_share(p->n_g * p->n_o * p->n_i, core_id, core_count, &start, &stop);
+    if (start >= stop)
+        return;
+    tg_conv_at at = tg_conv_locate(start, p->n_o, p->n_i, 1); /* (group, o, i) */
+    for (int unit = start; unit < stop; unit++, tg_conv_advance(&at, p->n_o, p->n_i, 1))
+        for (int n = 0; n < tg_max(p->n_n, 1); n++) { /* even an empty batch has a gradient: zero */
+            TG_MEM const float *image = x + n * p->x_s0 + at.outer * p->x_s1 + at.block * p->x_s2;
+            TG_MEM const float *map = dy + n * p->dy_s0 + at.outer * p->dy_s1 + at.group * p->dy_s2;
+            TG_MEM float *out = dw + at.outer * p->dw_s0 + at.group * p->dw_s1 + at.block * p->dw_s2;
+            if (p->stride_h == 1)
+                tg_plane_weight(image, map, out, p->dw_s3, plane, p->first && n == 0, 1);
+            else
+                tg_plane_weight(image, map, out, p->dw_s3, plane, p->first && n == 0, 2);
+        }
 }
 
 TG_KERNEL void tg_conv_db(TG_MEM const float *dy, TG_MEM float *db, TG_ARG const tg_conv_db_args *p, int core_id,
