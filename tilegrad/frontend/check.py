@@ -56,22 +56,26 @@ def check_model(model: onnx.ModelProto) -> None:
     if not model.graph.output:
         raise UserError("the model has no outputs", stage="import")
     try:
-        checker.check_model(_with_shapes(model))
+        checker.check_model(_checkable(model))
     except (checker.ValidationError, ValueError, RuntimeError, UnicodeDecodeError) as error:
-        if "No Op registered" in str(error) and (found := unsupported_nodes(model)):
+        if "Op registered" in str(error) and (found := unsupported_nodes(model)):
             raise unsupported_error(found, {}) from error
         raise UserError(
             "the model is not valid ONNX", stage="import", got=_first_lines(str(error)), hint="onnx.checker says so"
         ) from error
 
 
-def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The checker wants a shape for every input and output; we infer those that a model leaves out."""
-    incomplete = [value for value in (*model.graph.input, *model.graph.output) if _has_no_shape(value)]
-    if not incomplete:
-        return model
+def _checkable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """What the checker minds and we do not: inputs and outputs without a shape, which we infer or refuse ourselves,
+    and the GroupNormalization of opsets 18 to 20, deprecated for a mistake that the conversion puts right."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    for node in copy.graph.node:
+        if node.op_type == "GroupNormalization" and node.domain in ONNX_DOMAINS:
+            node.op_type = "InstanceNormalization"
+            kept = [attribute for attribute in node.attribute if attribute.name == "epsilon"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
     for value in (*copy.graph.input, *copy.graph.output):
         if _has_no_shape(value):
             value.type.tensor_type.shape.SetInParent()
