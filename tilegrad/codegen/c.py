@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-LINE_WIDTH = 110
+LINE_WIDTH = 120
 INDENT = "    "
 
 

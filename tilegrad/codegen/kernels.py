@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,24 @@ def collect_kernels(schedule: Schedule) -> KernelSet:
             headers[header] = path
             pending += parse_kernel_file(path).headers
     return KernelSet(files, signatures, dict(sorted(headers.items())))
+
+
+_FUNCTION = re.compile(r"^TG_KERNEL void tg_(\w+)\(.*?^\}\n\n?", re.MULTILINE | re.DOTALL)
+_OWN_COMMENT = re.compile(r"(?:^/\*(?:(?!\*/).)*\*/\n)?\Z", re.MULTILINE | re.DOTALL)
+
+
+def only_used(source: KernelFile, used: set[str]) -> str:
+    """A kernel file without the kernels that the model does not call, and without the comments right above those."""
+    result = ""
+    position = 0
+    for match in _FUNCTION.finditer(source.text):
+        result += source.text[position : match.start()]
+        position = match.end()
+        if match[1] in used:
+            result += match[0]
+        else:
+            result = _OWN_COMMENT.sub("", result, count=1)
+    return (result + source.text[position:]).rstrip("\n") + "\n"
 
 
 def kernels_header(kernels: KernelSet, used: set[str]) -> str:

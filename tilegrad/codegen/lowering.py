@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tilegrad.codegen.c import Call, Comment, Declare, Item, Statement, comment_text, float_literal
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.errors import InternalError
-from tilegrad.ir.nest import Nest, kernel_argument, operand_box, row_major_strides, whole
+from tilegrad.ir.nest import Access, Nest, kernel_argument, operand_box, row_major_strides, whole
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
@@ -26,7 +26,7 @@ def place(plan: Plan, entry: str, value: str, c_type: str) -> str:
     return f"{address.region.upper()}({c_type.replace('const ', '').replace(' *', '')}, {address.offset})"
 
 
-def filled(pieces: Sequence[str], width: int = 100) -> str:
+def filled(pieces: Sequence[str], width: int = 108) -> str:
     """Comma-separated pieces as lines of about `width`."""
     lines = [""]
     for piece in pieces:
@@ -79,18 +79,26 @@ class Lowering(ABC):
             raise InternalError(f"the nest of node '{node.name}' does not match the pointers of tg_{nest.kernel}")
         return signature
 
-    def describe(self, entry: str, launch: Launch, k: int) -> str:
+    def describe(self, entry: str, number: int, k: int) -> str:
         """The comment that explains a nest: operator, work, operands with their shapes."""
+        launch = self.launch(entry, number)
         nest = launch.nests[k]
         types = self.types(entry)
-        operands = [
-            f"{operand.name} {comment_text(operand.value)}{shape_text(types[operand.value])}"
+        read_at = {
+            self.plan.address(entry, operand.value, number)
             for operand in nest.operands
-            if operand.value is not None
-        ]
+            if operand.value is not None and operand.access is Access.READ
+        }
+        operands = []
+        for operand in nest.operands:
+            if operand.value is None or operand.value.startswith("tg."):
+                continue  # absent, or a flag or rate that says nothing new
+            is_in_place = operand.access is Access.WRITE and self.plan.address(entry, operand.value, number) in read_at
+            name = f"{comment_text(operand.value)}{shape_text(types[operand.value])}"
+            operands.append(f"{operand.name} in place" if is_in_place else f"{operand.name} {name}")
         part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
         work = f", {nest.macs} MACs" if nest.macs else ""
-        return filled([f"{launch.node.op}{part}{work}: {operands[0]}", *operands[1:]])
+        return filled([f"{launch.node.op}{part}{work}: {''.join(operands[:1])}", *operands[1:]])
 
 
 class FlatLowering(Lowering):
@@ -136,7 +144,7 @@ class FlatLowering(Lowering):
             arguments.append(f"{where} + {skipped}" if skipped and all(r.size for r in box) else where)
         name = self._argument_name(signature, tuple(fields))
         return (
-            Comment(self.describe(entry, launch, k)),
+            Comment(self.describe(entry, number, k)),
             Call("TG_RUN", (f"tg_{nest.kernel}", f"&{name}", *arguments)),
         )
 

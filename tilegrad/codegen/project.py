@@ -11,7 +11,7 @@ import numpy as np
 
 from tilegrad.codegen import model
 from tilegrad.codegen.harness import ports_header
-from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header
+from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
@@ -59,7 +59,7 @@ def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
         "manifest.json": json.dumps(_manifest(plan), indent=1) + "\n",
     }
     for name, source in kernels.files.items():
-        texts[f"kernels/{name}"] = source.text
+        texts[f"kernels/{name}"] = only_used(source, used)
     for name, path in kernels.headers.items():
         texts[f"kernels/{name}"] = path.read_text(encoding="utf-8")
     files = {name: text.encode() for name, text in texts.items()}
