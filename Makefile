@@ -19,7 +19,7 @@ $(READY): pyproject.toml tools/bootstrap.sh
 	@touch $@
 
 demo: $(READY) ## train a model on the default device: losses, reference losses, memory, time, and the C in demo-out/
-	$(BIN)/tilegrad train mlp --steps 40 --batch 4 --lr 0.1 -o demo-out
+	$(BIN)/tilegrad train mlp --steps 100 --batch 8 --lr 0.1 -o demo-out
 
 test: lint types tests ## everything: lint, types, and every test
 
