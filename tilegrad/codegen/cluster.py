@@ -1,14 +1,28 @@
-"""Nests for a cluster as constant tables (see runtime/cluster/tg_tile.h); equal tables are emitted once."""
+"""Lowering for a hierarchy: nests as constant tables (see runtime/cluster/tg_tile.h); equal tables are emitted once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilegrad.codegen.c import Comment, Declare, Function, Item, Line, float_literal
+from tilegrad.codegen.c import (
+    Assign,
+    Call,
+    Comment,
+    Declare,
+    Function,
+    Item,
+    Line,
+    Statement,
+    comment_text,
+    float_literal,
+    identifier,
+)
+from tilegrad.codegen.kernels import KernelSet
+from tilegrad.codegen.lowering import Lowering
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, kernel_argument, operand_box, row_major_strides, whole
-from tilegrad.ir.plan import Address
+from tilegrad.ir.plan import Address, Plan, Staging
 from tilegrad.ir.schedule import Loop, Tiling
 from tilegrad.ir.types import TensorType
 from tilegrad.ops.kernels import KernelSignature
@@ -213,9 +227,8 @@ def _operand_rows(
             continue
         if len(operand.shape) > MAX_RANK:
             raise InternalError(f"operand '{operand.name}' of tg_{nest.kernel} has too many dimensions")
-        dims = tables.table(
-            "tg_dim", "dims", [_dim_row(operand, d, nest, loops) for d in range(len(operand.shape))] or ["{-1, 0, 0, 1, 0, 1, 1}"]
-        )
+        dim_rows = [_dim_row(operand, d, nest, loops) for d in range(len(operand.shape))]
+        dims = tables.table("tg_dim", "dims", dim_rows or ["{-1, 0, 0, 1, 0, 1, 1}"])
         slot = None if tiling is None else tiling.slots[operand.name]
         place = address[operand.value]
         numbers = (
@@ -234,3 +247,83 @@ def _operand_rows(
     return rows
 
 
+
+
+class ClusterLowering(Lowering):
+    """Every nest runs through the tile runtime; tensors of L3 are staged around the launches that use them."""
+
+    def __init__(self, plan: Plan, kernels: KernelSet) -> None:
+        super().__init__(plan, kernels)
+        self.tables = ClusterTables()
+        self._made: dict[tuple[object, ...], str] = {}
+
+    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+        launch = self.launch(entry, number)
+        nest, tiling = launch.nests[k], launch.tilings[k] if launch.tilings else None
+        address = {
+            operand.value: self.plan.address(entry, operand.value, number)
+            for operand in nest.operands
+            if operand.value is not None
+        }
+        # The forward pass of infer and step is often the same nest at the same addresses.
+        key = (launch.node.name, k, tuple(sorted((value, place) for value, place in address.items())), repr(tiling))
+        if key not in self._made:
+            letter = f"_{k}" if len(launch.nests) > 1 else ""
+            name = f"{entry}_{number}{letter}_{identifier(launch.node.name, 24)}"
+            title = f"{self.describe(entry, number, k)}\n{_tiling_text(tiling)}"
+            signature = self.signature(launch, nest)
+            self._made[key] = nest_table(
+                self.tables, signature, nest, tiling, self.types(entry), address, name, title
+            )
+        return (Call("tg_run_nest", ("m", f"&{self._made[key]}")),)
+
+    def items(self) -> list[Item]:
+        separated: list[Item] = []
+        for item in self.tables.calls.values():
+            separated += [Line(), item]
+        return [*separated, Line(), *self.tables.items]
+
+    def _staged(self, entry: str) -> tuple[Staging, ...]:
+        return self.plan.entries[entry].staging
+
+    def before(self, entry: str, number: int) -> tuple[Statement, ...]:
+        """Waits first: what leaves makes room for what comes."""
+        previous = self._previous(entry, number)
+        staged = list(enumerate(self._staged(entry)))
+        statements: list[Statement] = []
+        for i, move in staged:
+            if previous < move.wait <= number and move.start <= previous:
+                statements.append(Call("tg_l3_wait", (f"m->l3_requests[{i}]",)))
+        for i, move in staged:
+            if previous < move.start <= number:
+                statements += self._start(i, move)
+        for i, move in staged:
+            if previous < move.wait <= number and move.start > previous:
+                statements.append(Call("tg_l3_wait", (f"m->l3_requests[{i}]",)))
+        return tuple(statements)
+
+    def at_end(self, entry: str) -> tuple[Statement, ...]:
+        return self.before(entry, len(self.plan.schedule.entries[entry].launches))
+
+    def _previous(self, entry: str, number: int) -> int:
+        """The launch with nests before this one: statements of launches without any (views) move to the next."""
+        launches = self.plan.schedule.entries[entry].launches
+        return next((i for i in range(number - 1, -1, -1) if launches[i].nests), -1)
+
+    def _start(self, i: int, move: Staging) -> list[Statement]:
+        way = "from L3" if move.inward else "to L3"
+        return [
+            Comment(f"{comment_text(move.tensor)} {way}, {move.size_bytes} bytes"),
+            Assign(
+                f"m->l3_requests[{i}]",
+                f"tg_l3_start(m->arena + {move.l2_offset}, {move.l3_offset}u, {move.size_bytes}, {int(move.inward)})",
+            ),
+        ]
+
+
+def _tiling_text(tiling: Tiling | None) -> str:
+    if tiling is None:
+        return "computed where the operands live"
+    loops = ", ".join(f"{loop.axis} {loop.tile} of {loop.extent}" for loop in tiling.loops) or "one tile"
+    mode = "double" if tiling.is_double else "single"
+    return f"tiles: {loops}; {tiling.tile_count} in all, {mode} buffered, {tiling.scratch_bytes} bytes of L1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegrad.codegen.c import Comment, Function, Item, Line, Return, SourceFile, print_file
-from tilegrad.codegen.model import Port, entry_inputs, entry_outputs
+from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 

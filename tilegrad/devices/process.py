@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.codegen.harness import port_offsets
-from tilegrad.codegen.model import entry_inputs, entry_outputs
+from tilegrad.codegen.interface import entry_inputs, entry_outputs
 from tilegrad.devices.base import Session
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.pipeline import Compiled

@@ -97,6 +97,7 @@ class Plan:
     arena_bytes: int
     entries: Mapping[str, EntryPlan]
     memory: Mapping[str, MemoryUse]
+    l3_image_bytes: int = 0
 
     def address(self, entry: str, value: str, launch: int = 0) -> Address:
         """Where a value is when a launch of an entry runs."""

@@ -22,7 +22,13 @@
 enum { INFER = 1, STEP, UPDATE, GET, PUT, MEASURE, QUIT };
 enum { OK = 0, BAD_REQUEST = 100 };
 
-static unsigned char image[TG_IMAGE_BYTES + 1];
+#ifndef TG_L3_IMAGE_BYTES
+#define TG_L3_IMAGE_BYTES 0
+#endif
+enum { IMAGE_BYTES = TG_IMAGE_BYTES + TG_L3_IMAGE_BYTES };
+
+static unsigned char image[IMAGE_BYTES + 1];
+static unsigned char tensor[TG_LARGEST_TENSOR + 1];
 static unsigned char inputs[TG_PORT_INPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 static unsigned char outputs[TG_PORT_OUTPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 
@@ -69,7 +75,7 @@ static double seconds_per_call(tg_model *m, uint32_t command, uint32_t calls)
 static void load_weights(const char *path)
 {
     FILE *file = fopen(path, "rb");
-    if (file == NULL || fread(image, 1, TG_IMAGE_BYTES, file) != TG_IMAGE_BYTES)
+    if (file == NULL || fread(image, 1, IMAGE_BYTES, file) != IMAGE_BYTES)
         die("cannot read weights.bin");
     fclose(file);
 }
@@ -90,12 +96,14 @@ static void serve(tg_model *m)
             receive(word, 4);
             if (word[0] >= TG_TENSOR_COUNT)
                 die("no such tensor");
-            reply(OK, tg_tensor_data(m, (int)word[0]), tg_tensors[word[0]].bytes);
+            tg_read_tensor(m, (int)word[0], tensor);
+            reply(OK, tensor, tg_tensors[word[0]].bytes);
         } else if (command == PUT && bytes >= 4) {
             receive(word, 4);
             if (word[0] >= TG_TENSOR_COUNT || bytes - 4 != tg_tensors[word[0]].bytes)
                 die("no such tensor, or not its size");
-            receive(tg_tensor_data(m, (int)word[0]), bytes - 4);
+            receive(tensor, bytes - 4);
+            tg_write_tensor(m, (int)word[0], tensor);
             reply(OK, outputs, 0);
         } else if (command == MEASURE && bytes == 8) {
             receive(word, 8);
@@ -111,9 +119,7 @@ static void serve(tg_model *m)
 
 int main(int argc, char **argv)
 {
-    tg_model *m = tg_static_instance();
     load_weights(argc > 1 ? argv[1] : "weights.bin");
-    tg_init(m, m->state, m->arena, image);
-    serve(m);
+    serve(tg_static_instance(image));
     return 0;
 }
