@@ -126,10 +126,14 @@ def import_for(model: onnx.ModelProto, arrays: Mapping[str, Array]) -> ImportedM
     integers = {name for name, array in arrays.items() if array.dtype.kind in "iu"}
     try:
         return load(specialise(model, arrays, baked))
-    except UserError:
+    except UserError as error:
         if integers <= baked:
             raise
-    return load(specialise(model, arrays, baked | integers))
+        refusal = error
+    imported = load(specialise(model, arrays, baked | integers))
+    if not imported.graph.nodes:  # ONNX's own code would compute it all
+        raise refusal
+    return imported
 
 
 def quick_toolchain() -> Toolchain:
