@@ -24,6 +24,7 @@ from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.plan import plan_memory
 from tilegrad.passes.inference import inference_program
+from tilegrad.passes.fold_batchnorm import FoldBatchNorm
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
 from tilegrad.recipe import Recipe
@@ -75,7 +76,7 @@ class Compiled:
 
 def canonical_graph(model: ImportedModel, recipe: Recipe) -> Graph:
     """The graph that the program is derived from, and that `inspect` describes."""
-    return model.graph
+    return FoldBatchNorm().apply(model.graph) if recipe.batchnorm == "fold" else model.graph
 
 
 def defaults(model: ImportedModel) -> tuple[str, str]:

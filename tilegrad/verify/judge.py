@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
+import onnx
 
 from tilegrad.recipe import Adam, Momentum, Recipe
 from tilegrad.verify import torch_reference
 from tilegrad.verify.compare import Measured, Verdict, compare
+from tilegrad.verify.folded import folded_model
 from tilegrad.verify.reference import BatchNormPolicy, LossName, OptimizerName, ReferenceRecipe
 
 if TYPE_CHECKING:
@@ -45,8 +47,16 @@ def reference_recipe(recipe: Recipe, loss: str) -> ReferenceRecipe:
     )
 
 
+def reference_model(compiled: Compiled) -> onnx.ModelProto:
+    """The ONNX model that references execute."""
+    if compiled.program.recipe.batchnorm != "fold":
+        return compiled.model.proto
+    initial = {t.name: t.initial.array for t in compiled.program.state if t.initial is not None}
+    return folded_model(compiled.model.proto, initial)
+
+
 def judge(compiled: Compiled, measured: Measured, batches: Sequence[Batch], tolerance: float) -> Verdict:
     recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
     trained = [tensor.name for tensor in compiled.program.trainable]
-    pair = torch_reference.run_pair(compiled.model.proto, recipe, batches, trained)
+    pair = torch_reference.run_pair(reference_model(compiled), recipe, batches, trained)
     return compare(measured, pair.as_reference(), tolerance)
