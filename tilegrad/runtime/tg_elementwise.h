@@ -43,16 +43,13 @@ typedef struct {
     const int a5 = p->a_by_d5, b5 = p->b_by_d5, c5 = p->c_by_d5, y5 = p->y_by_d5, n5 = p->n_d5;                        \
     int start, stop;                                                                                                   \
     tg_share(p->n_d0 * p->n_d1 * p->n_d2 * p->n_d3 * p->n_d4 * n5, core_id, core_count, &start, &stop);                \
-    for (int done = start, run; done < stop; done += run) {                                                            \
-        int rest = done / n5;                                                                                          \
-        const int skipped = done - rest * n5;                                                                          \
-        const int i4 = rest % p->n_d4;                                                                                 \
-        rest /= p->n_d4;                                                                                               \
-        const int i3 = rest % p->n_d3;                                                                                 \
-        rest /= p->n_d3;                                                                                               \
-        const int i2 = rest % p->n_d2;                                                                                 \
-        rest /= p->n_d2;                                                                                               \
-        const int i1 = rest % p->n_d1, i0 = rest / p->n_d1;                                                            \
+    for (int done = start, row = start < stop ? start / n5 : 0, run; done < stop; done += run, row++) {                \
+        const int skipped = done - row * n5;                                                                           \
+        int i0 = 0, i1 = 0, i2 = 0, i3 = 0, i4 = row;                                                                  \
+        TG_BROADCAST_CARRY(i4, i3, p->n_d4)                                                                            \
+        TG_BROADCAST_CARRY(i3, i2, p->n_d3)                                                                            \
+        TG_BROADCAST_CARRY(i2, i1, p->n_d2)                                                                            \
+        TG_BROADCAST_CARRY(i1, i0, p->n_d1)                                                                            \
         const int at_a = TG_BROADCAST_AT(a) + skipped * a5, at_b = TG_BROADCAST_AT(b) + skipped * b5;                  \
         const int at_c = TG_BROADCAST_AT(c) + skipped * c5, at_y = TG_BROADCAST_AT(y) + skipped * y5;                  \
         run = tg_min(n5 - skipped, stop - done);                                                                       \
@@ -60,8 +57,17 @@ typedef struct {
             TG_BROADCAST_RUN(1, 1, 1, STATEMENT)                                                                       \
         else if (a5 == 1 && b5 == 0 && y5 == 1)                                                                        \
             TG_BROADCAST_RUN(1, 0, 1, STATEMENT)                                                                       \
+        else if (a5 == 0 && b5 == 1 && y5 == 1)                                                                        \
+            TG_BROADCAST_RUN(0, 1, 1, STATEMENT)                                                                       \
         else                                                                                                           \
             TG_BROADCAST_RUN(a5, b5, y5, STATEMENT)                                                                    \
+    }
+
+/* Divides only where there is something to carry. */
+#define TG_BROADCAST_CARRY(LOW, HIGH, EXTENT)                                                                          \
+    if (LOW >= EXTENT) {                                                                                               \
+        HIGH = LOW / EXTENT;                                                                                           \
+        LOW -= HIGH * EXTENT;                                                                                          \
     }
 
 #define TG_BROADCAST_AT(X)                                                                                             \
