@@ -257,6 +257,13 @@ def test_nan_in_weights() -> None:
     assert refusal(proto) == "initializer 'w' holds NaN\n  got: 1 of 32 elements, the first at [2, 3]"
 
 
+def test_infinity_in_weights() -> None:
+    w = weights(4, 8)
+    w[0, 1] = -np.inf
+    proto = model([node("Gemm", "x w", "y", "fc", transB=1)], [value("x", [1, 8])], [value("y", [1, 4])], {"w": w})
+    assert refusal(proto) == "initializer 'w' holds infinities\n  got: 1 of 32 elements, the first at [0, 1]"
+
+
 # Inputs and the batch
 
 

@@ -42,7 +42,8 @@ def test_causal_mask() -> None:
 
 
 def test_range_and_arithmetic() -> None:
-    nodes = [node("Range", "a b d", "r"), node("Cast", "r", "f", to=1), node("Sin", "f", "s"), node("Mul", "s half", "c")]
+    wave = [node("Cast", "r", "f", to=1), node("Sin", "f", "s"), node("Mul", "s half", "c")]
+    nodes = [node("Range", "a b d", "r"), *wave]
     values = {"a": np.array(0), "b": np.array(8), "d": np.array(2), "half": 0.5}
     assert np.allclose(folded_sum(nodes, [2, 4], values), np.sin([0, 2, 4, 6]) / 2)
 
@@ -70,7 +71,7 @@ def test_constant_loop() -> None:
         [value("i", [], "i64"), value("c_in", [], "bool"), value("v_in", [1])],
         [value("c_out", [], "bool"), value("v_out", [1])],
     )
-    values = {"n": np.array(3), "go": np.array(True), "zero": np.zeros(1, np.float32), "step": np.array([2], np.float32)}
+    values = {"n": np.array(3), "go": np.array(True), "zero": [0.0], "step": [2.0]}
     assert np.array_equal(folded_sum([node("Loop", "n go zero", "c", body=body)], [1, 1], values), [6])
 
 

@@ -201,7 +201,8 @@ def test_local_functions_are_inlined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "attributes", "opset"), [("Mish", {}, 18), ("Selu", {}, 17), ("Celu", {"alpha": 1.5}, 17), ("Softsign", {}, 23)]
+    ("op", "attributes", "opset"),
+    [("Mish", {}, 18), ("Selu", {}, 17), ("Celu", {"alpha": 1.5}, 17), ("Softsign", {}, 23)],
 )
 def test_operators_that_onnx_defines_by_others(op: str, attributes: dict[str, float], opset: int) -> None:
     proto = model([node(op, "x", "y", "act", **attributes)], [value("x", [2, 5])], [value("y", [2, 5])], opset=opset)

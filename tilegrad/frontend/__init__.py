@@ -23,7 +23,7 @@ from tilegrad.frontend.source import find_source
 from tilegrad.frontend.sweep import Swept, build_proto, live_nodes, sweep
 from tilegrad.frontend.unsupported import node_label, operator_name
 from tilegrad.frontend.version import to_canonical_opset
-from tilegrad.frontend.weights import Arrays, narrow_floats, refuse_nan, take_initializers, with_initializers
+from tilegrad.frontend.weights import Arrays, narrow_floats, refuse_bad_numbers, take_initializers, with_initializers
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant, DType
 from tilegrad.ir.verify import verify_graph
@@ -51,9 +51,9 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     model, arrays = resolve_branches(model, arrays)
     model = expand_defined_operators(simplify(model, arrays))
     arrays, notes = narrow_floats(model.graph.node, arrays)
-    refuse_nan(arrays)
     infos = _classify(model, arrays, found.name)
     parameters = {name for name, info in infos.items() if info.role == "parameter"}
+    refuse_bad_numbers(arrays, parameters)
     try:
         swept = sweep(model, arrays, parameters, found.name)
         graph = canonicalize(verify_graph(swept.graph))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -94,13 +94,16 @@ def narrow_floats(nodes: Iterable[onnx.NodeProto], arrays: Arrays) -> tuple[Arra
     return narrowed, tuple(notes)
 
 
-def refuse_nan(arrays: Mapping[str, Array]) -> None:
-    """Nothing good comes of training from NaN."""
+def refuse_bad_numbers(arrays: Mapping[str, Array], parameters: Container[str]) -> None:
+    """Nothing good comes of training from NaN. Infinities are all right in a mask, but not in a parameter."""
     for name, array in arrays.items():
-        if array.dtype == np.float32 and np.isnan(array).any():
-            where = np.unravel_index(int(np.argmax(np.isnan(array))), array.shape)
-            raise UserError(
-                f"initializer '{name}' holds NaN",
-                stage="import",
-                got=f"{int(np.isnan(array).sum())} of {array.size} elements, the first at {[int(i) for i in where]}",
-            )
+        if array.dtype != np.float32:
+            continue
+        for what, bad in (("NaN", np.isnan(array)), ("infinities", np.isinf(array))):
+            if bad.any() and (what == "NaN" or name in parameters):
+                where = [int(i) for i in np.unravel_index(int(np.argmax(bad)), array.shape)]
+                raise UserError(
+                    f"initializer '{name}' holds {what}",
+                    stage="import",
+                    got=f"{int(bad.sum())} of {array.size} elements, the first at {where}",
+                )
