@@ -15,6 +15,7 @@ import onnx
 from tilegrad.recipe import Adam, Momentum, Recipe
 from tilegrad.verify import torch_reference
 from tilegrad.verify.compare import Measured, Verdict, compare
+from tilegrad.verify.dropout import masks_of
 from tilegrad.verify.folded import folded_model
 from tilegrad.verify.reference import BatchNormPolicy, LossName, OptimizerName, ReferenceRecipe
 
@@ -58,5 +59,6 @@ def reference_model(compiled: Compiled) -> onnx.ModelProto:
 def judge(compiled: Compiled, measured: Measured, batches: Sequence[Batch], tolerance: float) -> Verdict:
     recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
     trained = [tensor.name for tensor in compiled.program.trainable]
-    pair = torch_reference.run_pair(reference_model(compiled), recipe, batches, trained)
+    masks = masks_of(compiled.program)
+    pair = torch_reference.run_pair(reference_model(compiled), recipe, batches, trained, dropout_mask=masks)
     return compare(measured, pair.as_reference(), tolerance)
