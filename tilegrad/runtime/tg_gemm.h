@@ -17,71 +17,90 @@ typedef struct {
 
 TG_TEMPLATE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, tg_gemm_args g)
 {
-#define TG_ZERO(i, j) float s##i##j = 0.0f;
-#define TG_LOAD(i, j) s##i##j = y[i * g.y_by_m + j * g.y_by_n];
-#define TG_STEP(i, j) s##i##j = TG_FMA(a##i, b##j, s##i##j);
-#define TG_STORE(i, j) y[i * g.y_by_m + j * g.y_by_n] = s##i##j;
-#define TG_LOAD_A(i) float a##i = a[i * g.a_by_m];
-#define TG_LOAD_B(j) float b##j = b[j * g.b_by_n];
-    TG_BLOCK(TG_ZERO)
+#define TG_GEMM_ZERO(i, j) float s##i##j = 0.0f;
+#define TG_GEMM_LOAD(i, j) s##i##j = y[i * g.y_by_m + j * g.y_by_n];
+#define TG_GEMM_STEP(i, j) s##i##j = TG_FMA(a##i, b##j, s##i##j);
+#define TG_GEMM_STORE(i, j) y[i * g.y_by_m + j * g.y_by_n] = s##i##j;
+#define TG_GEMM_LOAD_A(i) float a##i = a[i * g.a_by_m];
+#define TG_GEMM_LOAD_B(j) float b##j = b[j * g.b_by_n];
+    TG_BLOCK(TG_GEMM_ZERO)
     if (!g.first) {
-        TG_BLOCK(TG_LOAD)
+        TG_BLOCK(TG_GEMM_LOAD)
     }
     for (int k = 0; k < g.n_k; k++) {
-        TG_ROW4(TG_LOAD_A)
-        TG_ROW4(TG_LOAD_B)
-        TG_BLOCK(TG_STEP)
+        TG_ROW4(TG_GEMM_LOAD_A)
+        TG_ROW4(TG_GEMM_LOAD_B)
+        TG_BLOCK(TG_GEMM_STEP)
         a += g.a_by_k;
         b += g.b_by_k;
     }
-    TG_BLOCK(TG_STORE)
-#undef TG_ZERO
-#undef TG_LOAD
-#undef TG_STEP
-#undef TG_STORE
-#undef TG_LOAD_A
-#undef TG_LOAD_B
+    TG_BLOCK(TG_GEMM_STORE)
 }
 
 /* Outputs n_start to n_stop of the one row `a` points to. */
 TG_TEMPLATE void tg_gemm_row(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, tg_gemm_args g,
                              int n_start, int n_stop)
 {
-#define TG_ZERO(j) float s##j = 0.0f;
-#define TG_LOAD(j) s##j = out[j * g.y_by_n];
-#define TG_STEP(j) s##j = TG_FMA(x, column[j * g.b_by_n], s##j);
-#define TG_STORE(j) out[j * g.y_by_n] = s##j;
-#define TG_WIDE(ROW)                                                                                                   \
+#define TG_GEMV_ZERO(j) float s##j = 0.0f;
+#define TG_GEMV_LOAD(j) s##j = out[j * g.y_by_n];
+#define TG_GEMV_STEP(j) s##j = TG_FMA(x, column[j * g.b_by_n], s##j);
+#define TG_GEMV_STORE(j) out[j * g.y_by_n] = s##j;
+#define TG_GEMV_WIDE(ROW)                                                                                              \
     TG_MEM const float *row = a, *column = b + n * g.b_by_n;                                                           \
     TG_MEM float *out = y + n * g.y_by_n;                                                                              \
-    ROW(TG_ZERO)                                                                                                       \
+    ROW(TG_GEMV_ZERO)                                                                                                  \
     if (!g.first) {                                                                                                    \
-        ROW(TG_LOAD)                                                                                                   \
+        ROW(TG_GEMV_LOAD)                                                                                              \
     }                                                                                                                  \
     for (int k = 0; k < g.n_k; k++) {                                                                                  \
         float x = *row;                                                                                                \
-        ROW(TG_STEP)                                                                                                   \
+        ROW(TG_GEMV_STEP)                                                                                              \
         row += g.a_by_k;                                                                                               \
         column += g.b_by_k;                                                                                            \
     }                                                                                                                  \
-    ROW(TG_STORE)
+    ROW(TG_GEMV_STORE)
+#define TG_GEMV_POINT(j) TG_MEM const float *c##j = b + (n + j) * g.b_by_n;
+#define TG_GEMV_STEP4(j)                                                                                               \
+    s##j = TG_FMA(x0, c##j[0], s##j);                                                                                  \
+    s##j = TG_FMA(x1, c##j[1], s##j);                                                                                  \
+    s##j = TG_FMA(x2, c##j[2], s##j);                                                                                  \
+    s##j = TG_FMA(x3, c##j[3], s##j);                                                                                  \
+    c##j += 4;
+#define TG_GEMV_STEP1(j) s##j = TG_FMA(x0, *c##j++, s##j);
     int n = n_start;
-    for (; n + 8 <= n_stop; n += 8) {
-        TG_WIDE(TG_ROW8)
-    }
+    if (g.b_by_k == 1) /* each column lies along k: walk eight of them, four elements at a time */
+        for (; n + 8 <= n_stop; n += 8) {
+            TG_MEM const float *row = a;
+            TG_MEM float *out = y + n * g.y_by_n;
+            int k = 0;
+            TG_ROW8(TG_GEMV_POINT)
+            TG_ROW8(TG_GEMV_ZERO)
+            if (!g.first) {
+                TG_ROW8(TG_GEMV_LOAD)
+            }
+            for (; k + 4 <= g.n_k; k += 4) {
+                float x0 = row[0], x1 = row[g.a_by_k], x2 = row[2 * g.a_by_k], x3 = row[3 * g.a_by_k];
+                TG_ROW8(TG_GEMV_STEP4)
+                row += 4 * g.a_by_k;
+            }
+            for (; k < g.n_k; k++) {
+                float x0 = *row;
+                TG_ROW8(TG_GEMV_STEP1)
+                row += g.a_by_k;
+            }
+            TG_ROW8(TG_GEMV_STORE)
+        }
+    else
+        for (; n + 8 <= n_stop; n += 8) {
+            TG_GEMV_WIDE(TG_ROW8)
+        }
     for (; n + 4 <= n_stop; n += 4) {
-        TG_WIDE(TG_ROW4)
+        TG_GEMV_WIDE(TG_ROW4)
     }
     for (; n < n_stop; n++) {
-#define TG_ROW1(F) F(0)
-        TG_WIDE(TG_ROW1)
+#define TG_GEMV_ROW1(F) F(0)
+        TG_GEMV_WIDE(TG_GEMV_ROW1)
     }
-#undef TG_ZERO
-#undef TG_LOAD
-#undef TG_STEP
-#undef TG_STORE
-#undef TG_WIDE
-#undef TG_ROW1
 }
 
 /* Scale and bias, once the last k is in. */
