@@ -26,5 +26,5 @@ TG_INLINE uint64_t tg_divide_integer(int64_t a, int64_t b, int type)
 TG_KERNEL void tg_div_integer(TG_MEM const uint8_t *a, TG_MEM const uint8_t *b, TG_MEM uint8_t *y,
                               TG_ARG const tg_broadcast_args *p, int core_id, int core_count)
 {
-    TG_BROADCAST(tg_store_integer(y, p->type, iy, tg_divide_integer(TG_INTEGER_A, TG_INTEGER_B, p->type));)
+    TG_BROADCAST_COMPACT(tg_store_integer(y, p->type, iy, tg_divide_integer(TG_INTEGER_A, TG_INTEGER_B, p->type));)
 }

@@ -20,9 +20,9 @@ TG_KERNEL void tg_maximum_broadcast(TG_MEM const float *a, TG_MEM const float *b
 TG_KERNEL void tg_maximum_integer(TG_MEM const uint8_t *a, TG_MEM const uint8_t *b, TG_MEM uint8_t *y,
                                   TG_ARG const tg_broadcast_args *p, int core_id, int core_count)
 {
-    TG_BROADCAST(int64_t left = TG_INTEGER_A; int64_t right = TG_INTEGER_B;
-                 int is_left = tg_compare_integer(left, right, p->type) > 0;
-                 tg_store_integer(y, p->type, iy, (uint64_t)(is_left ? left : right));)
+    TG_BROADCAST_COMPACT(int64_t left = TG_INTEGER_A; int64_t right = TG_INTEGER_B;
+                         int is_left = tg_compare_integer(left, right, p->type) > 0;
+                         tg_store_integer(y, p->type, iy, (uint64_t)(is_left ? left : right));)
 }
 
 TG_KERNEL void tg_maximum_grad(TG_MEM const float *a, TG_MEM const float *b, TG_MEM const float *c, TG_MEM float *y,

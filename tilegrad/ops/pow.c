@@ -21,7 +21,7 @@ TG_KERNEL void tg_pow_scalar(TG_MEM const float *a, TG_MEM const float *b, TG_ME
 TG_KERNEL void tg_pow_broadcast(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y,
                                 TG_ARG const tg_broadcast_args *p, int core_id, int core_count)
 {
-    TG_BROADCAST(y[iy] = tg_pow(a[ia], b[ib]);)
+    TG_BROADCAST_COMPACT(y[iy] = tg_pow(a[ia], b[ib]);)
 }
 
 TG_INLINE uint64_t tg_pow_integer(int64_t base, int64_t exponent)
@@ -54,7 +54,7 @@ TG_KERNEL void tg_pow_mixed(TG_MEM const uint8_t *a, TG_MEM const uint8_t *b, TG
                             TG_ARG const tg_broadcast_args *p, int core_id, int core_count)
 {
     const int type = p->type, exponent_type = (int)p->alpha;
-    TG_BROADCAST(tg_pow_mixed_of(a, b, y, ia, ib, iy, type, exponent_type);)
+    TG_BROADCAST_COMPACT(tg_pow_mixed_of(a, b, y, ia, ib, iy, type, exponent_type);)
 }
 
 TG_INLINE float tg_pow_slope(float x, float e) { return e == 0.0f ? 0.0f : e * tg_pow(x, e - 1.0f); }
@@ -67,11 +67,11 @@ TG_INLINE float tg_pow_exponent_slope(float x, float e)
 TG_KERNEL void tg_pow_grad(TG_MEM const float *a, TG_MEM const float *b, TG_MEM const float *c, TG_MEM float *y,
                            TG_ARG const tg_broadcast_args *p, int core_id, int core_count)
 {
-    TG_BROADCAST(y[iy] = a[ia] * tg_pow_slope(b[ib], c[ic]);)
+    TG_BROADCAST_COMPACT(y[iy] = a[ia] * tg_pow_slope(b[ib], c[ic]);)
 }
 
 TG_KERNEL void tg_pow_exponent_grad(TG_MEM const float *a, TG_MEM const float *b, TG_MEM const float *c,
                                     TG_MEM float *y, TG_ARG const tg_broadcast_args *p, int core_id, int core_count)
 {
-    TG_BROADCAST(y[iy] = a[ia] * tg_pow_exponent_slope(b[ib], c[ic]);)
+    TG_BROADCAST_COMPACT(y[iy] = a[ia] * tg_pow_exponent_slope(b[ib], c[ic]);)
 }

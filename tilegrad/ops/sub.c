@@ -17,5 +17,5 @@ TG_KERNEL void tg_sub_broadcast(TG_MEM const float *a, TG_MEM const float *b, TG
 TG_KERNEL void tg_sub_integer(TG_MEM const uint8_t *a, TG_MEM const uint8_t *b, TG_MEM uint8_t *y,
                             TG_ARG const tg_broadcast_args *p, int core_id, int core_count)
 {
-    TG_BROADCAST(tg_store_integer(y, p->type, iy, (uint64_t)TG_INTEGER_A - (uint64_t)TG_INTEGER_B);)
+    TG_BROADCAST_COMPACT(tg_store_integer(y, p->type, iy, (uint64_t)TG_INTEGER_A - (uint64_t)TG_INTEGER_B);)
 }

@@ -37,9 +37,22 @@ typedef struct {
     }
 
 /* The statement is run for each output element of this core's share, with `ia`, `ib`, `ic`, `iy` the element positions
- * in the operands; a kernel with fewer operands leaves the others unused. The last axis has its own loop per pattern,
- * so that the compiler sees unit strides. */
+ * in the operands; a kernel with fewer operands leaves the others unused. TG_BROADCAST has a loop over the last axis
+ * for each pattern of unit strides, which the compiler then sees; TG_BROADCAST_COMPACT has one loop for all. */
 #define TG_BROADCAST(STATEMENT)                                                                                        \
+    TG_BROADCAST_ROWS(                                                                                                 \
+        if (a5 == 1 && b5 == 1 && y5 == 1)                                                                             \
+            TG_BROADCAST_RUN(1, 1, 1, STATEMENT)                                                                       \
+        else if (a5 == 1 && b5 == 0 && y5 == 1)                                                                        \
+            TG_BROADCAST_RUN(1, 0, 1, STATEMENT)                                                                       \
+        else if (a5 == 0 && b5 == 1 && y5 == 1)                                                                        \
+            TG_BROADCAST_RUN(0, 1, 1, STATEMENT)                                                                       \
+        else                                                                                                           \
+            TG_BROADCAST_RUN(a5, b5, y5, STATEMENT))
+
+#define TG_BROADCAST_COMPACT(STATEMENT) TG_BROADCAST_ROWS(TG_BROADCAST_RUN(a5, b5, y5, STATEMENT))
+
+#define TG_BROADCAST_ROWS(RUN)                                                                                         \
     const int a5 = p->a_by_d5, b5 = p->b_by_d5, c5 = p->c_by_d5, y5 = p->y_by_d5, n5 = p->n_d5;                        \
     int start, stop;                                                                                                   \
     tg_share(p->n_d0 * p->n_d1 * p->n_d2 * p->n_d3 * p->n_d4 * n5, core_id, core_count, &start, &stop);                \
@@ -53,14 +66,7 @@ typedef struct {
         const int at_a = TG_BROADCAST_AT(a) + skipped * a5, at_b = TG_BROADCAST_AT(b) + skipped * b5;                  \
         const int at_c = TG_BROADCAST_AT(c) + skipped * c5, at_y = TG_BROADCAST_AT(y) + skipped * y5;                  \
         run = tg_min(n5 - skipped, stop - done);                                                                       \
-        if (a5 == 1 && b5 == 1 && y5 == 1)                                                                             \
-            TG_BROADCAST_RUN(1, 1, 1, STATEMENT)                                                                       \
-        else if (a5 == 1 && b5 == 0 && y5 == 1)                                                                        \
-            TG_BROADCAST_RUN(1, 0, 1, STATEMENT)                                                                       \
-        else if (a5 == 0 && b5 == 1 && y5 == 1)                                                                        \
-            TG_BROADCAST_RUN(0, 1, 1, STATEMENT)                                                                       \
-        else                                                                                                           \
-            TG_BROADCAST_RUN(a5, b5, y5, STATEMENT)                                                                    \
+        RUN                                                                                                            \
     }
 
 /* Divides only where there is something to carry. */
