@@ -23,11 +23,13 @@ from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.plan import plan_memory
-from tilegrad.passes.inference import inference_program
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm
+from tilegrad.passes.fuse import fuse
+from tilegrad.passes.inference import inference_program
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
 from tilegrad.recipe import Recipe
+from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.scheduling.schedule import schedule_program
 from tilegrad.targets.base import Target
 
@@ -76,7 +78,8 @@ class Compiled:
 
 def canonical_graph(model: ImportedModel, recipe: Recipe) -> Graph:
     """The graph that the program is derived from, and that `inspect` describes."""
-    return FoldBatchNorm().apply(model.graph) if recipe.batchnorm == "fold" else model.graph
+    graph = fuse(model.graph)
+    return FoldBatchNorm().apply(graph) if recipe.batchnorm == "fold" else graph
 
 
 def defaults(model: ImportedModel) -> tuple[str, str]:
@@ -93,6 +96,7 @@ def compile_model(
     target: Target,
     observer: Observer | None = None,
     *,
+    options: ScheduleOptions | None = None,
     weights_as_c: bool = False,
 ) -> Compiled:
     watch = observer or Observer()
@@ -104,23 +108,33 @@ def compile_model(
         return derive_program(graph, recipe, model.roles, trainable, recipe.loss or default_loss)
 
     program: Program = watch.run("program", derive)
-    return _compile_program(model, program, target, watch, weights_as_c)
+    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c)
 
 
 def compile_inference(
-    model: ImportedModel, recipe: Recipe, target: Target, observer: Observer | None = None
+    model: ImportedModel,
+    recipe: Recipe,
+    target: Target,
+    observer: Observer | None = None,
+    *,
+    options: ScheduleOptions | None = None,
 ) -> Compiled:
     """A program whose only working entry is `infer`: no gradients, no optimizer, and none of their memory."""
     watch = observer or Observer()
     graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
     program: Program = watch.run("program", lambda: inference_program(graph, recipe, model.roles))
-    return _compile_program(model, program, target, watch, weights_as_c=False)
+    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c=False)
 
 
 def _compile_program(
-    model: ImportedModel, program: Program, target: Target, watch: Observer, weights_as_c: bool
+    model: ImportedModel,
+    program: Program,
+    target: Target,
+    watch: Observer,
+    options: ScheduleOptions,
+    weights_as_c: bool,
 ) -> Compiled:
-    schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target))
-    plan: Plan = watch.run("plan", lambda: plan_memory(schedule))
+    schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
+    plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))
     return Compiled(model, program, plan, project)

@@ -286,24 +286,31 @@ class ClusterLowering(Lowering):
     def _staged(self, entry: str) -> tuple[Staging, ...]:
         return self.plan.entries[entry].staging
 
-    def before(self, entry: str, number: int) -> tuple[Statement, ...]:
-        """Waits first: what leaves makes room for what comes."""
-        previous = self._previous(entry, number)
-        staged = list(enumerate(self._staged(entry)))
-        statements: list[Statement] = []
-        for i, move in staged:
-            if previous < move.wait <= number and move.start <= previous:
-                statements.append(Call("tg_l3_wait", (f"m->l3_requests[{i}]",)))
-        for i, move in staged:
-            if previous < move.start <= number:
-                statements += self._start(i, move)
-        for i, move in staged:
-            if previous < move.wait <= number and move.start > previous:
-                statements.append(Call("tg_l3_wait", (f"m->l3_requests[{i}]",)))
-        return tuple(statements)
+    def at_start(self, entry: str) -> tuple[Statement, ...]:
+        return (Call("tg_begin", (f'"{entry}"',)),)
 
     def at_end(self, entry: str) -> tuple[Statement, ...]:
-        return self.before(entry, len(self.plan.schedule.entries[entry].launches))
+        end = len(self.plan.schedule.entries[entry].launches)
+        return (*self.before(entry, end), Call("tg_end", (f'"{entry}"',)))
+
+    def before(self, entry: str, number: int) -> tuple[Statement, ...]:
+        """What left must have left, and what is about to leave must go, before anything comes into its place."""
+        previous = self._previous(entry, number)
+        statements: list[Statement] = []
+        moves = list(enumerate(self._staged(entry)))
+        due = [(i, move) for i, move in moves if previous < move.wait <= number]
+        started = [(i, move) for i, move in moves if previous < move.start <= number]
+        statements += [self._wait(i) for i, move in due if move.start <= previous]
+        for inward in (False, True):
+            for i, move in started:
+                if move.inward is inward:
+                    statements += self._start(i, move)
+            statements += [self._wait(i) for i, move in due if move.inward is inward and move.start > previous]
+        return tuple(statements)
+
+    @staticmethod
+    def _wait(i: int) -> Statement:
+        return Call("tg_l3_wait", (f"m->l3_requests[{i}]",))
 
     def _previous(self, entry: str, number: int) -> int:
         """The launch with nests before this one: statements of launches without any (views) move to the next."""

@@ -142,7 +142,8 @@ def header(plan: Plan) -> str:
 
 
 def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
-    if plan.schedule.target.is_flat:
+    target = plan.schedule.target
+    if target.is_flat:
         return ()
     requests = max((len(entry.staging) for entry in plan.entries.values()), default=0)
     return (
@@ -150,6 +151,8 @@ def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
         Line(f"#define TG_L3_BYTES {plan.memory[L3].used_bytes} /* of L3 */"),
         Line(f"#define TG_SCRATCH_BYTES {max(plan.memory[L1].used_bytes, 1)} /* of L1: free between calls */"),
         Line(f"#define TG_L3_REQUESTS {max(requests, 1)}"),
+        Line(f"#define TG_CORES {target.cores}"),
+        Line(f"#define TG_DMA_LONGEST {target.engine(target.home, target.compute).longest_bytes}u /* bytes */"),
     )
 
 

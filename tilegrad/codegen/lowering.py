@@ -52,6 +52,9 @@ class Lowering(ABC):
     def items(self) -> list[Item]:
         """Tables and helper functions."""
 
+    def at_start(self, entry: str) -> tuple[Statement, ...]:
+        return ()
+
     def before(self, entry: str, number: int) -> tuple[Statement, ...]:
         """What must happen before a launch."""
         return ()

@@ -78,18 +78,19 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
-def _entry_function(plan: Plan, entry: str, calls: list[str], ending: tuple[Statement, ...]) -> Function:
+def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering) -> Function:
     program = plan.schedule.program
     body: list[Statement] = []
     for port in entry_inputs(plan, entry):
         if port.value == program.target_input and program.label_classes is not None:
             body += _label_check(port, program.label_classes)
+    body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
             where = place(plan, entry, port.value, "void")
             body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
     body += [Call(call, ("m",)) for call in calls]
-    body += ending
+    body += lowering.at_end(entry)
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
             where = place(plan, entry, port.value, "void")
@@ -154,7 +155,7 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
                 made = Function("static void", group.name, ("tg_model *m",), tuple(body), group.title)
                 functions += [Line(), made]
             calls.append(names[tuple(body)])
-        functions += [Line(), _entry_function(plan, entry, calls, lowering.at_end(entry))]
+        functions += [Line(), _entry_function(plan, entry, calls, lowering)]
     items += [Line(), *lowering.items(), *functions]
     items += [
         Line(),

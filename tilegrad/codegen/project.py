@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header,
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
+from tilegrad.targets.base import Target
 
 PROJECT_FLAGS = (
     "-std=c99 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Werror"
@@ -54,10 +56,12 @@ def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
-        "Makefile": _makefile(kernels),
+        "Makefile": _makefile(kernels, [path.stem for path in _cluster_files(target) if path.suffix == ".c"]),
         "README.md": _readme(plan),
         "manifest.json": json.dumps(_manifest(plan), indent=1) + "\n",
     }
+    for path in _cluster_files(target):
+        texts[path.name] = path.read_text(encoding="utf-8")
     for name, source in kernels.files.items():
         texts[f"kernels/{name}"] = only_used(source, used)
     for name, path in kernels.headers.items():
@@ -69,15 +73,22 @@ def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
     return Project(plan, dict(sorted(files.items())))
 
 
+def _cluster_files(target: Target) -> list[Path]:
+    """The tile runtime, and the simulated cluster it runs on until a chip's own runtime takes its place."""
+    if target.is_flat:
+        return []
+    return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir()))
+
+
 def state_image(plan: Plan) -> bytes:
-    """The initial content of the leading part of the state region."""
-    image = bytearray(plan.image_bytes)
+    """The initial content of the leading part of the state region, then that of L3."""
+    images = {"state": bytearray(plan.image_bytes), "l3": bytearray(plan.l3_image_bytes)}
     for tensor in plan.schedule.program.state:
         if tensor.initial is not None:
             content = np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<"))
-            offset = plan.state_addresses[tensor.name].offset
-            image[offset : offset + tensor.type.size_bytes] = content.tobytes()
-    return bytes(image)
+            address = plan.state_addresses[tensor.name]
+            images[address.region][address.offset : address.offset + tensor.type.size_bytes] = content.tobytes()
+    return bytes(images["state"] + images["l3"])
 
 
 def _weights_c(image: bytes) -> str:
@@ -92,8 +103,9 @@ def _weights_c(image: bytes) -> str:
     )
 
 
-def _makefile(kernels: KernelSet) -> str:
-    objects = " ".join(["model.o", *(f"kernels/{name[:-2]}.o" for name in kernels.files)])
+def _makefile(kernels: KernelSet, runtime: list[str]) -> str:
+    sources = ["model", *runtime, *(f"kernels/{name[:-2]}" for name in kernels.files)]
+    objects = " ".join(f"{name}.o" for name in sources)
     return (
         "# Builds libmodel.a (drop it into your firmware) and `harness`, a program driven over stdin and stdout.\n"
         "# -ffp-contract=off is part of the result: without it, bits differ between compilers.\n"

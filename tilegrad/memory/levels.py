@@ -8,18 +8,35 @@ from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.allocate import allocate, lower_bound
 from tilegrad.memory.lifetimes import align
-from tilegrad.scheduling.homes import EntryHomes, Homes
+from tilegrad.scheduling.homes import EntryHomes, Homes, choose_homes
 from tilegrad.targets.base import L1, L2, L3
 
+# The allocator may need a little more than the sum of live bytes: homes are chosen for this much less than L2.
+_ALLOCATION_SLACK = (1.0, 0.97, 0.94, 0.9)
 
-def plan_levels(schedule: Schedule, homes: Homes) -> Plan:
+
+def plan_levels(schedule: Schedule, home: str) -> Plan:
+    capacity = schedule.target.memory(L2).capacity_bytes
+    assert capacity is not None
+    for slack in _ALLOCATION_SLACK:
+        homes = choose_homes(schedule.program, schedule.target, home, int(capacity * slack))
+        plan = _plan(schedule, homes)
+        if plan.memory[L2].used_bytes <= capacity:
+            break
+    _expect_fit(plan)
+    return plan
+
+
+def _plan(schedule: Schedule, homes: Homes) -> Plan:
     target, program = schedule.target, schedule.program
     alignment = target.memory(L2).alignment_bytes
-    state_addresses, state_bytes, image_bytes, l3_state_bytes = _place_state(program, homes, alignment)
+    placed = _place_state(program, homes, alignment)
+    state_addresses, state_bytes, image_bytes, l3_state_bytes, l3_image_bytes = placed
     entries = {}
     l3_bytes = l3_bound = l3_state_bytes
     for name, entry in homes.entries.items():
-        entries[name], used, bound = _plan_entry(entry, state_addresses, l3_state_bytes, len(program.entries[name].nodes))
+        end = len(program.entries[name].nodes)
+        entries[name], used, bound = _plan_entry(entry, state_addresses, l3_state_bytes, end)
         l3_bytes, l3_bound = max(l3_bytes, used), max(l3_bound, bound)
     arena_bytes = max(entry.arena_bytes for entry in entries.values())
     arena_bound = max(entry.lower_bound_bytes for entry in entries.values())
@@ -38,35 +55,42 @@ def plan_levels(schedule: Schedule, homes: Homes) -> Plan:
         L2: MemoryUse(state_bytes + arena_bytes, target.memory(L2).capacity_bytes, state_bytes + arena_bound),
         L3: MemoryUse(l3_bytes, target.memory(L3).capacity_bytes, l3_bound),
     }
-    for name, use in memory.items():
+    return Plan(
+        schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, memory, l3_image_bytes
+    )
+
+
+def _expect_fit(plan: Plan) -> None:
+    for name, use in plan.memory.items():
         if use.capacity_bytes is not None and use.used_bytes > use.capacity_bytes:
             raise DoesNotFit(
-                f"the program does not fit into {name} of {target.name}",
+                f"the program does not fit into {name} of {plan.schedule.target.name}",
                 stage="memory",
                 expected=f"at most {use.capacity_bytes} bytes",
                 got=f"{use.used_bytes} bytes",
                 hint="a smaller batch, or train fewer parameters (--train last:K)",
             )
-    return Plan(schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, memory)
 
 
 def _place_state(
     program: Program, homes: Homes, alignment: int
-) -> tuple[dict[str, Address], int, int, int]:
+) -> tuple[dict[str, Address], int, int, int, int]:
     """State of L2 one after the other, initialised tensors first; state of L3 likewise in its own memory."""
     addresses = {}
-    offset = image_bytes = l3_offset = 0
+    offset = image_bytes = l3_offset = l3_image_bytes = 0
     for tensor in sorted(program.state, key=lambda tensor: tensor.initial is None):
         size = align(tensor.type.size_bytes, alignment)
         if tensor.name in homes.state_in_l3:
             addresses[tensor.name] = Address(L3, "l3", l3_offset)
             l3_offset += size
+            if tensor.initial is not None:
+                l3_image_bytes = l3_offset
             continue
         addresses[tensor.name] = Address(L2, "state", offset)
         offset += size
         if tensor.initial is not None:
             image_bytes = offset
-    return addresses, offset, image_bytes, l3_offset
+    return addresses, offset, image_bytes, l3_offset, l3_image_bytes
 
 
 def _stay_name(tensor: str, k: int) -> str:

@@ -9,11 +9,15 @@ from tilegrad.ir.plan import Address, EntryPlan, MemoryUse, Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Schedule
 from tilegrad.memory.allocate import allocate, lower_bound
+from tilegrad.memory.levels import plan_levels
 from tilegrad.memory.lifetimes import align, analyse, temporaries
 from tilegrad.memory.validate import is_valid, validate_plan
 
 
-def plan_memory(schedule: Schedule) -> Plan:
+def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
+    """`home` says where tensors live on a target with L2 and L3: auto, L2 or L3."""
+    if not schedule.target.is_flat:
+        return plan_levels(schedule, home)
     memory = schedule.target.memory(schedule.target.home)
     alignment = memory.alignment_bytes
     state_addresses, state_bytes, image_bytes = _place_state(schedule.program, memory.name, alignment)

@@ -278,7 +278,9 @@ def _does_not_fit(
 ) -> DoesNotFit:
     node = program.entries[entry_name].nodes[max(0, min(launch, len(program.entries[entry_name].nodes) - 1))]
     state = sum(tensor.size_bytes for tensor in entry.tensors.values() if tensor.is_state)
-    hint = "use --home auto, which moves tensors to L3" if mode == "L2" else "a smaller batch, or train fewer parameters"
+    hint = "a smaller batch, or train fewer parameters (--train last:K)"
+    if mode == "L2":
+        hint = "use --home auto, which moves tensors to L3"
     return DoesNotFit(
         f"the {entry_name} entry does not fit into L2",
         stage="memory",

@@ -1,25 +1,60 @@
-"""Expands every operator into its nests."""
+"""Expands every operator into its nests, and cuts the nests into tiles where the target has a scratchpad."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph
+from tilegrad.ir.nest import Nest
 from tilegrad.ir.program import Program
-from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule
+from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
+from tilegrad.ir.types import TensorType
+from tilegrad.memory.lifetimes import temporaries
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
+from tilegrad.scheduling.kernel_cost import KernelCosts
+from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.scheduling.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import Target
 
 LARGEST_ELEMENT_COUNT = 2**31 - 1
 
 
-def schedule_program(program: Program, target: Target) -> Schedule:
-    return Schedule(
-        program, target, {name: _schedule_entry(graph) for name, graph in program.entries.items()}
-    )
+def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
+    options = options or ScheduleOptions()
+    tiler = None
+    if not target.is_flat and options.is_tiled:
+        tiler = _Tiler(TilingOptions(target, options.buffering, KernelCosts(target)))
+    entries = {name: _schedule_entry(graph, tiler) for name, graph in program.entries.items()}
+    return Schedule(program, target, entries)
 
 
-def _schedule_entry(graph: Graph) -> EntrySchedule:
+class _Tiler:
+    """Searches each kind of nest once: nests that differ only in their values' names share a tiling."""
+
+    def __init__(self, options: TilingOptions) -> None:
+        self.options = options
+        self.known: dict[object, Tiling] = {}
+
+    def tiling(self, nest: Nest, types: Mapping[str, TensorType], node_name: str) -> Tiling:
+        element_bytes = {
+            operand.name: types[operand.value].dtype.size_bytes
+            for operand in nest.operands
+            if operand.value is not None
+        }
+        key = (
+            nest.kernel,
+            nest.axes,
+            tuple((o.name, o.value is None, o.access, o.shape, o.index) for o in nest.operands),
+            tuple(element_bytes.items()),
+        )
+        if key not in self.known:
+            self.known[key] = TilingSearch(self.options, nest, element_bytes).choose(node_name)
+        return self.known[key]
+
+
+def _schedule_entry(graph: Graph, tiler: _Tiler | None) -> EntrySchedule:
     for name, tensor_type in graph.types.items():
         if tensor_type.size > LARGEST_ELEMENT_COUNT:
             raise UserError(
@@ -28,10 +63,14 @@ def _schedule_entry(graph: Graph) -> EntrySchedule:
                 expected=f"at most {LARGEST_ELEMENT_COUNT} elements",
                 got=str(tensor_type),
             )
+    scratch = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
+    types = {**scratch, **graph.types}
     launches = []
     for node in graph.nodes:
         operator = registry.get(node.op)
         nests = () if operator.is_view else operator.nests(NodeView(node, graph.types))
-        launches.append(Launch(node, tuple(nests)))
+        tilings: tuple[Tiling | None, ...] = (None,) * len(nests)
+        if tiler is not None:
+            tilings = tuple(tiler.tiling(nest, types, node.name) for nest in nests)
+        launches.append(Launch(node, tuple(nests), tilings))
     return EntrySchedule(graph, tuple(launches))
-

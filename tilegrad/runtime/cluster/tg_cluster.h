@@ -4,6 +4,11 @@
 #define TG_CLUSTER_H
 #include <stdint.h>
 
+/* Tells the runtime where an instance's memories are, and brackets a call of an entry. */
+void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *arena);
+void tg_begin(const char *entry);
+void tg_end(const char *entry);
+
 /* Where an operand of a nest lies. */
 enum { TG_STATE = 0, TG_ARENA = 1 };
 enum { TG_READ = 0, TG_WRITE = 1 };
@@ -18,9 +23,13 @@ void tg_dma_wait(int request);
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward);
 void tg_l3_wait(int request);
 
-/* Runs `call(at, args, core_id, core_count)` on every core and returns when all are done. `bytes` are the sizes of the
- * operands at `at`, of which the first `reads` are read and the rest written; a chip has no use for them, a simulator
- * checks them. */
+/* Outside of entries: initial content and inspection of L3. */
+void tg_l3_clear(uint32_t bytes);
+void tg_l3_write(uint32_t l3_offset, const void *data, uint32_t bytes);
+void tg_l3_read(uint32_t l3_offset, void *data, uint32_t bytes);
+
+/* Runs `call(at, args, core_id, core_count)` on every core and returns when all are done. `bytes` and `access` describe
+ * the operands at `at`; a chip has no use for them, a simulator checks them. */
 typedef void tg_kernel_call(void *const *at, const void *args, int core_id, int core_count);
 typedef struct {
     const char *name; /* of the nest, for messages */

@@ -87,6 +87,28 @@ static unsigned char *scratch_slot(const tg_model *m, const tg_operand *operand,
     return m->scratch + operand->scratch + (uint32_t)slot * operand->slot_bytes;
 }
 
+/* Adds a part, cut into pieces that the engine takes. */
+static void add_rows(int request, unsigned char *scratch, unsigned char *far, uint32_t row_bytes, uint32_t rows,
+                     uint32_t far_stride)
+{
+    if (rows == 1 || row_bytes == far_stride) { /* contiguous: cut anywhere */
+        for (uint32_t left = row_bytes * rows, piece; left > 0; left -= piece) {
+            piece = left < TG_DMA_LONGEST ? left : TG_DMA_LONGEST & ~7u;
+            tg_dma_add(request, scratch, far, piece, 1, piece);
+            scratch += piece;
+            far += piece;
+        }
+        return;
+    }
+    uint32_t most = TG_DMA_LONGEST / row_bytes;
+    for (uint32_t piece; rows > 0; rows -= piece) {
+        piece = rows < most ? rows : most;
+        tg_dma_add(request, scratch, far, row_bytes, piece, far_stride);
+        scratch += row_bytes * piece;
+        far += far_stride * piece;
+    }
+}
+
 /* Starts the transfer of a box, as few parts as possible: what is contiguous on both sides is one row, and one level of
  * rows is one part. */
 static int start_transfer(const tg_model *m, const tg_operand *operand, const box_t *box, int slot, int inward)
@@ -111,7 +133,7 @@ static int start_transfer(const tg_model *m, const tg_operand *operand, const bo
         unsigned char *part = far;
         for (d = 0; d < inner - 1; d++)
             part += index[d] * stride[d + 1];
-        tg_dma_add(request, scratch, part, row_bytes, rows, far_stride);
+        add_rows(request, scratch, part, row_bytes, rows, far_stride);
         scratch += row_bytes * rows;
         for (d = inner - 2; d >= 0 && ++index[d] == box->size[d]; d--)
             index[d] = 0;
