@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from tilegrad.verify.torch_executor import TorchModel, UnsupportedByReferenceError, vector_jacobian  # noqa: E402
+from tilegrad.verify.torch_executor import TorchModel, UnsupportedByReferenceError, one_thread, vector_jacobian  # noqa: E402
 from tilegrad.verify.torch_ops import Mode  # noqa: E402
 
 NAMES = {"conv": "0", "bn": "1", "fc": "5"}
@@ -93,7 +93,9 @@ def test_equals_a_module_trained_by_hand(optimizer: Any, policy: Any, accumulate
     np.testing.assert_allclose(run.statistics["bn.mean"], net[1].running_mean.numpy(), rtol=1e-6)
     np.testing.assert_allclose(run.statistics["bn.variance"], net[1].running_var.numpy(), rtol=1e-6)
     net.eval()
-    np.testing.assert_allclose(run.logits, net(torch.tensor(batches[0][0]).double()).detach().numpy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        run.logits, net(torch.tensor(batches[0][0]).double()).detach().numpy(), rtol=1e-5, atol=1e-6
+    )
     assert set(run.snapshots) == {1}
 
 
@@ -221,9 +223,10 @@ def test_gradients_by_autograd_gradcheck(
     inputs = [torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5 for shape in shapes]
     for tensor in inputs:
         tensor.requires_grad_(True)
-    assert torch.autograd.gradcheck(
-        lambda *tensors: runner.forward(dict(zip(names, tensors, strict=True)))["y"], inputs
-    )
+    with one_thread():
+        assert torch.autograd.gradcheck(
+            lambda *tensors: runner.forward(dict(zip(names, tensors, strict=True)))["y"], inputs
+        )
 
 
 def test_vector_jacobian_of_inputs_and_initializers() -> None:

@@ -158,7 +158,7 @@ class _TorchGraph:
 
 class _OnnxGraph:
     def __init__(self, model: onnx.ModelProto, options: _Options) -> None:
-        replaced: list[type[OpRun]] = [_Erf, _Gelu]
+        replaced = list(REPLACED_OPERATORS)
         if options.batch_statistics:
             replaced.append(_BatchNormalization)
         evaluator = ReferenceEvaluator(to_double(model), new_ops=replaced)
@@ -220,6 +220,22 @@ class _Gelu(OpRun):
         return (0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))),)
 
 
+class _GroupNormalization(OpRun):
+    """ONNX's own goes through float32, its default `stash_type`."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, scale: Array, bias: Array, num_groups: int = 1, epsilon: float = 1e-5, **_: Any
+    ) -> tuple[Array]:
+        grouped = x.reshape(x.shape[0], num_groups, -1)
+        centred = grouped - grouped.mean(axis=2, keepdims=True)
+        normal = centred / np.sqrt(np.square(centred).mean(axis=2, keepdims=True) + epsilon)
+        repeats, shape = x.shape[1] // scale.size, (-1, *[1] * (x.ndim - 2))
+        wide, offset = (np.repeat(values, repeats).reshape(shape) for values in (scale, bias))
+        return (normal.reshape(x.shape) * wide + offset,)
+
+
 class _BatchNormalization(OpRun):
     """Normalise by the mini-batch's own mean and population variance, as both ONNX and PyTorch do in training."""
 
@@ -233,8 +249,11 @@ class _BatchNormalization(OpRun):
         return (normal * scale.reshape(shape) + bias.reshape(shape),)
 
 
-for _operator, _name in ((_Erf, "Erf"), (_Gelu, "Gelu"), (_BatchNormalization, "BatchNormalization")):
-    _operator.__name__ = _name
+for _operator in (_Erf, _Gelu, _GroupNormalization, _BatchNormalization):
+    _operator.__name__ = _operator.__name__.removeprefix("_")  # the evaluator finds operators by class name
+
+REPLACED_OPERATORS: list[type[OpRun]] = [_Erf, _Gelu, _GroupNormalization]
+"""Operators of ONNX's evaluator that do not keep to float64 by themselves."""
 
 
 def _widened(array: Array) -> Array:

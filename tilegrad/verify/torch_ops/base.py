@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, numpy_helper
@@ -55,7 +56,10 @@ class Call:
     float_type: torch.dtype
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self.attributes.get(name, default)
+        """An attribute; ONNX's float defaults are float32 numbers, as its float attributes are."""
+        if name in self.attributes:
+            return self.attributes[name]
+        return float(np.float32(default)) if isinstance(default, float) else default
 
     def torch_type(self, onnx_type: int) -> torch.dtype:
         """Every float of the model runs in the reference's own float type, whatever it was stored in."""
