@@ -360,7 +360,7 @@ TG_TEMPLATE void tg_conv_dw_block(TG_MEM const float *x, TG_MEM const float *dy,
 TG_TEMPLATE void tg_conv_dw_any(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
                                 TG_ARG const tg_conv_dw_args *p, int width, int core_id, int core_count)
 {
-    int is_three = p->n_kw == 3 && p->dilation_w == 1 && p->stride_w <= 2;
+    int is_three = width == 4 && p->n_kw == 3 && p->dilation_w == 1 && p->stride_w <= 2;
     int count = p->n_i * p->n_kw, group = is_three ? 3 : 4, groups = (count + group - 1) / group;
     int start, stop, blocks = (p->n_o + width - 1) / width;
     tg_share(p->n_g * blocks * groups * p->n_kh, core_id, core_count, &start, &stop);

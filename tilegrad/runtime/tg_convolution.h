@@ -167,7 +167,7 @@ TG_INLINE void tg_conv_block_of_one(TG_MEM const float *x, TG_MEM const float *w
 TG_TEMPLATE void tg_conv_columns(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
                                  const tg_conv_row *r, int width, int lane, int tap)
 {
-    int is_three = tap != 0 && r->taps == 3 && r->position_tap == tap;
+    int is_three = width == 4 && tap != 0 && r->taps == 3 && r->position_tap == tap;
     for (int column = 0; column < r->columns; column += 4) {
         if (is_three && column + 4 > r->columns && r->first && r->columns >= 4)
             column = r->columns - 4;

@@ -1,8 +1,9 @@
-/* Planes of 3x3 convolutions with one channel on either side: nine weights, or their gradients, stay in registers while
- * four columns at a time pass by. Same order of taps as everywhere; taps on padding are skipped. */
+/* Planes of 3x3 convolutions with one channel on either side: nine weights, or their gradients, and the window under
+ * them stay in registers. Same order of taps as everywhere; taps on padding are skipped. */
 #ifndef TG_DEPTHWISE_H
 #define TG_DEPTHWISE_H
 #include "tg_block.h"
+#include "tg_window.h"
 
 /* `map` is rows x columns of windows; window (row, column) has its tap (kh, kw) at image position
  * (top + stride * row + tap * kh, left + stride * column + tap * kw), tap being 1, or -1 for the input gradient. */
@@ -11,82 +12,138 @@ typedef struct {
 } tg_plane;
 
 #define TG_NINE(F) F(0, 0) F(0, 1) F(0, 2) F(1, 0) F(1, 1) F(1, 2) F(2, 0) F(2, 1) F(2, 2)
-#define TG_ROW_OF(k)                                                                                                   \
-    const int has##k = (unsigned)(top + k * tap) < (unsigned)p.height;                                                 \
-    TG_MEM const float *x##k = image + (has##k ? (top + k * tap) * p.image_row : 0);
-#define TG_COLUMN_OF(k) in##k = (unsigned)(at + k * tap) < (unsigned)p.width
-/* Whether a block of four columns has all taps inside but perhaps the leftmost lane's first or rightmost lane's last. */
-#define TG_INNER (column + 4 <= p.columns && at + 3 * stride + high * tap < p.width) /* given that the low end is inside */
-#define TG_NEAR (column + 4 <= p.columns && at + low * tap >= -1 && at + 3 * stride + high * tap <= p.width)
+
+/* The windows [*start, *stop) of `count` that lie inside the image altogether. */
+TG_TEMPLATE void tg_plane_inner(int base, int stride, int tap, int count, int extent, int *start, int *stop)
+{
+    int low = tap > 0 ? base : base - 2, start_of_last;
+    tg_window_taps(low, stride, count, 0, extent, start, stop);
+    tg_window_taps(low + 2, stride, count, 0, extent, &start_of_last, stop);
+    (void)start_of_last;
+}
+
+/* Rows [start, stop) of one column of the map, top to bottom; the column's three tap columns are inside the image or not
+ * as has0 to has2 say. Those (where speed matters), `stride` and `tap` are literals; `at` is the first tap's column. Rows whose window
+ * is not inside the image are checked tap by tap, all of them if not `rolling`. */
+TG_TEMPLATE void tg_plane_strip(TG_MEM const float *image, TG_MEM const float *w, int w_row, TG_MEM float *map, tg_plane p,
+                                int start, int stop, int at, int stride, int tap, int has0, int has1, int has2,
+                                int rolling)
+{
+#define TG_WEIGHT(i, j) const float w##i##j = has##j ? w[i * w_row + j] : 0.0f;
+#define TG_LOAD(r)                                                                                                     \
+    if (has0)                                                                                                          \
+        r##0 = x[-skipped];                                                                                            \
+    if (has1)                                                                                                          \
+        r##1 = x[tap - skipped];                                                                                       \
+    if (has2)                                                                                                          \
+        r##2 = x[2 * tap - skipped];                                                                                   \
+    x += p.image_row;
+#define TG_TAPS(i, r)                                                                                                  \
+    if (has0)                                                                                                          \
+        sum = TG_FMA(r##0, w##i##0, sum);                                                                              \
+    if (has1)                                                                                                          \
+        sum = TG_FMA(r##1, w##i##1, sum);                                                                              \
+    if (has2)                                                                                                          \
+        sum = TG_FMA(r##2, w##i##2, sum);
+#define TG_WINDOW(a, b, c)                                                                                             \
+    {                                                                                                                  \
+        float sum = 0.0f;                                                                                              \
+        if (tap > 0) {                                                                                                 \
+            TG_TAPS(0, a)                                                                                              \
+            TG_TAPS(1, b)                                                                                              \
+            TG_TAPS(2, c)                                                                                              \
+        } else {                                                                                                       \
+            TG_TAPS(0, c)                                                                                              \
+            TG_TAPS(1, b)                                                                                              \
+            TG_TAPS(2, a)                                                                                              \
+        }                                                                                                              \
+        *out = sum;                                                                                                    \
+        out += p.map_row;                                                                                              \
+    }
+#define TG_CHECKED(i)                                                                                                  \
+    if ((unsigned)(top + i * tap) < (unsigned)p.height) {                                                              \
+        TG_MEM const float *x = image + (top + i * tap) * p.image_row;                                                 \
+        TG_LOAD(c)                                                                                                     \
+        TG_TAPS(i, c)                                                                                                  \
+        (void)x;                                                                                                       \
+    }
+    float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f, b0 = 0.0f, b1 = 0.0f, b2 = 0.0f, c0 = 0.0f, c1 = 0.0f, c2 = 0.0f;
+    int row = start, inner_start, inner_stop;
+    tg_plane_inner(p.top, stride, tap, p.rows, p.height, &inner_start, &inner_stop);
+    inner_stop = tg_min(inner_stop, stop);
+    const int skipped = has0 ? 0 : has1 ? tap : 2 * tap;
+    if (has0 || has1 || has2)
+        image += at + skipped; /* the first tap that exists */
+    TG_NINE(TG_WEIGHT)
+    TG_MEM float *out = map + row * p.map_row;
+    while (row < stop) {
+        int top = p.top + stride * row;
+        if (!rolling || row < inner_start || row >= inner_stop) {
+            float sum = 0.0f;
+            TG_CHECKED(0)
+            TG_CHECKED(1)
+            TG_CHECKED(2)
+            *out = sum;
+            out += p.map_row;
+            row++;
+            continue;
+        }
+        TG_MEM const float *x = image + (tap > 0 ? top : top - 2) * p.image_row;
+        TG_LOAD(a)
+        if (stride == 1) {
+            TG_LOAD(b)
+            for (; row + 3 <= inner_stop; row += 3) {
+                TG_LOAD(c)
+                TG_WINDOW(a, b, c)
+                TG_LOAD(a)
+                TG_WINDOW(b, c, a)
+                TG_LOAD(b)
+                TG_WINDOW(c, a, b)
+            }
+        }
+        for (; row < inner_stop; row++) {
+            if (stride == 2) {
+                TG_LOAD(b)
+            }
+            TG_LOAD(c)
+            TG_WINDOW(a, b, c)
+            a0 = stride == 1 ? b0 : c0, a1 = stride == 1 ? b1 : c1, a2 = stride == 1 ? b2 : c2;
+            b0 = c0, b1 = c1, b2 = c2;
+        }
+    }
+#undef TG_WEIGHT
+#undef TG_LOAD
+#undef TG_TAPS
+#undef TG_WINDOW
+#undef TG_CHECKED
+}
+
+/* Adds a plane's bias, if there is one, to its finished rows [start, stop). */
+TG_INLINE void tg_plane_bias(TG_MEM const float *b, TG_MEM float *map, tg_plane p, int start, int stop)
+{
+    if (b != TG_NULL)
+        for (int row = start; row < stop; row++)
+            for (int column = 0; column < p.columns; column++)
+                map[row * p.map_row + column] += *b;
+}
 
 /* Rows [start, stop) of the map. `stride` and `tap` are literals. */
 TG_TEMPLATE void tg_plane_forward(TG_MEM const float *image, TG_MEM const float *w, int w_row, TG_MEM const float *b,
                                   TG_MEM float *map, tg_plane p, int start, int stop, int stride, int tap)
 {
-#define TG_WEIGHT(i, j) const float w##i##j = w[i * w_row + j];
-#define TG_TAP(i, j, HAS_LOW, HAS_HIGH)                                                                                \
-    if (j != low || HAS_LOW)                                                                                           \
-        s0 = TG_FMA(x##i[at + j * tap], w##i##j, s0);                                                                  \
-    s1 = TG_FMA(x##i[at + stride + j * tap], w##i##j, s1);                                                             \
-    s2 = TG_FMA(x##i[at + 2 * stride + j * tap], w##i##j, s2);                                                         \
-    if (j != high || HAS_HIGH)                                                                                         \
-        s3 = TG_FMA(x##i[at + 3 * stride + j * tap], w##i##j, s3);
-#define TG_TAPS(i, HAS, HAS_LOW, HAS_HIGH)                                                                             \
-    if (HAS) {                                                                                                         \
-        TG_TAP(i, 0, HAS_LOW, HAS_HIGH)                                                                                \
-        TG_TAP(i, 1, HAS_LOW, HAS_HIGH)                                                                                \
-        TG_TAP(i, 2, HAS_LOW, HAS_HIGH)                                                                                \
+    for (int column = 0; column < p.columns; column++) {
+        const int at = p.left + stride * column, has0 = (unsigned)at < (unsigned)p.width;
+        const int has1 = (unsigned)(at + tap) < (unsigned)p.width, has2 = (unsigned)(at + 2 * tap) < (unsigned)p.width;
+        if (has0 && has1 && has2)
+            tg_plane_strip(image, w, w_row, map + column, p, start, stop, at, stride, tap, 1, 1, 1, 1);
+        else if (has1 && has2)
+            tg_plane_strip(image, w, w_row, map + column, p, start, stop, at, stride, tap, 0, 1, 1, 1);
+        else if (has0 && has1)
+            tg_plane_strip(image, w, w_row, map + column, p, start, stop, at, stride, tap, 1, 1, 0, 1);
+        else
+            tg_plane_strip(image, w, w_row, map + column, p, start, stop, at, stride, tap, has0, has1, has2, 0);
     }
-#define TG_FOUR(HAS0, HAS1, HAS2, HAS_LOW, HAS_HIGH)                                                                   \
-    {                                                                                                                  \
-        float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;                                                              \
-        TG_TAPS(0, HAS0, HAS_LOW, HAS_HIGH)                                                                            \
-        TG_TAPS(1, HAS1, HAS_LOW, HAS_HIGH)                                                                            \
-        TG_TAPS(2, HAS2, HAS_LOW, HAS_HIGH)                                                                            \
-        out[0] = has_bias ? s0 + bias : s0;                                                                            \
-        out[1] = has_bias ? s1 + bias : s1;                                                                            \
-        out[2] = has_bias ? s2 + bias : s2;                                                                            \
-        out[3] = has_bias ? s3 + bias : s3;                                                                            \
-    }
-#define TG_CHECKED_TAP(i, j)                                                                                           \
-    if (has##i && in##j)                                                                                               \
-        sum = TG_FMA(x##i[at + j * tap], w##i##j, sum);
-    const int low = tap > 0 ? 0 : 2, high = 2 - low, has_bias = b != TG_NULL;
-    const float bias = has_bias ? *b : 0.0f;
-    int column = p.columns - 4, at = p.left + stride * column;
-    const int can_move_back = column >= 0 && TG_NEAR;
-    TG_NINE(TG_WEIGHT)
-    for (int row = start; row < stop; row++) {
-        const int top = p.top + stride * row;
-        TG_ROW_OF(0)
-        TG_ROW_OF(1)
-        TG_ROW_OF(2)
-        for (column = 0; column < p.columns;) {
-            if (can_move_back && column > p.columns - 4 && column < p.columns - 1)
-                column = p.columns - 4; /* the same bits again, faster than two or three single columns */
-            at = p.left + stride * column;
-            TG_MEM float *out = map + row * p.map_row + column;
-            if (has0 && has1 && has2 && at + low * tap >= 0 && TG_INNER) {
-                for (; TG_INNER; column += 4, at += 4 * stride, out += 4)
-                    TG_FOUR(1, 1, 1, 1, 1)
-            } else if (TG_NEAR) {
-                const int has_low = at + low * tap >= 0, has_high = at + 3 * stride + high * tap < p.width;
-                TG_FOUR(has0, has1, has2, has_low, has_high)
-                column += 4;
-            } else {
-                const int TG_COLUMN_OF(0), TG_COLUMN_OF(1), TG_COLUMN_OF(2);
-                float sum = 0.0f;
-                TG_NINE(TG_CHECKED_TAP)
-                *out = has_bias ? sum + bias : sum;
-                column++;
-            }
-        }
-    }
-#undef TG_WEIGHT
-#undef TG_TAP
-#undef TG_TAPS
-#undef TG_FOUR
-#undef TG_CHECKED_TAP
+    tg_plane_bias(b, map, p, start, stop);
 }
 
 /* The input gradient of stride two: rows [start, stop) of the image from the map. Image element (ih, iw) has the tap k of
@@ -103,10 +160,8 @@ TG_TEMPLATE void tg_plane_gather(TG_MEM const float *map, TG_MEM const float *w,
         e##l = TG_FMA(d##j[at + l - 1], v2, e##l);
 #define TG_ODD(j, l) o##l = TG_FMA(d##j[at + l], v1, o##l);
 #define TG_STORE(j, l)                                                                                                 \
-    out[2 * l] = has_bias ? e##l + bias : e##l;                                                                        \
-    out[2 * l + 1] = has_bias ? o##l + bias : o##l;
-    const float bias = b != TG_NULL ? *b : 0.0f;
-    const int has_bias = b != TG_NULL;
+    out[2 * l] = e##l;                                                                                                 \
+    out[2 * l + 1] = o##l;
     for (int row = start; row < stop; row++) {
         const int whole = row + p.top, is_even = (whole & 1) == 0, high = (whole - (is_even ? 0 : 1)) / 2;
         for (int column = 0; column < p.columns;) {
@@ -138,10 +193,11 @@ TG_TEMPLATE void tg_plane_gather(TG_MEM const float *map, TG_MEM const float *w,
             if (is_block) {
                 TG_EIGHT(TG_STORE, 0)
             } else
-                *out = has_bias ? e0 + bias : e0;
+                *out = e0;
             column += is_block ? 8 : 1;
         }
     }
+    tg_plane_bias(b, image, p, start, stop);
 #undef TG_EIGHT
 #undef TG_ZERO
 #undef TG_EVEN
@@ -154,72 +210,99 @@ TG_TEMPLATE void tg_plane_gather(TG_MEM const float *map, TG_MEM const float *w,
 TG_TEMPLATE void tg_plane_weight(TG_MEM const float *image, TG_MEM const float *map, TG_MEM float *dw, int dw_row,
                                  tg_plane p, int first, int stride)
 {
-#define TG_LOAD(i, j) float s##i##j = first ? 0.0f : dw[i * dw_row + j];
+#define TG_BEGIN(i, j) float s##i##j = first ? 0.0f : dw[i * dw_row + j];
 #define TG_STORE(i, j) dw[i * dw_row + j] = s##i##j;
-#define TG_STEP(i, j, l) s##i##j = TG_FMA(d##l, x##i[at + l * stride + j], s##i##j);
-#define TG_STEPS(i, HAS, HAS_LOW, HAS_HIGH)                                                                            \
-    if (HAS) {                                                                                                         \
-        if (HAS_LOW)                                                                                                   \
-            TG_STEP(i, 0, 0)                                                                                           \
-        TG_STEP(i, 1, 0)                                                                                               \
-        TG_STEP(i, 2, 0)                                                                                               \
-        TG_STEP(i, 0, 1)                                                                                               \
-        TG_STEP(i, 1, 1)                                                                                               \
-        TG_STEP(i, 2, 1)                                                                                               \
-        TG_STEP(i, 0, 2)                                                                                               \
-        TG_STEP(i, 1, 2)                                                                                               \
-        TG_STEP(i, 2, 2)                                                                                               \
-        TG_STEP(i, 0, 3)                                                                                               \
-        TG_STEP(i, 1, 3)                                                                                               \
-        if (HAS_HIGH)                                                                                                  \
-            TG_STEP(i, 2, 3)                                                                                           \
+#define TG_ROW_OF(i)                                                                                                   \
+    const int has##i = (unsigned)(top + i) < (unsigned)p.height;                                                       \
+    TG_MEM const float *x##i = image + (has##i ? (top + i) * p.image_row : 0);
+#define TG_LOAD(r, HAS0, HAS1, HAS2)                                                                                   \
+    if (HAS0)                                                                                                          \
+        r##0 = x0[at];                                                                                                 \
+    if (HAS1)                                                                                                          \
+        r##1 = x1[at];                                                                                                 \
+    if (HAS2)                                                                                                          \
+        r##2 = x2[at];                                                                                                 \
+    at++;
+#define TG_TAPS(j, r, HAS0, HAS1, HAS2)                                                                                \
+    if (HAS0)                                                                                                          \
+        s0##j = TG_FMA(d, r##0, s0##j);                                                                                \
+    if (HAS1)                                                                                                          \
+        s1##j = TG_FMA(d, r##1, s1##j);                                                                                \
+    if (HAS2)                                                                                                          \
+        s2##j = TG_FMA(d, r##2, s2##j);
+#define TG_WINDOW(a, b, c, HAS0, HAS1, HAS2)                                                                           \
+    {                                                                                                                  \
+        const float d = *gradient++;                                                                                   \
+        TG_TAPS(0, a, HAS0, HAS1, HAS2)                                                                                \
+        TG_TAPS(1, b, HAS0, HAS1, HAS2)                                                                                \
+        TG_TAPS(2, c, HAS0, HAS1, HAS2)                                                                                \
     }
-#define TG_CHECKED_STEP(i, j)                                                                                          \
-    if (has##i && in##j)                                                                                               \
-        TG_STEP(i, j, 0)
-    const int tap = 1, low = 0, high = 2;
-    TG_NINE(TG_LOAD)
+#define TG_CHECKED(j, HAS0, HAS1, HAS2)                                                                                \
+    if ((unsigned)(at + j) < (unsigned)p.width) {                                                                      \
+        TG_MEM const float *y0 = x0 + at + j, *y1 = x1 + at + j, *y2 = x2 + at + j;                                    \
+        s0##j = HAS0 ? TG_FMA(d, *y0, s0##j) : s0##j;                                                                  \
+        s1##j = HAS1 ? TG_FMA(d, *y1, s1##j) : s1##j;                                                                  \
+        s2##j = HAS2 ? TG_FMA(d, *y2, s2##j) : s2##j;                                                                  \
+    }
+#define TG_ROW(HAS0, HAS1, HAS2)                                                                                       \
+    for (int column = 0, at = p.left; column < p.columns;) {                                                           \
+        if (column < inner_start || column >= inner_stop) {                                                            \
+            const float d = *gradient++;                                                                               \
+            TG_CHECKED(0, HAS0, HAS1, HAS2)                                                                            \
+            TG_CHECKED(1, HAS0, HAS1, HAS2)                                                                            \
+            TG_CHECKED(2, HAS0, HAS1, HAS2)                                                                            \
+            column++;                                                                                                  \
+            at += stride;                                                                                              \
+            continue;                                                                                                  \
+        }                                                                                                              \
+        float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f, b0 = 0.0f, b1 = 0.0f, b2 = 0.0f, c0 = 0.0f, c1 = 0.0f, c2 = 0.0f;       \
+        TG_LOAD(a, HAS0, HAS1, HAS2)                                                                                   \
+        if (stride == 1) {                                                                                             \
+            TG_LOAD(b, HAS0, HAS1, HAS2)                                                                               \
+            for (; column + 3 <= inner_stop; column += 3) {                                                            \
+                TG_LOAD(c, HAS0, HAS1, HAS2)                                                                           \
+                TG_WINDOW(a, b, c, HAS0, HAS1, HAS2)                                                                   \
+                TG_LOAD(a, HAS0, HAS1, HAS2)                                                                           \
+                TG_WINDOW(b, c, a, HAS0, HAS1, HAS2)                                                                   \
+                TG_LOAD(b, HAS0, HAS1, HAS2)                                                                           \
+                TG_WINDOW(c, a, b, HAS0, HAS1, HAS2)                                                                   \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (; column < inner_stop; column++) {                                                                        \
+            if (stride == 2) {                                                                                         \
+                TG_LOAD(b, HAS0, HAS1, HAS2)                                                                           \
+            }                                                                                                          \
+            TG_LOAD(c, HAS0, HAS1, HAS2)                                                                               \
+            TG_WINDOW(a, b, c, HAS0, HAS1, HAS2)                                                                       \
+            a0 = stride == 1 ? b0 : c0, a1 = stride == 1 ? b1 : c1, a2 = stride == 1 ? b2 : c2;                        \
+            b0 = c0, b1 = c1, b2 = c2;                                                                                 \
+        }                                                                                                              \
+        at = p.left + stride * column;                                                                                 \
+    }
+    int inner_start, inner_stop;
+    tg_plane_inner(p.left, stride, 1, p.columns, p.width, &inner_start, &inner_stop);
+    TG_NINE(TG_BEGIN)
     for (int row = 0; row < p.rows; row++) {
         const int top = p.top + stride * row;
+        TG_MEM const float *gradient = map + row * p.map_row;
         TG_ROW_OF(0)
         TG_ROW_OF(1)
         TG_ROW_OF(2)
-        for (int column = 0; column < p.columns;) {
-            int at = p.left + stride * column;
-            TG_MEM const float *d = map + row * p.map_row + column;
-            if (has0 && has1 && has2 && at >= 0 && TG_INNER) {
-                for (; TG_INNER; column += 4, at += 4 * stride, d += 4) {
-                    const float d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
-                    TG_STEPS(0, 1, 1, 1)
-                    TG_STEPS(1, 1, 1, 1)
-                    TG_STEPS(2, 1, 1, 1)
-                }
-            } else if (TG_NEAR) {
-                const int has_low = at >= 0, has_high = at + 3 * stride + high < p.width;
-                const float d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
-                TG_STEPS(0, has0, has_low, has_high)
-                TG_STEPS(1, has1, has_low, has_high)
-                TG_STEPS(2, has2, has_low, has_high)
-                column += 4;
-            } else {
-                const int TG_COLUMN_OF(0), TG_COLUMN_OF(1), TG_COLUMN_OF(2);
-                const float d0 = d[0];
-                TG_NINE(TG_CHECKED_STEP)
-                column++;
-            }
-        }
+        if (has0 && has1 && has2)
+            TG_ROW(1, 1, 1)
+        else
+            TG_ROW(has0, has1, has2)
     }
     TG_NINE(TG_STORE)
-#undef TG_LOAD
+#undef TG_BEGIN
 #undef TG_STORE
-#undef TG_STEP
-#undef TG_STEPS
-#undef TG_CHECKED_STEP
+#undef TG_ROW_OF
+#undef TG_LOAD
+#undef TG_TAPS
+#undef TG_WINDOW
+#undef TG_CHECKED
+#undef TG_ROW
 }
 
 #undef TG_NINE
-#undef TG_ROW_OF
-#undef TG_COLUMN_OF
-#undef TG_INNER
-#undef TG_NEAR
 #endif
