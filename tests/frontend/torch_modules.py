@@ -84,8 +84,7 @@ class Case:
     build: Callable[[], nn.Module]
     input_shape: tuple[int, ...]
     tokens: int = 0  # vocabulary, for integer inputs
-    # Parameters that reach the exported model under names of their own making, by exporter.
-    legacy_fails: bool = False
+    legacy_fails: bool = False  # PyTorch's own legacy exporter raises
 
 
 CASES: dict[str, Case] = {
@@ -112,7 +111,9 @@ CASES: dict[str, Case] = {
     "chunked": Case(Chunked, (8,)),
     "tokens": Case(Tokens, (7,), tokens=20),
     "gelu": Case(
-        lambda: nn.Sequential(nn.Linear(8, 8), nn.GELU(approximate="tanh"), nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)),
+        lambda: nn.Sequential(
+            nn.Linear(8, 8), nn.GELU(approximate="tanh"), nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)
+        ),
         (8,),
     ),
     "encoder": Case(

@@ -11,6 +11,7 @@ import pytest
 from tests.support.models import ints, mlp, model, node, value, weights
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
+from tilegrad.passes.fuse import fuse
 from tilegrad.passes.parameters import ParameterInfo, classify, select
 
 
@@ -297,6 +298,26 @@ def test_select_last() -> None:
     ]
     split = imported(nodes, {"w1": weights(8, 8), "w2": weights(8, 4), "b1": weights(8), "b2": weights(4)})
     assert select(split.graph, split.parameters, "last:1") == ("w2", "b2")
+
+
+def test_select_last_after_fusion() -> None:
+    """A scale whose node was fused away is still of its layer."""
+    nodes = [
+        node("MatMul", "x w", "m", "first"),
+        node("ReduceMean", "m", "mean", axes=[-1]),
+        node("Sub", "m mean", "d"),
+        node("Mul", "d d", "dd"),
+        node("ReduceMean", "dd", "var", axes=[-1]),
+        node("Add", "var eps", "v"),
+        node("Sqrt", "v", "s"),
+        node("Div", "d s", "n"),
+        node("Mul", "n gamma", "g", "mul"),
+        node("Add", "g beta", "y", "add"),
+    ]
+    values = {"w": weights(8, 8), "gamma": weights(8), "beta": weights(8), "eps": np.array(1e-5, np.float32)}
+    found = imported(nodes, values)
+    for graph in (found.graph, fuse(found.graph)):
+        assert select(graph, found.parameters, "last:1") == ("gamma", "beta")
 
 
 def test_select_names() -> None:

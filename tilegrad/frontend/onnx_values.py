@@ -38,10 +38,9 @@ def element_type_name(element_type: int) -> str:
         return str(dtype)
     if element_type not in TensorProto.DataType.values():
         return f"unknown type {element_type}"
-    try:
-        return str(helper.tensor_dtype_to_np_dtype(element_type))
-    except (KeyError, TypeError):
+    if element_type in (TensorProto.UNDEFINED, TensorProto.STRING):
         return str(TensorProto.DataType.Name(element_type)).lower()
+    return str(helper.tensor_dtype_to_np_dtype(element_type))
 
 
 def static_shape(value_type: onnx.TypeProto) -> tuple[int, ...] | None:

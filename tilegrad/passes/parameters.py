@@ -323,9 +323,13 @@ def _last(graph: Graph, infos: Mapping[str, ParameterInfo], count: str) -> tuple
     if not count.isdecimal() or int(count) < 1:
         raise UserError("last:K takes a number of layers", stage="recipe", expected="1 or more", got=count)
     order = {node.name: position for position, node in enumerate(graph.nodes)}
+    first_read = {name: order[readers[0].name] for name, readers in graph.consumers().items()}
     names = parameters_of(infos)
-    layers = sorted({infos[name].node for name in names}, key=lambda node: order.get(node, -1))
-    wanted = set(layers[-int(count) :])
+    layers: dict[str, int] = {}
+    for name in names:  # the owner may have been fused away; then its parameters' first reader stands for it
+        owner = infos[name].node
+        layers[owner] = max(layers.get(owner, -1), order.get(owner, first_read.get(name, -1)))
+    wanted = set(sorted(layers, key=layers.__getitem__)[-int(count) :])
     return tuple(name for name in names if infos[name].node in wanted)
 
 
