@@ -63,6 +63,7 @@ class Stay:
 class EntryHomes:
     """`stays` has the tensors of L3; everything else is in L2 all the time it is alive."""
 
+    launch_count: int
     lifetimes: Lifetimes
     tensors: Mapping[str, Tensor]
     stays: Mapping[str, tuple[Stay, ...]]
@@ -183,7 +184,8 @@ def choose_homes(program: Program, target: Target, mode: str, capacity_bytes: in
     found: dict[str, EntryHomes] = {}
     for name, graph in program.entries.items():
         lifetimes = analyse(graph, alignment)
-        found[name] = EntryHomes(lifetimes, entry_tensors(graph, lifetimes, state_bytes), {})
+        tensors = entry_tensors(graph, lifetimes, state_bytes)
+        found[name] = EntryHomes(len(graph.nodes), lifetimes, tensors, {})
     if mode == "L3":
         state = frozenset(name for name in state_bytes if _movable(found, name))
         return Homes({name: _all_in_l3(entry, state) for name, entry in found.items()}, state)
@@ -211,14 +213,10 @@ def _movable(entries: Mapping[str, EntryHomes], name: str) -> bool:
     return any(name in entry.tensors and entry.tensors[name].size_bytes >= 64 for entry in entries.values())
 
 
-def _end(entry: EntryHomes) -> int:
-    return max((buffer.last for buffer in entry.lifetimes.buffers), default=0) + 1
-
-
 def _with_stays(entry: EntryHomes, name: str) -> EntryHomes:
     if name not in entry.tensors:
         return entry
-    return replace(entry, stays={**entry.stays, name: stays_of(entry.tensors[name], _end(entry))})
+    return replace(entry, stays={**entry.stays, name: stays_of(entry.tensors[name], entry.launch_count)})
 
 
 def _all_in_l3(entry: EntryHomes, state: frozenset[str]) -> EntryHomes:
@@ -242,7 +240,7 @@ def _most_over(
         elsewhere = sum(
             size for tensor, size in state_bytes.items() if tensor not in entry.tensors and tensor not in state
         )
-        size, launch = _peak(entry.tensors, _spans(entry), entry.stays, _end(entry))
+        size, launch = _peak(entry.tensors, _spans(entry), entry.stays, entry.launch_count)
         if size + elsewhere > capacity_bytes and (worst is None or size + elsewhere > worst[1]):
             worst = (name, size + elsewhere, launch)
     return worst
@@ -250,7 +248,7 @@ def _most_over(
 
 def _victim(entry: EntryHomes, target: Target, launch: int) -> Tensor | None:
     """The tensor to move to L3: idle at the peak, cheapest per byte, then largest."""
-    end = _end(entry)
+    end = entry.launch_count
     best: tuple[float, int, str] | None = None
     spans = _spans(entry)
     for tensor in entry.tensors.values():
