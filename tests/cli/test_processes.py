@@ -79,6 +79,7 @@ def test_3_no_c_compiler(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_3_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     broken = tmp_path / "brokencc"
     broken.write_text("#!/bin/sh\necho 'out of cheese' >&2\nexit 4\n")
@@ -93,11 +94,13 @@ def test_a_read_only_working_directory_is_enough() -> None:
     assert answer.status == 0, answer.err
 
 
+@pytest.mark.slow
 def test_no_place_for_a_cache_is_no_obstacle() -> None:
     answer = finish(start("train", "simplemlp", "--no-verify", environment={"TILEGRAD_CACHE": "/proc/nowhere"}))
     assert answer.status == 0, answer.err
 
 
+@pytest.mark.slow
 def test_concurrent_runs_do_not_disturb_each_other(tmp_path: Path) -> None:
     """An empty cache shared by all, so that they write the same objects at the same time."""
     environment = {"TILEGRAD_CACHE": str(tmp_path / "cache")}
@@ -110,6 +113,7 @@ def test_concurrent_runs_do_not_disturb_each_other(tmp_path: Path) -> None:
     assert len({answer.json["weights_sha256"] for answer in answers}) == 1
 
 
+@pytest.mark.slow
 def test_concurrent_runs_into_one_folder_leave_one_whole_project(tmp_path: Path) -> None:
     running = [start("compile", "simplemlp", "-o", tmp_path / "out") for _ in range(3)]
     statuses = sorted(finish(process).status for process in running)

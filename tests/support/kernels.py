@@ -36,7 +36,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelSignature, parse_kernel_file
 
-FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-march=native")
+FLAGS = tuple("-std=c99 -O2 -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -fPIC -march=native".split())
 
 
 @cache
@@ -66,7 +66,9 @@ def _signature(op: str, kernel: str) -> tuple[KernelSignature, Path]:
     raise AssertionError(f"{path.name} has no kernel tg_{kernel}")
 
 
-def call_kernel(op: str, nest: Nest, tile: Tile, arrays: Mapping[str, np.ndarray | None], core_id: int, cores: int) -> None:
+def call_kernel(
+    op: str, nest: Nest, tile: Tile, arrays: Mapping[str, np.ndarray | None], core_id: int, cores: int
+) -> None:
     """One call; `arrays` are the dense boxes of the operands by pointer name."""
     signature, path = _signature(op, nest.kernel)
     assert [o.name for o in nest.operands] == [name for _, name in signature.pointers], (

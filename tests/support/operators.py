@@ -123,13 +123,13 @@ def check_operator(
             direction = draw.standard_normal(got.shape)
             step = 1e-6
 
-            def moved(sign: float, name: str = name, direction: np.ndarray = direction) -> float:
+            def moved(distance: float, name: str = name, direction: np.ndarray = direction) -> float:
                 with torch.no_grad():
-                    shifted = {**tensors, name: tensors[name] + sign * step * torch.tensor(direction)}
+                    shifted = {**tensors, name: tensors[name] + distance * torch.tensor(direction)}
                     result = torch_function(*shifted.values())
                     return float((result * torch.tensor(weights, dtype=torch.float64)).sum())
 
-            slope = (moved(1.0) - moved(-1.0)) / (2 * step)
+            slope = (moved(step) - moved(-step)) / (2 * step)
             ours = float((got.astype(np.float64) * direction).sum())
             scale = float(np.linalg.norm(got.astype(np.float64)) * np.linalg.norm(direction)) + 1e-6
             assert abs(ours - slope) <= 1e-4 * scale, f"{op} gradient of {name} against finite differences"

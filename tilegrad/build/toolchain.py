@@ -141,7 +141,9 @@ def _object(toolchain: Toolchain, folder: Path, name: str, files: Mapping[str, b
     return result
 
 
-def build(toolchain: Toolchain, folder: Path, files: Mapping[str, bytes], output: str, *, use_cache: bool = True) -> Path:
+def build(
+    toolchain: Toolchain, folder: Path, files: Mapping[str, bytes], output: str, *, use_cache: bool = True
+) -> Path:
     """Compiles the C files of a project that lies in `folder`, and links them."""
     sources = [name for name in sorted(files) if name.endswith(".c") and name != "weights.c"]
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:

@@ -44,7 +44,7 @@ class ProcessSession(Session):
         self.timeout_seconds = timeout_seconds
         self._indices = {tensor.name: i for i, tensor in enumerate(compiled.program.state)}
         # A file, not a pipe: nobody has to drain it, and its last lines survive the process.
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         try:
             # A session of its own: Ctrl-C in a terminal reaches us alone, and we end the program in order.
             self._process = subprocess.Popen(

@@ -26,5 +26,7 @@ def open_device(name: str, *, use_cache: bool = True, keep_folder: str | None = 
     kind = device_kind(name)
     reason = kind.missing(name)
     if reason is not None:
-        raise DeviceError(f"device '{name}' cannot be used here: {reason}", stage="device", hint="run `tilegrad doctor`")
+        raise DeviceError(
+            f"device '{name}' cannot be used here: {reason}", stage="device", hint="run `tilegrad doctor`"
+        )
     return kind(name, use_cache=use_cache, keep_folder=keep_folder)  # type: ignore[call-arg]

@@ -102,7 +102,8 @@ def explicit_pads(node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int
 def split_same(total: int, node: NodeView) -> Pair:
     """An odd pad has its larger half at the end for SAME_UPPER, at the beginning for SAME_LOWER."""
     smaller = total // 2
-    return (smaller, total - smaller) if node.attribute("auto_pad", "NOTSET") == "SAME_UPPER" else (total - smaller, smaller)
+    upper = node.attribute("auto_pad", "NOTSET") == "SAME_UPPER"
+    return (smaller, total - smaller) if upper else (total - smaller, smaller)
 
 
 def read_window(node: NodeView, image: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[Window, Pair]:

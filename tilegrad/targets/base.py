@@ -129,7 +129,7 @@ class Target:
         for engine in self.engines:
             _expect({engine.near, engine.far} <= set(names), f"engine {engine.name}", "two of its memories", engine.hop)
         _expect(self.cores >= 1, "the number of cores", "1 or more", self.cores)
-        _expect(1 <= self.fpus, "the number of FPUs", "1 or more", self.fpus)
+        _expect(self.fpus >= 1, "the number of FPUs", "1 or more", self.fpus)
 
     @property
     def is_flat(self) -> bool:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from tilegrad.targets.base import L1, L2
-from tilegrad.targets.siracusa.target import KIB, TARGET as SIRACUSA
+from tilegrad.targets.siracusa.target import KIB
+from tilegrad.targets.siracusa.target import TARGET as SIRACUSA
 
 TARGET = replace(
     SIRACUSA.with_capacity(L1, 112 * KIB).with_capacity(L2, 1408 * KIB),
