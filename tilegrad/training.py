@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tilegrad.ir.program import Role
 from tilegrad.ir.types import DType
 from tilegrad.pipeline import Compiled
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
+from tilegrad.verify.first_update import FirstUpdate
 from tilegrad.verify.judge import judge
 
 Array = npt.NDArray[Any]
@@ -202,14 +203,14 @@ def train(
         initial = session.parameters()
         start = time.perf_counter()
         fed = [batches.batch(i) for i in range(accumulate * steps)]
-        losses, gradients = _run_steps(session, fed, accumulate, progress)
+        losses, beginning = _run_steps(session, fed, accumulate, progress)
         timings["run"] = time.perf_counter() - start
         run = Run(
             compiled,
             device.name,
             steps,
             tuple(losses),
-            gradients,
+            dict(beginning.first_gradients),
             session.parameters(),
             session.statistics(),
             initial,
@@ -223,6 +224,7 @@ def train(
     verdict = judge(
         compiled,
         Measured(run.losses, run.first_gradients, run.weights, run.statistics),
+        beginning,
         fed,
         tolerance,
     )
@@ -232,14 +234,18 @@ def train(
 
 def _run_steps(
     session: Session, batches: Sequence[tuple[Array, Array]], accumulate: int, progress: Progress
-) -> tuple[list[float], FloatArrays]:
-    losses = []
-    gradients: FloatArrays = {}
+) -> tuple[list[float], FirstUpdate]:
+    losses: list[float] = []
+    beginning = FirstUpdate((), {}, {})
     for i, (x, y) in enumerate(batches):
         losses.append(session.step(x, y))
         if i == 0:
-            gradients = session.gradients()
+            beginning = replace(beginning, first_gradients=session.gradients())
+        if i + 1 == accumulate:
+            beginning = replace(beginning, losses=tuple(losses), buffers=session.gradients())
         if (i + 1) % accumulate == 0:
             session.update()
+        if i + 1 == accumulate:
+            beginning = replace(beginning, weights_after=session.parameters())
         progress("train", i + 1, len(batches))
-    return losses, gradients
+    return losses, beginning

@@ -13,8 +13,9 @@ import pytest
 import tilegrad.verify
 
 FOLDER = Path(tilegrad.verify.__file__).parent
-# `judge` takes its runs from the pipeline and `goldens/__main__` asks the frontend what trains by default.
-JOINS = {"judge.py", "__main__.py"}
+# `judge` takes its runs from the pipeline, `dropout` asks the program which mask each node drew, and
+# `goldens/__main__` asks the frontend what trains by default.
+JOINS = {"judge.py", "dropout.py", "__main__.py"}
 SHARED = {"tilegrad.errors", "tilegrad.verify"}
 
 

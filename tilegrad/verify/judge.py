@@ -1,7 +1,7 @@
 """Chooses the strongest reference there is for a run, and gives the verdict.
 
 PyTorch where it is installed; else a shipped golden that PyTorch made, where it covers this very run; else central
-differences of a float64 forward pass.
+differences of a float64 forward pass, which see the run up to its first update.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy.typing as npt
 import onnx
 
+from tilegrad.frontend.model import SourceKind
 from tilegrad.recipe import Adam, Momentum, Recipe
-from tilegrad.verify import torch_reference
-from tilegrad.verify.compare import Measured, Verdict, compare
+from tilegrad.verify import goldens, torch_reference
+from tilegrad.verify.compare import Measured, Reference, Verdict, compare
 from tilegrad.verify.dropout import masks_of
+from tilegrad.verify.first_update import FirstUpdate, verify_first_update
+from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.folded import folded_model
 from tilegrad.verify.reference import BatchNormPolicy, LossName, OptimizerName, ReferenceRecipe
 
@@ -56,9 +59,40 @@ def reference_model(compiled: Compiled) -> onnx.ModelProto:
     return folded_model(compiled.model.proto, initial)
 
 
-def judge(compiled: Compiled, measured: Measured, batches: Sequence[Batch], tolerance: float) -> Verdict:
+def judge(
+    compiled: Compiled, measured: Measured, beginning: FirstUpdate, batches: Sequence[Batch], tolerance: float
+) -> Verdict:
+    """`beginning` is what the run left up to its first update: all that differences can judge."""
     recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
-    trained = [tensor.name for tensor in compiled.program.trainable]
-    masks = masks_of(compiled.program)
-    pair = torch_reference.run_pair(reference_model(compiled), recipe, batches, trained, dropout_mask=masks)
-    return compare(measured, pair.as_reference(), tolerance)
+    reference = _by_torch(compiled, recipe, batches) or _by_golden(compiled, recipe, batches)
+    if reference is not None:
+        return compare(measured, reference, tolerance)
+    model = Float64Model(
+        reference_model(compiled), recipe.loss, batchnorm=recipe.batchnorm, dropout_mask=masks_of(compiled.program)
+    )
+    return verify_first_update(model, recipe, batches, beginning, tolerance=tolerance)
+
+
+def _trained(compiled: Compiled) -> list[str]:
+    return [tensor.name for tensor in compiled.program.trainable]
+
+
+def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference | None:
+    if not torch_reference.available():
+        return None
+    from tilegrad.verify.torch_executor import UnsupportedByReferenceError
+
+    model, masks = reference_model(compiled), masks_of(compiled.program)
+    try:
+        pair = torch_reference.run_pair(model, recipe, batches, _trained(compiled), dropout_mask=masks)
+    except UnsupportedByReferenceError:
+        return None
+    return pair.as_reference()
+
+
+def _by_golden(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference | None:
+    """A golden is of the zoo's model as it is: neither folded nor changed in any other way."""
+    model = compiled.model
+    if model.kind is not SourceKind.ZOO or compiled.program.recipe.batchnorm == "fold":
+        return None
+    return goldens.find(model.name, model.unbound, recipe, _trained(compiled), batches).reference
