@@ -19,6 +19,7 @@ from tilegrad import zoo
 from tilegrad.frontend import SourceKind, load
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.verify import verify_graph
+from tilegrad.passes.fuse import fuse
 
 
 def operators(graph: Graph) -> list[str]:
@@ -65,6 +66,44 @@ def test_torch_module() -> None:
     assert imported.kind is SourceKind.TORCH and module.training
     assert imported.graph.types[imported.graph.outputs[0]].shape == (2, 5)
     assert list(imported.parameters) == ["0.weight", "0.bias"]
+
+
+def test_torch_module_keeps_what_trains() -> None:
+    """BatchNorm is not folded away, Dropout not dropped, weights keep their names, and the module is not touched."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    module = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Dropout(0.25), nn.Flatten(), nn.Linear(24, 3))
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    imported = load(module, example=torch.randn(1, 2, 8))
+    assert operators(imported.graph) == ["Conv", "BatchNormalization", "Dropout", "Flatten", "Gemm"]
+    assert imported.graph.nodes[2].attributes["ratio"] == 0.25
+    named = {name for name, _ in module.named_parameters()}
+    assert {name for name, info in imported.parameters.items() if info.role == "parameter"} == named
+    assert all(part.training for part in module.modules())
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+def test_torch_module_with_matrices_of_higher_rank() -> None:
+    """The exporter transposes a Linear's weight; the product reads it in place instead."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(6, 5)
+    imported = load(module, example=torch.zeros(1, 3, 6))
+    assert [n.op for n in fuse(imported.graph).nodes] == ["FusedMatMul", "Add"]
+    assert {name: info.is_bias for name, info in imported.parameters.items()} == {"weight": False, "bias": True}
+
+
+def test_batch_norm_exported_in_training_mode() -> None:
+    values = {"s": weights(4), "b": weights(4), "m": weights(4), "v": np.ones(4, np.float32)}
+    proto = model(
+        [node("BatchNormalization", "x s b m v", "y nm nv", "bn", training_mode=1)],
+        [value("x", ["n", 4, 3])],
+        [value("y", None)],
+        values,
+    )
+    imported = load(proto)
+    (only,) = imported.graph.nodes
+    assert (only.outputs, dict(only.attributes)) == (("y",), {})
+    assert imported.notes == ("BatchNormalization 'bn' was exported in training mode; --batchnorm decides now",)
 
 
 def test_importing_the_frontend_is_light() -> None:

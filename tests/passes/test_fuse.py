@@ -209,6 +209,40 @@ def test_broadcast_scale_is_left_outside() -> None:
     assert [n.op for n in after.nodes] == ["LayerNormalization", "Mul"]
 
 
+def test_transposed_weight() -> None:
+    nodes = [node("Transpose", "w", "t", perm=[1, 0]), node("MatMul", "x t", "y", "mm")]
+    before = imported(nodes, {"w": weights(4, 8)})
+    after = fuse(before)
+    assert after.nodes == (Node("mm", "FusedMatMul", ("x", "w"), ("y",), {"transB": 1}),)
+    x = weights(3, 8)
+    assert np.allclose(run_graph(after, {"x": x})["y"], x @ weights(4, 8).T, atol=1e-6)
+
+
+def test_transposed_batches() -> None:
+    proto = model(
+        [
+            node("Transpose", "a", "p", perm=[0, 2, 1]),
+            node("Transpose", "b", "q", perm=[0, 2, 1]),
+            node("MatMul", "p q", "y"),
+        ],
+        [value("a", [2, 5, 3]), value("b", [2, 4, 5])],
+        [value("y", [2, 3, 4])],
+    )
+    after = fuse(load(proto, batch=2).graph)
+    assert [(n.op, n.inputs, dict(n.attributes)) for n in after.nodes] == [
+        ("FusedMatMul", ("a", "b"), {"transA": 1, "transB": 1})
+    ]
+    a, b = weights(2, 5, 3), weights(2, 4, 5, seed=1)
+    wanted = a.transpose(0, 2, 1) @ b.transpose(0, 2, 1)
+    assert np.allclose(run_graph(after, {"a": a, "b": b})["y"], wanted, atol=1e-6)
+
+
+def test_other_transpositions_stay() -> None:
+    nodes = [node("Transpose", "x", "t", perm=[1, 0, 2]), node("MatMul", "t w", "y")]
+    graph = imported(nodes, {"w": weights(8, 4)}, (2, 3, 8))
+    assert fuse(graph) == graph
+
+
 def test_nothing_to_fuse() -> None:
     graph = imported([node("Reshape", "x s", "r"), node("Relu", "r", "y")], {"s": ints(24)})
     assert fuse(graph) == graph

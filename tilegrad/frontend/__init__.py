@@ -49,8 +49,9 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     original = with_initializers(bound.model, arrays)
     model = to_canonical_opset(bound.model, arrays)
     model, arrays = resolve_branches(model, arrays)
-    model = expand_defined_operators(simplify(model, arrays))
-    arrays, notes = narrow_floats(model.graph.node, arrays)
+    model, notes = simplify(model, arrays)
+    model = expand_defined_operators(model)
+    arrays, more_notes = narrow_floats(model.graph.node, arrays)
     infos = _classify(model, arrays, found.name)
     parameters = {name for name, info in infos.items() if info.role == "parameter"}
     refuse_bad_numbers(arrays, parameters)
@@ -61,9 +62,8 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     except UserError as error:
         raise _explained(error, bound) from error
     proto = build_proto(model, swept, arrays)
-    return ImportedModel(
-        found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes
-    )
+    notes += more_notes
+    return ImportedModel(found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes)
 
 
 def _classify(model: onnx.ModelProto, arrays: Arrays, name: str) -> dict[str, ParameterInfo]:

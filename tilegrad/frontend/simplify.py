@@ -12,7 +12,29 @@ SOFTPLUS_IS_IDENTITY_ABOVE = 17.0
 """From here on log(1 + exp(x)) and x are the same float32."""
 
 
-def simplify(model: onnx.ModelProto, arrays: Arrays) -> onnx.ModelProto:
+def simplify(model: onnx.ModelProto, arrays: Arrays) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The model in fewer words, and what a user should know about it."""
+    model, notes = _leave_training_to_the_recipe(model)
+    return _unguard_softplus(model, arrays), notes
+
+
+def _leave_training_to_the_recipe(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """A BatchNormalization exported in training mode, whose new statistics nobody reads, is an ordinary one: the
+    recipe's policy says which statistics it uses, and when."""
+    read = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    notes = []
+    for node in result.graph.node:
+        flags = [attribute for attribute in node.attribute if attribute.name == "training_mode" and attribute.i]
+        if node.op_type == "BatchNormalization" and flags and not any(name in read for name in node.output[1:]):
+            flags[0].i = 0
+            del node.output[1:]
+            notes.append(f"BatchNormalization '{node.name}' was exported in training mode; --batchnorm decides now")
+    return (result, tuple(notes)) if notes else (model, ())
+
+
+def _unguard_softplus(model: onnx.ModelProto, arrays: Arrays) -> onnx.ModelProto:
     """`Where(x > threshold, x, Softplus(x))`, PyTorch's softplus, is Softplus for any threshold of 17 or more."""
     producers = {name: node for node in model.graph.node for name in node.output}
     redundant = {

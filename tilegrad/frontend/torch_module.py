@@ -14,7 +14,11 @@ OPSET = 17
 
 
 def export_module(module: Any, example: Any) -> onnx.ModelProto:
-    """Through PyTorch's own exporter, in evaluation mode, with a free batch dimension."""
+    """Through PyTorch's own exporter, with a free batch dimension.
+
+    The model is to be trained, so nothing is folded: parameters keep their names, BatchNorm stays apart from the
+    convolution before it, and Dropout, which the exporter drops in evaluation mode, is exported in training mode.
+    """
     try:
         import torch
     except ImportError as error:
@@ -39,9 +43,10 @@ def export_module(module: Any, example: Any) -> onnx.ModelProto:
     names = [f"input{i}" if i else "input" for i in range(len(inputs))]
     axes = {name: {0: "batch"} for name, value in zip(names, inputs, strict=True) if value.dim()}
     buffer: Any = io.BytesIO()
-    was_training = module.training
-    module.eval()
+    modes = [(part, part.training) for part in module.modules()]
     try:
+        for part, _ in modes:
+            part.training = isinstance(part, torch.nn.modules.dropout._DropoutNd)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
@@ -50,6 +55,8 @@ def export_module(module: Any, example: Any) -> onnx.ModelProto:
                 buffer,
                 dynamo=False,
                 opset_version=OPSET,
+                training=torch.onnx.TrainingMode.PRESERVE,
+                do_constant_folding=False,
                 input_names=names,
                 output_names=["output"],
                 dynamic_axes={**axes, "output": {0: "batch"}},
@@ -59,5 +66,6 @@ def export_module(module: Any, example: Any) -> onnx.ModelProto:
             f"PyTorch could not export {type(module).__name__}", stage="import", got=str(error).strip().split("\n")[0]
         ) from error
     finally:
-        module.train(was_training)
+        for part, was_training in modes:
+            part.training = was_training
     return onnx.load_from_string(buffer.getvalue())

@@ -1,4 +1,4 @@
-"""Puts together what exporters take apart: GELU in both forms, and LayerNormalization.
+"""Puts together what exporters take apart: GELU in both forms, LayerNormalization, products with a transposed matrix.
 
 A fused operator saves the intermediate tensors of the forward pass and has one gradient kernel. Only the last node of
 a pattern is replaced; its other nodes stay if somebody else reads them, and die as dead code otherwise.
@@ -30,7 +30,7 @@ _TANH_ARGUMENT: Polynomial = {(1, 0): sqrt(2 / pi), (3, 0): sqrt(2 / pi) * 0.044
 
 def fuse(graph: Graph) -> Graph:
     """All patterns, once each."""
-    return verify_graph(fuse_layer_normalization(fuse_gelu(graph)))
+    return verify_graph(fuse_transposed_operands(fuse_layer_normalization(fuse_gelu(graph))))
 
 
 def fuse_gelu(graph: Graph) -> Graph:
@@ -270,3 +270,27 @@ def _ones(shape: tuple[int, ...], constants: dict[str, Constant], types: dict[st
         name += "_"
     constants[name], types[name] = ones, ones.type
     return name
+
+
+def fuse_transposed_operands(graph: Graph) -> Graph:
+    """A MatMul that reads `Transpose(w)` with the last two dimensions swapped reads `w` itself, transposed in place."""
+    producers = graph.producers()
+    nodes = []
+    for node in graph.nodes:
+        if node.op in ("MatMul", "FusedMatMul"):
+            inputs, attributes = list(node.inputs), dict(node.attributes)
+            for position, flag in enumerate(("transA", "transB")):
+                transpose = producers.get(inputs[position])
+                if transpose is not None and _swaps_last_two(transpose, graph):
+                    inputs[position] = transpose.inputs[0]
+                    attributes[flag] = 1 - int(attributes.get(flag, 0) == 1)
+            if tuple(inputs) != node.inputs:
+                node = Node(node.name, "FusedMatMul", tuple(inputs), node.outputs, attributes)
+        nodes.append(node)
+    return remove_dead_code(replace(graph, nodes=tuple(nodes)))
+
+
+def _swaps_last_two(node: Node, graph: Graph) -> bool:
+    rank = graph.types[node.inputs[0]].rank
+    perm = node.attributes.get("perm", tuple(reversed(range(rank))))
+    return node.op == "Transpose" and rank > 1 and perm == (*range(rank - 2), rank - 1, rank - 2)
