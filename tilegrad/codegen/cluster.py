@@ -16,18 +16,15 @@ from tilegrad.codegen.c import (
     Statement,
     comment_text,
     float_literal,
-    identifier,
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, kernel_argument, operand_box, row_major_strides, whole
-from tilegrad.ir.plan import Address, Plan, Staging
-from tilegrad.ir.schedule import Loop, Tiling
-from tilegrad.ir.types import TensorType
+from tilegrad.ir.plan import Plan, Staging
+from tilegrad.ir.schedule import Loop, Slot, Tiling
 from tilegrad.ops.kernels import KernelSignature
 
-_REGIONS = {"state": "TG_STATE", "arena": "TG_ARENA"}
 MAX_LOOPS, MAX_RANK, MAX_OPERANDS, MAX_WORDS = 6, 7, 10, 64
 
 
@@ -38,14 +35,19 @@ class ClusterTables:
     items: list[Item] = field(default_factory=list)
     names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
     calls: dict[str, Item] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
-    def table(self, c_type: str, stem: str, rows: Sequence[str], *, is_array: bool = True) -> str:
+    def table(
+        self, c_type: str, stem: str, rows: Sequence[str], *, is_array: bool = True, comment: str | None = None
+    ) -> str:
         """The name of a constant table with these rows."""
         key = (c_type, tuple(rows))
         if key not in self.names:
-            number = sum(kind == c_type for kind, _ in self.names)
-            self.names[key] = f"{stem}_{number}"
+            self.counts[c_type] = self.counts.get(c_type, -1) + 1
+            self.names[key] = f"{stem}_{self.counts[c_type]}"
             suffix = "[]" if is_array else ""
+            if comment is not None:
+                self.items.append(Comment(comment))
             self.items.append(Declare(f"static const {c_type}", f"{self.names[key]}{suffix}", items=tuple(rows)))
         return self.names[key]
 
@@ -146,40 +148,30 @@ def nest_table(
     signature: KernelSignature,
     nest: Nest,
     tiling: Tiling | None,
-    types: Mapping[str, TensorType],
-    address: Mapping[str, Address],
-    name: str,
-    title: str,
+    element_bytes: Mapping[str, int],
 ) -> str:
-    """Emits the tables of one nest; returns the name of its `tg_nest`."""
+    """Emits what a kind of nest needs; returns the name of its `tg_nest`."""
     if len(nest.operands) > MAX_OPERANDS or len(signature.arguments.fields) > MAX_WORDS:
         raise InternalError(f"tg_{nest.kernel} has more operands or arguments than the runtime's tables hold")
     loops = () if tiling is None else tiling.loops
     args, fields = _arguments(tables, signature, nest, tiling, loops)
-    operands = _operand_rows(tables, nest, tiling, types, address, loops)
+    operands = _operand_rows(tables, nest, tiling, element_bytes, loops)
     loop_rows = [
         f"{{{loop.extent}, {loop.tile}, {int(nest.axis(loop.axis).kind is AxisKind.REDUCTION)}}}" for loop in loops
     ]
-    mode = "TG_WHOLE" if tiling is None else "TG_DOUBLE" if tiling.is_double else "TG_SINGLE"
-    tables.items.append(Comment(title))
-    tables.items.append(
-        Declare("static const tg_operand", f"{name}_operands[]", items=tuple(operands))
-    )
     row = (
-        f'"{name}"',
         tables.call(signature),
         f"&{args}",
         tables.table("tg_loop", "loops", loop_rows) if loop_rows else "0",
-        f"{name}_operands",
+        tables.table("tg_operand", "operands", operands),
         tables.table("tg_field", "fields", fields) if fields else "0",
         str(len(signature.arguments.fields)),
         str(len(loops)),
         str(len(nest.operands)),
         str(len(fields)),
-        mode,
+        "TG_WHOLE" if tiling is None else "TG_DOUBLE" if tiling.is_double else "TG_SINGLE",
     )
-    tables.items.append(Declare("static const tg_nest", name, items=row))
-    return name
+    return tables.table("tg_nest", nest.kernel, row, is_array=False, comment=_tiling_text(tiling))
 
 
 def _arguments(
@@ -215,38 +207,32 @@ def _operand_rows(
     tables: ClusterTables,
     nest: Nest,
     tiling: Tiling | None,
-    types: Mapping[str, TensorType],
-    address: Mapping[str, Address],
+    element_bytes: Mapping[str, int],
     loops: Sequence[Loop],
 ) -> list[str]:
     rows = []
     for operand in nest.operands:
         access = "TG_WRITE" if operand.access is Access.WRITE else "TG_READ"
         if operand.value is None:
-            rows.append(f"{{0, 0, 0, TG_ABSENT, {access}, 0, 0, 0, 0, 0}}")
+            rows.append(f"{{0, 0, {access}, 0, 0, 0, 0, 0}}")
             continue
         if len(operand.shape) > MAX_RANK:
             raise InternalError(f"operand '{operand.name}' of tg_{nest.kernel} has too many dimensions")
         dim_rows = [_dim_row(operand, d, nest, loops) for d in range(len(operand.shape))]
         dims = tables.table("tg_dim", "dims", dim_rows or ["{-1, 0, 0, 1, 0, 1, 1}"])
-        slot = None if tiling is None else tiling.slots[operand.name]
-        place = address[operand.value]
+        slot = Slot(0, 0, 0) if tiling is None else tiling.slots[operand.name]
         numbers = (
-            place.offset,
-            0 if slot is None else slot.offset_bytes,
-            0 if slot is None else slot.slot_bytes,
-            _REGIONS[place.region],
+            slot.offset_bytes,
+            slot.slot_bytes,
             access,
-            types[operand.value].dtype.size_bytes,
+            element_bytes[operand.name],
             len(operand.shape),
-            0 if slot is None else slot.count,
+            slot.count,
             _loops_of(operand, loops),
             dims,
         )
         rows.append(f"{{{', '.join(map(str, numbers))}}}")
     return rows
-
-
 
 
 class ClusterLowering(Lowering):
@@ -255,27 +241,21 @@ class ClusterLowering(Lowering):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         super().__init__(plan, kernels)
         self.tables = ClusterTables()
-        self._made: dict[tuple[object, ...], str] = {}
 
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
         launch = self.launch(entry, number)
         nest, tiling = launch.nests[k], launch.tilings[k] if launch.tilings else None
-        address = {
-            operand.value: self.plan.address(entry, operand.value, number)
-            for operand in nest.operands
-            if operand.value is not None
-        }
-        # The forward pass of infer and step is often the same nest at the same addresses.
-        key = (launch.node.name, k, tuple(sorted((value, place) for value, place in address.items())), repr(tiling))
-        if key not in self._made:
-            letter = f"_{k}" if len(launch.nests) > 1 else ""
-            name = f"{entry}_{number}{letter}_{identifier(launch.node.name, 24)}"
-            title = f"{self.describe(entry, number, k)}\n{_tiling_text(tiling)}"
-            signature = self.signature(launch, nest)
-            self._made[key] = nest_table(
-                self.tables, signature, nest, tiling, self.types(entry), address, name, title
-            )
-        return (Call("tg_run_nest", ("m", f"&{self._made[key]}")),)
+        types = self.types(entry)
+        element_bytes = {o.name: types[o.value].dtype.size_bytes for o in nest.operands if o.value is not None}
+        table = nest_table(self.tables, self.signature(launch, nest), nest, tiling, element_bytes)
+        homes = [self._home(entry, number, operand.value) for operand in nest.operands]
+        return (Comment(self.describe(entry, number, k)), Call("TG_RUN_NEST", (table, *homes)))
+
+    def _home(self, entry: str, number: int, value: str | None) -> str:
+        if value is None:
+            return "TG_ABSENT"
+        address = self.plan.address(entry, value, number)
+        return f"TG_IN_STATE + {address.offset}" if address.region == "state" else str(address.offset)
 
     def items(self) -> list[Item]:
         separated: list[Item] = []

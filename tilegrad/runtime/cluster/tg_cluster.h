@@ -9,9 +9,7 @@ void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *aren
 void tg_begin(const char *entry);
 void tg_end(const char *entry);
 
-/* Where an operand of a nest lies. */
-enum { TG_STATE = 0, TG_ARENA = 1 };
-enum { TG_READ = 0, TG_WRITE = 1 };
+enum { TG_READ = 0, TG_WRITE = 1 }; /* what a kernel does with an operand */
 
 /* L2 <-> scratchpad. A request may have several parts, added one by one, and is waited for as a whole, exactly once.
  * A part is `rows` rows of `row_bytes`, dense in scratchpad, `far_stride` bytes apart in L2. */

@@ -77,9 +77,19 @@ static void find_box(const tg_operand *operand, const tile_t *tile, box_t *box)
     }
 }
 
-static unsigned char *home_of(const tg_model *m, const tg_operand *operand)
+/* A nest while it runs. */
+typedef struct {
+    const tg_model *m;
+    const tg_nest *nest;
+    const uint32_t *homes;
+    const char *who;
+    flight_t flight[TG_MAX_OPERANDS];
+} run_t;
+
+static unsigned char *home_of(const run_t *run, int i)
 {
-    return (operand->region == TG_STATE ? m->state : m->arena) + operand->home;
+    uint32_t home = run->homes[i];
+    return home & TG_IN_STATE ? run->m->state + (home & ~TG_IN_STATE) : run->m->arena + home;
 }
 
 static unsigned char *scratch_slot(const tg_model *m, const tg_operand *operand, int slot)
@@ -111,10 +121,11 @@ static void add_rows(int request, unsigned char *scratch, unsigned char *far, ui
 
 /* Starts the transfer of a box, as few parts as possible: what is contiguous on both sides is one row, and one level of
  * rows is one part. */
-static int start_transfer(const tg_model *m, const tg_operand *operand, const box_t *box, int slot, int inward)
+static int start_transfer(const run_t *run, int i, const box_t *box, int slot, int inward)
 {
-    unsigned char *scratch = scratch_slot(m, operand, slot);
-    unsigned char *far = home_of(m, operand);
+    const tg_operand *operand = &run->nest->operands[i];
+    unsigned char *scratch = scratch_slot(run->m, operand, slot);
+    unsigned char *far = home_of(run, i);
     int32_t stride[TG_MAX_RANK + 1], index[TG_MAX_RANK] = {0};
     int rank = operand->rank, d;
     stride[rank] = operand->element_bytes;
@@ -143,17 +154,20 @@ static int start_transfer(const tg_model *m, const tg_operand *operand, const bo
 }
 
 /* Requests the operands that the tile reads and that the tile before did not have already. */
-static void load_tile(const tg_model *m, const tg_nest *nest, const tile_t *tile, flight_t *flight)
+static void load_tile(run_t *run, const tile_t *tile)
 {
-    for (int i = 0; i < nest->operand_count; i++) {
-        const tg_operand *operand = &nest->operands[i];
+    for (int i = 0; i < run->nest->operand_count; i++) {
+        const tg_operand *operand = &run->nest->operands[i];
+        flight_t *flight = &run->flight[i];
         box_t box;
-        if (operand->access != TG_READ || operand->slots == 0 || (tile->number > 0 && !(tile->moved & operand->loops)))
+        if (operand->access != TG_READ || run->homes[i] == TG_ABSENT)
+            continue;
+        if (tile->number > 0 && !(tile->moved & operand->loops))
             continue;
         find_box(operand, tile, &box);
         if (tile->number > 0 && operand->slots == 2)
-            flight[i].slot ^= 1;
-        flight[i].loading = box.bytes ? start_transfer(m, operand, &box, flight[i].slot, 1) : NONE;
+            flight->slot ^= 1;
+        flight->loading = box.bytes ? start_transfer(run, i, &box, flight->slot, 1) : NONE;
     }
 }
 
@@ -211,8 +225,9 @@ static void fill_arguments(const tg_nest *nest, const tile_t *tile, const box_t 
     }
 }
 
-static void compute_tile(const tg_model *m, const tg_nest *nest, const tile_t *tile, flight_t *flight, const int *slots)
+static void compute_tile(run_t *run, const tile_t *tile, const int *slots)
 {
+    const tg_nest *nest = run->nest;
     box_t boxes[TG_MAX_OPERANDS];
     void *at[TG_MAX_OPERANDS];
     uint32_t bytes[TG_MAX_OPERANDS];
@@ -223,40 +238,71 @@ static void compute_tile(const tg_model *m, const tg_nest *nest, const tile_t *t
         at[i] = 0;
         bytes[i] = 0;
         access[i] = operand->access;
-        if (operand->slots == 0)
-            continue; /* an absent optional */
+        if (run->homes[i] == TG_ABSENT)
+            continue;
         find_box(operand, tile, &boxes[i]);
-        at[i] = scratch_slot(m, operand, slots[i]);
+        at[i] = scratch_slot(run->m, operand, slots[i]);
         bytes[i] = boxes[i].bytes;
         if (operand->access == TG_WRITE)
-            settle(&flight[i].storing[slots[i]]);
+            settle(&run->flight[i].storing[slots[i]]);
     }
     fill_arguments(nest, tile, boxes, words);
-    tg_job job = {nest->name, tile->number, nest->operand_count, at, bytes, access, words};
+    tg_job job = {run->who, tile->number, nest->operand_count, at, bytes, access, words};
     tg_run_on_cores(nest->call, &job);
 }
 
-/* Takes finished results back: those whose box the next tile leaves (`moved`; all bits behind the last tile). */
-static void store_tile(const tg_model *m, const tg_nest *nest, const tile_t *tile, flight_t *flight, uint32_t moved)
+/* Takes finished results back: those whose box the next tile leaves (`moved`), or all behind the last tile. */
+static void store_tile(run_t *run, const tile_t *tile, uint32_t moved, int is_last)
 {
-    for (int i = 0; i < nest->operand_count; i++) {
-        const tg_operand *operand = &nest->operands[i];
+    for (int i = 0; i < run->nest->operand_count; i++) {
+        const tg_operand *operand = &run->nest->operands[i];
+        flight_t *flight = &run->flight[i];
         box_t box;
-        if (operand->access != TG_WRITE || operand->slots == 0 || !(moved & (operand->loops | 0x80000000u)))
+        if (operand->access != TG_WRITE || run->homes[i] == TG_ABSENT || !(is_last || moved & operand->loops))
             continue;
         find_box(operand, tile, &box);
         if (box.bytes)
-            flight[i].storing[flight[i].slot] = start_transfer(m, operand, &box, flight[i].slot, 0);
-        if (nest->mode != TG_DOUBLE)
-            settle(&flight[i].storing[flight[i].slot]);
+            flight->storing[flight->slot] = start_transfer(run, i, &box, flight->slot, 0);
+        if (run->nest->mode != TG_DOUBLE)
+            settle(&flight->storing[flight->slot]);
         if (operand->slots == 2)
-            flight[i].slot ^= 1;
+            flight->slot ^= 1;
+    }
+}
+
+static void run_in_tiles(run_t *run)
+{
+    const tg_nest *nest = run->nest;
+    tile_t tile, next;
+    memset(&tile, 0, sizeof tile);
+    enter_tile(nest, &tile);
+    load_tile(run, &tile);
+    for (int more = 1; more;) {
+        int slots[TG_MAX_OPERANDS];
+        for (int i = 0; i < nest->operand_count; i++) {
+            settle(&run->flight[i].loading);
+            slots[i] = run->flight[i].slot;
+        }
+        next = tile;
+        more = next_tile(nest, &next);
+        if (more && nest->mode == TG_DOUBLE)
+            load_tile(run, &next);
+        compute_tile(run, &tile, slots);
+        store_tile(run, &tile, next.moved, !more);
+        if (more && nest->mode != TG_DOUBLE)
+            load_tile(run, &next);
+        tile = next;
+    }
+    for (int i = 0; i < nest->operand_count; i++) {
+        settle(&run->flight[i].storing[0]);
+        settle(&run->flight[i].storing[1]);
     }
 }
 
 /* Computes on the operands where they live. */
-static void run_whole(const tg_model *m, const tg_nest *nest)
+static void run_whole(const run_t *run)
 {
+    const tg_nest *nest = run->nest;
     void *at[TG_MAX_OPERANDS];
     uint32_t bytes[TG_MAX_OPERANDS];
     uint8_t access[TG_MAX_OPERANDS];
@@ -268,10 +314,10 @@ static void run_whole(const tg_model *m, const tg_nest *nest)
         at[i] = 0;
         bytes[i] = 0;
         access[i] = operand->access;
-        if (operand->region == TG_ABSENT)
+        if (run->homes[i] == TG_ABSENT)
             continue;
         find_box(operand, &tile, &box);
-        unsigned char *start = home_of(m, operand);
+        unsigned char *start = home_of(run, i);
         int32_t stride = operand->element_bytes;
         uint32_t span = box.bytes ? operand->element_bytes : 0;
         for (int d = operand->rank - 1; d >= 0; d--) {
@@ -282,42 +328,17 @@ static void run_whole(const tg_model *m, const tg_nest *nest)
         at[i] = start;
         bytes[i] = span;
     }
-    tg_job job = {nest->name, 0, nest->operand_count, at, bytes, access, nest->args};
+    tg_job job = {run->who, 0, nest->operand_count, at, bytes, access, nest->args};
     tg_run_on_cores(nest->call, &job);
 }
 
-void tg_run_nest(const tg_model *m, const tg_nest *nest)
+void tg_run_nest(const tg_model *m, const tg_nest *nest, const uint32_t *homes, const char *who)
 {
-    if (nest->mode == TG_WHOLE) {
-        run_whole(m, nest);
-        return;
-    }
-    flight_t flight[TG_MAX_OPERANDS];
-    tile_t tile, next;
+    run_t run = {m, nest, homes, who, {{0, NONE, {NONE, NONE}}}};
     for (int i = 0; i < nest->operand_count; i++)
-        flight[i] = (flight_t){0, NONE, {NONE, NONE}};
-    memset(&tile, 0, sizeof tile);
-    tile.moved = ~0u;
-    enter_tile(nest, &tile);
-    load_tile(m, nest, &tile, flight);
-    for (int more = 1; more;) {
-        int slots[TG_MAX_OPERANDS];
-        for (int i = 0; i < nest->operand_count; i++) {
-            settle(&flight[i].loading);
-            slots[i] = flight[i].slot;
-        }
-        next = tile;
-        more = next_tile(nest, &next);
-        if (more && nest->mode == TG_DOUBLE)
-            load_tile(m, nest, &next, flight);
-        compute_tile(m, nest, &tile, flight, slots);
-        store_tile(m, nest, &tile, flight, more ? next.moved : ~0u);
-        if (more && nest->mode != TG_DOUBLE)
-            load_tile(m, nest, &next, flight);
-        tile = next;
-    }
-    for (int i = 0; i < nest->operand_count; i++) {
-        settle(&flight[i].storing[0]);
-        settle(&flight[i].storing[1]);
-    }
+        run.flight[i] = (flight_t){0, NONE, {NONE, NONE}};
+    if (nest->mode == TG_WHOLE)
+        run_whole(&run);
+    else
+        run_in_tiles(&run);
 }

@@ -22,11 +22,10 @@ typedef struct {
 } tg_dim;
 
 typedef struct {
-    uint32_t home;       /* byte offset in its region of L2 */
     uint32_t scratch;    /* byte offset of its first slot in scratchpad */
     uint32_t slot_bytes; /* distance to the second slot, if it has one */
-    uint8_t region, access, element_bytes, rank;
-    uint8_t slots; /* 0: an absent optional, or an operand of a nest that computes where its operands live */
+    uint8_t access, element_bytes, rank;
+    uint8_t slots; /* 0: an operand of a nest that computes where its operands live */
     uint8_t loops; /* bit i: loop i moves this operand */
     const tg_dim *dims;
 } tg_operand;
@@ -38,8 +37,10 @@ typedef struct {
     int32_t coefficient;            /* of STRIDE */
 } tg_field;
 
+enum { TG_WHOLE, TG_SINGLE, TG_DOUBLE }; /* computed in L2 as a whole; in tiles; in tiles with overlapping transfers */
+
+/* What nests of one kind have in common: all but where their operands live. */
 typedef struct {
-    const char *name;
     tg_kernel_call *call;
     const void *args; /* the words that stay the same, and zeros */
     const tg_loop *loops;
@@ -49,9 +50,12 @@ typedef struct {
     uint8_t mode;
 } tg_nest;
 
-enum { TG_WHOLE, TG_SINGLE, TG_DOUBLE }; /* computed in L2 as a whole; in tiles; in tiles with overlapping transfers */
-enum { TG_ABSENT = 255 };                /* region of an absent optional operand */
+/* Where an operand lives in L2: an offset into the arena or the state; an absent optional has no place. */
+#define TG_IN_STATE 0x80000000u
+#define TG_ABSENT 0xffffffffu
 
-void tg_run_nest(const tg_model *m, const tg_nest *nest);
+/* Runs a nest on operands at `homes`; `who` is named in messages. */
+void tg_run_nest(const tg_model *m, const tg_nest *nest, const uint32_t *homes, const char *who);
+#define TG_RUN_NEST(nest, ...) tg_run_nest(m, &(nest), (const uint32_t[]){__VA_ARGS__}, __func__)
 
 #endif
