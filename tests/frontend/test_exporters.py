@@ -81,3 +81,19 @@ def test_dynamo_exporter(name: str, free: bool, tmp_path: Path) -> None:
 
 def test_dynamo_exporter_once(tmp_path: Path) -> None:
     test_dynamo_exporter("block", True, tmp_path)
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_module_itself(name: str) -> None:
+    """Passed as a module, exactly the module's own parameters are the parameters, under their own names."""
+    module = build(name)
+    imported = load(module, example=example(name, 1), batch=2)
+    assert {n for n, info in imported.parameters.items() if info.role == "parameter"} == dict(
+        module.named_parameters()
+    ).keys()
+    x = example(name, 2, seed=5)
+    with torch.no_grad():
+        wanted = module(x).numpy()
+    graph = fuse(imported.graph)
+    got = run_graph(graph, {graph.inputs[0]: x.numpy()})[graph.outputs[0]]
+    assert np.max(np.abs(got - wanted)) <= 2e-5 * np.max(np.abs(wanted))
