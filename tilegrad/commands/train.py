@@ -16,8 +16,9 @@ from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import VerificationError
 from tilegrad.gradcheck import check_gradients
 from tilegrad.recipe import Recipe
+from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
-from tilegrad.report.files import check_writable, npz_bytes, write_file
+from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.gradcheck import gradcheck_report
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.training import run_report

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import tempfile
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from tilegrad.errors import UserError
-
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip file can say: the same arrays make the same bytes
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -50,17 +41,6 @@ def check_writable(path: Path) -> None:
         raise UserError(f"cannot write '{path}': {reason}", stage="write")
     if not os.access(parent, os.W_OK | os.X_OK) and not os.access(path, os.W_OK):
         raise UserError(f"cannot write '{path}': Permission denied", stage="write")
-
-
-def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """An .npz file. `numpy.savez` takes names as keyword arguments, so it cannot hold a tensor called "file"."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, array in arrays.items():
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.asanyarray(array), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), content.getvalue())
-    return buffer.getvalue()
 
 
 def _umask() -> int:

@@ -2,6 +2,9 @@
 
 JSON has no NaN and no infinity. A loss can be either, and null already means "this device has no such figure", so they
 are written as the strings "NaN", "Infinity" and "-Infinity", which Python's `float()` and JavaScript's `Number()` read.
+
+Knows NumPy's values without importing NumPy: an interrupt while NumPy loads is reported from here, and NumPy cannot be
+loaded twice.
 """
 
 from __future__ import annotations
@@ -10,8 +13,6 @@ import json
 import math
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 
 def dumps(value: object) -> str:
@@ -22,10 +23,8 @@ def dumps(value: object) -> str:
 def _plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "tolist"):  # NumPy's arrays and scalars
         return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
     if isinstance(value, float) and not math.isfinite(value):
