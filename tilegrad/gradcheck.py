@@ -12,8 +12,7 @@ from tilegrad.pipeline import Compiled
 from tilegrad.training import Progress, make_batches, no_progress
 from tilegrad.verify.compare import Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE, gradient_verdict
-from tilegrad.verify.float64_model import Float64Model
-from tilegrad.verify.judge import reference_recipe
+from tilegrad.verify.judge import float64_model, reference_recipe
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,3 @@ def check_gradients(
     )
     timings["verify"] = time.perf_counter() - start
     return GradientCheck(compiled, device.name, loss, verdict, timings)
-
-
-def float64_model(compiled: Compiled) -> Float64Model:
-    """The model's forward pass and loss in float64, by code that shares nothing with ours."""
-    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
-    return Float64Model(compiled.model.proto, recipe.loss, batchnorm=recipe.batchnorm)

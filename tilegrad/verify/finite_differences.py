@@ -52,7 +52,7 @@ class Thoroughness:
 
 
 THOROUGH = Thoroughness()
-QUICK = Thoroughness(directions=1, coordinates=1)
+QUICK = Thoroughness(directions=1, coordinates=0)
 
 
 @dataclass(frozen=True)

@@ -67,10 +67,15 @@ def judge(
     reference = _by_torch(compiled, recipe, batches) or _by_golden(compiled, recipe, batches)
     if reference is not None:
         return compare(measured, reference, tolerance)
-    model = Float64Model(
+    return verify_first_update(float64_model(compiled), recipe, batches, beginning, tolerance=tolerance)
+
+
+def float64_model(compiled: Compiled) -> Float64Model:
+    """The first mini-batch's forward pass and loss in float64, by code that shares nothing with ours."""
+    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
+    return Float64Model(
         reference_model(compiled), recipe.loss, batchnorm=recipe.batchnorm, dropout_mask=masks_of(compiled.program)
     )
-    return verify_first_update(model, recipe, batches, beginning, tolerance=tolerance)
 
 
 def _trained(compiled: Compiled) -> list[str]:
