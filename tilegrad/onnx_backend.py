@@ -24,7 +24,7 @@ from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.check import OLDEST_OPSET, opset_of
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import ENTRIES, Program, Role, StateTensor
-from tilegrad.ir.types import DType, TensorType
+from tilegrad.ir.types import Constant
 from tilegrad.ir.verify import verify_graph
 from tilegrad.memory.plan import plan_memory
 from tilegrad.ops import registry
@@ -41,8 +41,9 @@ def inference_program(graph: Graph) -> Program:
     state = tuple(
         StateTensor(name, constant.type, Role.CONSTANT, constant) for name, constant in graph.constants.items()
     )
-    if not state:  # C has no empty arrays
-        state = (StateTensor("tg.nothing", TensorType(DType.BOOL, (1,)), Role.HYPER),)
+    if not any(tensor.type.size for tensor in state):  # C has no empty arrays
+        nothing = Constant(np.zeros(1, np.bool_))
+        state += (StateTensor("tg.nothing", nothing.type, Role.HYPER, nothing),)
     empty = {name: Graph(name, (), (), (), {}) for name in ENTRIES}
     infer = verify_graph(replace(graph, name="infer", constants={}, state=tuple(graph.constants)))
     return Program(graph.name, Recipe(), "none", state, {**empty, "infer": infer}, "", None)

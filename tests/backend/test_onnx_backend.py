@@ -39,6 +39,7 @@ def _cases() -> tuple[Case, ...]:
     return tuple(node_cases())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_supported_node_case_passes(chunk: int) -> None:
     cases = _cases()[chunk::CHUNKS]
