@@ -12,8 +12,8 @@ import itertools
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +48,11 @@ def kernel_file_library(path: Path) -> ctypes.CDLL:
     folder.mkdir(exist_ok=True)
     library = folder / f"{path.stem}-{digest}.so"
     if not library.exists():
-        partial = folder / f"{library.name}.{os.getpid()}"
-        command = ["gcc", *FLAGS, "-shared", f"-I{RUNTIME_FOLDER}", str(path), "-o", str(partial), "-lm"]
+        unfinished = folder / f"{library.name}.{os.getpid()}"
+        command = ["gcc", *FLAGS, "-shared", f"-I{RUNTIME_FOLDER}", str(path), "-o", str(unfinished), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        partial.rename(library)
+        unfinished.rename(library)
     return ctypes.CDLL(str(library))
 
 
@@ -66,10 +66,17 @@ def _signature(op: str, kernel: str) -> tuple[KernelSignature, Path]:
     raise AssertionError(f"{path.name} has no kernel tg_{kernel}")
 
 
-def call_kernel(
-    op: str, nest: Nest, tile: Tile, arrays: Mapping[str, np.ndarray | None], core_id: int, cores: int
-) -> None:
-    """One call; `arrays` are the dense boxes of the operands by pointer name."""
+@cache
+def _argument_struct(signature: KernelSignature) -> type[ctypes.Structure]:
+    c_types = {"int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "float": ctypes.c_float}
+    fields = [(name, c_types[c_type]) for c_type, name in signature.arguments.fields]
+    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
+
+
+def kernel_call(
+    op: str, nest: Nest, tile: Tile, arrays: Mapping[str, np.ndarray | None]
+) -> Callable[[int, int], None]:
+    """A tile's call, ready for (core_id, core_count). `arrays` are the operands' dense boxes by pointer name."""
     signature, path = _signature(op, nest.kernel)
     assert [o.name for o in nest.operands] == [name for _, name in signature.pointers], (
         f"tg_{nest.kernel} takes {[n for _, n in signature.pointers]}, its nest gives {[o.name for o in nest.operands]}"
@@ -77,20 +84,25 @@ def call_kernel(
     strides = {
         name: row_major_strides(array.shape) for name, array in arrays.items() if array is not None
     }
-    c_types = {"int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "float": ctypes.c_float}
-    fields = [(name, c_types[c_type]) for c_type, name in signature.arguments.fields]
-    struct = type("Arguments", (ctypes.Structure,), {"_fields_": fields})()
-    for name, _ in fields:
+    arguments = _argument_struct(signature)()
+    for _, name in signature.arguments.fields:
         value = kernel_argument(name, nest, tile, strides)
         assert value is not None, f"tg_{nest.kernel}: nothing gives the field '{name}'"
-        setattr(struct, name, value)
+        setattr(arguments, name, value)
     pointers = [
         None if arrays[operand.name] is None else arrays[operand.name].ctypes.data_as(ctypes.c_void_p)
         for operand in nest.operands
     ]
     function = getattr(kernel_file_library(path), f"tg_{nest.kernel}")
     function.restype = None
-    function(*pointers, ctypes.byref(struct), core_id, cores)
+    return partial(function, *pointers, ctypes.byref(arguments))
+
+
+def call_kernel(
+    op: str, nest: Nest, tile: Tile, arrays: Mapping[str, np.ndarray | None], core_id: int, cores: int
+) -> None:
+    """One call; `arrays` are the dense boxes of the operands by pointer name."""
+    kernel_call(op, nest, tile, arrays)(core_id, cores)
 
 
 def tiles(nest: Nest, sizes: Mapping[str, int]) -> list[dict[str, Range]]:
@@ -126,8 +138,9 @@ def run_nest(
             else:
                 box = np.array(view[region], order="C", copy=True)
             boxes[operand.name] = box
+        call = kernel_call(op, nest, tile, boxes)
         for core in reversed(range(cores)):  # any order must do: cores are independent between barriers
-            call_kernel(op, nest, tile, boxes, core, cores)
+            call(core, cores)
         for operand in nest.operands:
             if operand.value is not None and operand.access is not Access.READ:
                 view, region = views[operand.name]
