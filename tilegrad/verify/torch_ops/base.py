@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper
 from tilegrad.errors import UserError
 from tilegrad.verify.reference import DropoutMask
 
-Outputs = torch.Tensor | tuple[torch.Tensor, ...]
+Outputs: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 Function = Callable[..., Outputs]
 ModalFunction = Callable[..., Outputs]
 

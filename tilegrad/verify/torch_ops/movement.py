@@ -64,7 +64,7 @@ def _split(call: Call, x: Tensor, split: Tensor | None = None) -> tuple[Tensor, 
         extent = x.shape[axis]
         chunk = -(-extent // parts)
         sizes = [max(0, min(chunk, extent - index * chunk)) for index in range(parts)]
-    return torch.split(x, sizes, dim=axis)
+    return tuple(torch.split(x, sizes, dim=axis))
 
 
 def _slice(

@@ -59,7 +59,7 @@ def _identity(dtype: torch.dtype, largest: bool) -> float:
     if dtype == torch.bool:
         return 0 if largest else 1
     limits = torch.iinfo(dtype)
-    return limits.min if largest else limits.max
+    return int(limits.min if largest else limits.max)
 
 
 def _first_extreme(largest: bool) -> Function:
