@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations, permutations, product
 from math import inf, prod
 
+import numpy as np
+import numpy.typing as npt
+
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, ordered_sizes
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
@@ -29,7 +32,8 @@ from tilegrad.targets.base import Target
 # Candidate numbers of tiles along an axis; beyond the last, sizes shrink by halves.
 _CUTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _BLOCK = 4  # kernels work on register blocks of four
-EVALUATED = 48  # candidates whose cycles are estimated, after a ranking by traffic
+EVALUATED = 32  # candidates whose cycles are estimated, after a ranking by traffic
+TILE_WORTH_BYTES = 2000
 MOST_AXES_CUT = 3
 
 
@@ -100,30 +104,25 @@ def _loop_orders(nest: Nest, sizes: Mapping[str, int]) -> Iterator[tuple[Loop, .
         yield (*order, *reductions)
 
 
-def _dimension_total(operand: Operand, d: int, loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:
-    """Sum over a dimension's tiles of the positions they touch (halos counted each time)."""
-    assert operand.index is not None
-    index, extent = operand.index[d], operand.shape[d]
-    loop = next((loop for loop in loops if index.coefficient(loop.axis)), None)
-    if loop is None:
-        return box_extent(index, extent, sizes)
-    full = loop.extent // loop.tile
-    rest = loop.extent - full * loop.tile
-    total = full * box_extent(index, extent, sizes)
-    if rest:
-        total += box_extent(index, extent, {**sizes, loop.axis: rest})
-    return total
+def _promise(candidate: _Candidate) -> int:
+    """Lower is better. A tile costs about as much as moving a few hundred bytes."""
+    return candidate.traffic_bytes + TILE_WORTH_BYTES * candidate.tile_count
 
 
-def operand_traffic_bytes(
-    operand: Operand, loops: Sequence[Loop], sizes: Mapping[str, int], element_bytes: int
-) -> int:
-    """Bytes moved for an operand over the whole nest."""
+def traffic_bytes(operand: Operand, loops: Sequence[Loop], sizes: Mapping[str, int], element_bytes: int) -> int:
+    """Bytes moved for an operand over the whole nest, halos counted each time."""
     if operand.index is None:
         return prod(operand.shape) * element_bytes
-    once = prod(_dimension_total(operand, d, loops, sizes) for d in range(len(operand.shape)))
-    moving = moving_axes(operand, loops)
-    boxes = prod(loops[i].count for i in moving)
+    once = 1
+    for index, extent in zip(operand.index, operand.shape, strict=True):
+        loop = next((loop for loop in loops if index.coefficient(loop.axis)), None)
+        if loop is None:
+            once *= box_extent(index, extent, sizes)
+            continue
+        full, rest = divmod(loop.extent, loop.tile)
+        total = full * box_extent(index, extent, sizes)
+        once *= total + (box_extent(index, extent, {**sizes, loop.axis: rest}) if rest else 0)
+    boxes = prod(loops[i].count for i in moving_axes(operand, loops))
     return once * element_bytes * (load_count(operand, loops) // boxes)
 
 
@@ -156,48 +155,16 @@ class TilingSearch:
         candidate, estimate = best
         return self._tiling(candidate, estimate)
 
-    def _size_choices(self) -> Iterator[dict[str, int]]:
-        """Sizes for the axes, few axes cut first."""
-        extents = {axis.name: axis.extent for axis in self.nest.axes}
-        axes = tileable_axes(self.nest)
-        yield dict(extents)
-        for count in range(1, MOST_AXES_CUT + 1):
-            for chosen in combinations(axes, count):
-                options = [axis_candidates(extents[axis])[1:] for axis in chosen]
-                if count == MOST_AXES_CUT:
-                    options = [option[::2] for option in options]
-                for sizes in product(*options):
-                    yield {**extents, **dict(zip(chosen, sizes, strict=True))}
-
     def _candidates(self, is_double: bool) -> list[_Candidate]:
         """Those that fit, the most promising by traffic and tile count."""
-        found = []
-        seen = set()
-        for wished in self._size_choices():
-            sizes = ordered_sizes(self.nest, wished)
-            key = tuple(sizes.values())
-            if key in seen:
-                continue
-            seen.add(key)
-            loops = next(_loop_orders(self.nest, sizes))
-            if is_double and not loops:
-                continue
-            slots = _slot_counts(self.nest, loops, is_double)
-            size = footprint(self.nest, sizes, slots, self.element_bytes, self.alignment)
-            if size > self.options.scratch_bytes:
-                continue
-            for order in _loop_orders(self.nest, sizes):
-                traffic = sum(
-                    operand_traffic_bytes(operand, order, sizes, self.element_bytes[operand.name])
-                    for operand in self.nest.operands
-                    if operand.value is not None
-                )
-                tile_count = prod(loop.count for loop in order)
-                found.append(_Candidate(sizes, order, is_double, size, traffic, tile_count))
+        axes = tileable_axes(self.nest)
+        found: list[_Candidate] = []
+        for count in range(MOST_AXES_CUT + 1):
+            for chosen in combinations(axes, count):
+                found += CandidateGroup(self, chosen, is_double).best()
         if not found:
             found = self._shrunk(is_double)
-        # A tile costs about as much as moving a few hundred bytes.
-        found.sort(key=lambda c: (c.traffic_bytes + 2000 * c.tile_count, c.footprint_bytes))
+        found.sort(key=lambda candidate: (_promise(candidate), candidate.footprint_bytes))
         return found[:EVALUATED]
 
     def _shrunk(self, is_double: bool) -> list[_Candidate]:
@@ -242,7 +209,7 @@ class TilingSearch:
             if operand.value is None:
                 continue
             size = self.element_bytes[operand.name]
-            moved = operand_traffic_bytes(operand, candidate.loops, candidate.sizes, size)
+            moved = traffic_bytes(operand, candidate.loops, candidate.sizes, size)
             loads = load_count(operand, candidate.loops)
             box = box_shape(operand, candidate.sizes)
             shape = transfer_of(operand.shape, box, size)
@@ -299,3 +266,146 @@ class TilingSearch:
             got=f"{self.smallest_footprint_bytes()} bytes: {budget}",
             hint=f"give {self.target.compute} at least {self.smallest_footprint_bytes()} bytes (--l1)",
         )
+
+
+_Column = npt.NDArray[np.int64]
+
+
+class CandidateGroup:
+    """All tile sizes for one choice of axes to cut, as columns: the arithmetic of thousands of candidates at once."""
+
+    def __init__(self, search: TilingSearch, chosen: Sequence[str], is_double: bool) -> None:
+        self.search = search
+        self.nest = search.nest
+        self.chosen = chosen
+        self.is_double = is_double
+        self.sizes = self._size_columns()
+
+    def _size_columns(self) -> dict[str, _Column]:
+        """Sizes that keep the order of every sum: vectorised `ordered_sizes`."""
+        options = [axis_candidates(self.nest.axis(axis).extent)[1:] for axis in self.chosen]
+        if len(self.chosen) == MOST_AXES_CUT:
+            options = [option[::2] for option in options]
+        rows = list(product(*options))
+        grid = np.array(rows, dtype=np.int64).reshape(len(rows), len(self.chosen))
+        wished = {axis: grid[:, i] for i, axis in enumerate(self.chosen)}
+        sizes: dict[str, _Column] = {}
+        is_inner_cut = np.zeros(len(grid), dtype=bool)
+        for axis in reversed(self.nest.axes):
+            column = wished.get(axis.name, np.full(len(grid), max(axis.extent, 1), dtype=np.int64))
+            if axis.kind is AxisKind.REDUCTION:
+                column = np.where(is_inner_cut, 1, column)
+                is_inner_cut |= column < axis.extent
+            sizes[axis.name] = column
+        return sizes
+
+    def _box(self, operand: Operand, d: int, sizes: Mapping[str, _Column]) -> _Column:
+        assert operand.index is not None
+        index = operand.index[d]
+        span = np.ones(len(next(iter(sizes.values()))), dtype=np.int64)
+        for axis, coefficient in index.terms:
+            span = span + abs(coefficient) * (sizes[axis] - 1)
+        return np.minimum(operand.shape[d], -(-span // index.divisor))
+
+    def _counts(self, axis: str) -> _Column:
+        return -(-self.nest.axis(axis).extent // self.sizes[axis])
+
+    def _used_axes(self, operand: Operand) -> set[str]:
+        return {axis for index in operand.index or () for axis, _ in index.terms}
+
+    def _footprint(self) -> _Column:
+        total = np.zeros(len(self.sizes[self.nest.axes[0].name]), dtype=np.int64)
+        alignment = self.search.alignment
+        for operand in self.nest.operands:
+            if operand.value is None:
+                continue
+            size = np.full(len(total), self.search.element_bytes[operand.name], dtype=np.int64)
+            if operand.index is None:
+                size = size * prod(operand.shape)
+            else:
+                for d in range(len(operand.shape)):
+                    size = size * self._box(operand, d, self.sizes)
+            size = -(-size // alignment) * alignment
+            if self.is_double:
+                moves = np.zeros(len(total), dtype=bool)
+                for axis in self._used_axes(operand):
+                    moves |= self._counts(axis) > 1
+                size = np.where(moves, 2 * size, size)
+            total = total + size
+        return total
+
+    def _once(self, operand: Operand) -> _Column:
+        """Bytes of all boxes of an operand, each counted once."""
+        size = np.full(len(self.sizes[self.nest.axes[0].name]), self.search.element_bytes[operand.name], dtype=np.int64)
+        if operand.index is None:
+            return size * prod(operand.shape)
+        for d, index in enumerate(operand.index):
+            cut = next((axis for axis, _ in index.terms if axis in self._cut_axes()), None)
+            box = self._box(operand, d, self.sizes)
+            if cut is None:
+                size = size * box
+                continue
+            full, rest = np.divmod(self.nest.axis(cut).extent, self.sizes[cut])
+            ragged = self._box(operand, d, {**self.sizes, cut: np.maximum(rest, 1)})
+            size = size * (full * box + np.where(rest > 0, ragged, 0))
+        return size
+
+    def _cut_axes(self) -> list[str]:
+        """Chosen axes, and reduction axes that had to follow."""
+        return [
+            axis.name for axis in self.nest.axes if axis.name in self.chosen or axis.kind is AxisKind.REDUCTION
+        ]
+
+    def best(self) -> list[_Candidate]:
+        if not len(self.sizes[self.nest.axes[0].name]):
+            return []
+        footprint_bytes = self._footprint()
+        fits = footprint_bytes <= self.search.options.scratch_bytes
+        if self.is_double:
+            fits &= np.logical_or.reduce([self._counts(axis) > 1 for axis in self._cut_axes()] or [~fits & fits])
+        if not fits.any():
+            return []
+        self.sizes = {axis: column[fits] for axis, column in self.sizes.items()}
+        footprint_bytes = footprint_bytes[fits]
+        once = {o.name: self._once(o) for o in self.nest.operands if o.value is not None}
+        tile_count = np.ones(len(footprint_bytes), dtype=np.int64)
+        for axis in self._cut_axes():
+            tile_count = tile_count * self._counts(axis)
+        reductions = [axis.name for axis in self.nest.axes if axis.kind is AxisKind.REDUCTION]
+        parallel = [axis for axis in self.chosen if axis not in reductions]
+        found: list[_Candidate] = []
+        for order in permutations(parallel):
+            traffic = self._traffic((*order, *reductions), once)
+            ranked = np.argsort(traffic + TILE_WORTH_BYTES * tile_count, kind="stable")[:EVALUATED]
+            for i in ranked.tolist():
+                sizes = {axis.name: int(self.sizes[axis.name][i]) for axis in self.nest.axes}
+                loops = tuple(
+                    Loop(axis, self.nest.axis(axis).extent, sizes[axis])
+                    for axis in (*order, *reductions)
+                    if sizes[axis] < self.nest.axis(axis).extent
+                )
+                found.append(
+                    _Candidate(
+                        sizes, loops, self.is_double, int(footprint_bytes[i]), int(traffic[i]), int(tile_count[i])
+                    )
+                )
+        found.sort(key=_promise)
+        return found[:EVALUATED]
+
+    def _traffic(self, order: Sequence[str], once: Mapping[str, _Column]) -> _Column:
+        """Bytes moved over the nest: an operand is brought again for each step of the loops outside its own."""
+        total = np.zeros(len(self.sizes[self.nest.axes[0].name]), dtype=np.int64)
+        for operand in self.nest.operands:
+            if operand.value is None:
+                continue
+            used = self._used_axes(operand)
+            outside = np.ones(len(total), dtype=np.int64)
+            repeats = np.ones(len(total), dtype=np.int64)
+            for axis in order:
+                counts = self._counts(axis)
+                if axis in used:
+                    repeats = np.where(counts > 1, outside, repeats)
+                else:
+                    outside = outside * counts
+            total = total + once[operand.name] * repeats
+        return total
