@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
@@ -57,7 +58,7 @@ def test_every_supported_node_case_passes(chunk: int) -> None:
     assert sum(o.status is Status.PASSED for o in outcomes) >= FEWEST_PASSING_PER_CHUNK
 
 
-def _one_node_model(op: str, inputs: dict[str, np.ndarray], outputs: int = 1, **attributes: object) -> onnx.ModelProto:
+def _one_node_model(op: str, inputs: dict[str, np.ndarray], outputs: int = 1, **attributes: Any) -> onnx.ModelProto:
     described = [
         helper.make_tensor_value_info(name, int(helper.np_dtype_to_tensor_dtype(array.dtype)), array.shape)
         for name, array in inputs.items()

@@ -22,7 +22,7 @@ def test_gather(shape: list[int], index_shape: list[int], data: st.DataObject, i
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     draw = np.random.default_rng(seed)
     x = draw.standard_normal(shape).astype(np.float32)
-    indices = draw.integers(-shape[axis], shape[axis], index_shape).astype(index_type)
+    indices: np.ndarray = draw.integers(-shape[axis], shape[axis], index_shape).astype(index_type)
 
     def reference(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         flat = indices.reshape(-1).to(torch.int64) % shape[axis]
@@ -41,7 +41,7 @@ def test_gather_elements(shape: list[int], data: st.DataObject, index_type: type
     partial = data.draw(st.integers(0, len(shape) - 1))
     index_shape = [extent if i != partial else data.draw(st.integers(1, extent)) for i, extent in enumerate(shape)]
     index_shape[d] = data.draw(st.integers(1, 6))
-    indices = draw.integers(-shape[axis], shape[axis], index_shape).astype(index_type)
+    indices: np.ndarray = draw.integers(-shape[axis], shape[axis], index_shape).astype(index_type)
 
     def reference(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         return torch.gather(x, d, indices.to(torch.int64) % shape[d])
@@ -52,7 +52,7 @@ def test_gather_elements(shape: list[int], data: st.DataObject, index_type: type
 @pytest.mark.parametrize("op", ["Gather", "GatherElements"])
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.int16, np.int32, np.int64, np.bool_])
 def test_out_of_range_reads_nothing(op: str, dtype: type) -> None:
-    x = np.array([1, 2, 3]).astype(dtype)
+    x: np.ndarray = np.array([1, 2, 3]).astype(dtype)
     indices = np.array([2, 3, -3, -4, 2**40, -(2**40), 2**63 - 1, -(2**63)])
     graph = one_node_graph(op, [x, indices])
     missing = np.nan if dtype is np.float32 else 0

@@ -142,7 +142,7 @@ CASES = [
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint16, np.int32, np.int64, np.uint64, np.bool_])
 @pytest.mark.parametrize(("op", "attributes", "reference"), CASES)
 def test_every_type(op: str, attributes: dict[str, object], reference: object, dtype: type) -> None:
-    x = np.arange(24).reshape((2, 3, 4) if op != "DepthToSpace" else (1, 2, 3, 4)).astype(dtype)
+    x: np.ndarray = np.arange(24).reshape((2, 3, 4) if op != "DepthToSpace" else (1, 2, 3, 4)).astype(dtype)
     graph = one_node_graph(op, [x], attributes)  # type: ignore[arg-type]
     np.testing.assert_array_equal(run_graph(graph, {"x0": x})["y0"], reference(x))  # type: ignore[operator]
     assert_same_bits_tiled(graph, {"x0": x})

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.support.kernels import run_graph
 from tests.support.operators import assert_same_bits_tiled, check_operator, one_node_graph
 from tilegrad.errors import UserError
+from tilegrad.ir.graph import Attribute
 
 SEED = st.integers(0, 2**31)
 DTYPES = [np.float32, np.int8, np.int16, np.int32, np.int64, np.uint8, np.bool_]
@@ -60,8 +61,8 @@ def test_crops_and_grows(dims: list[tuple[int, int, int]], value: float, seed: i
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 def test_every_type(dtype: type, mode: str) -> None:
-    x = np.arange(24).reshape(2, 3, 4).astype(dtype)
-    attributes = {"mode": mode, "pads": (1, 2, 0, 1), "axes": (1, -1), "value": 1}
+    x: np.ndarray = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    attributes: dict[str, Attribute] = {"mode": mode, "pads": (1, 2, 0, 1), "axes": (1, -1), "value": 1}
     graph = one_node_graph("Pad", [x], attributes)
     pads = [(0, 0), (1, 0), (2, 1)]
     wanted = np.pad(x, pads, constant_values=1) if mode == "constant" else np.pad(x, pads, mode=mode)  # type: ignore

@@ -35,7 +35,7 @@ def test_like_numpy(cuts: list[tuple[int, int, int, int]], from_the_end: bool, s
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.int16, np.int64, np.bool_])
 def test_every_type(dtype: type) -> None:
-    x = np.arange(60).reshape(3, 4, 5).astype(dtype)
+    x: np.ndarray = np.arange(60).reshape(3, 4, 5).astype(dtype)
     graph = one_node_graph("Slice", [x], {"starts": (1, 4), "ends": (3, 0), "axes": (0, 2), "steps": (1, -2)})
     np.testing.assert_array_equal(run_graph(graph, {"x0": x})["y0"], x[1:3, :, 4:0:-2])
     assert_same_bits_tiled(graph, {"x0": x})
