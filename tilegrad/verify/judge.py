@@ -87,12 +87,23 @@ def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Bat
         return None
     from tilegrad.verify.torch_executor import UnsupportedByReferenceError
 
-    model, masks = reference_model(compiled), masks_of(compiled.program)
-    try:
-        pair = torch_reference.run_pair(model, recipe, batches, _trained(compiled), dropout_mask=masks)
-    except UnsupportedByReferenceError:
-        return None
-    return pair.as_reference()
+    masks, trained = masks_of(compiled.program), _trained(compiled)
+    for model in _candidates(compiled):
+        try:
+            pair = torch_reference.run_pair(model, recipe, batches, trained, dropout_mask=masks)
+        except UnsupportedByReferenceError:
+            continue
+        return pair.as_reference()
+    return None
+
+
+def _candidates(compiled: Compiled) -> list[onnx.ModelProto]:
+    """The model as it came judges our import too; the imported one serves where folding or node names matter."""
+    original = compiled.model.original
+    as_it_came = compiled.program.recipe.batchnorm != "fold" and all(
+        n.op_type != "Dropout" for n in original.graph.node
+    )
+    return [*([original] if as_it_came else []), reference_model(compiled)]
 
 
 def _by_golden(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference | None:
