@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tilegrad.errors import UserError
 from tilegrad.ir.program import Role
 from tilegrad.pipeline import Compiled
+from tilegrad.scheduling.clock import EntryTiming
 
 FloatArrays = dict[str, npt.NDArray[Any]]
 
@@ -53,6 +54,10 @@ class Session(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+    def timings(self) -> dict[str, EntryTiming]:
+        """Estimated cycles of one call of each entry run so far, where the device has a notion of them."""
+        return {}
 
     def step(self, x: npt.ArrayLike, y: npt.ArrayLike) -> float:
         """One mini-batch: forward, backward, accumulate. Returns the loss."""

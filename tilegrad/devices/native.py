@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
@@ -18,7 +19,12 @@ class NativeSession(ProcessSession):
     """Also owns the temporary folder it was built in."""
 
     def __init__(
-        self, compiled: Compiled, folder: tempfile.TemporaryDirectory[str], use_cache: bool, toolchain: Toolchain
+        self,
+        compiled: Compiled,
+        folder: tempfile.TemporaryDirectory[str],
+        use_cache: bool,
+        toolchain: Toolchain,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._temporary = folder
         root = Path(folder.name)
@@ -26,7 +32,7 @@ class NativeSession(ProcessSession):
         write_files(root, compiled.project.files)
         program = build(toolchain, root, compiled.project.files, "harness", use_cache=use_cache)
         self.build_seconds = time.perf_counter() - start
-        super().__init__(compiled, [str(program), "weights.bin"], root)
+        super().__init__(compiled, [str(program), "weights.bin"], root, environment=environment)
 
     def close(self) -> None:
         super().close()
@@ -60,7 +66,12 @@ class NativeDevice(Device):
     def _load(self, compiled: Compiled) -> Session:
         folder = tempfile.TemporaryDirectory(prefix="tilegrad-")
         try:
-            return NativeSession(compiled, folder, self.use_cache, self.toolchain or host_toolchain())
+            return self._session(compiled, folder, self.toolchain or host_toolchain())
         except BaseException:
             folder.cleanup()
             raise
+
+    def _session(
+        self, compiled: Compiled, folder: tempfile.TemporaryDirectory[str], toolchain: Toolchain
+    ) -> NativeSession:
+        return NativeSession(compiled, folder, self.use_cache, toolchain)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +38,7 @@ class ProcessSession(Session):
         folder: Path,
         *,
         timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(compiled)
         self.command = list(command)
@@ -54,6 +56,7 @@ class ProcessSession(Session):
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,
+                env=None if environment is None else {**os.environ, **environment},
             )
         except OSError as error:
             self._errors.close()

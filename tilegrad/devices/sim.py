@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
+
 from tilegrad.build.toolchain import Toolchain
-from tilegrad.devices.native import NativeDevice
+from tilegrad.devices.native import NativeDevice, NativeSession
+from tilegrad.pipeline import Compiled
+from tilegrad.scheduling.clock import EntryTiming, time_entries
 from tilegrad.targets import base as targets
+
+
+class SimSession(NativeSession):
+    """Writes a trace of the first call of each entry, from which cycles are computed."""
+
+    TRACE = "trace.txt"
+
+    def timings(self) -> dict[str, EntryTiming]:
+        trace = self.folder / self.TRACE
+        return time_entries(self.compiled.plan, trace) if trace.exists() else {}
 
 
 class SimDevice(NativeDevice):
@@ -20,7 +34,15 @@ class SimDevice(NativeDevice):
     ) -> None:
         super().__init__(name, use_cache=use_cache, keep_folder=keep_folder, toolchain=toolchain)
         self.target_name = name.removeprefix("sim:")
+        self.environment: dict[str, str] = {}
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         return tuple(f"sim:{name}" for name in targets.names() if not targets.get(name).is_flat)
+
+    def _session(
+        self, compiled: Compiled, folder: tempfile.TemporaryDirectory[str], toolchain: Toolchain
+    ) -> NativeSession:
+        return SimSession(
+            compiled, folder, self.use_cache, toolchain, {"TG_SIM_TRACE": SimSession.TRACE, **self.environment}
+        )
