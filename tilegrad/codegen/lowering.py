@@ -20,10 +20,10 @@ def shape_text(tensor_type: TensorType) -> str:
     return f"[{','.join(map(str, tensor_type.shape))}]"
 
 
-def place(plan: Plan, entry: str, value: str, c_type: str) -> str:
-    """An operand's address as C: `ARENA(float, 512)`."""
+def place(plan: Plan, entry: str, value: str, skipped_bytes: int = 0) -> str:
+    """An operand's address as C, or one further inside it: `ARENA(512)`."""
     address = plan.address(entry, value)
-    return f"{address.region.upper()}({c_type.replace('const ', '').replace(' *', '')}, {address.offset})"
+    return f"{address.region.upper()}({address.offset + skipped_bytes})"
 
 
 def filled(pieces: Sequence[str], width: int = 108) -> str:
@@ -104,6 +104,11 @@ class Lowering(ABC):
         return filled([f"{launch.node.op}{part}{work}: {''.join(operands[:1])}", *operands[1:]])
 
 
+def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The fields worth a word: C sets to zero what an initializer leaves out, but it must name one."""
+    return tuple(field for field in fields if field[1] not in ("0", "0.0f")) or fields[:1]
+
+
 class FlatLowering(Lowering):
     """One memory: a kernel call on operands where they live. Equal argument structs are emitted once."""
 
@@ -113,7 +118,7 @@ class FlatLowering(Lowering):
 
     def items(self) -> list[Item]:
         return [
-            Declare(f"static const {struct}", name, fields=fields)
+            Declare(f"static const {struct}", name, fields=_written(fields))
             for (struct, fields), name in self._arguments.items()
         ]
 
@@ -136,15 +141,16 @@ class FlatLowering(Lowering):
                 raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
             fields.append((field_name, float_literal(float(value)) if c_type == "float" else str(int(value))))
         arguments = []
-        for operand, (c_type, _) in zip(nest.operands, signature.pointers, strict=True):
+        for operand in nest.operands:
             if operand.value is None:
                 arguments.append("TG_NULL")
                 continue
             # A kernel's pointer is where its box starts: inside the tensor for a part of it (Concat, Slice).
             box = operand_box(operand, whole(nest))
             skipped = sum(r.start * stride for r, stride in zip(box, strides[operand.name], strict=True))
-            where = place(self.plan, entry, operand.value, c_type)
-            arguments.append(f"{where} + {skipped}" if skipped and all(r.size for r in box) else where)
+            element_bytes = self.types(entry)[operand.value].dtype.size_bytes
+            is_empty = not all(r.size for r in box)
+            arguments.append(place(self.plan, entry, operand.value, 0 if is_empty else skipped * element_bytes))
         name = self._argument_name(signature, tuple(fields))
         return (
             Comment(self.describe(entry, number, k)),

@@ -87,13 +87,13 @@ def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering
     body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
-            where = place(plan, entry, port.value, "void")
+            where = place(plan, entry, port.value)
             body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
     body += [Call(call, ("m",)) for call in calls]
     body += lowering.at_end(entry)
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
-            where = place(plan, entry, port.value, "void")
+            where = place(plan, entry, port.value)
             body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
     for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)):
         if not port.type.size_bytes:
@@ -130,8 +130,8 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         Line('#include "tg_rt.h"'),
         Line(),
         Comment("Operands by byte offset: what is kept between calls, and what is not."),
-        Line("#define STATE(type, offset) ((type *)(void *)(m->state + (offset)))"),
-        Line("#define ARENA(type, offset) ((type *)(void *)(m->arena + (offset)))"),
+        Line("#define STATE(offset) ((void *)(m->state + (offset)))"),
+        Line("#define ARENA(offset) ((void *)(m->arena + (offset)))"),
         Line(),
         tensor_table(plan),
     ]

@@ -45,7 +45,7 @@ class Program:
     """`entries` is keyed by the names in `ENTRIES`. `target_input` is the step's label or target tensor.
 
     `label_classes` is the number of classes where the target holds class indices, None otherwise: generated code
-    refuses labels outside it.
+    refuses labels outside it. `is_fused` programs update parameters within `step` and keep no gradients.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Program:
     entries: Mapping[str, Graph]
     target_input: str
     label_classes: int | None
+    is_fused: bool = False
 
     def tensor(self, name: str) -> StateTensor:
         return next(tensor for tensor in self.state if tensor.name == name)

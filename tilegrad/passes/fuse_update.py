@@ -1,0 +1,87 @@
+"""Moves the optimizer into the backward pass: no gradient buffers, and `update` is empty.
+
+With one mini-batch per update the gradient is used as soon as it is complete and nobody reads it afterwards. The bits
+are those of the unfused program, because accumulating into a reset buffer is a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.program import RESET_FLAG, Program, Role
+from tilegrad.ir.verify import verify_graph
+
+_ACCUMULATE = "InPlaceAccumulatorV2"
+
+
+def can_fuse(program: Program) -> bool:
+    return program.recipe.accumulate == 1 and bool(program.with_role(Role.GRADIENT))
+
+
+@dataclass(frozen=True)
+class FuseUpdate:
+    """A program pass: valid in, valid out."""
+
+    def apply(self, program: Program) -> Program:
+        if not can_fuse(program):
+            return program
+        step, update = program.entries["step"], program.entries["update"]
+        dropped = {RESET_FLAG, *(tensor.name for tensor in program.with_role(Role.GRADIENT))}
+        updates = {name: node for node in update.nodes for name in node.inputs if name in dropped}
+        nodes: list[Node] = []
+        for node in step.nodes:
+            if node.op == _ACCUMULATE and node.inputs[0] in updates:
+                buffer, gradient = node.inputs[:2]
+                moved = updates[buffer]
+                inputs = tuple(gradient if name == buffer else name for name in moved.inputs)
+                # Named after the gradient it ends, so that both are found together in the generated code.
+                name = node.name.removesuffix(_ACCUMULATE) + moved.op
+                nodes.append(replace(moved, name=name, inputs=inputs))
+            elif not _writes_only(step, node, dropped):
+                nodes.append(node)
+        nodes += [
+            node
+            for node in update.nodes
+            if node not in updates.values() and not _writes_only(update, node, dropped)
+        ]
+        writes = tuple(
+            (value, state) for entry in (step, update) for value, state in entry.writes if state not in dropped
+        )
+        fused = _assemble(step, update, tuple(nodes), writes, dropped)
+        empty = Graph("update", (), (), (), {})
+        state = tuple(tensor for tensor in program.state if tensor.name in _used(program.entries["infer"], fused))
+        entries = {"infer": program.entries["infer"], "step": verify_graph(fused), "update": empty}
+        return replace(program, entries=entries, state=state, is_fused=True)
+
+
+def _writes_only(graph: Graph, node: Node, dropped: set[str]) -> bool:
+    """Whether all a node is for is state that no longer exists."""
+    targets = [state for value, state in graph.writes if value in node.outputs]
+    return bool(targets) and all(state in dropped for state in targets)
+
+
+def _assemble(
+    step: Graph, update: Graph, nodes: tuple[Node, ...], writes: tuple[tuple[str, str], ...], dropped: set[str]
+) -> Graph:
+    types = {**update.types, **step.types}
+    read = {name for node in nodes for name in node.inputs} | {state for _, state in writes} | set(step.outputs)
+    state = tuple(
+        name for name in dict.fromkeys((*step.state, *update.state)) if name in read and name not in dropped
+    )
+    produced = {name for node in nodes for name in node.outputs if name}
+    known = produced | set(state) | set(step.inputs)
+    return Graph(
+        "step",
+        step.inputs,
+        step.outputs,
+        nodes,
+        {name: tensor_type for name, tensor_type in types.items() if name in known},
+        {},
+        state,
+        writes,
+    )
+
+
+def _used(*graphs: Graph) -> set[str]:
+    return {name for graph in graphs for name in graph.state}
