@@ -95,10 +95,9 @@ def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering
         if port.type.size_bytes:
             where = place(plan, entry, port.value)
             body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
-    for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)):
-        if not port.type.size_bytes:
-            body.append(Line(f"    (void){port.c_name};"))
-    if not any(isinstance(statement, Call) for statement in body):
+    ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
+    body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
+    if not calls and not any(port.type.size_bytes for port in ports):
         body.append(Line("    (void)m;"))
     body.append(Return("TG_OK"))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
