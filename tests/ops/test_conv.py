@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.kernels import run_graph
 from tests.support.operators import check_operator, one_node_graph, with_gradient
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Attribute
@@ -195,8 +197,6 @@ def test_conv_transpose_output_shape(attributes: dict[str, Attribute], output: t
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
-    from tests.support.kernels import run_graph
-
     draw = np.random.default_rng(0)
     x, w = normal(draw, 1, 1, 3, 3), normal(draw, 1, 2, 3, 3)
     node = helper.make_node("ConvTranspose", ["x0", "x1"], ["y0"], **attributes)
@@ -258,3 +258,51 @@ def test_refusals() -> None:
     assert "leave nothing" in refusal("ConvTranspose", [(1, 2, 1, 1), (2, 2, 3, 3)], {"pads": (1, 1, 2, 2)})
     shapes = [(1, 4, 5, 6), (1, 2, 8, 8), (4, 2, 3, 3)]
     assert "the gradient of Y ('x0') has a wrong shape" in refusal("ConvGrad", shapes)
+
+
+def in_written_order(x: np.ndarray, w: np.ndarray, dy: np.ndarray, case: Case) -> tuple[np.ndarray, ...]:
+    """NUMERICS.md's orders, spelt out with the C library's fmaf: y (ic, kh, kw), dx (oc, kh, kw), dw (n, oh, ow)."""
+    libm = ctypes.CDLL("libm.so.6")
+    libm.fmaf.restype = ctypes.c_float
+    libm.fmaf.argtypes = [ctypes.c_float] * 3
+    (sh, sw), (dh, dw_), (top, left) = case.strides, case.dilations, case.pads[:2]
+    y, dx, dw = np.zeros_like(dy), np.zeros_like(x), np.zeros_like(w)
+    outputs, inputs = case.outputs, case.inputs
+    taps = np.ndindex(case.batch, case.groups, outputs, inputs, *case.kernel, *dy.shape[2:])
+    for n, g, o, i, kh, kw, oh, ow in taps:  # this order of loops has all three orders in it
+        ih, iw = oh * sh + kh * dh - top, ow * sw + kw * dw_ - left
+        if 0 <= ih < x.shape[2] and 0 <= iw < x.shape[3]:
+            o_, i_ = g * outputs + o, g * inputs + i
+            value, weight, gradient = x[n, i_, ih, iw], w[o_, i, kh, kw], dy[n, o_, oh, ow]
+            y[n, o_, oh, ow] = libm.fmaf(value, weight, y[n, o_, oh, ow])
+            dx[n, i_, ih, iw] = libm.fmaf(gradient, weight, dx[n, i_, ih, iw])
+            dw[o_, i, kh, kw] = libm.fmaf(gradient, value, dw[o_, i, kh, kw])
+    return y, dx, dw
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(2, 1, 3, 6, (7, 9), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), False, 0),
+        Case(1, 1, 5, 5, (8, 10), (3, 3), (2, 2), (1, 1), (0, 0, 1, 1), False, 1),
+        Case(1, 1, 5, 9, (4, 5), (1, 1), (1, 1), (1, 1), (0, 0, 0, 0), False, 2),
+        Case(2, 1, 4, 3, (6, 8), (2, 4), (2, 1), (1, 2), (1, 3, 0, 2), False, 3),
+        Case(1, 3, 1, 1, (9, 7), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), False, 4),
+        Case(2, 3, 1, 1, (8, 17), (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), False, 5),
+        Case(1, 2, 1, 2, (7, 7), (5, 5), (1, 1), (1, 1), (2, 2, 2, 2), False, 6),
+    ],
+    ids=repr,
+)
+def test_bits_follow_the_written_order(case: Case) -> None:
+    """Infinite weights too: a padding tap that is multiplied instead of skipped would give NaN."""
+    draw = np.random.default_rng(case.seed)
+    x = normal(draw, case.batch, case.groups * case.inputs, *case.image)
+    w = normal(draw, case.groups * case.outputs, case.inputs, *case.kernel)
+    w[0, 0, 0, 0] = np.inf
+    full, gradients = with_gradient(one_node_graph("Conv", [x, w], case.attributes), ["x0", "x1"])
+    dy = normal(draw, *full.types["y0"].shape)
+    values = run_graph(full, {"x0": x, "x1": w, "seed": dy})
+    for name, wanted in zip(
+        ("y0", gradients["x0"], gradients["x1"]), in_written_order(x, w, dy, case), strict=True
+    ):
+        np.testing.assert_array_equal(values[name].view(np.int32), wanted.view(np.int32), err_msg=name)

@@ -205,77 +205,66 @@ TG_KERNEL void tg_conv_single_dx(TG_MEM const float *dy, TG_MEM const float *w, 
 TG_TEMPLATE void tg_conv_dw_block3(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
                                    TG_ARG const tg_conv_dw_args *p, int width, int stride, int outs, int kh)
 {
-#define TG_ROW3(F, i) F(i, 0) F(i, 1) F(i, 2)
-#define TG_BLOCK3(F) TG_ROW3(F, 0) TG_ROW3(F, 1) TG_ROW3(F, 2) TG_ROW3(F, 3)
-#define TG_ZERO(i, j) float s##i##j = 0.0f;
-#define TG_LOAD(i, j)                                                                                                  \
+#define TG_DW3_ROW3(F, i) F(i, 0) F(i, 1) F(i, 2)
+#define TG_DW3_BLOCK3(F) TG_DW3_ROW3(F, 0) TG_DW3_ROW3(F, 1) TG_DW3_ROW3(F, 2) TG_DW3_ROW3(F, 3)
+#define TG_DW3_ZERO(i, j) float s##i##j = 0.0f;
+#define TG_DW3_LOAD(i, j)                                                                                              \
     if (i < width)                                                                                                     \
         s##i##j = dw[tg_min(i, outs - 1) * p->dw_s1 + j];
-#define TG_STORE(i, j)                                                                                                 \
+#define TG_DW3_STORE(i, j)                                                                                             \
     if (i < width && i < outs)                                                                                         \
         dw[i * p->dw_s1 + j] = s##i##j;
-#define TG_GRADIENT_POINTER(i)                                                                                         \
+#define TG_DW3_GRADIENT_POINTER(i)                                                                                     \
     TG_MEM const float *d##i = dy_row + (i < width ? tg_min(i, outs - 1) * p->dy_s2 : 0);
-#define TG_GRADIENT(i) const float g##i = i < width ? d##i[l] : 0.0f;
-#define TG_NEXT(i) d##i += i < width ? count : 0;
-#define TG_STEP(i, j)                                                                                                  \
+#define TG_DW3_GRADIENT(i) const float g##i = i < width ? d##i[l] : 0.0f;
+#define TG_DW3_NEXT(i) d##i += i < width ? count : 0;
+#define TG_DW3_STEP(i, j)                                                                                              \
     if (i < width)                                                                                                     \
         s##i##j = TG_FMA(g##i, v, s##i##j);
-#define TG_TAP(j, CONDITION)                                                                                           \
+#define TG_DW3_TAP(j, CONDITION)                                                                                       \
     if (CONDITION) {                                                                                                   \
         const float v = x_row[at + l * stride + j];                                                                    \
-        TG_STEP(0, j) TG_STEP(1, j) TG_STEP(2, j) TG_STEP(3, j)                                                        \
+        TG_DW3_STEP(0, j) TG_DW3_STEP(1, j) TG_DW3_STEP(2, j) TG_DW3_STEP(3, j)                                        \
     }
-#define TG_COLUMN(L, LOW, HIGH)                                                                                        \
+#define TG_DW3_COLUMN(L, LOW, HIGH)                                                                                    \
     {                                                                                                                  \
         const int l = L;                                                                                               \
-        TG_ROW4(TG_GRADIENT)                                                                                           \
-        TG_TAP(0, LOW)                                                                                                 \
-        TG_TAP(1, 1)                                                                                                   \
-        TG_TAP(2, HIGH)                                                                                                \
+        TG_ROW4(TG_DW3_GRADIENT)                                                                                       \
+        TG_DW3_TAP(0, LOW)                                                                                             \
+        TG_DW3_TAP(1, 1)                                                                                               \
+        TG_DW3_TAP(2, HIGH)                                                                                            \
     }
     int oh_start, oh_stop;
     tg_window_taps(kh * p->dilation_h + p->x_o3, p->stride_h, p->n_oh, 0, p->x_n3, &oh_start, &oh_stop);
-    TG_BLOCK3(TG_ZERO)
+    TG_DW3_BLOCK3(TG_DW3_ZERO)
     if (!p->first) {
-        TG_BLOCK3(TG_LOAD)
+        TG_DW3_BLOCK3(TG_DW3_LOAD)
     }
     for (int n = 0; n < p->n_n; n++)
         for (int oh = oh_start; oh < oh_stop; oh++) {
             TG_MEM const float *dy_row = dy + n * p->dy_s0 + oh * p->dy_s3;
             TG_MEM const float *x_row = x + n * p->x_s0 + (oh * p->stride_h + kh * p->dilation_h + p->x_o3) * p->x_s3;
-            TG_ROW4(TG_GRADIENT_POINTER)
+            TG_ROW4(TG_DW3_GRADIENT_POINTER)
             for (int left = p->n_ow, at = p->x_o4, count; left > 0; left -= count, at += count * stride) {
                 if (left >= 4 && at >= -1 && at + 3 * stride + 2 <= p->x_n4) {
                     const int has_low = at >= 0, has_high = at + 3 * stride + 2 < p->x_n4;
-                    TG_COLUMN(0, has_low, 1)
-                    TG_COLUMN(1, 1, 1)
-                    TG_COLUMN(2, 1, 1)
-                    TG_COLUMN(3, 1, has_high)
+                    TG_DW3_COLUMN(0, has_low, 1)
+                    TG_DW3_COLUMN(1, 1, 1)
+                    TG_DW3_COLUMN(2, 1, 1)
+                    TG_DW3_COLUMN(3, 1, has_high)
                     count = 4;
                 } else {
                     const int l = 0;
-                    TG_ROW4(TG_GRADIENT)
-                    TG_TAP(0, (unsigned)at < (unsigned)p->x_n4)
-                    TG_TAP(1, (unsigned)(at + 1) < (unsigned)p->x_n4)
-                    TG_TAP(2, (unsigned)(at + 2) < (unsigned)p->x_n4)
+                    TG_ROW4(TG_DW3_GRADIENT)
+                    TG_DW3_TAP(0, (unsigned)at < (unsigned)p->x_n4)
+                    TG_DW3_TAP(1, (unsigned)(at + 1) < (unsigned)p->x_n4)
+                    TG_DW3_TAP(2, (unsigned)(at + 2) < (unsigned)p->x_n4)
                     count = 1;
                 }
-                TG_ROW4(TG_NEXT)
+                TG_ROW4(TG_DW3_NEXT)
             }
         }
-    TG_BLOCK3(TG_STORE)
-#undef TG_ROW3
-#undef TG_BLOCK3
-#undef TG_ZERO
-#undef TG_LOAD
-#undef TG_STORE
-#undef TG_GRADIENT_POINTER
-#undef TG_GRADIENT
-#undef TG_NEXT
-#undef TG_STEP
-#undef TG_TAP
-#undef TG_COLUMN
+    TG_DW3_BLOCK3(TG_DW3_STORE)
 }
 
 /* A lane of the general weight gradient is one (i, kw): where it reads relative to its window's column, which columns
@@ -297,64 +286,55 @@ TG_INLINE tg_conv_lane tg_conv_lane_of(TG_ARG const tg_conv_dw_args *p, int lane
 TG_TEMPLATE void tg_conv_dw_block(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
                                   TG_ARG const tg_conv_dw_args *p, int width, int outs, int kh, int lane, int lanes)
 {
-#define TG_LANE_OF(j) const tg_conv_lane l##j = tg_conv_lane_of(p, lane + tg_min(j, lanes - 1));
-#define TG_ZERO(i, j) float s##i##j = 0.0f;
-#define TG_LOAD(i, j)                                                                                                  \
+#define TG_DW_LANE_OF(j) const tg_conv_lane l##j = tg_conv_lane_of(p, lane + tg_min(j, lanes - 1));
+#define TG_DW_ZERO(i, j) float s##i##j = 0.0f;
+#define TG_DW_LOAD(i, j)                                                                                               \
     if (i < width)                                                                                                     \
         s##i##j = dw[tg_min(i, outs - 1) * p->dw_s1 + l##j.dw];
-#define TG_STORE(i, j)                                                                                                 \
+#define TG_DW_STORE(i, j)                                                                                              \
     if (i < width && i < outs)                                                                                         \
         dw[i * p->dw_s1 + l##j.dw] = s##i##j;
-#define TG_GRADIENT_POINTER(i)                                                                                         \
+#define TG_DW_GRADIENT_POINTER(i)                                                                                      \
     TG_MEM const float *d##i = dy_row + begin + (i < width ? tg_min(i, outs - 1) * p->dy_s2 : 0);
-#define TG_GRADIENT(i)                                                                                                 \
+#define TG_DW_GRADIENT(i)                                                                                              \
     const float g##i = i < width ? *d##i : 0.0f;                                                                       \
     d##i++;
-#define TG_IMAGE(j) const float v##j = x_row[at + l##j.x];
-#define TG_STEP(i, j)                                                                                                  \
+#define TG_DW_IMAGE(j) const float v##j = x_row[at + l##j.x];
+#define TG_DW_STEP(i, j)                                                                                               \
     if (i < width)                                                                                                     \
         s##i##j = TG_FMA(g##i, v##j, s##i##j);
-#define TG_CHECKED_LANE(j)                                                                                             \
+#define TG_DW_CHECKED_LANE(j)                                                                                          \
     if (column >= l##j.start && column < l##j.stop) {                                                                  \
-        TG_IMAGE(j)                                                                                                    \
-        TG_STEP(0, j) TG_STEP(1, j) TG_STEP(2, j) TG_STEP(3, j)                                                        \
+        TG_DW_IMAGE(j)                                                                                                 \
+        TG_DW_STEP(0, j) TG_DW_STEP(1, j) TG_DW_STEP(2, j) TG_DW_STEP(3, j)                                            \
     }
-    TG_ROW4(TG_LANE_OF)
+    TG_ROW4(TG_DW_LANE_OF)
     int oh_start, oh_stop, stride = p->stride_w;
     tg_window_taps(kh * p->dilation_h + p->x_o3, p->stride_h, p->n_oh, 0, p->x_n3, &oh_start, &oh_stop);
     int begin = tg_min(tg_min(l0.start, l1.start), tg_min(l2.start, l3.start));
     int start = tg_max(tg_max(l0.start, l1.start), tg_max(l2.start, l3.start));
     int stop = tg_min(tg_min(l0.stop, l1.stop), tg_min(l2.stop, l3.stop));
     int end = tg_max(tg_max(l0.stop, l1.stop), tg_max(l2.stop, l3.stop));
-    TG_BLOCK(TG_ZERO)
+    TG_BLOCK(TG_DW_ZERO)
     if (!p->first) {
-        TG_BLOCK(TG_LOAD)
+        TG_BLOCK(TG_DW_LOAD)
     }
     for (int n = 0; n < p->n_n; n++)
         for (int oh = oh_start; oh < oh_stop; oh++) {
             TG_MEM const float *dy_row = dy + n * p->dy_s0 + oh * p->dy_s3;
             TG_MEM const float *x_row = x + n * p->x_s0 + (oh * p->stride_h + kh * p->dilation_h + p->x_o3) * p->x_s3;
-            TG_ROW4(TG_GRADIENT_POINTER)
+            TG_ROW4(TG_DW_GRADIENT_POINTER)
             for (int column = begin, at = begin * stride + p->x_o4; column < end; column++, at += stride) {
-                TG_ROW4(TG_GRADIENT)
+                TG_ROW4(TG_DW_GRADIENT)
                 if (column >= start && column < stop) {
-                    TG_ROW4(TG_IMAGE)
-                    TG_BLOCK(TG_STEP)
+                    TG_ROW4(TG_DW_IMAGE)
+                    TG_BLOCK(TG_DW_STEP)
                 } else {
-                    TG_ROW4(TG_CHECKED_LANE)
+                    TG_ROW4(TG_DW_CHECKED_LANE)
                 }
             }
         }
-    TG_BLOCK(TG_STORE)
-#undef TG_LANE_OF
-#undef TG_ZERO
-#undef TG_LOAD
-#undef TG_STORE
-#undef TG_GRADIENT_POINTER
-#undef TG_GRADIENT
-#undef TG_IMAGE
-#undef TG_STEP
-#undef TG_CHECKED_LANE
+    TG_BLOCK(TG_DW_STORE)
 }
 
 TG_TEMPLATE void tg_conv_dw_any(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
@@ -443,7 +423,8 @@ TG_KERNEL void tg_conv_pointwise_dx(TG_MEM const float *dy, TG_MEM const float *
                                     TG_MEM float *dx, TG_ARG const tg_conv_pointwise_dx_args *p, int core_id,
                                     int core_count)
 {
-    tg_gemm_args g = {p->n_i, p->n_p, p->n_o, 1, p->w_s1, p->dy_s2, 1, 1, 0, p->dx_s2, 1, p->first, p->last, 1.0f, 1.0f};
+    tg_gemm_args g = {p->n_i, p->n_p, p->n_o, 1, p->w_s1, p->dy_s2, 1, 1, 0, p->dx_s2, 1, p->first, p->last, 1.0f,
+                      1.0f};
     for (int image = 0; image < p->n_n * p->n_g; image++) {
         int n = image / p->n_g, group = image - n * p->n_g;
         tg_gemm(w + group * p->w_s0, dy + n * p->dy_s0 + group * p->dy_s1, b == TG_NULL ? TG_NULL : b + group * p->b_s0,

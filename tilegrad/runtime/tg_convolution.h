@@ -1,14 +1,14 @@
-/* Convolution in registers: blocks of four channels (or one) by four columns. Every output has one accumulator and takes
- * its taps in order; taps on padding are skipped. Functions are inlined where literal arguments select the code. */
+/* Convolution in registers: blocks of four channels (or one) by four columns. Every output has one accumulator and
+ * takes its taps in order; taps on padding are skipped. Functions are inlined where literals select the code. */
 #ifndef TG_CONVOLUTION_H
 #define TG_CONVOLUTION_H
 #include "tg_block.h"
 #include "tg_window.h"
 
-/* A row of outputs, of a convolution or of its input gradient alike: `x` is what is read, `y` what is written. An output's
- * taps are channels x rows x taps; all rows are inside the image, a tap may be outside. Steps are in elements; `lane` is
- * the step in x from one output to the next. `position` is where in the image's row, `extent` long, the first tap of the
- * first output lies, and `position_tap` its step. */
+/* A row of outputs, of a convolution or of its input gradient alike: `x` is what is read, `y` what is written. An
+ * output's taps are channels x rows x taps; all rows are inside the image, a tap may be outside. Steps are in elements;
+ * `lane` is the step in x from one output to the next. `position` is where in the image's row, `extent` long, the first
+ * tap of the first output lies, and `position_tap` its step. */
 typedef struct {
     int channels, rows, taps, outs, columns, extent;
     int x_channel, x_row, x_tap, w_channel, w_row, w_tap, w_out, y_out, y_lane;
@@ -17,124 +17,107 @@ typedef struct {
 } tg_conv_row;
 
 /* Rows and columns that do not exist repeat the last one that does; storing backwards, the real one comes last. */
-#define TG_OUT(i) TG_MEM float *y##i = y + (i < width ? tg_min(i, r->outs - 1) * r->y_out : 0);
-#define TG_ZERO(i, j) float s##i##j = 0.0f;
-#define TG_LOAD(i, j)                                                                                                  \
+#define TG_CONV_OUT(i) TG_MEM float *y##i = y + (i < width ? tg_min(i, r->outs - 1) * r->y_out : 0);
+#define TG_CONV_ZERO(i, j) float s##i##j = 0.0f;
+#define TG_CONV_LOAD(i, j)                                                                                             \
     if (i < width)                                                                                                     \
         s##i##j = y##i[c##j];
-#define TG_BIAS(i, j)                                                                                                  \
+#define TG_CONV_BIAS(i, j)                                                                                             \
     if (i < width)                                                                                                     \
         s##i##j += b[tg_min(i, r->outs - 1)];
-#define TG_STORE(i) y##i[c3] = s##i##3, y##i[c2] = s##i##2, y##i[c1] = s##i##1, y##i[c0] = s##i##0
-#define TG_WEIGHT_OFFSET(i) const int o##i = i < width ? tg_min(i, r->outs - 1) * r->w_out : 0;
-#define TG_WEIGHT_POINTER(i) TG_MEM const float *w##i = w + w_at + o##i;
-#define TG_STEP(i, j)                                                                                                  \
+#define TG_CONV_STORE(i) y##i[c3] = s##i##3, y##i[c2] = s##i##2, y##i[c1] = s##i##1, y##i[c0] = s##i##0
+#define TG_CONV_WEIGHT_OFFSET(i) const int o##i = i < width ? tg_min(i, r->outs - 1) * r->w_out : 0;
+#define TG_CONV_WEIGHT_POINTER(i) TG_MEM const float *w##i = w + w_at + o##i;
+#define TG_CONV_STEP(i, j)                                                                                             \
     if (i < width)                                                                                                     \
         s##i##j = TG_FMA(x##j, v##i, s##i##j);
-#define TG_LANE(j) TG_STEP(0, j) TG_STEP(1, j) TG_STEP(2, j) TG_STEP(3, j)
-#define TG_BEGIN                                                                                                       \
-    TG_ROW4(TG_OUT)                                                                                                    \
-    TG_ROW4(TG_WEIGHT_OFFSET)                                                                                          \
-    TG_BLOCK(TG_ZERO)                                                                                                  \
+#define TG_CONV_LANE(j) TG_CONV_STEP(0, j) TG_CONV_STEP(1, j) TG_CONV_STEP(2, j) TG_CONV_STEP(3, j)
+#define TG_CONV_BEGIN                                                                                                  \
+    TG_ROW4(TG_CONV_OUT)                                                                                               \
+    TG_ROW4(TG_CONV_WEIGHT_OFFSET)                                                                                     \
+    TG_BLOCK(TG_CONV_ZERO)                                                                                             \
     if (!r->first) {                                                                                                   \
-        TG_BLOCK(TG_LOAD)                                                                                              \
+        TG_BLOCK(TG_CONV_LOAD)                                                                                         \
     }
-#define TG_EACH_ROW                                                                                                    \
+#define TG_CONV_EACH_ROW                                                                                               \
     for (int c = 0; c < r->channels; c++, x += r->x_channel, w += r->w_channel)                                        \
         for (int row = 0, x_row = at, w_at = 0; row < r->rows; row++, x_row += r->x_row, w_at += r->w_row)
-#define TG_END                                                                                                         \
+#define TG_CONV_END                                                                                                    \
     if (r->last && b != TG_NULL) {                                                                                     \
-        TG_BLOCK(TG_BIAS)                                                                                              \
+        TG_BLOCK(TG_CONV_BIAS)                                                                                         \
     }                                                                                                                  \
     if (width == 4)                                                                                                    \
-        TG_STORE(3), TG_STORE(2), TG_STORE(1);                                                                         \
-    TG_STORE(0);
+        TG_CONV_STORE(3), TG_CONV_STORE(2), TG_CONV_STORE(1);                                                          \
+    TG_CONV_STORE(0);
 
-/* A block of `width` channels (4 or 1, a literal) by four columns, `lane` elements apart; `x` is the row's start and `at`
+/* A block of `width` channels (4 or 1, a literal) by four columns, `lane` elements apart; `x` is the row's start, `at`
  * the first tap's position in it. If `checked`, only `lanes` of the columns exist and taps may be outside the image. */
 TG_TEMPLATE void tg_conv_block(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
                                const tg_conv_row *r, int width, int lane, int checked, int lanes, int at)
 {
-    int c0 = 0, c1 = tg_min(1, lanes - 1) * r->y_lane, c2 = tg_min(2, lanes - 1) * r->y_lane, c3 = (lanes - 1) * r->y_lane;
-    int taps = r->taps, x_tap = r->x_tap, w_tap = r->w_tap;
+    int taps = r->taps, x_tap = r->x_tap, w_tap = r->w_tap, y_lane = r->y_lane;
+    int c0 = 0, c1 = tg_min(1, lanes - 1) * y_lane, c2 = tg_min(2, lanes - 1) * y_lane, c3 = (lanes - 1) * y_lane;
     unsigned extent = (unsigned)r->extent, safe = (unsigned)(lanes == 4 ? tg_max(r->extent - 3 * lane, 0) : 0);
-    TG_BEGIN
-    TG_EACH_ROW
+    TG_CONV_BEGIN
+    TG_CONV_EACH_ROW
     {
-        TG_ROW4(TG_WEIGHT_POINTER)
+        TG_ROW4(TG_CONV_WEIGHT_POINTER)
         int position = at, k_x = x_row;
         for (int k = 0; k < taps; k++, k_x += x_tap) {
-#define TG_WEIGHT(i)                                                                                                   \
+#define TG_CONV_WEIGHT(i)                                                                                              \
     float v##i = i < width ? *w##i : 0.0f;                                                                             \
     w##i += w_tap;
-#define TG_IMAGE(j) float x##j = x[k_x + j * lane];
-#define TG_CHECKED_LANE(j)                                                                                             \
+#define TG_CONV_IMAGE(j) float x##j = x[k_x + j * lane];
+#define TG_CONV_CHECKED_LANE(j)                                                                                        \
     if (j < lanes && (unsigned)(position + j * lane) < extent) {                                                       \
-        TG_IMAGE(j)                                                                                                    \
-        TG_LANE(j)                                                                                                     \
+        TG_CONV_IMAGE(j)                                                                                               \
+        TG_CONV_LANE(j)                                                                                                \
     }
-            TG_ROW4(TG_WEIGHT)
+            TG_ROW4(TG_CONV_WEIGHT)
             if (!checked || (unsigned)position < safe) {
-                TG_ROW4(TG_IMAGE)
-                TG_BLOCK(TG_STEP)
+                TG_ROW4(TG_CONV_IMAGE)
+                TG_BLOCK(TG_CONV_STEP)
             } else {
-                TG_ROW4(TG_CHECKED_LANE)
+                TG_ROW4(TG_CONV_CHECKED_LANE)
             }
             position += r->position_tap;
-#undef TG_WEIGHT
-#undef TG_IMAGE
-#undef TG_CHECKED_LANE
         }
     }
-    TG_END
+    TG_CONV_END
 }
 
 /* The same for four existing columns, three taps one column apart (`tap` is 1 or -1) and literal steps, so that lanes
- * share what they load. Only the outermost tap at either end may be outside: the leftmost lane's and the rightmost's. */
+ * share what they load. Only the outermost tap at either end may be outside: the first lane's and the last lane's. */
 TG_TEMPLATE void tg_conv_block3(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
                                 const tg_conv_row *r, int width, int lane, int tap, int at)
 {
     const int low = tap > 0 ? 0 : 2, high = 2 - low, c0 = 0, c1 = 1, c2 = 2, c3 = 3; /* the taps that reach furthest */
     const int has_low = at + low * tap >= 0, has_high = at + 3 * lane + high * tap < r->extent;
-    TG_BEGIN
-    TG_EACH_ROW
+    TG_CONV_BEGIN
+    TG_CONV_EACH_ROW
     {
-        TG_ROW4(TG_WEIGHT_POINTER)
-#define TG_TAP(k)                                                                                                      \
+        TG_ROW4(TG_CONV_WEIGHT_POINTER)
+#define TG_CONV_TAP(k)                                                                                                 \
     {                                                                                                                  \
         float v0 = w0[k], v1 = w1[k], v2 = w2[k], v3 = w3[k];                                                          \
         float x1 = x[x_row + lane + k * tap], x2 = x[x_row + 2 * lane + k * tap];                                      \
         if (k != low || has_low) {                                                                                     \
             float x0 = x[x_row + k * tap];                                                                             \
-            TG_LANE(0)                                                                                                 \
+            TG_CONV_LANE(0)                                                                                            \
         }                                                                                                              \
-        TG_LANE(1)                                                                                                     \
-        TG_LANE(2)                                                                                                     \
+        TG_CONV_LANE(1)                                                                                                \
+        TG_CONV_LANE(2)                                                                                                \
         if (k != high || has_high) {                                                                                   \
             float x3 = x[x_row + 3 * lane + k * tap];                                                                  \
-            TG_LANE(3)                                                                                                 \
+            TG_CONV_LANE(3)                                                                                            \
         }                                                                                                              \
     }
-        TG_TAP(0)
-        TG_TAP(1)
-        TG_TAP(2)
-#undef TG_TAP
+        TG_CONV_TAP(0)
+        TG_CONV_TAP(1)
+        TG_CONV_TAP(2)
     }
-    TG_END
+    TG_CONV_END
 }
-
-#undef TG_OUT
-#undef TG_ZERO
-#undef TG_LOAD
-#undef TG_BIAS
-#undef TG_STORE
-#undef TG_WEIGHT_OFFSET
-#undef TG_WEIGHT_POINTER
-#undef TG_STEP
-#undef TG_LANE
-#undef TG_BEGIN
-#undef TG_EACH_ROW
-#undef TG_END
 
 /* The general block for any row: unchecked where all taps of four columns are inside. */
 TG_TEMPLATE void tg_conv_block_any(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
@@ -149,14 +132,14 @@ TG_TEMPLATE void tg_conv_block_any(TG_MEM const float *x, TG_MEM const float *w,
         tg_conv_block(x, w, b, y, r, width, r->lane, 0, 4, at);
 }
 
-TG_INLINE void tg_conv_block_of_four(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
-                                     const tg_conv_row *r, int lanes, int at)
+TG_INLINE void tg_conv_block_of_four(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b,
+                                     TG_MEM float *y, const tg_conv_row *r, int lanes, int at)
 {
     tg_conv_block_any(x, w, b, y, r, 4, lanes, at);
 }
 
-TG_INLINE void tg_conv_block_of_one(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
-                                    const tg_conv_row *r, int lanes, int at)
+TG_INLINE void tg_conv_block_of_one(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b,
+                                    TG_MEM float *y, const tg_conv_row *r, int lanes, int at)
 {
     tg_conv_block_any(x, w, b, y, r, 1, lanes, at);
 }
@@ -233,8 +216,8 @@ TG_TEMPLATE int tg_conv_gather_by(int numerator, int taps, int stride, int dilat
     return *k < k_step && *k < taps ? (taps - *k + k_step - 1) / k_step : 0;
 }
 
-/* The taps of a gather: those k of [0, taps) for which `numerator - k * dilation` is a multiple of the stride. They begin
- * at *k, which lies at *position, and are `k_step` apart. Returns their number. */
+/* The taps of a gather: those k of [0, taps) for which `numerator - k * dilation` is a multiple of the stride. They
+ * begin at *k, which lies at *position, and are `k_step` apart. Returns their number. */
 TG_INLINE int tg_conv_gather(int numerator, int taps, int stride, int dilation, int k_step, int *k, int *position)
 {
     if (stride == 1) /* literal strides: no division */
