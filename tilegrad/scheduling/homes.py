@@ -22,6 +22,8 @@ from tilegrad.targets.base import L2, L3, Target
 NEAR_USES = 2
 PREFETCH_LAUNCHES = 2
 WRITE_BACK_LAUNCHES = 2
+# How much further loads and stores may reach where there is room.
+MOST_LAUNCHES_AHEAD = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +190,14 @@ def choose_homes(program: Program, target: Target, mode: str, capacity_bytes: in
         found[name] = EntryHomes(len(graph.nodes), lifetimes, tensors, {})
     if mode == "L3":
         state = frozenset(name for name in state_bytes if _movable(found, name))
-        return Homes({name: _all_in_l3(entry, state) for name, entry in found.items()}, state)
+        found = {name: _all_in_l3(entry, state) for name, entry in found.items()}
+        return Homes(_with_slack_used(found, state, state_bytes, capacity_bytes), state)
     state = frozenset()
     moved: list[str] = []
     while True:
         over = _most_over(found, capacity_bytes, state, state_bytes)
         if over is None:
-            return Homes(found, state, tuple(moved))
+            return Homes(_with_slack_used(found, state, state_bytes, capacity_bytes), state, tuple(moved))
         entry_name, peak_bytes, launch = over
         entry = found[entry_name]
         victim = None if mode == "L2" else _victim(entry, target, launch)
@@ -206,6 +209,62 @@ def choose_homes(program: Program, target: Target, mode: str, capacity_bytes: in
             found = {name: _with_stays(other, victim.name) for name, other in found.items()}
         else:
             found[entry_name] = _with_stays(entry, victim.name)
+
+
+def _with_slack_used(
+    entries: Mapping[str, EntryHomes], state: frozenset[str], state_bytes: Mapping[str, int], capacity_bytes: int
+) -> dict[str, EntryHomes]:
+    """Starts loads earlier and lets stores end later where L2 has room, so that both hide behind computation."""
+    result = {}
+    for name, entry in entries.items():
+        elsewhere = sum(
+            size for tensor, size in state_bytes.items() if tensor not in entry.tensors and tensor not in state
+        )
+        result[name] = _Slack(entry, capacity_bytes - elsewhere).use()
+    return result
+
+
+class _Slack:
+    """How many bytes of L2 are free at each launch of an entry, as stays grow into them."""
+
+    def __init__(self, entry: EntryHomes, capacity_bytes: int) -> None:
+        self.entry = entry
+        self.free = [capacity_bytes] * (entry.launch_count + 1)
+        spans = _spans(entry)
+        for tensor in entry.tensors.values():
+            for first, last in _occupied(tensor, spans, entry.stays.get(tensor.name), entry.launch_count):
+                for launch in range(max(first, 0), min(last, entry.launch_count) + 1):
+                    self.free[launch] -= tensor.size_bytes
+
+    def use(self) -> EntryHomes:
+        stays = {name: list(own) for name, own in self.entry.stays.items()}
+        # Large tensors first: they take longest. Stores before loads: they are slower.
+        names = sorted(stays, key=lambda name: (-self.entry.tensors[name].size_bytes, name))
+        for name in names:
+            for k in range(len(stays[name])):
+                if stays[name][k].store:
+                    following = stays[name][k + 1].first if k + 1 < len(stays[name]) else self.entry.launch_count
+                    stays[name][k] = self._later(stays[name][k], self.entry.tensors[name].size_bytes, following)
+        for name in names:
+            for k in range(len(stays[name])):
+                if stays[name][k].load:
+                    before = stays[name][k - 1].last if k else -1
+                    stays[name][k] = self._earlier(stays[name][k], self.entry.tensors[name].size_bytes, before)
+        return replace(self.entry, stays={name: tuple(own) for name, own in stays.items()})
+
+    def _later(self, stay: Stay, size_bytes: int, following: int) -> Stay:
+        last = stay.last
+        while last + 1 < min(following, stay.changed + MOST_LAUNCHES_AHEAD) and self.free[last + 1] >= size_bytes:
+            last += 1
+            self.free[last] -= size_bytes
+        return replace(stay, last=last)
+
+    def _earlier(self, stay: Stay, size_bytes: int, before: int) -> Stay:
+        first = stay.first
+        while first - 1 > max(before, stay.used - MOST_LAUNCHES_AHEAD) and self.free[first - 1] >= size_bytes:
+            first -= 1
+            self.free[first] -= size_bytes
+        return replace(stay, first=first)
 
 
 def _movable(entries: Mapping[str, EntryHomes], name: str) -> bool:
