@@ -1,0 +1,189 @@
+"""The host's own kernels give the bits of the portable ones: any shape, attribute, tile and core count, any float."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import kernels
+from tests.support.operators import one_node_graph, with_gradient
+from tilegrad.ir.graph import Attribute, Graph
+from tilegrad.ops import registry
+from tilegrad.ops.base import NodeView
+from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
+from tilegrad.targets import base as targets
+
+FOLDER = targets.get("host").folder / "kernels"
+AWKWARD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-41, -3e-45, 1e-25, -1e-25, 3e38], np.float32)
+# What the portable kernels' library is compiled with, then a machine without wide vectors, at both ends of optimising.
+FLAG_SETS = (("-O3", "-march=native", "-fno-trapping-math"), ("-O2",), ("-O1", "-mavx2", "-mfma"))
+
+
+def _compile(compiler: str, flags: Sequence[str], source: Path, output: Path) -> None:
+    common = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
+    folders = (f"-I{FOLDER}", f"-I{RUNTIME_FOLDER}")
+    command = [compiler, *common, *flags, *folders, str(source), "-o", str(output), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@cache
+def host_library(portable: Path) -> ctypes.CDLL:
+    """What the host runs in place of a portable kernel file: its own file if it has one, with its own headers."""
+    source = FOLDER / portable.name if (FOLDER / portable.name).exists() else portable
+    headers = (*sorted(FOLDER.glob("*.h")), *sorted(RUNTIME_FOLDER.glob("*.h")))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (source, *headers))).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / "tilegrad-test-kernels"
+    folder.mkdir(exist_ok=True)
+    library = folder / f"host-{portable.stem}-{digest}.so"
+    if not library.exists():
+        partial = folder / f"{library.name}.{os.getpid()}"
+        _compile("gcc", FLAG_SETS[0], source, partial)
+        partial.rename(library)
+    return ctypes.CDLL(str(library))
+
+
+def values_of(draw: np.random.Generator, shape: tuple[int, ...], awkward: bool) -> np.ndarray:
+    """Ordinary numbers, or those whose products underflow, overflow or are not numbers."""
+    values = draw.standard_normal(shape).astype(np.float32)
+    if awkward:
+        values *= np.float32(10.0) ** draw.integers(-22, 3, shape).astype(np.float32)
+        chosen = draw.random(shape) < 0.03
+        values[chosen] = draw.choice(AWKWARD, shape)[chosen]
+    return values
+
+
+def assert_same_bits(graph: Graph, seed: int, awkward: bool) -> None:
+    draw = np.random.default_rng(seed)
+    feeds = {name: values_of(draw, graph.types[name].shape, awkward) for name in graph.inputs}
+    expected = kernels.run_graph(graph, feeds)
+    axes = {
+        (axis.name, axis.extent)
+        for node in graph.nodes
+        if not registry.get(node.op).is_view
+        for nest in registry.get(node.op).nests(NodeView(node, graph.types))
+        for axis in nest.axes
+    }
+    with mock.patch.object(kernels, "kernel_file_library", host_library):
+        runs: list[tuple[Mapping[str, int] | None, int]] = [(None, 1), (None, 3)]
+        runs.append(({name: int(draw.integers(1, max(extent, 1) + 1)) for name, extent in sorted(axes)}, 2))
+        for sizes, cores in runs:
+            got = kernels.run_graph(graph, feeds, sizes, cores)
+            for name, wanted in expected.items():
+                same = (got[name].view(np.uint32) == wanted.view(np.uint32)) | (np.isnan(got[name]) & np.isnan(wanted))
+                assert np.all(same), f"'{name}': {np.argwhere(~same)[:4].tolist()} differ, tiles {sizes}, {cores} cores"
+
+
+def graph_of(
+    op: str, shapes: Sequence[tuple[int, ...] | None], attributes: Mapping[str, Attribute], *, gradient: bool = True
+) -> Graph:
+    """An operator and, if asked for, its gradient with respect to every input."""
+    graph = one_node_graph(op, [None if s is None else np.zeros(s, np.float32) for s in shapes], attributes)
+    if not gradient:
+        return graph
+    return with_gradient(graph, [f"x{i}" for i, s in enumerate(shapes) if s is not None])[0]
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+SOURCES = sorted(
+    {p for p in (registry.kernel_source(op) for op in registry.names()) if p is not None}
+)
+
+
+def _uses_host_headers(source: Path) -> bool:
+    own = {path.name for path in FOLDER.glob("*.h")}
+    return (FOLDER / source.name).exists() or bool(own & set(parse_kernel_file(source).headers))
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("flags", FLAG_SETS, ids=" ".join)
+def test_they_compile_without_warnings(compiler: str, flags: Sequence[str], tmp_path: Path) -> None:
+    for source in filter(_uses_host_headers, SOURCES):
+        own = FOLDER / source.name
+        _compile(compiler, flags, own if own.exists() else source, tmp_path / "library.so")
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    m=st.sampled_from([0, 1, 2, 3, 5, 8, 9, 17]),
+    n=st.sampled_from([0, 1, 7, 16, 17, 31, 32, 33, 70, 130, 150]),
+    k=st.sampled_from([0, 1, 2, 15, 16, 17, 40, 128, 129, 260]),
+    transposed=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+    bias=st.sampled_from([None, (1,), (1, 1), "n", "m1", "mn"]),
+    scales=st.sampled_from([(1.0, 1.0), (0.5, 2.0)]),
+    seed=SEEDS,
+    awkward=st.booleans(),
+)
+def test_gemm(
+    m: int,
+    n: int,
+    k: int,
+    transposed: tuple[int, int],
+    bias: str | tuple[int, ...] | None,
+    scales: tuple[float, float],
+    seed: int,
+    awkward: bool,
+) -> None:
+    named = {"n": (n,), "m1": (m, 1), "mn": (m, n)}
+    c = named[bias] if isinstance(bias, str) else bias
+    shapes = [(k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n), c]
+    attributes = {"transA": transposed[0], "transB": transposed[1], "alpha": scales[0], "beta": scales[1]}
+    assert_same_bits(graph_of("Gemm", shapes, attributes, gradient=False), seed, awkward)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    batch=st.sampled_from([(), (1,), (3,), (2, 2)]),
+    m=st.integers(1, 20),
+    n=st.sampled_from([1, 5, 16, 40, 70]),
+    k=st.sampled_from([1, 3, 16, 30, 140]),
+    seed=SEEDS,
+    awkward=st.booleans(),
+)
+def test_matmul(batch: tuple[int, ...], m: int, n: int, k: int, seed: int, awkward: bool) -> None:
+    assert_same_bits(graph_of("MatMul", [(*batch, m, k), (*batch, k, n)], {}), seed, awkward)
+    assert_same_bits(graph_of("MatMul", [(*batch, m, k), (k, n)], {}), seed, awkward)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[list[tuple[int, ...] | None], dict[str, Attribute]]:
+    """Image, weight and bias shapes and the attributes; ordinary windows more often than odd ones."""
+    kind = draw(st.sampled_from(["dense", "dense", "depthwise", "pointwise", "grouped"]))
+    channels = draw(st.sampled_from([1, 2, 3, 4, 8, 15, 16, 17, 34]))
+    groups = {"depthwise": channels, "grouped": 2}.get(kind, 1)
+    inputs, outputs = (1, 1) if kind == "depthwise" else (channels, draw(st.sampled_from([1, 2, 3, 7, 8, 16, 33])))
+    window = (1, 1) if kind == "pointwise" else draw(st.sampled_from([(3, 3), (3, 3), (1, 1), (2, 3), (5, 4), (1, 7)]))
+    strides = draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (2, 1), (3, 2)])) if kind != "pointwise" else (1, 1)
+    dilations = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 1), (1, 2)]))
+    pads = (0,) * 4 if kind == "pointwise" else tuple(draw(st.integers(0, w - 1)) for w in (*window, *window))
+    image = tuple(
+        draw(st.integers(max(1, d * (w - 1) + 1 - a - b), 38))
+        for w, d, a, b in zip(window, dilations, pads[:2], pads[2:], strict=True)
+    )
+    batch = draw(st.sampled_from([1, 1, 2]))
+    bias = (groups * outputs,) if draw(st.booleans()) else None
+    shapes = [(batch, groups * inputs, *image), (groups * outputs, inputs, *window), bias]
+    attributes: dict[str, Attribute] = {
+        "group": groups, "kernel_shape": window, "strides": strides, "dilations": dilations, "pads": pads,
+    }
+    return shapes, attributes
+
+
+@settings(deadline=None, max_examples=60)
+@given(case=convolutions(), seed=SEEDS, awkward=st.booleans())
+def test_convolution(
+    case: tuple[list[tuple[int, ...] | None], dict[str, Attribute]], seed: int, awkward: bool
+) -> None:
+    assert_same_bits(graph_of("Conv", *case), seed, awkward)

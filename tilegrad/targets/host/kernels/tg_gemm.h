@@ -1,0 +1,209 @@
+/* Matrix product for Gemm, MatMul and convolutions: y(m,n) = sum over k of a(m,k) b(k,n), vectors along n.
+ *
+ * Every output has one accumulator and takes k in ascending order, so any tile, block shape and core count gives the
+ * same bits. Blocks of up to 8 x 32 outputs in registers; where b does not run along n, a panel of it is transposed on
+ * the stack. A long k is cut into blocks that continue the sums they find in y. */
+#ifndef TG_GEMM_H
+#define TG_GEMM_H
+#include "tg_vector.h"
+
+/* Strides in elements. `c` (may be null) is added after the last k: y = alpha * sum + beta * c. */
+typedef struct {
+    int32_t n_m, n_n, n_k;
+    int32_t a_by_m, a_by_k, b_by_k, b_by_n, c_by_m, c_by_n, y_by_m, y_by_n;
+    int32_t first, last;
+    float alpha, beta;
+} tg_gemm_args;
+
+#define TG_PANEL_DEPTH 128 /* of k */
+#define TG_PANEL_WIDTH 32
+
+/* Up to 128 columns from `y` on, for n_k of k. a(m,k) is a[m * a_by_m + a_at[k]]; b's row k begins at b + k * b_by_k.
+ * Where `taken` is not null, bit n of taken[k] says whether k belongs to the sum of column n at all. Column n is
+ * y[y_at[n]], or y[n] where y_at is null. The bias, if any, is one number per row, added last. */
+typedef struct {
+    int n_m, n_n, n_k, a_by_m, b_by_k, y_by_m, first;
+    const int32_t *a_at, *y_at;
+    const float *a, *b, *bias;
+    const uint32_t *taken;
+    float *y;
+} tg_product;
+
+/* The first `rows` rows, in a block of `height` x `width` vectors; y is dense. The literal `how`: 0 all columns exist;
+ * 1 not all do; 2 all are in memory, and some sums skip some k. */
+TG_TEMPLATE void tg_product_block(const tg_product *p, int rows, int height, int width, int how)
+{
+    const int32_t *a_at = p->a_at, *stop = a_at + p->n_k;
+    const uint32_t *taken = p->taken;
+    const float *a[8], *b = p->b;
+    tg_v16 sum[8][8];
+    float *y = p->y;
+    TG_UNROLL for (int i = 0; i < height; i++)
+    {
+        const int row = tg_min(i, rows - 1);
+        a[i] = p->a + row * p->a_by_m;
+        TG_UNROLL for (int j = 0; j < width; j++)
+        {
+            const uint32_t exist = tg_v_first(p->n_n - 16 * j);
+            sum[i][j] = p->first ? tg_v_set(0.0f) : tg_v_load_some(y + row * p->y_by_m + 16 * j, exist);
+        }
+    }
+    for (; a_at < stop; a_at++, b += p->b_by_k) {
+        const int at = *a_at;
+        tg_v16 column[8];
+        TG_UNROLL for (int j = 0; j < width; j++)
+            column[j] = how == 1 ? tg_v_load_some(b + 16 * j, tg_v_first(p->n_n - 16 * j)) : tg_v_load(b + 16 * j);
+        const uint32_t mask = how == 2 ? *taken++ : 0u;
+        TG_UNROLL for (int i = 0; i < height; i++)
+        {
+            const tg_v16 x = tg_v_set(a[i][at]);
+            TG_UNROLL for (int j = 0; j < width; j++)
+                sum[i][j] = how == 2 ? tg_v_fma_some(x, column[j], sum[i][j], mask >> 16 * j & 0xFFFFu)
+                                     : tg_v_fma(x, column[j], sum[i][j]);
+        }
+    }
+    TG_UNROLL for (int i = 0; i < height; i++)
+    {
+        TG_UNROLL for (int j = 0; j < width; j++)
+        {
+            if (i >= rows)
+                continue;
+            const tg_v16 v = p->bias == TG_NULL ? sum[i][j] : tg_v_add(sum[i][j], tg_v_set(p->bias[i]));
+            tg_v_store_some(y + i * p->y_by_m + 16 * j, tg_v_first(p->n_n - 16 * j), v);
+        }
+    }
+}
+
+/* Between y, whose column n is at y_at[n], and dense rows of 32. */
+TG_INLINE void tg_product_move(float *y, int y_by_m, const int32_t *y_at, int rows, int columns, float *dense, int is_in)
+{
+    for (int i = 0; i < rows; i++)
+        for (int n = 0; n < columns; n++) {
+            float *kept = y + i * y_by_m + y_at[n], *other = dense + i * TG_PANEL_WIDTH + n;
+            *(is_in ? other : kept) = *(is_in ? kept : other);
+        }
+}
+
+TG_TEMPLATE void tg_product_rows(const tg_product *p, int width, int how)
+{
+    float dense[TG_VECTOR_ROWS * TG_PANEL_WIDTH];
+    for (int m = 0; m < p->n_m; m += TG_VECTOR_ROWS) {
+        const int rows = tg_min(TG_VECTOR_ROWS, p->n_m - m), is_strided = p->y_at != TG_NULL;
+        tg_product q = *p;
+        float *y = p->y + m * p->y_by_m;
+        q.a += m * p->a_by_m;
+        q.bias = p->bias == TG_NULL ? TG_NULL : p->bias + m;
+        q.y = is_strided ? dense : y;
+        q.y_by_m = is_strided ? TG_PANEL_WIDTH : p->y_by_m;
+        if (is_strided && !p->first)
+            tg_product_move(y, p->y_by_m, p->y_at, rows, p->n_n, dense, 1);
+        if (rows == 1)
+            tg_product_block(&q, 1, 1, width, how);
+        else if (rows <= 4)
+            tg_product_block(&q, rows, tg_min(4, TG_VECTOR_ROWS), width, how);
+        else
+            tg_product_block(&q, rows, TG_VECTOR_ROWS, width, how);
+        if (is_strided)
+            tg_product_move(y, p->y_by_m, p->y_at, rows, p->n_n, dense, 0);
+    }
+}
+
+/* Up to 32 columns. `is_panel`: 32 are in memory, whether they exist or not. */
+TG_SHARED void tg_product_columns(const tg_product *p, int is_panel)
+{
+    if (p->taken != TG_NULL && p->n_n > 16)
+        tg_product_rows(p, 2, 2);
+    else if (p->taken != TG_NULL)
+        tg_product_rows(p, 1, 2);
+    else if (p->n_n == 32 || (is_panel && p->n_n > 16))
+        tg_product_rows(p, 2, 0);
+    else if (p->n_n > 16)
+        tg_product_rows(p, 2, 1);
+    else
+        tg_product_rows(p, 1, 1);
+}
+
+/* The transposed panel: row k of `count` is b[k], b[k + by], b[k + 2 by], ... of `width` columns, then zeros. */
+TG_SHARED void tg_panel_transpose(const float *b, int by, int count, int width, float *panel, int panel_by)
+{
+    for (int n = 0; n < width; n += 16)
+        for (int k = 0; k < count; k += 16) {
+            const uint32_t exist = tg_v_first(count - k);
+            tg_v16 v[16];
+            TG_UNROLL for (int i = 0; i < 16; i++)
+                v[i] = n + i < width ? tg_v_load_some(b + (n + i) * by + k, exist) : tg_v_set(0.0f);
+            tg_v_transpose(v);
+            TG_UNROLL for (int i = 0; i < 16; i++)
+                tg_v_store(panel + (k + i) * panel_by + n, v[i]);
+        }
+}
+
+/* Scale and bias, once the last k is in. */
+TG_INLINE void tg_gemm_finish(const float *c, float *y, tg_gemm_args g, int m_start, int m_stop, int n_start,
+                              int n_stop)
+{
+    if (!g.last || (g.alpha == 1.0f && c == TG_NULL))
+        return;
+    for (int m = m_start; m < m_stop; m++)
+        for (int n = n_start; n < n_stop; n++) {
+            float *out = y + m * g.y_by_m + n;
+            float sum = g.alpha == 1.0f ? *out : g.alpha * *out;
+            if (c != TG_NULL) {
+                float bias = c[m * g.c_by_m + n * g.c_by_n];
+                sum = g.beta == 1.0f ? sum + bias : TG_FMA(g.beta, bias, sum);
+            }
+            *out = sum;
+        }
+}
+
+/* This core's share of the whole tile: of its columns. */
+TG_SHARED void tg_gemm(const float *a, const float *b, const float *c, float *y, tg_gemm_args g, int core_id,
+                       int core_count)
+{
+    int32_t a_at[TG_PANEL_DEPTH];
+    TG_ALIGNED float panel[TG_PANEL_DEPTH * TG_PANEL_WIDTH];
+    int start, stop;
+    if (g.n_k == 1 && g.n_m > 1 && g.b_by_n == 1) { /* outer product: nothing to keep in registers */
+        tg_share(g.n_m, core_id, core_count, &start, &stop);
+        for (int m = start; m < stop; m++) {
+            float *row = y + m * g.y_by_m;
+            const float x = a[m * g.a_by_m];
+            for (int n = 0; n < g.n_n; n++)
+                row[n] = TG_FMA(x, b[n], g.first ? 0.0f : row[n]);
+        }
+        tg_gemm_finish(c, y, g, start, stop, 0, g.n_n);
+        return;
+    }
+    tg_share((g.n_n + TG_PANEL_WIDTH - 1) / TG_PANEL_WIDTH, core_id, core_count, &start, &stop);
+    start *= TG_PANEL_WIDTH;
+    stop = tg_min(stop * TG_PANEL_WIDTH, g.n_n);
+    for (int k = 0; k < tg_min(g.n_k, TG_PANEL_DEPTH); k++)
+        a_at[k] = k * g.a_by_k;
+    for (int n = start, count; n < stop; n += count) {
+        /* One row has registers for more columns. */
+        const int is_wide = g.n_m == 1 && g.b_by_n == 1 && n + 128 <= stop;
+        count = tg_min(stop - n, is_wide ? 128 : TG_PANEL_WIDTH);
+        for (int k = 0; k == 0 || k < g.n_k; k += TG_PANEL_DEPTH) {
+            const float *row = b + k * g.b_by_k + n * g.b_by_n;
+            const int depth = tg_min(g.n_k - k, TG_PANEL_DEPTH), is_panel = g.b_by_n != 1;
+            if (is_panel && g.b_by_k == 1)
+                tg_panel_transpose(row, g.b_by_n, depth, count, panel, TG_PANEL_WIDTH);
+            else if (is_panel)
+                for (int i = 0; i < depth; i++)
+                    for (int j = 0; j < TG_PANEL_WIDTH; j++)
+                        panel[i * TG_PANEL_WIDTH + j] = j < count ? row[i * g.b_by_k + j * g.b_by_n] : 0.0f;
+            const tg_product p = {
+                .n_m = g.n_m, .n_n = count, .n_k = depth, .a_by_m = g.a_by_m, .y_by_m = g.y_by_m,
+                .b_by_k = is_panel ? TG_PANEL_WIDTH : g.b_by_k, .first = g.first && k == 0, .a_at = a_at,
+                .a = a + k * g.a_by_k, .b = is_panel ? panel : row, .y = y + n,
+            };
+            if (is_wide)
+                tg_product_block(&p, 1, 1, 8, 0);
+            else
+                tg_product_columns(&p, is_panel);
+        }
+        tg_gemm_finish(c, y, g, 0, g.n_m, n, n + count);
+    }
+}
+
+#endif

@@ -1,0 +1,125 @@
+/* Sixteen floats at a time: AVX-512 where the compiler may use it, otherwise the same lanes one by one. A mask has bit l
+ * for lane l; lanes that are off are neither read nor written in memory, and keep what they hold in a register. */
+#ifndef TG_VECTOR_H
+#define TG_VECTOR_H
+#include "tg_block.h"
+
+#if !defined(__AVX512F__)
+#define TG_UNROLL
+#elif defined(__clang__)
+#define TG_UNROLL _Pragma("unroll")
+#else
+#define TG_UNROLL _Pragma("GCC unroll 32")
+#endif
+#define TG_SHARED static __attribute__((noinline, unused)) /* too long to be inlined anywhere */
+#define TG_ALIGNED __attribute__((aligned(64)))
+#define TG_LANES(l) for (int l = 0; l < 16; l++)
+
+/* The first `count` lanes, count being any number. */
+TG_TEMPLATE uint32_t tg_v_first(int count)
+{
+    return count >= 16 ? 0xFFFFu : count <= 0 ? 0u : (1u << count) - 1u;
+}
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define TG_VECTOR_ROWS 8 /* of a block that is two vectors wide: what fits the registers */
+typedef __m512 tg_v16;
+
+TG_TEMPLATE tg_v16 tg_v_set(float x) { return _mm512_set1_ps(x); }
+TG_TEMPLATE tg_v16 tg_v_load(const float *p) { return _mm512_loadu_ps(p); }
+TG_TEMPLATE void tg_v_store(float *p, tg_v16 v) { _mm512_storeu_ps(p, v); }
+TG_TEMPLATE tg_v16 tg_v_load_some(const float *p, uint32_t mask) { return _mm512_maskz_loadu_ps((__mmask16)mask, p); }
+TG_TEMPLATE void tg_v_store_some(float *p, uint32_t mask, tg_v16 v) { _mm512_mask_storeu_ps(p, (__mmask16)mask, v); }
+TG_TEMPLATE tg_v16 tg_v_add(tg_v16 a, tg_v16 b) { return _mm512_add_ps(a, b); }
+TG_TEMPLATE tg_v16 tg_v_sub(tg_v16 a, tg_v16 b) { return _mm512_sub_ps(a, b); }
+TG_TEMPLATE tg_v16 tg_v_fma(tg_v16 a, tg_v16 b, tg_v16 c) { return _mm512_fmadd_ps(a, b, c); }
+TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
+{
+    return _mm512_mask3_fmadd_ps(a, b, c, (__mmask16)mask);
+}
+/* Lane l is p[at[l]]. */
+TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
+{
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, _mm512_loadu_si512(at), p, 4);
+}
+TG_TEMPLATE void tg_v_scatter(float *p, const int32_t *at, uint32_t mask, tg_v16 v)
+{
+    _mm512_mask_i32scatter_ps(p, (__mmask16)mask, _mm512_loadu_si512(at), v, 4);
+}
+
+/* Lane j of vector i becomes lane i of vector j. */
+TG_TEMPLATE void tg_v_transpose(tg_v16 v[16])
+{
+    tg_v16 t[16];
+    TG_UNROLL for (int i = 0; i < 16; i += 2)
+    {
+        t[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    TG_UNROLL for (int i = 0; i < 16; i += 4)
+    {
+        TG_UNROLL for (int j = 0; j < 2; j++)
+        {
+            __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
+            v[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            v[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    }
+    TG_UNROLL for (int i = 0; i < 4; i++)
+    {
+        t[i] = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xDD);
+        t[i + 8] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xDD);
+    }
+    TG_UNROLL for (int i = 0; i < 8; i++)
+    {
+        v[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        v[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xDD);
+    }
+}
+#else
+#define TG_VECTOR_ROWS 2
+typedef struct {
+    float lane[16];
+} tg_v16;
+#define TG_EACH_LANE(EXPRESSION)                                                                                       \
+    tg_v16 result;                                                                                                     \
+    TG_LANES(l) result.lane[l] = (EXPRESSION);                                                                         \
+    return result;
+
+TG_TEMPLATE tg_v16 tg_v_set(float x) { TG_EACH_LANE(x) }
+TG_TEMPLATE tg_v16 tg_v_load(const float *p) { TG_EACH_LANE(p[l]) }
+TG_TEMPLATE void tg_v_store(float *p, tg_v16 v) { TG_LANES(l) p[l] = v.lane[l]; }
+TG_TEMPLATE tg_v16 tg_v_load_some(const float *p, uint32_t mask) { TG_EACH_LANE(mask >> l & 1u ? p[l] : 0.0f) }
+TG_TEMPLATE void tg_v_store_some(float *p, uint32_t mask, tg_v16 v)
+{
+    TG_LANES(l) if (mask >> l & 1u) p[l] = v.lane[l];
+}
+TG_TEMPLATE tg_v16 tg_v_add(tg_v16 a, tg_v16 b) { TG_EACH_LANE(a.lane[l] + b.lane[l]) }
+TG_TEMPLATE tg_v16 tg_v_sub(tg_v16 a, tg_v16 b) { TG_EACH_LANE(a.lane[l] - b.lane[l]) }
+TG_TEMPLATE tg_v16 tg_v_fma(tg_v16 a, tg_v16 b, tg_v16 c) { TG_EACH_LANE(TG_FMA(a.lane[l], b.lane[l], c.lane[l])) }
+TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
+{
+    TG_EACH_LANE(mask >> l & 1u ? TG_FMA(a.lane[l], b.lane[l], c.lane[l]) : c.lane[l])
+}
+TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
+{
+    TG_EACH_LANE(mask >> l & 1u ? p[at[l]] : 0.0f)
+}
+TG_TEMPLATE void tg_v_scatter(float *p, const int32_t *at, uint32_t mask, tg_v16 v)
+{
+    TG_LANES(l) if (mask >> l & 1u) p[at[l]] = v.lane[l];
+}
+TG_TEMPLATE void tg_v_transpose(tg_v16 v[16])
+{
+    TG_LANES(i) for (int l = i + 1; l < 16; l++)
+    {
+        float kept = v[i].lane[l];
+        v[i].lane[l] = v[l].lane[i];
+        v[l].lane[i] = kept;
+    }
+}
+#endif
+#endif
