@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,6 +62,7 @@ class Compiled:
     program: Program
     plan: Plan
     project: Project
+    options: ScheduleOptions = field(default_factory=ScheduleOptions)
 
     @property
     def name(self) -> str:
@@ -70,6 +71,13 @@ class Compiled:
     @property
     def target(self) -> Target:
         return self.plan.schedule.target
+
+    def unfused(self) -> Compiled:
+        """The same with gradients that can be read, where the optimizer moved into the backward pass."""
+        if not self.program.is_fused:
+            return self
+        options = replace(self.options, fuses_update=False)
+        return compile_model(self.model, self.program.recipe, self.target, options=options)
 
     def write(self, folder: str | Path) -> Path:
         """Writes the C project; the folder appears complete or not at all."""
@@ -140,4 +148,4 @@ def _compile_program(
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))
-    return Compiled(model, program, plan, project)
+    return Compiled(model, program, plan, project, options)

@@ -15,11 +15,12 @@ import numpy.typing as npt
 from tilegrad import __version__
 from tilegrad.data import Batches, SampleSpec, load_npz, synthetic
 from tilegrad.devices.base import Device, FloatArrays, Session
-from tilegrad.errors import UserError
+from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import Role
 from tilegrad.ir.types import DType
 from tilegrad.pipeline import Compiled
+from tilegrad.scheduling.clock import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
 from tilegrad.verify.judge import judge
@@ -46,9 +47,15 @@ class Run:
     initial_weights: FloatArrays
     verdict: Verdict | None
     timings_seconds: dict[str, float] = field(default_factory=dict)
-    cycles: dict[str, int | None] = field(
-        default_factory=lambda: {"step": None, "update": None, "infer": None}
-    )
+    estimates: dict[str, EntryTiming] = field(default_factory=dict)
+
+    @property
+    def cycles(self) -> dict[str, int | None]:
+        """Estimated, of one call of each entry."""
+        return {
+            entry: round(self.estimates[entry].cycles) if entry in self.estimates else None
+            for entry in ("step", "update", "infer")
+        }
 
     @property
     def weights_sha256(self) -> str:
@@ -204,6 +211,8 @@ def train(
         start = time.perf_counter()
         fed = [batches.batch(i) for i in range(accumulate * steps)]
         losses, beginning = _run_steps(session, fed, accumulate, progress)
+        if device.estimates_cycles:
+            session.infer(fed[0][0])
         timings["run"] = time.perf_counter() - start
         run = Run(
             compiled,
@@ -216,7 +225,11 @@ def train(
             initial,
             None,
             timings,
+            session.timings(),
         )
+    if compiled.program.is_fused:
+        beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning)
+        run = replace(run, first_gradients=dict(beginning.first_gradients))
     if not verify:
         return run
     start = time.perf_counter()
@@ -229,7 +242,22 @@ def train(
         tolerance,
     )
     timings["verify"] = time.perf_counter() - start
-    return Run(**{**vars(run), "verdict": verdict, "timings_seconds": timings})
+    return replace(run, verdict=verdict)
+
+
+def _beginning_with_gradients(
+    compiled: Compiled, device: Device, batches: Sequence[tuple[Array, Array]], beginning: FirstUpdate
+) -> FirstUpdate:
+    """A fused program keeps no gradients: they are read from the unfused one, whose bits are the same."""
+    with device.load(compiled.unfused()) as session:
+        losses, unfused = _run_steps(session, batches, len(batches), no_progress)
+    same = tuple(losses) == tuple(beginning.losses) and all(
+        np.array_equal(unfused.weights_after[name], value, equal_nan=True)
+        for name, value in beginning.weights_after.items()
+    )
+    if not same:
+        raise InternalError("the fused and the unfused program differ after one update", stage="run")
+    return unfused
 
 
 def _run_steps(

@@ -113,6 +113,7 @@ class Device(ABC):
     """`name` is the full device name; `kind` its family (host, sim, qemu, opencl, …)."""
 
     kind: ClassVar[str]
+    estimates_cycles: ClassVar[bool] = False
     target_name: str
 
     def __init__(self, name: str) -> None:

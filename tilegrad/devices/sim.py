@@ -23,6 +23,7 @@ class SimSession(NativeSession):
 
 class SimDevice(NativeDevice):
     kind = "sim"
+    estimates_cycles = True
 
     def __init__(
         self,
