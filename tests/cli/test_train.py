@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import NO_TORCH
 from tests.support.command_line import CommandLine
 
 REQUIRED = (
@@ -25,7 +26,8 @@ def test_json_has_every_key_of_the_contract(tilegrad: CommandLine) -> None:
     assert [key for key in REQUIRED if key not in run] == []
     assert (run["model"], run["device"], run["target"]) == ("simplemlp", "host", "host")
     assert (run["steps"], run["accum"], run["batch"]) == (3, 2, 2)
-    assert len(run["losses"]) == len(run["reference_losses"]) == 6
+    assert len(run["losses"]) == 6
+    assert len(run["reference_losses"]) == (2 if NO_TORCH else 6)  # differences cover the first update only
     assert run["verified"] is True
     assert run["max_loss_error"] <= 1e-4 and run["max_gradient_error"] <= 1e-4 and run["max_weight_error"] <= 1e-4
     assert run["worst_tensor"] in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")

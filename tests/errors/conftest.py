@@ -9,7 +9,8 @@ from tests.support.small_models import linear, saved
 
 
 @pytest.fixture
-def tilegrad(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+def tilegrad(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    monkeypatch.delenv("COLUMNS", raising=False)  # tables as wide as without a terminal, whoever runs the tests
     return CommandLine(capsys)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import ENTRIES, Program, Role, StateTensor
-from tilegrad.ir.types import DType, TensorType
+from tilegrad.ir.types import Constant
 from tilegrad.ir.verify import verify_graph
 from tilegrad.recipe import Recipe
 
@@ -22,7 +24,8 @@ def inference_program(graph: Graph, recipe: Recipe, roles: Mapping[str, str]) ->
         for name, constant in graph.constants.items()
     )
     if not state:  # C has no empty arrays
-        state = (StateTensor("tg.nothing", TensorType(DType.BOOL, (1,)), Role.HYPER),)
+        nothing = Constant(np.zeros(1, np.bool_))
+        state = (StateTensor("tg.nothing", nothing.type, Role.HYPER, nothing),)
     empty = {name: Graph(name, (), (), (), {}) for name in ENTRIES}
     infer = verify_graph(replace(graph, name="infer", constants={}, state=tuple(graph.constants)))
     return Program(graph.name, recipe, NO_LOSS, state, {**empty, "infer": infer}, "", None)
