@@ -1,0 +1,105 @@
+"""`tilegrad compare`: one model untiled, tiled, and tiled with double buffering, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilegrad.devices.base import Device
+from tilegrad.errors import DoesNotFit
+from tilegrad.frontend import ImportedModel
+from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.recipe import Recipe
+from tilegrad.scheduling.clock import EntryTiming
+from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.targets.base import Target
+from tilegrad.training import Progress, Run, memory_json, no_progress, train
+from tilegrad.verify.compare import DEFAULT_TOLERANCE
+
+MODES = ("untiled", "single", "double")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mode: a run, or the reason why there is none. `speedup` is over the first mode that ran."""
+
+    mode: str
+    compiled: Compiled | None = None
+    run: Run | None = None
+    reason: str | None = None
+    speedup: float | None = None
+
+    @property
+    def cycles_per_update(self) -> float | None:
+        if self.run is None:
+            return None
+        timings = self.run.estimates
+        accumulate = self.run.compiled.program.recipe.accumulate
+        return accumulate * timings["step"].cycles + timings["update"].cycles
+
+    def as_json(self) -> dict[str, Any]:
+        """The contract of PRODUCT.md."""
+        if self.run is None or self.compiled is None:
+            return {"mode": self.mode, "verified": None, "reason": self.reason}
+        timings = self.run.estimates
+        step, update = timings["step"], timings["update"]
+        return {
+            "mode": self.mode,
+            "verified": None if self.run.verdict is None else self.run.verdict.verified,
+            "cycles": {"step": round(step.cycles), "update": round(update.cycles)},
+            "macs_per_cycle": self.run.macs_per_cycle,
+            "memory": {name: memory_json(use) for name, use in self.compiled.plan.memory.items()},
+            "tiles": step.tile_count + update.tile_count,
+            "dma_bytes": {hop: step.hops[hop].size_bytes + update.hops[hop].size_bytes for hop in step.hops},
+            "stalled": _stalled(step, update),
+            "hidden": {hop: hidden_share(step, hop) for hop in step.hops},
+            "speedup": self.speedup,
+            "weights_sha256": self.run.weights_sha256,
+        }
+
+
+def _stalled(*timings: EntryTiming) -> float:
+    """Share of all cycles in which no core computes."""
+    total = sum(timing.cycles for timing in timings)
+    return 1.0 - sum(timing.compute_cycles for timing in timings) / total if total else 0.0
+
+
+def hidden_share(timing: EntryTiming, hop: str) -> float | None:
+    """How much of the hideable DMA time (the smaller of the hop's and the cores') passed while cores computed."""
+    hideable = min(timing.hops[hop].busy_cycles, timing.compute_cycles)
+    return timing.hops[hop].hidden_cycles / hideable if hideable else None
+
+
+def options_of(mode: str, base: ScheduleOptions) -> ScheduleOptions:
+    if mode == "untiled":
+        return replace(base, is_tiled=False)
+    return replace(base, is_tiled=True, buffering=mode)
+
+
+def compare_modes(
+    model: ImportedModel,
+    recipe: Recipe,
+    target: Target,
+    device: Device,
+    *,
+    base: ScheduleOptions | None = None,
+    steps: int = 2,
+    verify: bool = True,
+    tolerance: float = DEFAULT_TOLERANCE,
+    progress: Progress = no_progress,
+) -> tuple[Row, ...]:
+    """A mode that does not fit is a row with the reason; a wrong result is not caught here but shows in its verdict."""
+    rows: list[Row] = []
+    for position, mode in enumerate(MODES):
+        progress("compare", position, len(MODES))
+        try:
+            compiled = compile_model(model, recipe, target, options=options_of(mode, base or ScheduleOptions()))
+        except DoesNotFit as error:
+            rows.append(Row(mode, reason=str(error)))
+            continue
+        run = train(compiled, device, steps=steps, verify=verify, tolerance=tolerance)
+        rows.append(Row(mode, compiled, run))
+    first = next((row.cycles_per_update for row in rows if row.cycles_per_update), None)
+    return tuple(
+        replace(row, speedup=first / row.cycles_per_update) if first and row.cycles_per_update else row for row in rows
+    )
