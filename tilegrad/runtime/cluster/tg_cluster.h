@@ -11,8 +11,13 @@ void tg_end(const char *entry);
 
 enum { TG_READ = 0, TG_WRITE = 1 }; /* what a kernel does with an operand */
 
+/* Names the nest that follows, for messages; a chip has no use for it. */
+void tg_enter(const char *nest);
+
 /* L2 <-> scratchpad. A request may have several parts, added one by one, and is waited for as a whole, exactly once.
+ * At most TG_DMA_REQUESTS are under way at a time: the engine has as many transfer counters.
  * A part is `rows` rows of `row_bytes`, dense in scratchpad, `far_stride` bytes apart in L2. */
+enum { TG_DMA_REQUESTS = 16 };
 int tg_dma_open(int inward);
 void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint32_t rows, uint32_t far_stride);
 void tg_dma_wait(int request);

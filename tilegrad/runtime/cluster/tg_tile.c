@@ -337,6 +337,7 @@ void tg_run_nest(const tg_model *m, const tg_nest *nest, const uint32_t *homes, 
     run_t run = {m, nest, homes, who, {{0, NONE, {NONE, NONE}}}};
     for (int i = 0; i < nest->operand_count; i++)
         run.flight[i] = (flight_t){0, NONE, {NONE, NONE}};
+    tg_enter(who);
     if (nest->mode == TG_WHOLE)
         run_whole(&run);
     else
