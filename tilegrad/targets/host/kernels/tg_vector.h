@@ -43,6 +43,22 @@ TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
 {
     return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, _mm512_loadu_si512(at), p, 4);
 }
+/* Lane l is p[l * step]; every other element is read faster than any other pattern. */
+TG_TEMPLATE tg_v16 tg_v_load_apart(const float *p, int step, uint32_t mask)
+{
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    if (step == 1)
+        return tg_v_load_some(p, mask);
+#if defined(__BMI2__)
+    if (step == 2) {
+        const tg_v16 low = tg_v_load_some(p, _pdep_u32(mask & 0xFFu, 0x5555u));
+        const tg_v16 high = tg_v_load_some(p + 16, _pdep_u32(mask >> 8, 0x5555u));
+        return _mm512_permutex2var_ps(low, _mm512_slli_epi32(lanes, 1), high);
+    }
+#endif
+    const __m512i at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(step));
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, at, p, 4);
+}
 TG_TEMPLATE void tg_v_scatter(float *p, const int32_t *at, uint32_t mask, tg_v16 v)
 {
     _mm512_mask_i32scatter_ps(p, (__mmask16)mask, _mm512_loadu_si512(at), v, 4);
@@ -107,6 +123,10 @@ TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
 TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
 {
     TG_EACH_LANE(mask >> l & 1u ? p[at[l]] : 0.0f)
+}
+TG_TEMPLATE tg_v16 tg_v_load_apart(const float *p, int step, uint32_t mask)
+{
+    TG_EACH_LANE(mask >> l & 1u ? p[l * step] : 0.0f)
 }
 TG_TEMPLATE void tg_v_scatter(float *p, const int32_t *at, uint32_t mask, tg_v16 v)
 {

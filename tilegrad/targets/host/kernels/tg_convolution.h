@@ -1,0 +1,169 @@
+/* Convolutions as matrix products: the image under the windows of 32 outputs is copied into a panel on the stack, one
+ * row per tap, and multiplied by the weight. Every output has one accumulator and takes its taps in order (channel, kh,
+ * kw); a tap on padding is left out of the sums of the outputs it belongs to, by the panel's masks. */
+#ifndef TG_CONVOLUTION_H
+#define TG_CONVOLUTION_H
+#include "tg_gemm.h"
+#include "tg_window.h"
+
+/* A map of `height` x `width` outputs of each of `outs` channels, of a convolution or of its input gradient alike: `x`
+ * is what is read, `y` what is written. An output's taps are channels x rows x taps. Tap (row, tap) of output
+ * (h, w) lies at (at_h + lane_h * h + tap_h * row, at_w + lane_w * w + tap_w * tap) of the image, if inside. */
+typedef struct {
+    int channels, rows, taps, outs, height, width;
+    int x_channel, x_row, x_height, x_width, at_h, at_w, lane_h, lane_w, tap_h, tap_w;
+    int w_channel, w_row, w_tap, w_out, y_out, y_row, y_lane, first, last;
+} tg_conv_map;
+
+/* Lanes [lane, lane + count) of a panel are the outputs (h, w), (h, w + 1), ... */
+typedef struct {
+    int lane, count, h, w;
+} tg_conv_piece;
+
+/* Up to 32 outputs from `at` on, as pieces of at most 16 that do not cross a row. Sets where in y they lie, and returns
+ * the number of pieces. */
+TG_INLINE int tg_conv_pieces(const tg_conv_map *c, int at, int count, tg_conv_piece *piece, int32_t *y_at)
+{
+    int pieces = 0, h = at / c->width, w = at - h * c->width;
+    for (int lane = 0; lane < count; pieces++) {
+        tg_conv_piece now = {lane, tg_min(tg_min(16, count - lane), c->width - w), h, w};
+        for (int l = 0; l < now.count; l++)
+            y_at[lane + l] = h * c->y_row + (w + l) * c->y_lane;
+        lane += now.count;
+        w += now.count;
+        if (w == c->width)
+            h++, w = 0;
+        piece[pieces] = now;
+    }
+    return pieces;
+}
+
+/* One tap of a piece for `channels` channels, into rows `step` apart of the panel. Returns the lanes inside the image. */
+TG_INLINE uint32_t tg_conv_pack(const float *x, const tg_conv_map *c, tg_conv_piece piece, int row, int tap, int channels,
+                                float *panel, int step)
+{
+    int h = c->at_h + c->lane_h * piece.h + c->tap_h * row, w = c->at_w + c->lane_w * piece.w + c->tap_w * tap;
+    int start = 0, stop = 0;
+    if (h >= 0 && h < c->x_height)
+        tg_window_taps(w, c->lane_w, piece.count, 0, c->x_width, &start, &stop);
+    const uint32_t inside = stop > start ? tg_v_first(stop) & ~tg_v_first(start) : 0u;
+    const uint32_t exist = tg_v_first(piece.count);
+    const float *from = inside ? x + h * c->x_row + w : x;
+    panel += piece.lane;
+    for (int i = 0; i < channels && inside; i++, from += c->x_channel, panel += step) {
+        const tg_v16 v = tg_v_load_apart(from, c->lane_w, inside);
+        if (piece.count == 16)
+            tg_v_store(panel, v);
+        else
+            tg_v_store_some(panel, exist, v);
+    }
+    return inside;
+}
+
+/* Outputs [start, stop) of the map, counted row by row. */
+TG_SHARED void tg_conv_run(const float *x, const float *w, const float *b, float *y, const tg_conv_map *c, int start,
+                           int stop)
+{
+    TG_ALIGNED float panel[TG_PANEL_DEPTH * TG_PANEL_WIDTH];
+    const int window = c->rows * c->taps, part = tg_min(window, TG_PANEL_DEPTH); /* taps of one channel in a panel */
+    const int group = window == 0 ? 0 : part < window ? 1 : TG_PANEL_DEPTH / window, channels = window ? c->channels : 0;
+    int32_t a_at[TG_PANEL_DEPTH], y_at[TG_PANEL_WIDTH];
+    uint32_t taken[TG_PANEL_DEPTH];
+    tg_conv_piece piece[TG_PANEL_WIDTH];
+    for (int at = start; at < stop; at += TG_PANEL_WIDTH) {
+        const int count = tg_min(TG_PANEL_WIDTH, stop - at), pieces = tg_conv_pieces(c, at, count, piece, y_at);
+        const uint32_t exist = tg_v_first(count) | tg_v_first(count - 16) << 16;
+        const int is_dense = y_at[count - 1] - y_at[0] == count - 1;
+        tg_product p = {
+            .n_m = c->outs, .n_n = count, .a_by_m = c->w_out, .b_by_k = TG_PANEL_WIDTH, .y_by_m = c->y_out,
+            .first = c->first, .a_at = a_at, .y_at = is_dense ? TG_NULL : y_at, .a = w, .b = panel,
+            .y = is_dense ? y + y_at[0] : y,
+        };
+        for (int channel = 0, tap = 0; channel == 0 || channel < channels; p.first = 0) {
+            const int used = tg_min(group, channels - channel), taps = tg_min(part, window - tap);
+            uint32_t all = exist;
+            for (int t = 0; t < taps; t++) {
+                const int row = (tap + t) / c->taps, column = tap + t - row * c->taps;
+                uint32_t inside = 0;
+                for (int i = 0; i < pieces; i++)
+                    inside |= tg_conv_pack(x + channel * c->x_channel, c, piece[i], row, column, used,
+                                           panel + t * TG_PANEL_WIDTH, taps * TG_PANEL_WIDTH)
+                              << piece[i].lane;
+                for (int i = 0; i < used; i++) {
+                    taken[i * taps + t] = inside;
+                    a_at[i * taps + t] = (channel + i) * c->w_channel + row * c->w_row + column * c->w_tap;
+                }
+                all &= inside;
+            }
+            p.n_k = used * taps;
+            p.taken = all == exist ? TG_NULL : taken;
+            tap += taps;
+            if (tap == window)
+                tap = 0, channel += tg_max(used, 1);
+            p.bias = c->last && channel >= channels && tap == 0 ? b : TG_NULL;
+            tg_product_columns(&p, 1);
+        }
+    }
+}
+
+/* The taps of a gather: those k of [0, taps) for which `numerator - k * dilation` is a multiple of the stride. They begin
+ * at *k, which lies at *position, and are `k_step` apart. Returns their number. */
+TG_INLINE int tg_conv_gather(int numerator, int taps, int stride, int dilation, int k_step, int *k, int *position)
+{
+    *k = 0;
+    while (*k < k_step && (numerator - *k * dilation) % stride != 0)
+        (*k)++;
+    *position = (numerator - *k * dilation) / stride;
+    return *k < k_step && *k < taps ? (taps - *k + k_step - 1) / k_step : 0;
+}
+
+/* One channel from one: the rows [start, stop) of a map with at most 16 taps in a row. */
+TG_TEMPLATE void tg_conv_plane(const float *x, const float *w, const float *b, float *y, const tg_conv_map *c, int start,
+                               int stop, int taps)
+{
+    int32_t at[16];
+    TG_LANES(l) at[l] = l * c->y_lane;
+    for (int left = 0; left < c->width; left += 16) {
+        const uint32_t exist = tg_v_first(c->width - left);
+        uint32_t inside[16];
+        for (int t = 0; t < taps; t++) {
+            int from, to;
+            tg_window_taps(c->at_w + c->lane_w * left + c->tap_w * t, c->lane_w, tg_min(16, c->width - left), 0, c->x_width,
+                           &from, &to);
+            inside[t] = to > from ? tg_v_first(to) & ~tg_v_first(from) : 0u;
+        }
+        for (int h = start; h < stop; h++) {
+            float *out = y + h * c->y_row + left * c->y_lane;
+            tg_v16 sum = c->first             ? tg_v_set(0.0f)
+                         : c->y_lane == 1 ? tg_v_load_some(out, exist)
+                                          : tg_v_gather(out, at, exist);
+            for (int row = 0; row < c->rows; row++) {
+                const int top = c->at_h + c->lane_h * h + c->tap_h * row;
+                if (top < 0 || top >= c->x_height)
+                    continue;
+                const float *from = x + top * c->x_row + (c->at_w + c->lane_w * left), *weight = w + row * c->w_row;
+                TG_UNROLL for (int t = 0; t < taps; t++)
+                    sum = tg_v_fma_some(tg_v_set(weight[t * c->w_tap]),
+                                        tg_v_load_apart(from + c->tap_w * t, c->lane_w, inside[t]), sum, inside[t]);
+            }
+            if (c->last && b != TG_NULL)
+                sum = tg_v_add(sum, tg_v_set(*b));
+            if (c->y_lane == 1)
+                tg_v_store_some(out, exist, sum);
+            else
+                tg_v_scatter(out, at, exist, sum);
+        }
+    }
+}
+
+TG_INLINE int tg_gcd(int a, int b)
+{
+    while (b != 0) {
+        int rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+#endif
