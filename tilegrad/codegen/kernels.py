@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,22 +62,50 @@ def collect_kernels(schedule: Schedule) -> KernelSet:
     return KernelSet(files, signatures, dict(sorted(headers.items())))
 
 
-_FUNCTION = re.compile(r"^TG_KERNEL void tg_(\w+)\(.*?^\}\n\n?", re.MULTILINE | re.DOTALL)
+_DEFINITION = re.compile(
+    r"^(?P<kind>TG_KERNEL|TG_INLINE)\b[^(\n]*?\btg_(?P<function>\w+)\(|^typedef struct (?=\{[^}]*\} (?P<struct>\w+);)",
+    re.MULTILINE,
+)
 _OWN_COMMENT = re.compile(r"(?:^/\*(?:(?!\*/).)*\*/\n)?\Z", re.MULTILINE | re.DOTALL)
 
 
 def only_used(source: KernelFile, used: set[str]) -> str:
-    """A kernel file without the kernels that the model does not call, and without the comments right above those."""
+    """A kernel file without the kernels that the model does not call, and without what only those needed."""
+    text = _without(source.text, lambda match: match["kind"] == "TG_KERNEL" and match["function"] not in used)
+    while (shorter := _without_orphans(text)) != text:
+        text = shorter
+    return text.rstrip("\n") + "\n"
+
+
+def _without_orphans(text: str) -> str:
+    """The text without the helpers and structs whose name occurs nowhere but in their definition."""
+    words = Counter(re.findall(r"\w+", text))
+
+    def is_orphan(match: re.Match[str]) -> bool:
+        return match["kind"] != "TG_KERNEL" and words[match["struct"] or f"tg_{match['function']}"] == 1
+
+    return _without(text, is_orphan)
+
+
+def _without(text: str, is_unused: Callable[[re.Match[str]], bool]) -> str:
+    """The text without some of its definitions, nor the comments right above those."""
     result = ""
     position = 0
-    for match in _FUNCTION.finditer(source.text):
-        result += source.text[position : match.start()]
-        position = match.end()
-        if match[1] in used:
-            result += match[0]
-        else:
-            result = _OWN_COMMENT.sub("", result, count=1)
-    return (result + source.text[position:]).rstrip("\n") + "\n"
+    for match in _DEFINITION.finditer(text):
+        if is_unused(match):
+            result = _OWN_COMMENT.sub("", result + text[position : match.start()], count=1)
+            position = _end_of_definition(text, match.end())
+    return result + text[position:]
+
+
+def _end_of_definition(text: str, start: int) -> int:
+    """Behind the line of the closing brace, and behind an empty line after it."""
+    depth = 0
+    for brace in re.compile(r"[{}]").finditer(text, start):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return re.compile(r"[^\n]*\n\n?").match(text, brace.end()).end()  # type: ignore[union-attr]
+    raise InternalError("a definition in a kernel file does not end")
 
 
 def kernels_header(kernels: KernelSet, used: set[str]) -> str:
