@@ -1,0 +1,1 @@
+"""Kernel costs from evidence: kernels compiled for the chip, counted under QEMU, fitted to their loops' trip counts."""

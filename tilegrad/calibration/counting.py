@@ -1,0 +1,251 @@
+"""Instruction counts of kernels: compiled for RV32, run under QEMU's user mode with the counting plugin."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.build.toolchain import compiler_identity
+from tilegrad.errors import DeviceError
+from tilegrad.ir.nest import Nest, Tile, kernel_argument, operand_box, row_major_strides
+from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, KernelSignature, parse_kernel_file
+
+FOLDER = Path(__file__).parent
+COMPILER = "riscv64-unknown-elf-gcc"
+FLAGS = tuple(
+    (
+        "-std=c99 -O3 -march=rv32imf_zicsr -mabi=ilp32 -ffp-contract=off -ffreestanding -fno-builtin -fno-math-errno "
+        "-fno-tree-loop-distribute-patterns -msmall-data-limit=0 -mcmodel=medany -mno-relax"
+    ).split()
+)
+# With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
+LINK_FLAGS = ("-march=rv32im", "-mabi=ilp32", "-nostdlib", "-static", "-mno-relax")
+EMULATOR = "qemu-riscv32"
+HOST_COMPILER = "gcc"
+ALIGNMENT_BYTES = 64
+TIMEOUT_SECONDS = 900
+
+# The plugin's columns, and the total that is their sum.
+COUNTERS = (
+    "i_fma i_fp_other i_fdiv_sqrt i_fmv i_load i_store i_branch i_branch_taken i_jump i_mul i_div i_other "
+    "load_use data_loads data_stores l0_misses"
+).split()
+_INSTRUCTIONS = [name for name in COUNTERS if name.startswith("i_") and name != "i_branch_taken"]
+
+
+def missing_tools() -> tuple[str, ...]:
+    """What counting needs and this machine does not have."""
+    return tuple(tool for tool in (COMPILER, EMULATOR, HOST_COMPILER) if shutil.which(tool) is None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel call: a tile of a nest, on a number of cores."""
+
+    nest: Nest
+    tile: Tile
+    cores: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of the core with most instructions, by class; `all_fdiv_sqrt` is the sum over the cores."""
+
+    busiest: Mapping[str, int]
+    all_fdiv_sqrt: int
+
+    @property
+    def total(self) -> int:
+        return self.busiest["i_total"]
+
+
+def _build_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"tilegrad-calibration-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _run(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run(list(command), capture_output=True, check=False, timeout=TIMEOUT_SECONDS, **options)  # type: ignore[call-overload]
+    if done.returncode != 0:
+        words = done.stderr.decode(errors="replace").strip()[:2000]
+        name = Path(command[0]).name
+        raise DeviceError(f"{name} failed with status {done.returncode}", stage="calibration", got=words)
+    return done  # type: ignore[no-any-return]
+
+
+def source_hash(path: Path) -> str:
+    """Of a C file and every runtime header it includes: what its counts depend on, comments included."""
+    digest = hashlib.sha256()
+    pending, seen = [path], set()
+    while pending:
+        current = pending.pop(0)
+        if current.name in seen or not current.exists():
+            continue
+        seen.add(current.name)
+        digest.update(current.read_bytes())
+        pending += [RUNTIME_FOLDER / header for header in parse_kernel_file(current).headers]
+    return digest.hexdigest()[:16]
+
+
+def _built(stem: str, key: bytes, make: Sequence[Sequence[str]]) -> Path:
+    """A file made by commands in which OUTPUT stands for its path, kept by what it was made of."""
+    path = _build_folder() / f"{stem}-{hashlib.sha256(key + repr(make).encode()).hexdigest()[:16]}"
+    if not path.exists():
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        for command in make:
+            _run([word.replace("OUTPUT", str(partial)) for word in command])
+        os.replace(partial, path)
+    return path
+
+
+@cache
+def plugin() -> Path:
+    source = FOLDER / "count_plugin.c"
+    command = [HOST_COMPILER, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", str(source), "-o", "OUTPUT"]
+    return _built("count", source.read_bytes(), [command])
+
+
+def _table(kernels: Sequence[KernelSignature]) -> str:
+    """The functions that call kernels from an array of addresses, as generated models have them."""
+    lines = ["typedef void kernel_call(void *const *at, const void *args, int core_id, int core_count);"]
+    for kernel in kernels:
+        parameters = "".join("void *, " for _ in kernel.pointers)
+        operands = "".join(f"at[{i}], " for i in range(len(kernel.pointers)))
+        lines += [
+            f"void tg_{kernel.name}({parameters}const void *, int, int);",
+            f"static void call_{kernel.name}(void *const *at, const void *args, int core_id, int core_count)",
+            f"{{ tg_{kernel.name}({operands}args, core_id, core_count); }}",
+        ]
+    entries = ", ".join(f"call_{kernel.name}" for kernel in kernels)
+    return "\n".join([*lines, f"kernel_call *const kernel_table[] = {{{entries}}};", ""])
+
+
+@cache
+def program(source: Path) -> Path:
+    """The RV32 program that runs the kernels of one file."""
+    parsed = parse_kernel_file(source)
+    table = _build_folder() / f"table-{source.stem}-{os.getpid()}.c"
+    text = _table(parsed.kernels)
+    table.write_text(text, encoding="utf-8")
+    main = FOLDER / "count_main.c"
+    key = source_hash(source).encode() + main.read_bytes() + text.encode() + compiler_identity(COMPILER).encode()
+    compile_one = [COMPILER, *FLAGS, f"-I{RUNTIME_FOLDER}", "-c"]
+    path = _build_folder() / f"{source.stem}-{hashlib.sha256(key + repr(FLAGS).encode()).hexdigest()[:16]}.elf"
+    if not path.exists():
+        objects = []
+        for part in (source, main, table):
+            objects.append(f"{path}.{os.getpid()}.{part.stem}.o")
+            _run([*compile_one, str(part), "-o", objects[-1]])
+        partial = f"{path}.{os.getpid()}"
+        _run([COMPILER, *LINK_FLAGS, *objects, "-o", partial, "-lgcc"])
+        for name in objects:
+            Path(name).unlink()
+        os.replace(partial, path)
+    table.unlink(missing_ok=True)
+    return path
+
+
+@cache
+def _arena_address(elf: Path) -> int:
+    words = _run([COMPILER.replace("-gcc", "-nm"), str(elf)]).stdout.decode().split("\n")
+    return next(int(line.split()[0], 16) for line in words if line.endswith(" operand_arena"))
+
+
+def _element_bytes(c_type: str) -> int:
+    sizes = {"float": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint8_t": 1, "int8_t": 1}
+    sizes |= {"tg_b1": 1, "tg_b2": 2, "tg_b4": 4, "tg_b8": 8}
+    return sizes[c_type.replace("const", "").replace("*", "").strip()]
+
+
+def _content(name: str, c_type: str, count: int, draw: np.random.Generator) -> npt.NDArray[np.generic]:
+    """Random elements. Indices and labels stay small enough for any axis; the flag `overwrite` is off."""
+    plain = c_type.replace("const", "").replace("*", "").strip()
+    if plain == "float":
+        return draw.standard_normal(count).astype(np.float32)
+    if plain in ("int64_t", "int32_t", "uint32_t"):
+        return draw.integers(0, 2, count).astype(np.int64 if plain == "int64_t" else np.int32)
+    if name == "overwrite":
+        return np.zeros(count, np.uint8)
+    return draw.integers(0, 2, count * _element_bytes(c_type)).astype(np.uint8)
+
+
+def _encoded(case: Case, signature: KernelSignature, position: int) -> bytes:
+    """A case as count_main.c reads it: operands are boxes, dense, each at its own offset, as in scratchpad."""
+    draw = np.random.default_rng(case.seed)
+    strides: dict[str, tuple[int, ...]] = {}
+    offsets: list[int] = []
+    arena = bytearray()
+    for operand, (c_type, _) in zip(case.nest.operands, signature.pointers, strict=True):
+        if operand.value is None:
+            offsets.append(-1)
+            continue
+        box = tuple(r.size for r in operand_box(operand, case.tile))
+        strides[operand.name] = row_major_strides(box)
+        arena += bytes(-len(arena) % ALIGNMENT_BYTES)
+        offsets.append(len(arena))
+        arena += _content(operand.name, c_type, int(np.prod(box, dtype=np.int64)), draw).tobytes()
+    words = b""
+    for c_type, field_name in signature.arguments.fields:
+        value = kernel_argument(field_name, case.nest, case.tile, strides)
+        if value is None:
+            raise DeviceError(f"nothing gives the field '{field_name}' of tg_{case.nest.kernel}", stage="calibration")
+        words += struct.pack("<f", float(value)) if c_type == "float" else struct.pack("<i", int(value))
+    head = struct.pack("<5i", position, len(offsets), len(words) // 4, case.cores, len(arena))
+    return head + struct.pack(f"<{len(offsets)}i", *offsets) + words + bytes(arena)
+
+
+def _busiest(rows: Sequence[Sequence[int]]) -> Counts:
+    cores = []
+    for row in rows:
+        counts = dict(zip(COUNTERS, row, strict=True))
+        cores.append({"i_total": sum(counts[name] for name in _INSTRUCTIONS), **counts})
+    busiest = max(cores, key=lambda counts: counts["i_total"])
+    return Counts(busiest, sum(counts["i_fdiv_sqrt"] for counts in cores))
+
+
+def _count_file(source: KernelFile, cases: Sequence[Case]) -> list[Counts]:
+    elf = program(source.path)
+    arena = _arena_address(elf)
+    positions = {kernel.name: i for i, kernel in enumerate(source.kernels)}
+    signatures = {kernel.name: kernel for kernel in source.kernels}
+    stream = b"".join(
+        _encoded(case, signatures[case.nest.kernel], positions[case.nest.kernel]) for case in cases
+    )
+    handle, name = tempfile.mkstemp(dir=_build_folder())
+    os.close(handle)
+    out = Path(name)
+    try:
+        _run([EMULATOR, "-plugin", f"{plugin()},lo={arena},hi={arena + (1 << 22)},out={out}", str(elf)], input=stream)
+        rows = [[int(word) for word in line.split()] for line in out.read_text(encoding="ascii").splitlines()]
+    finally:
+        out.unlink()
+    result = []
+    at = 0
+    for case in cases:
+        result.append(_busiest(rows[at : at + case.cores]))
+        at += case.cores
+    return result
+
+
+def count(cases: Sequence[Case], source: KernelFile, jobs: int = 2) -> list[Counts]:
+    """Counts of cases whose kernels are all in one file."""
+    program(source.path)
+    plugin()
+    share = -(-len(cases) // jobs)
+    pieces = [cases[at : at + share] for at in range(0, len(cases), share)]
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        return [counts for part in pool.map(lambda piece: _count_file(source, piece), pieces) for counts in part]

@@ -1,0 +1,89 @@
+"""From counts to coefficients: non-negative least squares, one vector per instruction class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.calibration.counting import COUNTERS, Counts
+from tilegrad.calibration.loops import Call, call_of, family_of
+from tilegrad.calibration.samples import Sample
+
+Matrix = npt.NDArray[np.float64]
+CLASSES = ("i_total", *COUNTERS)
+TOLERANCE = 1e-10
+
+
+def non_negative_least_squares(a: Matrix, b: Matrix) -> Matrix:
+    """The x >= 0 that makes |a x - b| smallest (Lawson and Hanson's active sets)."""
+    scale = np.sqrt((a * a).sum(axis=0))
+    used = scale > 0
+    a = a / np.where(used, scale, 1.0)
+    gram, target = a.T @ a, a.T @ b
+    x = np.zeros(a.shape[1])
+    passive = np.zeros(a.shape[1], dtype=bool)
+    for _ in range(10 * a.shape[1]):
+        gradient = np.where(passive | ~used, -np.inf, target - gram @ x)
+        chosen = int(np.argmax(gradient))
+        if gradient[chosen] <= TOLERANCE * max(1.0, float(np.abs(target).max(initial=0.0))):
+            break
+        passive[chosen] = True
+        while True:
+            inside = np.flatnonzero(passive)
+            solution = np.linalg.lstsq(gram[np.ix_(inside, inside)], target[inside], rcond=1e-12)[0]
+            if solution.min() > 0:
+                x[:] = 0.0
+                x[inside] = solution
+                break
+            current = x[inside]
+            falling = solution <= 0
+            ratios = current[falling] / np.maximum(current[falling] - solution[falling], 1e-300)
+            x[inside] = current + float(ratios.min()) * (solution - current)
+            passive[inside[x[inside] <= 1e-14]] = False
+            x[~passive] = 0.0
+            if not passive.any():
+                break
+    return np.asarray(x / np.where(used, scale, 1.0))
+
+
+def call_of_sample(sample: Sample) -> Call:
+    tile = sample.case.tile
+    sizes = {name: r.size for name, r in tile.items()}
+    starts = {name: r.start for name, r in tile.items()}
+    return call_of(sample.case.nest, sizes, starts, sample.case.cores)
+
+
+def trips_of_sample(sample: Sample) -> Sequence[float]:
+    family = family_of(sample.case.nest)
+    assert family is not None
+    return family.bind(sample.case.nest)(call_of_sample(sample))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Coefficients by class, and how far the totals they predict are off, relative."""
+
+    coefficients: Mapping[str, tuple[float, ...]]
+    errors: tuple[float, ...]
+
+
+def _rounded(values: Matrix) -> tuple[float, ...]:
+    return tuple(float(f"{value:.5g}") for value in values)
+
+
+def fit(samples: Sequence[Sample], counts: Sequence[Counts]) -> Fit:
+    """Every sample counts alike, whatever its size: residuals are relative to its instructions."""
+    trips = np.array([trips_of_sample(sample) for sample in samples], dtype=np.float64)
+    totals = np.array([c.total for c in counts], dtype=np.float64)
+    weighted = trips / totals[:, None]
+    coefficients = {}
+    for name in CLASSES:
+        values = np.array([c.busiest[name] for c in counts], dtype=np.float64)
+        found = _rounded(non_negative_least_squares(weighted, values / totals))
+        if any(found):
+            coefficients[name] = found
+    predicted = trips @ np.array(coefficients["i_total"])
+    return Fit(coefficients, tuple(float(e) for e in predicted / totals - 1.0))

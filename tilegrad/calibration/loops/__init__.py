@@ -1,0 +1,74 @@
+"""Which family of loops a kernel has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilegrad.calibration.loops import convolution, matrix, pooling, simple
+from tilegrad.calibration.loops.base import Call, Counter, Family, call_of
+from tilegrad.ir.nest import Nest
+
+__all__ = ["Call", "Counter", "Family", "call_of", "family_of", "is_described"]
+
+# By kernel; where one kernel has two sets of loops, the nest decides.
+_FAMILIES: dict[str, Family | Callable[[Nest], Family]] = {}
+
+
+def _register(family: Family | Callable[[Nest], Family], names: str) -> None:
+    for name in names.split():
+        _FAMILIES[name] = family
+
+
+_register(
+    simple.MAP,
+    "add mul sub div maximum minimum sum sum_of_one relu relu_grad sgd momentum adam accumulate accumulator_flag gelu "
+    "gelu_grad gelu_tanh gelu_grad_tanh copy_b1 copy_b2 copy_b4 copy_b8 mse_loss_grad l1_loss_grad "
+    "bce_with_logits_loss_grad",
+)
+_register(simple.BROADCAST, "add_broadcast mul_broadcast sub_broadcast div_broadcast")
+for _size in "1248":
+    _register(
+        simple.COPY,
+        " ".join(f"{stem}_b{_size}" for stem in "concat depth_to_space expand slice split tile transpose".split()),
+    )
+_register(matrix.GEMM, "gemm_nn gemm_nt gemm_tn gemm_tt")
+_register(matrix.MATMUL, "matmul_nn matmul_nt matmul_tn matmul_tt")
+_register(matrix.POINTWISE, "conv_pointwise")
+_register(matrix.POINTWISE_DX, "conv_pointwise_dx")
+_register(matrix.POINTWISE_DW, "conv_pointwise_dw")
+_register(convolution.CONV, "conv")
+_register(convolution.CONV_DX, "conv_dx")
+_register(convolution.CONV_DW, "conv_dw")
+_register(convolution.conv_single, "conv_single")
+_register(convolution.conv_single_dx, "conv_single_dx")
+_register(convolution.conv_single_dw, "conv_single_dw")
+_register(simple.CONV_DB, "conv_db")
+_register(simple.GLOBAL_POOL, "global_average_pool global_average_pool_grad")
+_register(simple.NORMALIZE, "batch_norm batch_norm_grad group_norm group_norm_grad")
+_register(simple.ROW_STATISTICS, "batch_norm_partial group_norm_partial")
+_register(simple.DOTS, "batch_norm_dots group_norm_dots")
+_register(simple.FLAT_DOTS, "batch_norm_flat_dots")
+_register(simple.NORMALIZE_PARAMETERS, "batch_norm_parameters group_norm_parameters")
+_register(simple.MOMENTS, "batch_norm_moments group_norm_moments")
+_register(simple.STATISTIC, "batch_norm_statistic")
+_register(simple.LAYER_NORM, "layer_norm layer_norm_statistics")
+_register(simple.LAYER_NORM_PARAMETERS, "layer_norm_parameters")
+_register(simple.LAYER_NORM_GRAD, "layer_norm_grad")
+_register(simple.SOFTMAX, "softmax log_softmax softmax_grad log_softmax_grad")
+_register(simple.ROWS_OF_CLASSES, "nll_i32 nll_i64 nll_grad_i32 nll_grad_i64")
+_register(simple.ONE_CORE, "nll_total mean_loss_total label_weights_i32 label_weights_i64")
+_register(simple.MEAN_LOSS, "mse_loss l1_loss bce_with_logits_loss")
+_register(simple.REDUCE, "reduce_sum reduce_mean reduce_root reduce_l1 reduce_l2 reduce_sum_square reduce_prod")
+_register(pooling.POOL, "max_pool average_pool")
+_register(pooling.POOL_GRAD, "max_pool_grad average_pool_grad")
+
+
+def is_described(kernel: str) -> bool:
+    """Whether a kernel's loops are known here."""
+    return kernel in _FAMILIES
+
+
+def family_of(nest: Nest) -> Family | None:
+    """None where a kernel's loops are not described."""
+    found = _FAMILIES.get(nest.kernel)
+    return found if found is None or isinstance(found, Family) else found(nest)

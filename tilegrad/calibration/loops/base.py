@@ -1,0 +1,115 @@
+"""What a kernel's cost depends on: how often each of its loops runs on the busiest core.
+
+Each family of kernels has a function here that mirrors the loops of its C source: from a tile's sizes and the number of
+cores it computes trip counts ("trips"). Instructions of every class are a non-negative combination of them, whose
+coefficients `make calibrate` fits to counts. Where the code itself differs (an absent operand, another constant), the
+coefficients do too: that is a `variant`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilegrad.ir.nest import AxisKind, Nest
+
+Sizes = Mapping[str, int]
+Trips = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kernel call: a tile's sizes and where it starts, on so many cores."""
+
+    n: Sizes
+    at: Sizes
+    cores: int
+    first: bool  # no tile of a reduction came before
+    last: bool
+
+
+Counter = Callable[[Call], Trips]
+
+
+@dataclass(frozen=True)
+class Family:
+    """`bind` looks at a nest once; what it returns is called for every tile.
+
+    `constants` are those of the nest's constants that select code, and so belong to the variant.
+    """
+
+    names: tuple[str, ...]
+    bind: Callable[[Nest], Counter]
+    constants: tuple[str, ...] = ()
+    pattern: Callable[[Nest], str] | None = None
+
+    def variant(self, nest: Nest) -> str:
+        parts = [f"no-{operand.name}" for operand in nest.operands if operand.value is None]
+        parts += [_constant_kind(name, nest.constants[name]) for name in self.constants if name in nest.constants]
+        if self.pattern is not None:
+            parts.append(self.pattern(nest))
+        return " ".join(filter(None, parts))
+
+
+def _constant_kind(name: str, value: float) -> str:
+    """Floats select code only by being 0 or 1."""
+    if isinstance(value, float) and value not in (0.0, 1.0):
+        return f"{name}=any"
+    return f"{name}={int(value)}"
+
+
+def call_of(nest: Nest, sizes: Sizes, starts: Sizes | None, cores: int) -> Call:
+    """Where the start along an axis is not known: a tile in the middle if there is one."""
+    at = {}
+    is_first = is_last = True
+    for axis in nest.axes:
+        size, extent = sizes[axis.name], axis.extent
+        start = (size if 2 * size <= extent else 0) if starts is None else starts.get(axis.name, 0)
+        at[axis.name] = start
+        if axis.kind is AxisKind.REDUCTION:
+            is_first = is_first and start == 0
+            is_last = is_last and start + size >= extent
+    return Call(sizes, at, cores, is_first, is_last)
+
+
+def share(count: int, cores: int) -> int:
+    """The largest share of `tg_share`."""
+    return -(-count // cores)
+
+
+def is_shared(cores: int) -> float:
+    """Whether `tg_share` has to divide."""
+    return float(cores > 1)
+
+
+def bounds(count: int, core: int, cores: int) -> tuple[int, int]:
+    """What `tg_share` gives a core."""
+    quotient, rest = divmod(count, cores)
+    start = quotient * core + min(core, rest)
+    return start, start + quotient + (core < rest)
+
+
+@lru_cache(maxsize=65536)
+def most_runs(count: int, length: int, cores: int) -> int:
+    """The units of one core, cut where a run of `length` ends: the most pieces that a largest share has."""
+    if cores == 1 or length <= 1:
+        return -(-count // max(length, 1)) if cores == 1 else share(count, cores)
+    largest = share(count, cores)
+    pieces = 0
+    for core in range(cores):
+        start, stop = bounds(count, core, cores)
+        if stop - start == largest > 0:
+            pieces = max(pieces, (stop - 1) // length - start // length + 1)
+    return pieces
+
+
+def valid_taps(base: int, step: int, taps: int, extent: int) -> int:
+    """How many of `taps` taps from `base` on, `step` apart, are inside [0, extent)."""
+    start = 0 if base >= 0 else -(base // step)
+    stop = taps if base + (taps - 1) * step < extent else max(0, -((base - extent) // step))
+    return max(0, stop - start)
+
+
+def is_absent(nest: Nest, name: str) -> bool:
+    return any(operand.name == name and operand.value is None for operand in nest.operands)

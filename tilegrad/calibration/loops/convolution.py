@@ -1,0 +1,234 @@
+"""Trips of convolutions (ops/conv.c, runtime/tg_convolution.h): forward, input gradient and weight gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from tilegrad.calibration.loops import depthwise
+from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, is_absent, is_shared
+from tilegrad.calibration.loops.windows import (
+    ROW_NAMES,
+    Axis,
+    add_scaled,
+    busiest_window,
+    column_blocks,
+    row_trips,
+    step_between_taps,
+)
+from tilegrad.ir.nest import Nest
+
+_MAP_NAMES = ("call", "shared", "units", "row calls", *ROW_NAMES, "blocks, continued", "blocks, biased")
+
+
+def _blocks(channels: int, width: int) -> int:
+    return -(-channels // width)
+
+
+def _map(nest: Nest, width: int) -> Counter:
+    rows_axis, columns_axis = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
+    has_bias = not is_absent(nest, "b")
+    stride, dilation = columns_axis.stride, columns_axis.dilation
+    tap = 1 if dilation == 1 and stride in (1, 2) else 0
+
+    def trips(c: Call) -> Trips:
+        n, at = c.n, c.at
+        weights = rows_axis.rows(at["oh"], n["oh"])
+        counts = busiest_window(weights, n["n"] * n["g"] * _blocks(n["o"], width), c.cores)
+        total = [0.0] * len(ROW_NAMES)
+        position = columns_axis.base(at["ow"])
+        blocks_done = 0
+        for rows, units in enumerate(counts):
+            if units == 0:
+                continue
+            is_flat = rows == 1 and columns_axis.taps == 1
+            taps, channels = (n["i"], 1) if is_flat else (columns_axis.taps, n["i"])
+            blocks = column_blocks(
+                n["ow"], position, columns_axis.extent, taps, stride, 0 if is_flat else dilation,
+                0 if is_flat else tap, width == 4, c.first,
+            )  # fmt: skip
+            add_scaled(total, units, row_trips(blocks, channels, rows, taps))
+            blocks_done += units * sum(blocks[0])
+        units = sum(counts)
+        return (
+            1.0, is_shared(c.cores), units, units, *total,
+            blocks_done * (not c.first), blocks_done * (has_bias and c.last),
+        )  # fmt: skip
+
+    return trips
+
+
+def _image(nest: Nest, width: int) -> Counter:
+    rows_axis, columns_axis = Axis(nest, "dy", 3, "ih", "kh", "h"), Axis(nest, "dy", 4, "iw", "kw", "w")
+    has_bias = not is_absent(nest, "b")
+    stride, dilation, offset = columns_axis.stride, columns_axis.dilation, columns_axis.offset
+    back = step_between_taps(stride, dilation)
+    k_step = stride // (dilation // back)
+    is_unit = stride == dilation == 1
+
+    @lru_cache(maxsize=4096)
+    def phase_taps(phase: int) -> tuple[int, int]:
+        """The taps that a column's phase sees, and where in the map the first one is."""
+        numerator = phase + offset
+        for k in range(k_step):
+            if (numerator - k * dilation) % stride == 0:
+                return max(0, -(-(columns_axis.taps - k) // k_step)), (numerator - k * dilation) // stride
+        return 0, 0
+
+    def trips(c: Call) -> Trips:
+        n, at = c.n, c.at
+        weights = rows_axis.rows(at["ih"], n["ih"])
+        counts = busiest_window(weights, n["n"] * n["g"] * _blocks(n["i"], width), c.cores)
+        total = [0.0] * len(ROW_NAMES)
+        blocks_done = 0
+        phases = min(stride, n["iw"])
+        for rows, units in enumerate(counts):
+            if units == 0:
+                continue
+            for phase in range(phases):
+                phase_count, position = phase_taps(phase + at["iw"])
+                is_flat = rows == 1 and phase_count == 1
+                taps, channels = (n["o"], 1) if is_flat else (phase_count, n["o"])
+                blocks = column_blocks(
+                    -(-(n["iw"] - phase) // stride), position, columns_axis.extent, taps, 1, 0 if is_flat else -back,
+                    -1 if is_unit and not is_flat else 0, width == 4, c.first,
+                )  # fmt: skip
+                add_scaled(total, units, row_trips(blocks, channels, rows, taps))
+                blocks_done += units * sum(blocks[0])
+        units = sum(counts)
+        return (
+            1.0, is_shared(c.cores), units, units * phases, *total,
+            blocks_done * (not c.first), blocks_done * (has_bias and c.last),
+        )  # fmt: skip
+
+    return trips
+
+
+_WEIGHT_NAMES = (
+    "call", "shared", "units", "units*rows", "fast columns", "fast columns, an end missing", "single columns",
+    "single taps", "full columns", "checked columns", "checked lanes inside", "units, continued",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=16384)
+def _three_columns(columns: int, position: int, extent: int, stride: int) -> tuple[int, int, int, int]:
+    """One row of `tg_conv_dw_block3`: blocks of four, their missing ends, single columns, their taps."""
+    fast = missing = single = taps = 0
+    left, at = columns, position
+    while left > 0:
+        if left >= 4 and at >= -1 and at + 3 * stride + 2 <= extent:
+            fast += 1
+            missing += (at < 0) + (at + 3 * stride + 2 >= extent)
+            count = 4
+        else:
+            single += 1
+            taps += sum(0 <= at + j < extent for j in range(3))
+            count = 1
+        left -= count
+        at += count * stride
+    return fast, missing, single, taps
+
+
+@lru_cache(maxsize=16384)
+def _lane_columns(
+    columns: int, position: int, extent: int, stride: int, dilation: int, taps: int, lanes_total: int
+) -> tuple[float, float, float]:
+    """The average row of `tg_conv_dw_block` over its groups of lanes: full columns, checked columns, their lanes."""
+
+    def inside(kw: int) -> tuple[int, int]:
+        base = kw * dilation + position
+        start = 0 if base >= 0 else -(base // stride)
+        stop = columns if base + (columns - 1) * stride < extent else max(0, -((base - extent) // stride))
+        return start, stop
+
+    groups = -(-lanes_total // 4)
+    full = checked = lanes_inside = 0
+    for group in range(groups):
+        ranges = [inside(min(4 * group + j, lanes_total - 1) % taps) for j in range(4)]
+        begin, end = min(r[0] for r in ranges), max(r[1] for r in ranges)
+        start, stop = max(r[0] for r in ranges), min(r[1] for r in ranges)
+        inner = max(0, min(stop, end) - max(start, begin))
+        full += inner
+        for column in range(begin, end):
+            if not start <= column < stop:
+                checked += 1
+                lanes_inside += sum(r[0] <= column < r[1] for r in ranges)
+    return full / groups, checked / groups, lanes_inside / groups
+
+
+def _weight(nest: Nest, width: int) -> Counter:
+    rows_axis, columns_axis = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
+    stride, dilation, kw = columns_axis.stride, columns_axis.dilation, columns_axis.taps
+    is_three = width == 4 and kw == 3 and dilation == 1 and stride <= 2
+
+    @lru_cache(maxsize=4096)
+    def tap_rows(at: int, size: int) -> tuple[int, ...]:
+        """Rows of the map whose window row kh is inside the image, for each kh."""
+        base = rows_axis.base(at)
+        extent, step = rows_axis.extent, rows_axis.stride
+        return tuple(
+            sum(0 <= base + kh * rows_axis.dilation + i * step < extent for i in range(size))
+            for kh in range(rows_axis.taps)
+        )
+
+    def trips(c: Call) -> Trips:
+        n, at = c.n, c.at
+        lanes = n["i"] * kw
+        groups = n["i"] if is_three else -(-lanes // 4)
+        counts = busiest_window(tap_rows(at["oh"], n["oh"]), n["g"] * _blocks(n["o"], width) * groups, c.cores)
+        units = sum(counts)
+        rows = n["n"] * sum(weight * count for weight, count in enumerate(counts))
+        head = 1.0, is_shared(c.cores), units, rows
+        position = columns_axis.base(at["ow"])
+        if is_three:
+            columns = _three_columns(n["ow"], position, columns_axis.extent, stride)
+            return *head, *[rows * value for value in columns], 0.0, 0.0, 0.0, units * (not c.first)
+        full, checked, inside = _lane_columns(n["ow"], position, columns_axis.extent, stride, dilation, kw, lanes)
+        return *head, 0.0, 0.0, 0.0, 0.0, rows * full, rows * checked, rows * inside, units * (not c.first)
+
+    return trips
+
+
+def _stride_pattern(nest: Nest) -> str:
+    stride, dilation, taps = nest.constants["stride_w"], nest.constants["dilation_w"], nest.axis("kw").extent
+    kind = f"stride={int(stride)}" if stride <= 2 else "stride=any"
+    shape = "taps=1" if taps == 1 else "taps=3" if taps == 3 and dilation == 1 else "taps=any"
+    return f"{shape} {kind}"
+
+
+CONV = Family(_MAP_NAMES, lambda nest: _map(nest, 4), (), _stride_pattern)
+CONV_DX = Family(_MAP_NAMES, lambda nest: _image(nest, 4), (), _stride_pattern)
+CONV_DW = Family(_WEIGHT_NAMES, lambda nest: _weight(nest, 4), (), _stride_pattern)
+
+
+def _is_plane(nest: Nest, channels: str | None) -> bool:
+    """Whether the depthwise kernels keep 3x3 windows in registers (which a cut reduction also prevents)."""
+    k = nest.constants
+    is_three = nest.axis("kh").extent == nest.axis("kw").extent == 3
+    is_plain = k["dilation_h"] == k["dilation_w"] == 1 and k["stride_h"] == k["stride_w"] <= 2
+    return bool(is_three and is_plain and (channels is None or nest.axis(channels).extent == 1))
+
+
+def _single(general: Family, plane: Family, channels: str | None) -> Callable[[Nest], Family]:
+    return lambda nest: plane if _is_plane(nest, channels) else general
+
+
+def _plane(names: tuple[str, ...], bind: Callable[[Nest], Counter]) -> Family:
+    return Family(names, bind, (), lambda nest: f"plane {_stride_pattern(nest)}")
+
+
+conv_single = _single(
+    Family(_MAP_NAMES, lambda nest: _map(nest, 1), (), _stride_pattern),
+    _plane(depthwise.MAP_NAMES, depthwise.map_plane),
+    "i",
+)
+conv_single_dx = _single(
+    Family(_MAP_NAMES, lambda nest: _image(nest, 1), (), _stride_pattern),
+    _plane(depthwise.IMAGE_NAMES, depthwise.image_plane),
+    "o",
+)
+conv_single_dw = _single(
+    Family(_WEIGHT_NAMES, lambda nest: _weight(nest, 1), (), _stride_pattern),
+    _plane(depthwise.WEIGHT_NAMES, depthwise.weight_plane),
+    None,
+)

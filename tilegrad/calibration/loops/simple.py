@@ -1,0 +1,353 @@
+"""Trips of kernels whose loops are few: elementwise, broadcasts, copies, reductions, normalisations, losses."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilegrad.calibration.loops.base import (
+    Call,
+    Counter,
+    Family,
+    Trips,
+    bounds,
+    is_absent,
+    is_shared,
+    most_runs,
+    share,
+)
+from tilegrad.ir.nest import Nest, Operand
+
+
+def _map(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        return 1.0, is_shared(c.cores), share(c.n["i"], c.cores)
+
+    return trips
+
+
+MAP = Family(("call", "shared", "elements"), _map, ("weight_decay", "alpha", "beta", "type", "from_type", "to_type"))
+
+
+def _units(*axes: str, inner: tuple[str, ...] = (), names_last: bool = False) -> Family:
+    """A loop over units (the product of `axes`), shared by the cores, with loops over `inner` inside, each in full."""
+
+    def bind(nest: Nest) -> Counter:
+        def trips(c: Call) -> Trips:
+            n = c.n
+            units = share(prod([n[axis] for axis in axes]), c.cores)
+            result = [1.0, is_shared(c.cores), units]
+            for axis in inner:
+                units *= n[axis]
+                result.append(units)
+            if names_last:
+                largest = result[2]
+                result += [largest * c.last, largest * (not c.first)]
+            return result
+
+        return trips
+
+    names = ("call", "shared", "units", *(f"units*{'*'.join(inner[: i + 1])}" for i in range(len(inner))))
+    ends = ("units, last tile", "units, continued") if names_last else ()
+    return Family((*names, *ends), bind, ("is_variance", "finish", "has_ignored"))
+
+
+CONV_DB = _units("c", inner=("n", "p"), names_last=True)
+GLOBAL_POOL = _units("c", inner=("p",), names_last=True)
+NORMALIZE_PARAMETERS = _units("c", inner=("o",), names_last=True)
+MOMENTS = _units("o", "g", inner=("d",))
+STATISTIC = _units("g", inner=("o",))
+ROWS_OF_CLASSES = _units("n", "s", inner=("c",))
+
+
+def _one_core(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        return 1.0, c.n["i"], float(c.last), float(not c.first)
+
+    return trips
+
+
+ONE_CORE = Family(("call", "elements", "last tile", "continued"), _one_core, ("has_ignored",))
+
+
+def _mean_loss(nest: Nest) -> Counter:
+    elements = prod(nest.operands[0].shape)
+
+    def trips(c: Call) -> Trips:
+        blocks = share(c.n["b"], c.cores)
+        length = min(c.n["j"], elements - c.at["b"] * c.n["j"])
+        return 1.0, is_shared(c.cores), blocks, blocks * length
+
+    return trips
+
+
+MEAN_LOSS = Family(("call", "shared", "blocks", "elements"), _mean_loss)
+
+
+def _stride(operand: Operand, axis: str) -> int:
+    """Along the last view dimension that an axis moves; 0 where it moves none, -1 where not by one."""
+    for index in operand.index or ():
+        if index.coefficient(axis):
+            return index.coefficient(axis)
+    return 0
+
+
+def _last_step(operand: Operand, axis: str, c: Call) -> int:
+    """The operand's element stride along an axis, in the box of a tile."""
+    step = 1
+    for index in reversed(operand.index or ()):
+        if index.coefficient(axis):
+            return index.coefficient(axis) * step
+        span = 1 + sum(abs(coefficient) * (c.n[name] - 1) for name, coefficient in index.terms)
+        step *= -(-span // index.divisor)
+    return 0
+
+
+def _broadcast_pattern(nest: Nest) -> str:
+    return "".join(str(_stride(operand, "d5")) for operand in nest.operands if operand.value is not None)
+
+
+def _broadcast(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        n = c.n
+        run, carry = n["d5"], n["d4"]
+        rows = prod([n["d0"], n["d1"], n["d2"], n["d3"], carry])
+        total, cores = rows * run, c.cores
+        limits = (carry, carry * n["d3"], carry * n["d3"] * n["d2"], carry * n["d3"] * n["d2"] * n["d1"])
+        best, most = (0, 0), -1
+        largest = share(total, cores)
+        for core in range(cores) if run > 0 else ():
+            start, stop = bounds(total, core, cores)
+            if stop - start < largest or stop == start:
+                continue
+            low, high = start // run, (stop - 1) // run + 1
+            carries = sum([max(0, high - max(low, limit)) for limit in limits if limit < rows])
+            if high - low + carries > most:
+                most, best = high - low + carries, (high - low, carries)
+        return 1.0, is_shared(cores), best[0], best[1], largest
+
+    return trips
+
+
+BROADCAST = Family(("call", "shared", "rows", "carries", "elements"), _broadcast, ("type",), _broadcast_pattern)
+
+
+def _copy(nest: Nest) -> Counter:
+    x, y = nest.operands[0], nest.operands[1]
+
+    def trips(c: Call) -> Trips:
+        n, cores = c.n, c.cores
+        rows = prod([n["d0"], n["d1"], n["d2"], n["d3"], n["d4"], n["d5"], n["d6"]])
+        count = n["d7"]
+        is_by_rows = rows >= cores
+        if is_by_rows:
+            rows = share(rows, cores)
+        else:
+            count = share(count, cores)
+        is_unit = _last_step(x, "d7", c) == 1 and _last_step(y, "d7", c) == 1
+        carry = rows / n["d6"]
+        carry5 = carry / n["d5"]
+        carry4 = carry5 / n["d4"]
+        unit, strided = (rows, 0) if is_unit else (0, rows)
+        return (
+            1.0, is_shared(cores), float(is_by_rows), unit, strided, carry, carry5, carry4,
+            unit * count, strided * count,
+        )  # fmt: skip
+
+    return trips
+
+
+COPY = Family(
+    (
+        "call", "shared", "by rows", "unit rows", "strided rows", "carries 6", "carries 5", "carries 4",
+        "unit elements", "strided elements",
+    ),
+    _copy,
+)  # fmt: skip
+
+
+def _reduce(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        n, cores = c.n, c.cores
+        outer, inner, length = n["o"], n["i"], n["r"]
+        largest = share(outer * inner, cores)
+        starts, ends = largest * c.first, largest * c.last
+        if inner == 1:
+            quads, rest = divmod(largest, 4)
+            return 1.0, is_shared(cores), quads, quads * length, rest, rest * length, 0, 0, 0, 0, starts, ends
+        runs = most_runs(outer * inner, inner, cores)
+        return (
+            1.0, is_shared(cores), 0, 0, 0, 0, runs, runs * length, largest * length, largest, starts, ends,
+        )
+
+    return trips
+
+
+REDUCE = Family(
+    (
+        "call", "shared", "quads", "quads*r", "single rows", "single rows*r", "runs", "runs*r", "elements*r",
+        "elements", "started", "finished",
+    ),
+    _reduce,
+)  # fmt: skip
+
+
+def _extremum_grad(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        outputs = share(c.n["o"] * c.n["i"], c.cores)
+        return 1.0, is_shared(c.cores), outputs, outputs * c.n["r"]
+
+    return trips
+
+
+EXTREMUM_GRAD = Family(("call", "shared", "outputs", "outputs*r"), _extremum_grad)
+
+
+def _normalize(nest: Nest) -> Counter:
+    has_shift = any(operand.name == "shift" and operand.value is not None for operand in nest.operands)
+    may_be_flat = bool(nest.constants.get("is_variance")) and not has_shift
+
+    def trips(c: Call) -> Trips:
+        n, cores = c.n, c.cores
+        rows = share(n["o"] * n["g"] * n["d"], cores)
+        if may_be_flat and n["s"] == 1 and n["d"] == 1:
+            return 1.0, is_shared(cores), 0, 0, most_runs(n["o"] * n["g"], n["g"], cores), rows
+        return 1.0, is_shared(cores), rows, rows * n["s"], 0, 0
+
+    return trips
+
+
+NORMALIZE = Family(("call", "shared", "rows", "elements", "flat runs", "flat elements"), _normalize, ("is_variance",))
+
+
+def _rows_in_blocks(rows: int, run: int, block: int, cores: int) -> tuple[int, int, int]:
+    """The busiest core's runs, blocks of `block` rows within runs, and rows left over."""
+    largest = share(rows, cores)
+    runs = most_runs(rows, run, cores)
+    if runs <= 1:
+        return runs, largest // block, largest % block
+    best = (runs, 0, 0)
+    most = -1.0
+    for core in range(cores):
+        start, stop = bounds(rows, core, cores)
+        if stop - start < largest:
+            continue
+        blocks = rest = pieces = 0
+        while start < stop:
+            length = min(stop - start, run - start % run)
+            repeats = (stop - start) // run if start % run == 0 and stop - start >= run else 1
+            blocks += repeats * (length // block)
+            rest += repeats * (length % block)
+            pieces += repeats
+            start += repeats * length
+        if blocks + rest + pieces > most:
+            most, best = blocks + rest + pieces, (pieces, blocks, rest)
+    return best
+
+
+def _row_statistics(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        n, length = c.n, c.n["k"]
+        runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"], n["g"], 4, c.cores)
+        rows = 4 * blocks + rest
+        return (
+            1.0, is_shared(c.cores), runs, blocks, blocks * length, rest, rest * length, rows * c.first, rows * c.last,
+        )
+
+    return trips
+
+
+ROW_STATISTICS = Family(
+    ("call", "shared", "runs", "quads", "quads*k", "rows", "rows*k", "rows, first tile", "rows, last tile"),
+    _row_statistics,
+    ("finish",),
+)
+
+
+def _dots(nest: Nest) -> Counter:
+    block = 4 if is_absent(nest, "dot") else 2
+
+    def trips(c: Call) -> Trips:
+        n, length = c.n, c.n["s"]
+        run = n["d"] if n["d"] > 1 else n["g"]
+        runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"] * n["d"], run, block, c.cores)
+        rows = block * blocks + rest
+        return (
+            1.0, is_shared(c.cores), runs, blocks, blocks * length, rest, rest * length, rows * c.first, rows * c.last,
+        )
+
+    return trips
+
+
+DOTS = Family(
+    ("call", "shared", "runs", "blocks", "blocks*s", "rows", "rows*s", "rows, first tile", "rows, last tile"),
+    _dots,
+    ("is_variance",),
+)
+
+
+def _flat_dots(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        width, outer = share(c.n["g"], c.cores), c.n["o"]
+        return 1.0, is_shared(c.cores), outer, outer * width, width * c.first, width * c.last
+
+    return trips
+
+
+FLAT_DOTS = Family(
+    ("call", "shared", "o", "o*channels", "channels, first tile", "channels, last tile"), _flat_dots, ("is_variance",)
+)
+
+
+def _layer_norm(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        rows, length = share(c.n["r"], c.cores), c.n["k"]
+        quads, rest = divmod(rows, 4)
+        return (
+            1.0, is_shared(c.cores), quads, quads * length, rest, rest * length, float(rest > 0), rows, rows * length,
+        )
+
+    return trips
+
+
+LAYER_NORM = Family(
+    ("call", "shared", "quads", "quads*k", "lone rows", "lone rows*k", "ragged", "rows", "rows*k"), _layer_norm
+)
+
+
+def _layer_norm_parameters(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        width, rows = share(c.n["k"], c.cores), c.n["r"]
+        return 1.0, is_shared(c.cores), rows, rows * width, width * c.first
+
+    return trips
+
+
+LAYER_NORM_PARAMETERS = Family(
+    ("call", "shared", "rows", "rows*columns", "columns, first tile"), _layer_norm_parameters
+)
+
+
+def _layer_norm_grad(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        rows, length = share(c.n["r"], c.cores), c.n["k"]
+        pairs = -(-rows // 2)
+        return 1.0, is_shared(c.cores), pairs, pairs * length, rows, rows * length
+
+    return trips
+
+
+LAYER_NORM_GRAD = Family(("call", "shared", "pairs", "pairs*k", "rows", "rows*k"), _layer_norm_grad)
+
+
+def _softmax(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        n = c.n
+        rows = share(n["o"] * n["s"], c.cores)
+        if n["s"] == 1:
+            return 1.0, is_shared(c.cores), rows, rows * n["k"], 0, 0
+        return 1.0, is_shared(c.cores), 0, 0, rows, rows * n["k"]
+
+    return trips
+
+
+SOFTMAX = Family(("call", "shared", "rows", "elements", "strided rows", "strided elements"), _softmax)

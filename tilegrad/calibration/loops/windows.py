@@ -1,0 +1,159 @@
+"""Rows, columns and taps of sliding windows, as the convolution and pooling kernels meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import gcd
+
+from tilegrad.calibration.loops.base import bounds, share, valid_taps
+from tilegrad.ir.nest import Nest
+
+
+@lru_cache(maxsize=16384)
+def busiest_window(weights: tuple[int, ...], repeats: int, cores: int) -> tuple[int, ...]:
+    """Units are `repeats` times a row of `len(weights)` units; how many units of each weight the busiest core has.
+
+    The result is indexed by weight.
+    """
+    length = len(weights)
+    kinds = max(weights) + 1
+    total = repeats * length
+    if cores == 1 or min(weights) == kinds - 1:
+        counts = [0] * kinds
+        if cores == 1:
+            for weight in weights:
+                counts[weight] += repeats
+        else:
+            counts[-1] = share(total, cores)
+        return tuple(counts)
+    prefix = [(0,) * kinds]
+    for weight in weights:
+        prefix.append(tuple(value + (kind == weight) for kind, value in enumerate(prefix[-1])))
+    best: tuple[int, ...] = (0,) * kinds
+    most = -1.0
+    for core in range(cores):
+        start, stop = bounds(total, core, cores)
+        rows_before, rows_after = divmod(start, length), divmod(stop, length)
+        counts_now = tuple(
+            (rows_after[0] - rows_before[0]) * prefix[-1][k] + prefix[rows_after[1]][k] - prefix[rows_before[1]][k]
+            for k in range(kinds)
+        )
+        load = sum(count * (0.2 + weight) for weight, count in enumerate(counts_now))
+        if load > most:
+            most, best = load, counts_now
+    return best
+
+
+def plain_rows(base: int, stride: int, dilation: int, taps: int, extent: int, count: int) -> tuple[int, ...]:
+    """Taps inside the image, for each of `count` windows."""
+    return tuple(valid_taps(base + i * stride, dilation, taps, extent) for i in range(count))
+
+
+def gathered_rows(base: int, stride: int, dilation: int, taps: int, extent: int, count: int) -> tuple[int, ...]:
+    """Taps of a strided gradient that exist and are inside the map, for each of `count` image positions."""
+    result = []
+    for i in range(count):
+        positions = [base + i - k * dilation for k in range(taps)]
+        result.append(sum(1 for p in positions if p % stride == 0 and 0 <= p // stride < extent))
+    return tuple(result)
+
+
+class Axis:
+    """One spatial axis of a window nest: `name` is the axis whose positions are walked, `k` that of the taps.
+
+    Positions are global, those of the whole tensor: a box never changes which taps exist.
+    """
+
+    def __init__(self, nest: Nest, operand: str, dimension: int, name: str, k: str, suffix: str) -> None:
+        found = next(o for o in nest.operands if o.name == operand)
+        assert found.index is not None
+        index = found.index[dimension]
+        self.name, self.k = name, k
+        self.stride = int(nest.constants[f"stride_{suffix}"])
+        self.dilation = int(nest.constants[f"dilation_{suffix}"])
+        self.offset, self.extent = index.offset, found.shape[dimension]
+        self.taps = nest.axis(k).extent
+        self._rows = lru_cache(maxsize=4096)(self._count)
+        self.is_gathered = name.startswith("i")
+
+    def base(self, at: int) -> int:
+        """Where the first tap of the window at `at` is; of a gather, its numerator."""
+        return (at if self.is_gathered else at * self.stride) + self.offset
+
+    def _count(self, at: int, size: int) -> tuple[int, ...]:
+        count = gathered_rows if self.is_gathered else plain_rows
+        return count(self.base(at), self.stride, self.dilation, self.taps, self.extent, size)
+
+    def rows(self, at: int, size: int) -> tuple[int, ...]:
+        return self._rows(at, size)
+
+
+# What a row of outputs costs, by kind of column block: see _ROW_NAMES.
+ROW_NAMES = (
+    "threes", "threes*c*r", "threes*c*r, an end missing",
+    "inside blocks", "inside blocks*c*r", "inside blocks*c*r*taps",
+    "checked blocks", "checked blocks*c*r", "checked taps, safe", "checked taps, lane by lane", "checked lanes inside",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=65536)
+def column_blocks(
+    columns: int, position: int, extent: int, taps: int, lane: int, position_tap: int, tap: int, is_four: bool,
+    first: bool,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:  # fmt: skip
+    """`tg_conv_columns` on one row: (blocks by kind: three, inside, checked), and per channel and window row:
+    (an end missing, safe taps, taps lane by lane, lanes inside)."""
+    threes = inside = checked = missing = safe_taps = slow_taps = lanes_inside = 0
+    is_three = is_four and tap != 0 and taps == 3 and position_tap == tap
+    column = 0
+    while column < columns:
+        if is_three and column + 4 > columns and first and columns >= 4:
+            column = columns - 4
+        lanes = min(4, columns - column)
+        at = position + column * lane
+        left = at + min(2 * tap, 0)
+        last = at + (taps - 1) * position_tap
+        if is_three and lanes == 4 and left >= -1 and left + 3 * lane + 2 <= extent:
+            threes += 1
+            missing += (left < 0) + (left + 3 * lane + 2 >= extent)
+        elif lanes < 4 or min(at, last) < 0 or max(at, last) + 3 * lane >= extent:
+            checked += 1
+            safe = max(extent - 3 * lane, 0) if lanes == 4 else 0
+            for k in range(taps if position_tap else min(taps, 1)):
+                times = 1 if position_tap else taps
+                place = at + k * position_tap
+                if 0 <= place < safe:
+                    safe_taps += times
+                else:
+                    slow_taps += times
+                    lanes_inside += times * sum(0 <= place + j * lane < extent for j in range(lanes))
+        else:
+            inside += 1
+        column += 4
+    return (threes, inside, checked), (missing, safe_taps, slow_taps, lanes_inside)
+
+
+def row_trips(
+    blocks: tuple[tuple[int, ...], tuple[int, ...]], channels: int, rows: int, taps: int
+) -> tuple[float, ...]:
+    """ROW_NAMES of one row of outputs with so many window rows inside."""
+    (threes, inside, checked), (missing, safe_taps, slow_taps, lanes_inside) = blocks
+    times = channels * rows
+    return (
+        threes, threes * times, missing * times,
+        inside, inside * times, inside * times * taps,
+        checked, checked * times, safe_taps * times, slow_taps * times, lanes_inside * times,
+    )  # fmt: skip
+
+
+def add_scaled(total: list[float], times: float, trips: tuple[float, ...]) -> None:
+    for i, value in enumerate(trips):
+        total[i] += times * value
+
+
+def step_between_taps(stride: int, dilation: int) -> int:
+    return dilation // gcd(stride, dilation)
+
+
+RowCounter = Callable[[int], tuple[float, ...]]

@@ -1,0 +1,115 @@
+"""The table of kernel costs: made from counts, kept as JSON next to the target it is for."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilegrad.build.toolchain import compiler_identity
+from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, Counts, count, source_hash
+from tilegrad.calibration.fit import Fit, fit
+from tilegrad.calibration.loops import family_of
+from tilegrad.calibration.samples import Sample, draw_samples
+from tilegrad.ops import registry
+from tilegrad.ops.kernels import parse_kernel_file
+
+SAMPLES_PER_VARIANT = 240
+MOST_DRAWN = 120_000
+FEWEST = 30
+Key = tuple[str, str]
+Counted = list[tuple[Sample, Counts]]
+
+
+def collect(
+    seed: int, per_variant: int, most_drawn: int, wanted: Callable[[str], bool] = lambda _: True
+) -> dict[Key, list[Sample]]:
+    """Samples by (kernel, variant), until every one that turned up early has enough."""
+    found: dict[Key, list[Sample]] = defaultdict(list)
+    for drawn, sample in enumerate(draw_samples(seed)):
+        if drawn >= most_drawn:
+            break
+        nest = sample.case.nest
+        family = family_of(nest)
+        if family is None or not wanted(nest.kernel):
+            continue
+        samples = found[nest.kernel, family.variant(nest)]
+        if len(samples) < per_variant:
+            samples.append(sample)
+    return found
+
+
+def count_all(
+    found: Mapping[Key, Sequence[Sample]], report: Callable[[str], None] = lambda _: None
+) -> dict[Key, Counted]:
+    """Counts every sample, file by file."""
+    by_file: dict[Path, list[tuple[Key, Sample]]] = defaultdict(list)
+    for key, samples in found.items():
+        for sample in samples:
+            path = registry.kernel_source(sample.op)
+            assert path is not None
+            by_file[path].append((key, sample))
+    result: dict[Key, Counted] = defaultdict(list)
+    for path, items in sorted(by_file.items()):
+        report(f"{path.name}: {len(items)} calls")
+        counts = count([sample.case for _, sample in items], parse_kernel_file(path))
+        for (key, sample), counted in zip(items, counts, strict=True):
+            result[key].append((sample, counted))
+    return dict(result)
+
+
+def _entry(found: Fit, names: Sequence[str]) -> dict[str, Any]:
+    errors = np.abs(np.array(found.errors))
+    return {
+        "samples": len(errors),
+        "error_mean_percent": round(100 * float(errors.mean()), 2),
+        "within_5_percent": round(100 * float((errors <= 0.05).mean()), 1),
+        "trips": list(names),
+        "classes": {name: list(values) for name, values in found.coefficients.items()},
+    }
+
+
+def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
+    kernels: dict[str, dict[str, Any]] = {}
+    sources: dict[str, str] = {}
+    for (kernel, variant), items in sorted(counted.items()):
+        path = registry.kernel_source(items[0][0].op)
+        family = family_of(items[0][0].case.nest)
+        assert path is not None and family is not None
+        sources[path.name] = source_hash(path)
+        entry = kernels.setdefault(kernel, {"source": path.name, "variants": {}})
+        if len(items) >= FEWEST:
+            found = fit([sample for sample, _ in items], [counts for _, counts in items])
+            entry["variants"][variant] = _entry(found, family.names)
+    return {
+        "about": "Instructions per trip of each kernel's loops, by class; made by `make calibrate`, do not edit.",
+        "compiler": compiler_identity(COMPILER).splitlines()[0],
+        "emulator": compiler_identity(EMULATOR).splitlines()[0],
+        "flags": " ".join(FLAGS),
+        "seed": seed,
+        "sources": dict(sorted(sources.items())),
+        "kernels": {name: entry for name, entry in kernels.items() if entry["variants"]},
+    }
+
+
+def write_table(table: Mapping[str, Any], path: Path) -> None:
+    """One line per class: small, and readable as a difference."""
+    text = json.dumps(table, indent=1, ensure_ascii=False)
+    lines: list[str] = []
+    gathering = ""
+    for line in text.splitlines():
+        stripped = line.strip()
+        if gathering:
+            gathering += stripped if stripped.startswith("]") else f"{stripped} "
+            if stripped.startswith("]"):
+                lines.append(gathering.replace(" ]", "]"))
+                gathering = ""
+        elif stripped.endswith("["):
+            gathering = line
+        else:
+            lines.append(line)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
