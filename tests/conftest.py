@@ -1,10 +1,11 @@
-"""Shared configuration: hypothesis is deterministic, so that a failure in CI is a failure at the desk."""
+"""Shared configuration and fixtures. Hypothesis is deterministic: a failure in CI is a failure at the desk."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Generator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,9 @@ settings.register_profile(
     "tilegrad", derandomize=True, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("tilegrad")
+
+if TYPE_CHECKING:
+    from tests.support.command_line import CommandLine
 
 NO_TORCH = importlib.util.find_spec("torch") is None
 
@@ -25,3 +29,20 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
         report.outcome = "skipped"
         report.longrepr = (str(collector.path), 1, "Skipped: PyTorch is not installed")
     return report
+
+
+@pytest.fixture
+def tilegrad(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """Runs a command in this process."""
+    from tests.support.command_line import CommandLine
+
+    monkeypatch.delenv("COLUMNS", raising=False)  # tables as wide as without a terminal, whoever runs the tests
+    return CommandLine(capsys)
+
+
+@pytest.fixture
+def linear_file(tmp_path: Path) -> Path:
+    """The smallest model that trains: 8 features, 4 classes."""
+    from tests.support.small_models import linear, saved
+
+    return saved(linear(), tmp_path)
