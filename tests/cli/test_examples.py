@@ -31,6 +31,12 @@ def test_train_a_torch_module(tmp_path: Path) -> None:
     assert "verified against PyTorch" in text and ": True" in text
 
 
+def test_custom_operator(tmp_path: Path) -> None:
+    text = run(sys.executable, EXAMPLES / "custom_operator" / "train.py", cwd=tmp_path)
+    assert "difference to the model in standard operators: 0.0e+00" in text
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_firmware(tmp_path: Path) -> None:
     tilegrad = f"{sys.executable} -m tilegrad"
     text = run(
