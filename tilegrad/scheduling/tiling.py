@@ -141,8 +141,10 @@ class TilingSearch:
         """`name` is the operator's, for the error when nothing fits."""
         modes = {"auto": (False, True), "single": (False,), "double": (True,)}[self.options.buffering]
         candidates = [candidate for mode in modes for candidate in self._candidates(mode)]
-        if not candidates and self.options.buffering == "double":
-            candidates = list(self._candidates(False))  # too little scratchpad for two of anything
+        if self.options.buffering == "double":
+            # One tile has nothing to overlap with; it may still be the best, and with little scratchpad the only way.
+            singles = self._candidates(False)
+            candidates += [single for single in singles if single.tile_count == 1 or not candidates]
         if not candidates:
             raise self._does_not_fit(name)
         best, best_key = None, (inf, inf)
