@@ -16,6 +16,7 @@ from tilegrad.ops.base import NodeView
 from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.scheduling.tiling import TilingOptions, TilingSearch
+from tilegrad.scheduling.verify import verify_schedule
 from tilegrad.targets.base import Target
 
 LARGEST_ELEMENT_COUNT = 2**31 - 1
@@ -27,7 +28,7 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if not target.is_flat and options.is_tiled:
         tiler = _Tiler(TilingOptions(target, options.buffering, KernelCosts(target)))
     entries = {name: _schedule_entry(graph, tiler) for name, graph in program.entries.items()}
-    return Schedule(program, target, entries)
+    return verify_schedule(Schedule(program, target, entries))
 
 
 class _Tiler:

@@ -111,6 +111,11 @@ static void add_rows(int request, unsigned char *scratch, unsigned char *far, ui
         return;
     }
     uint32_t most = TG_DMA_LONGEST / row_bytes;
+    if (most == 0) {
+        for (uint32_t row = 0; row < rows; row++)
+            add_rows(request, scratch + row * row_bytes, far + row * far_stride, row_bytes, 1, row_bytes);
+        return;
+    }
     for (uint32_t piece; rows > 0; rows -= piece) {
         piece = rows < most ? rows : most;
         tg_dma_add(request, scratch, far, row_bytes, piece, far_stride);
