@@ -30,7 +30,8 @@ TG_KERNEL void tg_average_pool(TG_MEM const float *x, TG_MEM float *y, TG_ARG co
         int c = unit / p->n_oh, oh = unit - c * p->n_oh;
         int top = oh * p->stride_h + p->x_o1, kh_start, kh_stop, kw_start, kw_stop;
         tg_window_taps(top, p->dilation_h, p->n_kh, 0, p->x_n1, &kh_start, &kh_stop);
-        int rows = tg_counted_taps((p->at_oh + oh) * p->stride_h - p->pad_h, p->dilation_h, p->n_kh, p->low_h, p->high_h);
+        int rows =
+            tg_counted_taps((p->at_oh + oh) * p->stride_h - p->pad_h, p->dilation_h, p->n_kh, p->low_h, p->high_h);
         for (int ow = 0; ow < p->n_ow; ow++) {
             int left = ow * p->stride_w + p->x_o2;
             tg_window_taps(left, p->dilation_w, p->n_kw, 0, p->x_n2, &kw_start, &kw_stop);

@@ -76,7 +76,7 @@ TG_TEMPLATE void tg_conv_any(TG_MEM const float *x, TG_MEM const float *w, TG_ME
         }
         TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.group * p->b_s0 + o;
         TG_MEM float *out = y + at.outer * p->y_s0 + at.group * p->y_s1 + o * p->y_s2 + at.row * p->y_s3;
-        if (r.rows == 1 && r.taps == 1) {
+        if (r.rows > 0 && r.taps == 1) {
             tg_conv_row flat = tg_conv_flat(r);
             tg_conv_columns(from, weight, bias, out, &flat, width, p->stride_w, 0);
         } else if (p->dilation_w == 1 && p->stride_w == 1)
@@ -119,7 +119,7 @@ TG_TEMPLATE void tg_conv_dx_any(TG_MEM const float *dy, TG_MEM const float *w, T
             r.taps = tg_conv_gather(phase + p->dy_o4, p->n_kw, p->stride_w, p->dilation_w, k_step_w, &kw, &r.position);
             r.columns = (p->n_iw - phase + p->stride_w - 1) / p->stride_w;
             TG_MEM const float *tap = r.taps > 0 ? weight + kw : weight;
-            if (r.rows == 1 && r.taps == 1) {
+            if (r.rows > 0 && r.taps == 1) {
                 tg_conv_row flat = tg_conv_flat(r);
                 tg_conv_columns(from, tap, bias, out + phase, &flat, width, 1, 0);
             } else if (p->dilation_w == 1 && p->stride_w == 1)
@@ -234,7 +234,8 @@ TG_TEMPLATE void tg_conv_dw_block3(TG_MEM const float *x, TG_MEM const float *dy
         TG_DW3_TAP(1, 1)                                                                                               \
         TG_DW3_TAP(2, HIGH)                                                                                            \
     }
-    int oh_start, oh_stop;
+    int oh_start, oh_stop, room = p->x_n4 - 2 - 3 * stride - p->x_o4; /* to the last place for four columns at once */
+    int blocks = p->x_o4 < -1 || room < 0 ? 0 : tg_min(p->n_ow / 4, room / (4 * stride) + 1);
     tg_window_taps(kh * p->dilation_h + p->x_o3, p->stride_h, p->n_oh, 0, p->x_n3, &oh_start, &oh_stop);
     TG_DW3_BLOCK3(TG_DW3_ZERO)
     if (!p->first) {
@@ -245,22 +246,20 @@ TG_TEMPLATE void tg_conv_dw_block3(TG_MEM const float *x, TG_MEM const float *dy
             TG_MEM const float *dy_row = dy + n * p->dy_s0 + oh * p->dy_s3;
             TG_MEM const float *x_row = x + n * p->x_s0 + (oh * p->stride_h + kh * p->dilation_h + p->x_o3) * p->x_s3;
             TG_ROW4(TG_DW3_GRADIENT_POINTER)
-            for (int left = p->n_ow, at = p->x_o4, count; left > 0; left -= count, at += count * stride) {
-                if (left >= 4 && at >= -1 && at + 3 * stride + 2 <= p->x_n4) {
-                    const int has_low = at >= 0, has_high = at + 3 * stride + 2 < p->x_n4;
-                    TG_DW3_COLUMN(0, has_low, 1)
-                    TG_DW3_COLUMN(1, 1, 1)
-                    TG_DW3_COLUMN(2, 1, 1)
-                    TG_DW3_COLUMN(3, 1, has_high)
-                    count = 4;
-                } else {
-                    const int l = 0;
-                    TG_ROW4(TG_DW3_GRADIENT)
-                    TG_DW3_TAP(0, (unsigned)at < (unsigned)p->x_n4)
-                    TG_DW3_TAP(1, (unsigned)(at + 1) < (unsigned)p->x_n4)
-                    TG_DW3_TAP(2, (unsigned)(at + 2) < (unsigned)p->x_n4)
-                    count = 1;
-                }
+            int at = p->x_o4;
+            for (int block = 0, count = 4; block < blocks; block++, at += 4 * stride) {
+                const int has_low = at >= 0, has_high = at + 3 * stride + 2 < p->x_n4;
+                TG_DW3_COLUMN(0, has_low, 1)
+                TG_DW3_COLUMN(1, 1, 1)
+                TG_DW3_COLUMN(2, 1, 1)
+                TG_DW3_COLUMN(3, 1, has_high)
+                TG_ROW4(TG_DW3_NEXT)
+            }
+            for (int column = 4 * blocks, count = 1, l = 0; column < p->n_ow; column++, at += stride) {
+                TG_ROW4(TG_DW3_GRADIENT)
+                TG_DW3_TAP(0, (unsigned)at < (unsigned)p->x_n4)
+                TG_DW3_TAP(1, (unsigned)(at + 1) < (unsigned)p->x_n4)
+                TG_DW3_TAP(2, (unsigned)(at + 2) < (unsigned)p->x_n4)
                 TG_ROW4(TG_DW3_NEXT)
             }
         }

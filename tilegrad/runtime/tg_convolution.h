@@ -40,7 +40,7 @@ typedef struct {
         TG_BLOCK(TG_CONV_LOAD)                                                                                         \
     }
 #define TG_CONV_EACH_ROW                                                                                               \
-    for (int c = 0; c < r->channels; c++, x += r->x_channel, w += r->w_channel)                                        \
+    for (int c = r->rows * r->taps > 0 ? r->channels : 0; c > 0; c--, x += r->x_channel, w += r->w_channel)            \
         for (int row = 0, x_row = at, w_at = 0; row < r->rows; row++, x_row += r->x_row, w_at += r->w_row)
 #define TG_CONV_END                                                                                                    \
     if (r->last && b != TG_NULL) {                                                                                     \
@@ -165,13 +165,15 @@ TG_TEMPLATE void tg_conv_columns(TG_MEM const float *x, TG_MEM const float *w, T
     }
 }
 
-/* The same outputs with the inner loop over channels, for windows of a single tap. */
+/* The same outputs, for rows of a single tap, with the inner loop over rows, or over channels if there is one row. */
 TG_INLINE tg_conv_row tg_conv_flat(tg_conv_row r)
 {
-    r.taps = r.channels;
-    r.channels = 1;
-    r.x_tap = r.x_channel;
-    r.w_tap = r.w_channel;
+    int one_row = r.rows == 1;
+    r.taps = one_row ? r.channels : r.rows;
+    r.x_tap = one_row ? r.x_channel : r.x_row;
+    r.w_tap = one_row ? r.w_channel : r.w_row;
+    r.channels = one_row ? 1 : r.channels;
+    r.rows = 1;
     r.position_tap = 0;
     return r;
 }

@@ -221,20 +221,29 @@ TG_TEMPLATE void tg_plane_weight(TG_MEM const float *image, TG_MEM const float *
         TG_PLANE_TAPS(1, b, HAS0, HAS1, HAS2)                                                                          \
         TG_PLANE_TAPS(2, c, HAS0, HAS1, HAS2)                                                                          \
     }
+#define TG_PLANE_TAP(j, HAS0, HAS1, HAS2)                                                                              \
+    s0##j = HAS0 ? TG_FMA(d, x0[at + j], s0##j) : s0##j;                                                               \
+    s1##j = HAS1 ? TG_FMA(d, x1[at + j], s1##j) : s1##j;                                                               \
+    s2##j = HAS2 ? TG_FMA(d, x2[at + j], s2##j) : s2##j;
 #define TG_PLANE_CHECKED(j, HAS0, HAS1, HAS2)                                                                          \
     if ((unsigned)(at + j) < (unsigned)p.width) {                                                                      \
-        TG_MEM const float *y0 = x0 + at + j, *y1 = x1 + at + j, *y2 = x2 + at + j;                                    \
-        s0##j = HAS0 ? TG_FMA(d, *y0, s0##j) : s0##j;                                                                  \
-        s1##j = HAS1 ? TG_FMA(d, *y1, s1##j) : s1##j;                                                                  \
-        s2##j = HAS2 ? TG_FMA(d, *y2, s2##j) : s2##j;                                                                  \
+        TG_PLANE_TAP(j, HAS0, HAS1, HAS2)                                                                              \
     }
 #define TG_PLANE_ROW(HAS0, HAS1, HAS2)                                                                                 \
     for (int column = 0, at = p.left; column < p.columns;) {                                                           \
         if (column < inner_start || column >= inner_stop) {                                                            \
             const float d = *gradient++;                                                                               \
-            TG_PLANE_CHECKED(0, HAS0, HAS1, HAS2)                                                                      \
-            TG_PLANE_CHECKED(1, HAS0, HAS1, HAS2)                                                                      \
-            TG_PLANE_CHECKED(2, HAS0, HAS1, HAS2)                                                                      \
+            if (at == -1 && p.width >= 2) { /* the usual edges */                                                      \
+                TG_PLANE_TAP(1, HAS0, HAS1, HAS2)                                                                      \
+                TG_PLANE_TAP(2, HAS0, HAS1, HAS2)                                                                      \
+            } else if (at >= 0 && at + 2 == p.width) {                                                                 \
+                TG_PLANE_TAP(0, HAS0, HAS1, HAS2)                                                                      \
+                TG_PLANE_TAP(1, HAS0, HAS1, HAS2)                                                                      \
+            } else {                                                                                                   \
+                TG_PLANE_CHECKED(0, HAS0, HAS1, HAS2)                                                                  \
+                TG_PLANE_CHECKED(1, HAS0, HAS1, HAS2)                                                                  \
+                TG_PLANE_CHECKED(2, HAS0, HAS1, HAS2)                                                                  \
+            }                                                                                                          \
             column++;                                                                                                  \
             at += stride;                                                                                              \
             continue;                                                                                                  \

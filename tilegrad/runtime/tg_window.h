@@ -3,7 +3,7 @@
 #define TG_WINDOW_H
 #include "tg_kernel.h"
 
-/* The taps k of [0, taps) with low <= base + k * step < high are [*start, *stop), step > 0; empty if *start >= *stop. */
+/* The taps k of [0, taps) with low <= base + k * step < high are [*start, *stop); none if *start >= *stop. step > 0. */
 TG_INLINE void tg_window_taps(int base, int step, int taps, int low, int high, int *start, int *stop)
 {
     int last = base + (taps - 1) * step;
