@@ -50,6 +50,11 @@ def _choice(draw: Draw, *values: int) -> int:
     return int(values[draw.integers(len(values))])
 
 
+def _outer_sgd(draw: Draw) -> Sketch:
+    m, n = _size(draw, 1, 128), _size(draw, 1, 200)
+    return Sketch("OuterSGD", ((m,), (n,), (m, n), ()))
+
+
 def _gemm(draw: Draw) -> Sketch:
     m = 1 if _is(draw, 0.25) else _size(draw, 1, 96)
     k = 1 if _is(draw, 0.2) else _size(draw, 1, 200)
@@ -276,7 +281,7 @@ SKETCHES: tuple[Callable[[Draw], Sketch], ...] = (
     _flat("Relu"), _flat("Gelu"), _flat("Gelu", approximate="tanh"),
     *map(_broadcast, ("Add", "Mul", "Sub", "Div")),
     _optimizer("SGD", 2), _optimizer("SGD", 2, weight_decay=0.01),
-    _accumulate, _copy,
+    _accumulate, _copy, _outer_sgd,
     _batch_norm("BatchNormalization", True), _batch_norm("BatchNormInternal", False), _frozen_grad,
     _layer_norm((0, 1, 2)), _layer_norm((0,)), _layer_norm((0, 2)), _layer_norm((0, 1)),
     _softmax("Softmax"), _softmax("LogSoftmax"),

@@ -51,6 +51,15 @@ def _units(*axes: str, inner: tuple[str, ...] = (), names_last: bool = False) ->
     return Family((*names, *ends), bind, ("is_variance", "finish", "has_ignored"))
 
 
+def _outer(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        rows = share(c.n["m"], c.cores)
+        return 1.0, is_shared(c.cores), rows, rows * (c.n["n"] // 4), rows * (c.n["n"] % 4)
+
+    return trips
+
+
+OUTER = Family(("call", "shared", "rows", "rows*quads", "rows*rest"), _outer)
 CONV_DB = _units("c", inner=("n", "p"), names_last=True)
 GLOBAL_POOL = _units("c", inner=("p",), names_last=True)
 NORMALIZE_PARAMETERS = _units("c", inner=("o",), names_last=True)

@@ -1,0 +1,142 @@
+"""`python -m tilegrad.calibration.compare`: the cost model against measurements on the chip's cycle model.
+
+The calibration set (siracusa_cycles.csv) has kernels of ours with their instruction counts and their cycles, measured
+on the open-source cycle model of the chip; the formula of scheduling/kernel_cost.py must reproduce the cycles from the
+counts. The figures of the DMA engines are measured too, and must follow from the target's description.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilegrad.scheduling.kernel_cost import CLASSES, InstructionMix, cycles_of_mix
+from tilegrad.targets.base import L1, L2, L3, Target, get
+
+MEASUREMENTS = Path(__file__).parent / "siracusa_cycles.csv"
+MOST_KERNEL_ERROR, USUAL_KERNEL_ERROR, USUAL_SHARE = 0.30, 0.12, 0.90
+MOST_DMA_ERROR = 0.02
+
+# The cycle model's clocks: HyperRAM transfers were measured in cycles of the fabric controller, without set-up.
+CLUSTER_PER_FC_CYCLE = 1.4407
+HYPER_SETUP_FC_CYCLES = (151, 183)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a comparison."""
+
+    name: str
+    measured: float
+    estimated: float
+
+    @property
+    def error(self) -> float:
+        return self.estimated / self.measured - 1.0
+
+
+def kernel_rows(target: Target) -> list[tuple[str, Row]]:
+    """(level and cores, row) of every measured kernel call but the empty one."""
+    result = []
+    with MEASUREMENTS.open(encoding="utf-8", newline="") as lines:
+        for line in csv.DictReader(lines):
+            if line["kernel"] == "nop":
+                continue
+            counts = {name: float(line[name]) for name in (*CLASSES, "all_fdiv_sqrt")}
+            level, cores = line["level"], int(line["cores"])
+            estimated = cycles_of_mix(InstructionMix(**counts), target, level, cores)
+            shape = " ".join(f"{key}{line[key]}" for key in ("m", "n", "k", "c", "h", "w", "oc") if line[key])
+            row = Row(f"{line['kernel']} {shape}", float(line["cycles_median"]), estimated)
+            result.append((f"{level}, {cores} core{'s' if cores > 1 else ''}", row))
+    return result
+
+
+# Bytes and rows, then measured cluster cycles.
+_MCHAN_INWARD = (
+    (64, 1, 23), (1024, 1, 143), (4096, 1, 527), (16384, 1, 2063), (65536, 1, 8207), (4096, 64, 529), (16384, 64, 2065),
+)  # fmt: skip
+_MCHAN_OUTWARD = ((65536, 1, 8462),)
+# Bytes, then measured cycles of the fabric controller, transfer only.
+_HYPER_INWARD = ((64, 76), (1024, 752), (4096, 2880), (16384, 11402), (65536, 45524))
+_HYPER_OUTWARD = ((64, 104), (1024, 1308), (4096, 5148), (16384, 20511), (65536, 81952))
+
+
+def dma_rows(target: Target) -> list[Row]:
+    mchan, hyper = target.engine(L2, L1), target.engine(L3, L2)
+    rows = []
+    for way, timing, figures in (("in", mchan.inward, _MCHAN_INWARD), ("out", mchan.outward, _MCHAN_OUTWARD)):
+        for size, lines, cycles in figures:
+            shape = f"{size} B" if lines == 1 else f"{lines} x {size // lines} B"
+            rows.append(Row(f"L2-L1 {way}, {shape}", cycles, timing.cycles(size, lines)))
+    setup = sum(HYPER_SETUP_FC_CYCLES) / 2
+    for way, timing, sizes in (("in", hyper.inward, _HYPER_INWARD), ("out", hyper.outward, _HYPER_OUTWARD)):
+        for size, cycles in sizes:
+            rows.append(Row(f"L3-L2 {way}, {size} B", (cycles + setup) * CLUSTER_PER_FC_CYCLE, timing.cycles(size)))
+    return rows
+
+
+def _percentile(errors: list[float], share: float) -> float:
+    return sorted(errors)[min(len(errors) - 1, int(share * len(errors)))]
+
+
+def _kernel_table(rows: Iterable[tuple[str, Row]]) -> list[str]:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for group, row in rows:
+        groups[group].append(row.error)
+    groups["all"] = [error for errors in groups.values() for error in errors]
+    lines = [
+        "| level, cores | rows | mean abs | median abs | 90th percentile | largest | bias | within 12 % |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for group, errors in groups.items():
+        sizes = [abs(error) for error in errors]
+        within = sum(size <= USUAL_KERNEL_ERROR for size in sizes) / len(sizes)
+        figures = (
+            statistics.mean(sizes),
+            statistics.median(sizes),
+            _percentile(sizes, 0.9),
+            max(sizes),
+            statistics.mean(errors),
+        )
+        numbers = " | ".join(f"{100 * value:.1f} %" for value in figures)
+        lines.append(f"| {group} | {len(sizes)} | {numbers} | {100 * within:.1f} % |")
+    return lines
+
+
+def _dma_table(rows: Iterable[Row]) -> list[str]:
+    lines = ["| transfer | measured | estimated | error |", "|---|---|---|---|"]
+    return lines + [
+        f"| {row.name} | {row.measured:.0f} | {row.estimated:.0f} | {100 * row.error:+.1f} % |" for row in rows
+    ]
+
+
+def report(target: Target) -> tuple[list[str], list[str]]:
+    """The tables, and what is out of bounds."""
+    kernels, transfers = kernel_rows(target), dma_rows(target)
+    complaints = [
+        f"{row.name} ({group}): {100 * row.error:+.1f} %"
+        for group, row in kernels
+        if abs(row.error) > MOST_KERNEL_ERROR
+    ]
+    usual = sum(abs(row.error) <= USUAL_KERNEL_ERROR for _, row in kernels) / len(kernels)
+    if usual < USUAL_SHARE:
+        complaints.append(f"only {100 * usual:.1f} % of the kernel calls are within {100 * USUAL_KERNEL_ERROR:.0f} %")
+    complaints += [f"{row.name}: {100 * row.error:+.1f} %" for row in transfers if abs(row.error) > MOST_DMA_ERROR]
+    return [*_kernel_table(kernels), "", *_dma_table(transfers)], complaints
+
+
+def main() -> int:
+    lines, complaints = report(get("siracusa"))
+    print("\n".join(lines))
+    print()
+    print("\n".join(complaints) if complaints else "every figure is within its bound")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
