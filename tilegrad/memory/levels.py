@@ -8,6 +8,7 @@ from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.allocate import allocate, lower_bound
 from tilegrad.memory.lifetimes import align
+from tilegrad.memory.validate_levels import validate_levels
 from tilegrad.scheduling.homes import EntryHomes, Homes, choose_homes
 from tilegrad.targets.base import L1, L2, L3
 
@@ -24,7 +25,7 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
         if plan.memory[L2].used_bytes <= capacity:
             break
     _expect_fit(plan)
-    return plan
+    return validate_levels(plan)
 
 
 def _plan(schedule: Schedule, homes: Homes) -> Plan:
