@@ -313,6 +313,8 @@ def _victim(entry: EntryHomes, target: Target, launch: int) -> Tensor | None:
     for tensor in entry.tensors.values():
         if tensor.name in entry.stays or tensor.is_input or tensor.is_output or tensor.size_bytes < 1024:
             continue
+        if not tensor.uses and not tensor.is_state:
+            continue  # an operator's scratch: in use the moment it exists
         occupied = _occupied(tensor, spans, None, end)
         if not any(first <= launch <= last for first, last in occupied):
             continue
