@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.command_line import finish, start
 
-ENDLESS = ("train", "simplemlp", "--steps", 10_000_000, "--no-verify")
+ENDLESS = ("train", "simplemlp", "--steps", 50_000, "--no-verify")
 
 
 def processes_in(folder: Path) -> list[int]:
