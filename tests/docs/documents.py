@@ -21,6 +21,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +86,8 @@ def check_command(words: list[str]) -> None:
     """What is not run: `make` goals exist, `pip` names extras that exist, our own tests exist."""
     if words[0] == "make":
         folder = ROOT / words[words.index("-C") + 1] if "-C" in words else ROOT
-        goals = [w for i, w in enumerate(words[1:], 1) if not w.startswith("-") and "=" not in w and words[i - 1] != "-C"]
+        given = [word for before, word in pairwise(words) if before != "-C"]
+        goals = [word for word in given if not word.startswith("-") and "=" not in word]
         makefile = (folder / "Makefile").read_text(encoding="utf-8")
         for goal in goals:
             assert re.search(rf"^{re.escape(goal)}:", makefile, re.MULTILINE), f"no goal {goal} in the Makefile"
