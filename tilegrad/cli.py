@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tilegrad import __version__
-from tilegrad.commands import catalogue, describe, train
+from tilegrad.commands import catalogue, compare, describe, train
 from tilegrad.errors import TilegradError
 from tilegrad.launch import interrupted
 from tilegrad.report import failure
@@ -68,6 +68,7 @@ app.command("compile", epilog=_examples("compile resnet8 -o resnet8-c", "compile
     describe.compile_project
 )
 app.command(epilog=_examples("inspect cct", "inspect model.onnx --parameters --train last:2"))(describe.inspect)
+app.command(epilog=_examples("compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -"))(compare.compare)
 app.command(epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
 app.command(epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
 app.command(epilog=_examples("ops", "ops --json -"))(catalogue.ops)

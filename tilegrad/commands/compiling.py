@@ -17,6 +17,7 @@ from tilegrad.recipe import Recipe
 from tilegrad.report import json
 from tilegrad.report.dump import dump
 from tilegrad.report.output import Output, Progress
+from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 
@@ -48,7 +49,7 @@ def watch(output: Output, progress: Progress, dump_after: str | None) -> Watch:
 def target_of(device: str, name: str | None = None) -> Target:
     """The chip that a device is, or runs, unless another is named."""
     kind = device_kind(device)
-    target = targets.get(kind.target_name if name is None else name)
+    target = targets.get(kind.target_of(device) if name is None else name)
     if target not in compilable_targets():
         raise UserError(
             f"C cannot be written for target '{target.name}'",
@@ -70,10 +71,16 @@ def import_model(model: str, recipe: Recipe, observer: Observer) -> ImportedMode
 
 
 def compile_for(
-    model: str, recipe: Recipe, target: Target, observer: Observer, *, weights_as_c: bool = False
+    model: str,
+    recipe: Recipe,
+    target: Target,
+    observer: Observer,
+    *,
+    schedule: ScheduleOptions | None = None,
+    weights_as_c: bool = False,
 ) -> Compiled:
     imported = import_model(model, recipe, observer)
-    return compile_model(imported, recipe, target, observer, weights_as_c=weights_as_c)
+    return compile_model(imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c)
 
 
 def check_output(folder: Path | None) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tilegrad import training
-from tilegrad.commands import options
+from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import check_output, compile_for, target_of, watch, write_project
 from tilegrad.commands.options import make_recipe, npz_option
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
@@ -56,6 +56,12 @@ def train(
     batchnorm: options.BatchNorm = "frozen",
     seed: options.Seed = 0,
     data: options.Data = None,
+    tiling: hardware.Tiling = "on",
+    buffering: hardware.Buffering = "auto",
+    home: hardware.Home = "auto",
+    l1: hardware.L1Size = None,
+    l2: hardware.L2Size = None,
+    cores: hardware.Cores = None,
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
     output_folder: options.OutputFolder = None,
@@ -77,9 +83,11 @@ def train(
             check_writable(path)
     recipe = make_recipe(loss, optimizer, lr, momentum, weight_decay, batch, accum, accum_mode, train, batchnorm, seed)
     options.check_tolerance(tolerance)
+    target = hardware.restricted(target_of(device), l1, l2, cores)
+    schedule = hardware.schedule_options(target, tiling, buffering, home, accum)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, target_of(device), observer)
+        compiled = compile_for(model, recipe, target, observer, schedule=schedule)
         run = training.train(
             compiled, opened, steps=steps, data=data, verify=verify, tolerance=tolerance, progress=progress
         )

@@ -126,6 +126,11 @@ class Device(ABC):
         """The device names of this kind."""
 
     @classmethod
+    def target_of(cls, name: str) -> str:
+        """The target that programs for this device are compiled for."""
+        return cls.target_name
+
+    @classmethod
     @abstractmethod
     def missing(cls, name: str) -> str | None:
         """Why this device cannot be used here, or None if it can."""

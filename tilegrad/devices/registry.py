@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tilegrad.devices.base import Device, unknown_device
 from tilegrad.devices.host import HostDevice
+from tilegrad.devices.sim import SimDevice
 from tilegrad.errors import DeviceError
 
-KINDS: tuple[type[Device], ...] = (HostDevice,)
+KINDS: tuple[type[Device], ...] = (HostDevice, SimDevice)
 DEFAULT_DEVICE = "host"
+DEFAULT_SIMULATOR = "sim:siracusa"
 
 
 def device_names() -> tuple[str, ...]:

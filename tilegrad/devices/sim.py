@@ -34,8 +34,12 @@ class SimDevice(NativeDevice):
         toolchain: Toolchain | None = None,
     ) -> None:
         super().__init__(name, use_cache=use_cache, keep_folder=keep_folder, toolchain=toolchain)
-        self.target_name = name.removeprefix("sim:")
+        self.target_name = self.target_of(name)
         self.environment: dict[str, str] = {}
+
+    @classmethod
+    def target_of(cls, name: str) -> str:
+        return name.removeprefix("sim:")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield Text()
     yield memory_table(run.compiled.plan)
     yield Text()
+    if run.estimates:
+        yield cycles_line(run)
     yield time_line(run.timings_seconds)
     yield code_line(run.compiled, folder)
 
@@ -55,6 +57,12 @@ def header(run: Run) -> Iterator[Text]:
     )
     for note in run.compiled.model.notes:
         yield Text(f"note: {note}")
+
+
+def cycles_line(run: Run) -> Text:
+    calls = ", ".join(f"{name} {count_text(round(timing.cycles))}" for name, timing in run.estimates.items())
+    rate = "-" if run.macs_per_cycle is None else f"{run.macs_per_cycle:.2f}"
+    return Text(f"estimated cycles: {calls}; {rate} MAC/cycle over an update")
 
 
 def loss_table(run: Run) -> Table:

@@ -1,0 +1,68 @@
+"""`tilegrad compare`: untiled, tiled, and tiled with double buffering, in one table."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilegrad.commands import hardware, options
+from tilegrad.commands.compiling import import_model, target_of, watch
+from tilegrad.commands.options import make_recipe
+from tilegrad.comparison import compare_modes
+from tilegrad.devices.registry import DEFAULT_SIMULATOR, open_device
+from tilegrad.errors import VerificationError
+from tilegrad.report.comparison import comparison_json, comparison_report
+from tilegrad.report.failure import announce
+from tilegrad.report.output import Output, Progress
+from tilegrad.verify.compare import DEFAULT_TOLERANCE
+
+
+def compare(
+    model: options.Model,
+    device: options.Device = DEFAULT_SIMULATOR,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
+    ] = 2,
+    batch: options.Batch = 1,
+    accum: options.Accum = 1,
+    loss: options.Loss = None,
+    optimizer: options.OptimizerName = "sgd",
+    lr: options.LearningRate = 0.01,
+    train: options.Train = None,
+    batchnorm: options.BatchNorm = "frozen",
+    seed: options.Seed = 0,
+    home: hardware.Home = "auto",
+    l1: hardware.L1Size = None,
+    l2: hardware.L2Size = None,
+    cores: hardware.Cores = None,
+    verify: options.Verify = True,
+    tolerance: options.Tolerance = DEFAULT_TOLERANCE,
+    json_to: options.JsonTo = None,
+    no_cache: options.NoCache = False,
+) -> int:
+    """Run a model untiled, tiled, and tiled with double buffering, and put estimated cycles side by side."""
+    output = Output(json_to)
+    options.check_tolerance(tolerance)
+    recipe = make_recipe(loss, optimizer, lr, None, None, batch, accum, "mean", train, batchnorm, seed)
+    target = hardware.restricted(target_of(device), l1, l2, cores)
+    base = hardware.schedule_options(target, "on", "auto", home, accum)
+    with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
+        imported = import_model(model, recipe, watch(output, progress, None))
+        rows = compare_modes(
+            imported,
+            recipe,
+            target,
+            opened,
+            base=base,
+            steps=steps,
+            verify=verify,
+            tolerance=tolerance,
+            progress=progress,
+        )
+    output.write_json(comparison_json(imported.name, device, target, recipe, rows))
+    output.show(*comparison_report(imported.name, device, recipe, rows))
+    wrong = [row.mode for row in rows if row.run is not None and row.run.verdict and not row.run.verdict.verified]
+    if wrong:
+        return announce(VerificationError(f"{' and '.join(wrong)} disagree with the reference", stage="verify"))
+    return 0

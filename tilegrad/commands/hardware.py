@@ -1,0 +1,85 @@
+"""Options about the chip: how much memory and how many cores a program may use, and how it is scheduled."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from tilegrad.errors import UserError
+from tilegrad.scheduling.options import BUFFERINGS, HOMES, ScheduleOptions
+from tilegrad.targets.base import L1, L2, Target
+
+_PANEL = "Chip and schedule"
+_SIZE = re.compile(r"(\d+)\s*([KkMm]?)(?:i?[Bb])?")
+_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
+
+Tiling = Annotated[
+    str,
+    typer.Option(
+        "--tiling",
+        metavar="on|off",
+        help="off: every operator computes whole operands in L2, the baseline.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Buffering = Annotated[
+    str,
+    typer.Option(
+        "--buffering",
+        metavar="|".join(BUFFERINGS),
+        help="double: a tile's transfers overlap the computation of the one before. auto: per operator, by cost.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Home = Annotated[
+    str,
+    typer.Option(
+        "--home",
+        metavar="|".join(HOMES),
+        help="Where tensors live. auto: in L2, and what does not fit in L3.",
+        rich_help_panel=_PANEL,
+    ),
+]
+L1Size = Annotated[
+    str | None,
+    typer.Option(
+        "--l1", metavar="SIZE", help="L1 for tiles, as 64K. Default: all.", rich_help_panel=_PANEL, show_default=False
+    ),
+]
+L2Size = Annotated[
+    str | None,
+    typer.Option(
+        "--l2", metavar="SIZE", help="L2 for tensors, as 1M. Default: all.", rich_help_panel=_PANEL, show_default=False
+    ),
+]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        "--cores", metavar="N", help="Cores that compute. Default: all.", rich_help_panel=_PANEL, show_default=False
+    ),
+]
+
+
+def parse_size(option: str, text: str) -> int:
+    """Bytes, or with K or M for 1024 and 1024*1024 of them."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UserError(f"{option} is not a size", stage="recipe", expected="64K, 2M or bytes", got=text)
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def restricted(target: Target, l1: str | None, l2: str | None, cores: int | None) -> Target:
+    """The chip with the budgets that were asked for."""
+    for name, option, text in ((L1, "--l1", l1), (L2, "--l2", l2)):
+        if text is not None:
+            target = target.with_capacity(name, parse_size(option, text))
+    return target if cores is None else target.with_cores(cores)
+
+
+def schedule_options(target: Target, tiling: str, buffering: str, home: str, accum: int) -> ScheduleOptions:
+    if tiling not in ("on", "off"):
+        raise UserError(f"--tiling cannot be '{tiling}'", stage="schedule", expected="on or off", got=tiling)
+    fuses = not target.is_flat and accum == 1
+    return ScheduleOptions(tiling == "on", buffering, home, fuses_update=fuses)

@@ -1,0 +1,66 @@
+"""`tilegrad compare` for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from tilegrad.comparison import Row, hidden_share
+from tilegrad.recipe import Recipe
+from tilegrad.report.format import bytes_text, count_text
+from tilegrad.report.output import heading, table
+from tilegrad.targets.base import Target
+
+
+def comparison_json(model: str, device: str, target: Target, recipe: Recipe, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "model": model,
+        "device": device,
+        "target": target.name,
+        "cores": target.cores,
+        "batch": recipe.batch,
+        "accum": recipe.accumulate,
+        "cycles_are": "estimated",
+        "rows": [row.as_json() for row in rows],
+    }
+
+
+def comparison_report(model: str, device: str, recipe: Recipe, rows: Sequence[Row]) -> Iterator[RenderableType]:
+    yield heading(f"{model} on {device}")
+    yield Text(f"estimated cycles of one update: batch {recipe.batch}, {recipe.accumulate} mini-batch(es) per update")
+    yield Text()
+    right = ("cycles", "speed-up", "MAC/cycle", "tiles", "L1", "L2", "L3", "L2-L1", "L3-L2", "hidden", "stalled")
+    made = table("mode", *right, "verdict", right=right)
+    for row in rows:
+        if row.run is None or row.compiled is None:
+            made.add_row(row.mode, *("-",) * len(right), "does not fit")
+            continue
+        made.add_row(*_cells(row))
+    yield made
+    for row in rows:
+        if row.reason is not None:
+            yield Text()
+            yield Text(f"{row.mode}: {row.reason}")
+
+
+def _cells(row: Row) -> Iterator[str]:
+    assert row.run is not None and row.compiled is not None
+    facts = row.as_json()
+    step = row.run.estimates["step"]
+    hidden = [hidden_share(step, hop) for hop in step.hops]
+    yield row.mode
+    yield count_text(round(row.cycles_per_update or 0))
+    yield f"{row.speedup:.2f}×" if row.speedup else "-"
+    yield f"{facts['macs_per_cycle']:.2f}"
+    yield count_text(facts["tiles"])
+    for level in ("L1", "L2", "L3"):
+        yield bytes_text(facts["memory"][level]["used"])
+    for hop in ("L2-L1", "L3-L2"):
+        yield bytes_text(facts["dma_bytes"].get(hop, 0))
+    yield " / ".join("-" if share is None else f"{share:.0%}" for share in hidden)
+    yield f"{facts['stalled']:.0%}"
+    verdict = row.run.verdict
+    yield "not verified" if verdict is None else "verified" if verdict.verified else "DISAGREES"
