@@ -13,7 +13,7 @@ from tests.support.small_models import model, node, saved
 from tilegrad.pipeline import STAGES
 
 COMMANDS = ["train", "infer", "compile", "inspect", "gradcheck", "zoo", "ops", "targets", "devices", "doctor"]
-LATER = ["--tiling", "--buffering", "--home", "--l1", "--l2", "--cores", "--blocks", "lora:"]
+LATER = ["--blocks", "lora:"]
 
 
 def test_the_name_alone_explains_itself(tilegrad: CommandLine) -> None:

@@ -125,7 +125,7 @@ def devices(json_to: options.JsonTo = None) -> int:
         {
             "name": name,
             "kind": kind.kind,
-            "target": kind.target_name,
+            "target": kind.target_of(name),
             "usable": (reason := kind.missing(name)) is None,
             "reason": reason,
             "default": name == DEFAULT_DEVICE,
