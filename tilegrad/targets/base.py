@@ -81,7 +81,8 @@ class DmaEngine:
 
     def __post_init__(self) -> None:
         _expect(self.queue_depth >= 1, f"the queue of {self.name}", "1 or more", self.queue_depth)
-        _expect(self.longest_bytes >= 4, f"the longest transfer of {self.name}", "4 bytes or more", self.longest_bytes)
+        # Long rows are cut at multiples of eight bytes.
+        _expect(self.longest_bytes >= 8, f"the longest transfer of {self.name}", "8 bytes or more", self.longest_bytes)
 
     @property
     def hop(self) -> str:
