@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support import kernels
@@ -65,9 +65,11 @@ def values_of(draw: np.random.Generator, shape: tuple[int, ...], awkward: bool) 
     return values
 
 
-def assert_same_bits(graph: Graph, seed: int, awkward: bool) -> None:
+def assert_same_bits(graph: Graph, seed: int, awkward: bool, *, coarse: bool = False) -> None:
     draw = np.random.default_rng(seed)
     feeds = {name: values_of(draw, graph.types[name].shape, awkward) for name in graph.inputs}
+    if coarse:  # many equal values
+        feeds = {name: np.round(array) for name, array in feeds.items()}
     expected = kernels.run_graph(graph, feeds)
     axes = {
         (axis.name, axis.extent)
@@ -187,3 +189,34 @@ def test_convolution(
     case: tuple[list[tuple[int, ...] | None], dict[str, Attribute]], seed: int, awkward: bool
 ) -> None:
     assert_same_bits(graph_of("Conv", *case), seed, awkward)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    channels=st.integers(1, 4),
+    image=st.tuples(st.integers(5, 20), st.sampled_from([5, 16, 40, 140])),
+    window=st.sampled_from([(3, 3), (2, 2), (1, 4), (3, 2), (2, 19)]),
+    strides=st.sampled_from([(2, 2), (1, 1), (1, 3), (3, 2)]),
+    dilations=st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 2)]),
+    is_padded=st.booleans(),
+    seed=SEEDS,
+    awkward=st.booleans(),
+    coarse=st.booleans(),
+)
+def test_max_pool(
+    channels: int,
+    image: tuple[int, int],
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    dilations: tuple[int, int],
+    is_padded: bool,
+    seed: int,
+    awkward: bool,
+    coarse: bool,
+) -> None:
+    assume(dilations[1] * (window[1] - 1) < image[1])
+    pads = tuple((w - 1) // 2 if is_padded else 0 for w in window * 2)
+    attributes: dict[str, Attribute] = {
+        "kernel_shape": window, "strides": strides, "dilations": dilations, "pads": pads,
+    }
+    assert_same_bits(graph_of("MaxPool", [(1, channels, *image)], attributes), seed, awkward, coarse=coarse)

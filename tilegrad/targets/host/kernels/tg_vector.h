@@ -38,6 +38,17 @@ TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
 {
     return _mm512_mask3_fmadd_ps(a, b, c, (__mmask16)mask);
 }
+TG_TEMPLATE tg_v16 tg_v_select(uint32_t mask, tg_v16 a, tg_v16 b) { return _mm512_mask_blend_ps((__mmask16)mask, b, a); }
+/* Masks of the lanes where a > b or a is no number; where both are equal or no numbers. */
+TG_TEMPLATE uint32_t tg_v_above(tg_v16 a, tg_v16 b)
+{
+    return (uint32_t)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) | (uint32_t)_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+}
+TG_TEMPLATE uint32_t tg_v_equal(tg_v16 a, tg_v16 b)
+{
+    return (uint32_t)_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) |
+           ((uint32_t)_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) & (uint32_t)_mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q));
+}
 /* Lane l is p[at[l]]. */
 TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
 {
@@ -120,6 +131,17 @@ TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
 {
     TG_EACH_LANE(mask >> l & 1u ? TG_FMA(a.lane[l], b.lane[l], c.lane[l]) : c.lane[l])
 }
+TG_TEMPLATE tg_v16 tg_v_select(uint32_t mask, tg_v16 a, tg_v16 b) { TG_EACH_LANE(mask >> l & 1u ? a.lane[l] : b.lane[l]) }
+#define TG_EACH_BIT(a, b, CONDITION)                                                                                   \
+    uint32_t mask = 0;                                                                                                 \
+    TG_LANES(l)                                                                                                        \
+    {                                                                                                                  \
+        const float x = a.lane[l], y = b.lane[l];                                                                      \
+        mask |= (uint32_t)(CONDITION) << l;                                                                            \
+    }                                                                                                                  \
+    return mask;
+TG_TEMPLATE uint32_t tg_v_above(tg_v16 a, tg_v16 b) { TG_EACH_BIT(a, b, (x > y || x != x)) }
+TG_TEMPLATE uint32_t tg_v_equal(tg_v16 a, tg_v16 b) { TG_EACH_BIT(a, b, (x == y || (x != x && y != y))) }
 TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
 {
     TG_EACH_LANE(mask >> l & 1u ? p[at[l]] : 0.0f)
