@@ -21,7 +21,7 @@ CONTRACT_FLAGS = tuple("-std=c99 -Wall -Wextra -Werror -O2".split())
 """What the generated C promises to compile with."""
 
 SANITIZER_FLAGS = (
-    *"-std=c99 -Wall -Wextra -Werror -O1 -g1 -ffp-contract=off".split(),
+    *"-std=c99 -Wall -Wextra -Werror -O0 -march=native -ffp-contract=off".split(),
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 )
