@@ -15,7 +15,7 @@ from tilegrad.calibration.samples import Sample
 Matrix = npt.NDArray[np.float64]
 CLASSES = ("i_total", *COUNTERS)
 TOLERANCE = 1e-10
-ROUNDS = 12
+ROUNDS = 6
 WANTED_ERROR = 0.02
 
 
@@ -76,22 +76,11 @@ def _rounded(values: Matrix) -> tuple[float, ...]:
     return tuple(float(f"{value:.5g}") for value in values)
 
 
-def _weights(trips: Matrix, totals: Matrix) -> Matrix:
-    """Of the samples: those that are far off count more, so that no sample is off by much (towards the maximum norm)."""
-    weights = 1.0 / totals
-    for _ in range(ROUNDS):
-        found = non_negative_least_squares(trips * weights[:, None], totals * weights)
-        errors = np.abs(trips @ found / totals - 1.0)
-        weights = weights * (1.0 + errors / WANTED_ERROR) ** 0.5
-        weights /= (weights * totals).mean()
-    return weights
-
-
 def fit(samples: Sequence[Sample], counts: Sequence[Counts]) -> Fit:
     """Residuals are relative to a sample's instructions, whatever its size."""
     trips = np.array([trips_of_sample(sample) for sample in samples], dtype=np.float64)
     totals = np.array([c.total for c in counts], dtype=np.float64)
-    weights = _weights(trips, totals)
+    weights = 1.0 / totals
     coefficients = {}
     for name in CLASSES:
         values = np.array([c.busiest[name] for c in counts], dtype=np.float64)

@@ -22,9 +22,11 @@ def _register(family: Family | Callable[[Nest], Family], names: str) -> None:
 _register(
     simple.MAP,
     "add mul sub div maximum minimum sum sum_of_one relu relu_grad sgd momentum adam accumulate accumulator_flag gelu "
-    "gelu_grad gelu_tanh gelu_grad_tanh copy_b1 copy_b2 copy_b4 copy_b8 mse_loss_grad l1_loss_grad "
+    "gelu_grad gelu_tanh gelu_grad_tanh copy_b4 copy_b8 mse_loss_grad l1_loss_grad "
     "bce_with_logits_loss_grad",
 )
+_register(simple.COPY_BYTES, "copy_b1")
+_register(simple.COPY_HALVES, "copy_b2")
 _register(simple.BROADCAST, "add_broadcast mul_broadcast sub_broadcast div_broadcast")
 for _size in "1248":
     _register(

@@ -90,6 +90,18 @@ def bounds(count: int, core: int, cores: int) -> tuple[int, int]:
     return start, start + quotient + (core < rest)
 
 
+def in_blocks(count: int, cores: int, block: int, block_load: float) -> tuple[int, int]:
+    """Units in blocks of `block` and units left over, of the busiest core: one with a smaller share may have more units
+    outside of blocks. `block_load` is what a block costs, in units."""
+    largest = share(count, cores)
+    blocks, rest = divmod(largest, block)
+    if count % cores and largest > 1:
+        other_blocks, other_rest = divmod(largest - 1, block)
+        if other_blocks * block_load + other_rest > blocks * block_load + rest:
+            return other_blocks, other_rest
+    return blocks, rest
+
+
 @lru_cache(maxsize=65536)
 def most_runs(count: int, length: int, cores: int) -> int:
     """The units of one core, cut where a run of `length` ends: the most pieces that a largest share has."""

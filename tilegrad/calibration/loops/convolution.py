@@ -18,11 +18,16 @@ from tilegrad.calibration.loops.windows import (
 )
 from tilegrad.ir.nest import Nest
 
-_MAP_NAMES = ("call", "shared", "units", "row calls", *ROW_NAMES, "blocks, continued", "blocks, biased")
+_MAP_NAMES = ("call", "shared", "units", "rows", "flat rows", *ROW_NAMES, "blocks, continued", "blocks, biased")
 
 
 def _blocks(channels: int, width: int) -> int:
     return -(-channels // width)
+
+
+def _flat(channels: int, rows: int) -> tuple[int, int, int]:
+    """Channels, rows and taps as `tg_conv_flat` turns them."""
+    return (1, 1, channels) if rows == 1 else (channels, 1, rows)
 
 
 def _map(nest: Nest, width: int) -> Counter:
@@ -37,21 +42,22 @@ def _map(nest: Nest, width: int) -> Counter:
         counts = busiest_window(weights, n["n"] * n["g"] * _blocks(n["o"], width), c.cores)
         total = [0.0] * len(ROW_NAMES)
         position = columns_axis.base(at["ow"])
-        blocks_done = 0
+        blocks_done = flat_rows = 0
         for rows, units in enumerate(counts):
             if units == 0:
                 continue
-            is_flat = rows == 1 and columns_axis.taps == 1
-            taps, channels = (n["i"], 1) if is_flat else (columns_axis.taps, n["i"])
+            is_flat = rows > 0 and columns_axis.taps == 1
+            flat_rows += units * is_flat
+            channels, window_rows, taps = _flat(n["i"], rows) if is_flat else (n["i"], rows, columns_axis.taps)
             blocks = column_blocks(
                 n["ow"], position, columns_axis.extent, taps, stride, 0 if is_flat else dilation,
                 0 if is_flat else tap, width == 4, c.first,
             )  # fmt: skip
-            add_scaled(total, units, row_trips(blocks, channels, rows, taps))
+            add_scaled(total, units, row_trips(blocks, channels, window_rows, taps))
             blocks_done += units * sum(blocks[0])
         units = sum(counts)
         return (
-            1.0, is_shared(c.cores), units, units, *total,
+            1.0, is_shared(c.cores), units, units - flat_rows, flat_rows, *total,
             blocks_done * (not c.first), blocks_done * (has_bias and c.last),
         )  # fmt: skip
 
@@ -80,24 +86,25 @@ def _image(nest: Nest, width: int) -> Counter:
         weights = rows_axis.rows(at["ih"], n["ih"])
         counts = busiest_window(weights, n["n"] * n["g"] * _blocks(n["i"], width), c.cores)
         total = [0.0] * len(ROW_NAMES)
-        blocks_done = 0
+        blocks_done = flat_rows = 0
         phases = min(stride, n["iw"])
         for rows, units in enumerate(counts):
             if units == 0:
                 continue
             for phase in range(phases):
                 phase_count, position = phase_taps(phase + at["iw"])
-                is_flat = rows == 1 and phase_count == 1
-                taps, channels = (n["o"], 1) if is_flat else (phase_count, n["o"])
+                is_flat = rows > 0 and phase_count == 1
+                flat_rows += units * is_flat
+                channels, window_rows, taps = _flat(n["o"], rows) if is_flat else (n["o"], rows, phase_count)
                 blocks = column_blocks(
                     -(-(n["iw"] - phase) // stride), position, columns_axis.extent, taps, 1, 0 if is_flat else -back,
                     -1 if is_unit and not is_flat else 0, width == 4, c.first,
                 )  # fmt: skip
-                add_scaled(total, units, row_trips(blocks, channels, rows, taps))
+                add_scaled(total, units, row_trips(blocks, channels, window_rows, taps))
                 blocks_done += units * sum(blocks[0])
         units = sum(counts)
         return (
-            1.0, is_shared(c.cores), units, units * phases, *total,
+            1.0, is_shared(c.cores), units, units * phases - flat_rows, flat_rows, *total,
             blocks_done * (not c.first), blocks_done * (has_bias and c.last),
         )  # fmt: skip
 
@@ -105,28 +112,23 @@ def _image(nest: Nest, width: int) -> Counter:
 
 
 _WEIGHT_NAMES = (
-    "call", "shared", "units", "units*rows", "fast columns", "fast columns, an end missing", "single columns",
-    "single taps", "full columns", "checked columns", "checked lanes inside", "units, continued",
+    "call", "shared", "units", "units*outs", "units*n", "units*n*rows", "fast columns", "fast columns, an end missing",
+    "single columns", "single taps", "full columns", "checked columns", "checked lanes inside", "units, continued",
 )  # fmt: skip
 
 
 @lru_cache(maxsize=16384)
 def _three_columns(columns: int, position: int, extent: int, stride: int) -> tuple[int, int, int, int]:
     """One row of `tg_conv_dw_block3`: blocks of four, their missing ends, single columns, their taps."""
-    fast = missing = single = taps = 0
-    left, at = columns, position
-    while left > 0:
-        if left >= 4 and at >= -1 and at + 3 * stride + 2 <= extent:
-            fast += 1
-            missing += (at < 0) + (at + 3 * stride + 2 >= extent)
-            count = 4
-        else:
-            single += 1
-            taps += sum(0 <= at + j < extent for j in range(3))
-            count = 1
-        left -= count
-        at += count * stride
-    return fast, missing, single, taps
+    fast = missing = taps = 0
+    at = position
+    while position >= -1 and columns - 4 * fast >= 4 and at + 3 * stride + 2 <= extent:
+        missing += (at < 0) + (at + 3 * stride + 2 >= extent)
+        fast += 1
+        at += 4 * stride
+    for column in range(4 * fast, columns):
+        taps += sum(0 <= position + column * stride + j < extent for j in range(3))
+    return fast, missing, columns - 4 * fast, taps
 
 
 @lru_cache(maxsize=16384)
@@ -178,7 +180,8 @@ def _weight(nest: Nest, width: int) -> Counter:
         counts = busiest_window(tap_rows(at["oh"], n["oh"]), n["g"] * _blocks(n["o"], width) * groups, c.cores)
         units = sum(counts)
         rows = n["n"] * sum(weight * count for weight, count in enumerate(counts))
-        head = 1.0, is_shared(c.cores), units, rows
+        outs = n["o"] / _blocks(n["o"], width) if c.cores == 1 else min(n["o"], width)
+        head = 1.0, is_shared(c.cores), units, units * outs, units * n["n"], rows
         position = columns_axis.base(at["ow"])
         if is_three:
             columns = _three_columns(n["ow"], position, columns_axis.extent, stride)

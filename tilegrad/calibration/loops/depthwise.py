@@ -8,7 +8,7 @@ from tilegrad.calibration.loops.base import Call, Counter, Trips, bounds, is_abs
 from tilegrad.calibration.loops.windows import Axis
 from tilegrad.ir.nest import Nest
 
-_STRIP_NAMES = ("strips", "triples", "single rows", "checked rows", "checked row taps")
+_STRIP_NAMES = ("strips", "rolling strips", "triples", "single rows", "checked rows", "checked row taps")
 MAP_NAMES = (
     "call", "shared", "segments", "columns",
     *(f"{name}, all taps" for name in _STRIP_NAMES),
@@ -30,15 +30,15 @@ def _inner(base: int, stride: int, tap: int, count: int, extent: int) -> tuple[i
 @lru_cache(maxsize=65536)
 def _segment(
     start: int, stop: int, base: int, stride: int, tap: int, count: int, extent: int, rolling: bool
-) -> tuple[int, int, int, int, int]:
-    """Rows [start, stop) of a plane's strip: 1, triples, single rows, checked rows, and their taps inside."""
+) -> tuple[int, int, int, int, int, int]:
+    """Rows [start, stop) of a plane's strip: 1, whether it rolls, triples, single rows, checked rows, their taps."""
     inner_start, inner_stop = _inner(base, stride, tap, count, extent)
     low, high = max(start, inner_start), min(stop, inner_stop)
     inner = max(0, high - low) if rolling else 0
     triples = inner // 3 if stride == 1 else 0
     rows = [r for r in range(start, stop) if not (rolling and low <= r < high)]
     taps = sum(0 <= base + stride * row + tap * k < extent for row in rows for k in range(3))
-    return 1, triples, inner - 3 * triples, len(rows), taps
+    return 1, int(inner > 0), triples, inner - 3 * triples, len(rows), taps
 
 
 @lru_cache(maxsize=65536)
@@ -47,14 +47,11 @@ def _busiest_segments(
 ) -> tuple[int, ...]:
     """Sum of `_segment` over the pieces of planes that the busiest core has, and its rows."""
     total = planes * count
-    largest = share(total, cores)
-    best: tuple[int, ...] = (0,) * 6
+    best: tuple[int, ...] = (0,) * 7
     most = -1.0
     for core in range(cores):
         start, stop = bounds(total, core, cores)
-        if stop - start < largest - 1 or start == stop:
-            continue
-        sums = [0] * 6
+        sums = [0] * 7
         while start < stop:
             row = start % count
             length = min(stop - start, count - row)
@@ -63,7 +60,7 @@ def _busiest_segments(
             for i, value in enumerate((*piece, length)):
                 sums[i] += repeats * value
             start += repeats * length
-        load = 12.0 * sums[0] + 60 * sums[1] + 23 * sums[2] + 6 * sums[3] + 8 * sums[4]
+        load = 60.0 * sums[0] + 10 * sums[1] + 54 * sums[2] + 25 * sums[3] + 12 * sums[4] + 8 * sums[5]
         if load > most:
             most, best = load, tuple(sums)
     return best
@@ -90,8 +87,8 @@ def _forward(rows: Axis, columns: Axis, c: Call, tap: int, planes: int, has_bias
     checked = _busiest_segments(*args, False) if kinds[2] else rolled
     result: list[float] = [1.0, is_shared(c.cores), rolled[0], rolled[0] * width]
     for kind, sums in zip(kinds, (rolled, rolled, checked), strict=True):
-        result += [kind * value for value in sums[:5]]
-    return *result, rolled[5] * has_bias, rolled[5] * width * has_bias
+        result += [kind * value for value in sums[:6]]
+    return *result, rolled[6] * has_bias, rolled[6] * width * has_bias
 
 
 def map_plane(nest: Nest) -> Counter:
@@ -174,24 +171,30 @@ def image_plane(nest: Nest) -> Counter:
 
 
 WEIGHT_NAMES = (
-    "call", "shared", "planes", "planes, continued", "full rows", "full rows*triples", "full rows*singles",
-    "full rows*checked", "full rows*checked taps", "cut rows", "cut rows*triples", "cut rows*singles",
-    "cut rows*checked", "cut row taps*columns",
+    "call", "shared", "planes", "planes, continued",
+    "full rows", "full rows, rolling", "full rows*triples", "full rows*singles", "full rows*edges",
+    "full rows*checked", "full rows*checked taps",
+    "cut rows", "cut rows, rolling", "cut rows*triples", "cut rows*singles", "cut rows*edges", "cut rows*checked",
+    "cut row taps*columns",
 )  # fmt: skip
 
 
 @lru_cache(maxsize=16384)
-def _weight_columns(columns: int, left: int, stride: int, width: int) -> tuple[int, int, int, int]:
+def _weight_columns(columns: int, left: int, stride: int, width: int) -> tuple[int, int, int, int, int, int]:
+    """Of a row: whether it rolls, triples, single columns, usual edges, columns checked tap by tap, their taps."""
     start, stop = _inner(left, stride, 1, columns, width)
     inner = max(0, stop - start)
     triples = inner // 3 if stride == 1 else 0
-    taps = sum(
-        0 <= left + stride * column + k < width
-        for column in range(columns)
-        if not start <= column < stop
-        for k in range(3)
-    )
-    return triples, inner - 3 * triples, columns - inner, taps
+    edges = taps = 0
+    for column in range(columns):
+        at = left + stride * column
+        if start <= column < stop:
+            continue
+        if (at == -1 and width >= 2) or (at >= 0 and at + 2 == width):
+            edges += 1
+        else:
+            taps += sum(0 <= at + k < width for k in range(3))
+    return int(inner > 0), triples, inner - 3 * triples, edges, columns - inner - edges, taps
 
 
 def weight_plane(nest: Nest) -> Counter:
@@ -205,12 +208,12 @@ def weight_plane(nest: Nest) -> Counter:
         cut = planes * len(inside) - full
         cut_taps = planes * (sum(inside) - 3 * inside.count(3))
         left = columns.base(c.at["ow"])
-        triples, singles, checked, taps = _weight_columns(n["ow"], left, rows.stride, columns.extent)
+        *pattern, taps = _weight_columns(n["ow"], left, rows.stride, columns.extent)
         continued = planes - (planes // n["n"] if c.first else 0)
         return (
             1.0, is_shared(c.cores), planes, continued,
-            full, full * triples, full * singles, full * checked, full * taps,
-            cut, cut * triples, cut * singles, cut * checked, cut_taps * n["ow"],
+            full, *[full * value for value in pattern], full * taps,
+            cut, *[cut * value for value in pattern], cut_taps * n["ow"],
         )  # fmt: skip
 
     return trips

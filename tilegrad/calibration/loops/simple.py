@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from tilegrad.calibration.loops.base import (
@@ -10,6 +11,7 @@ from tilegrad.calibration.loops.base import (
     Family,
     Trips,
     bounds,
+    in_blocks,
     is_absent,
     is_shared,
     most_runs,
@@ -25,7 +27,27 @@ def _map(nest: Nest) -> Counter:
     return trips
 
 
-MAP = Family(("call", "shared", "elements"), _map, ("weight_decay", "alpha", "beta", "type", "from_type", "to_type"))
+MAP = Family(("call", "shared", "elements"), _map, ("weight_decay",))
+
+
+def _small_copy(per_word: int) -> Family:
+    """Elements smaller than a word: the compiler moves words where both sides are aligned."""
+
+    def bind(nest: Nest) -> Counter:
+        def trips(c: Call) -> Trips:
+            count = c.n["i"]
+            largest = share(count, c.cores)
+            starts = [bounds(count, core, c.cores)[0] for core in range(min(c.cores, count))]
+            if any(start % per_word for start in starts):
+                return 1.0, is_shared(c.cores), 0, 0, largest
+            return 1.0, is_shared(c.cores), largest // per_word, largest % per_word, 0
+
+        return trips
+
+    return Family(("call", "shared", "words", "elements behind words", "elements"), bind)
+
+
+COPY_BYTES, COPY_HALVES = _small_copy(4), _small_copy(2)
 
 
 def _units(*axes: str, inner: tuple[str, ...] = (), names_last: bool = False) -> Family:
@@ -83,8 +105,7 @@ def _mean_loss(nest: Nest) -> Counter:
 
     def trips(c: Call) -> Trips:
         blocks = share(c.n["b"], c.cores)
-        length = min(c.n["j"], elements - c.at["b"] * c.n["j"])
-        return 1.0, is_shared(c.cores), blocks, blocks * length
+        return 1.0, is_shared(c.cores), blocks, min(blocks * c.n["j"], elements - c.at["b"] * c.n["j"])
 
     return trips
 
@@ -122,22 +143,35 @@ def _broadcast(nest: Nest) -> Counter:
         rows = prod([n["d0"], n["d1"], n["d2"], n["d3"], carry])
         total, cores = rows * run, c.cores
         limits = (carry, carry * n["d3"], carry * n["d3"] * n["d2"], carry * n["d3"] * n["d2"] * n["d1"])
-        best, most = (0, 0), -1
-        largest = share(total, cores)
-        for core in range(cores) if run > 0 else ():
+        best, most = (0, 0, 0), -1
+        for core in range(cores):
             start, stop = bounds(total, core, cores)
-            if stop - start < largest or stop == start:
-                continue
+            if stop == start:
+                break
             low, high = start // run, (stop - 1) // run + 1
             carries = sum([max(0, high - max(low, limit)) for limit in limits if limit < rows])
-            if high - low + carries > most:
-                most, best = high - low + carries, (high - low, carries)
-        return 1.0, is_shared(cores), best[0], best[1], largest
+            load = 75 * (high - low) + 5 * carries + 7 * (stop - start)
+            if load > most:
+                most, best = load, (high - low, carries, stop - start)
+        return 1.0, is_shared(cores), *best
 
     return trips
 
 
 BROADCAST = Family(("call", "shared", "rows", "carries", "elements"), _broadcast, ("type",), _broadcast_pattern)
+
+
+@lru_cache(maxsize=65536)
+def _carries(rows: int, n6: int, n5: int, n4: int, count: int, cores: int) -> tuple[int, int, int, int]:
+    """Rows of the busiest core, and how often its loops 6, 5 and 4 come to their ends."""
+    best, most = (0, 0, 0, 0), -1
+    for core in range(cores):
+        start, stop = bounds(rows, core, cores)
+        ends = [stop // length - start // length for length in (n6, n6 * n5, n6 * n5 * n4)]
+        load = (stop - start) * (14 + 6 * count) + 7 * ends[0] + 10 * ends[1] + 25 * ends[2]
+        if load > most:
+            most, best = load, (stop - start, ends[0], ends[1], ends[2])
+    return best
 
 
 def _copy(nest: Nest) -> Counter:
@@ -148,19 +182,12 @@ def _copy(nest: Nest) -> Counter:
         rows = prod([n["d0"], n["d1"], n["d2"], n["d3"], n["d4"], n["d5"], n["d6"]])
         count = n["d7"]
         is_by_rows = rows >= cores
-        if is_by_rows:
-            rows = share(rows, cores)
-        else:
+        if not is_by_rows:
             count = share(count, cores)
+        rows, *carries = _carries(rows, n["d6"], n["d5"], n["d4"], count, cores if is_by_rows else 1)
         is_unit = _last_step(x, "d7", c) == 1 and _last_step(y, "d7", c) == 1
-        carry = rows / n["d6"]
-        carry5 = carry / n["d5"]
-        carry4 = carry5 / n["d4"]
         unit, strided = (rows, 0) if is_unit else (0, rows)
-        return (
-            1.0, is_shared(cores), float(is_by_rows), unit, strided, carry, carry5, carry4,
-            unit * count, strided * count,
-        )  # fmt: skip
+        return 1.0, is_shared(cores), float(is_by_rows), unit, strided, *carries, unit * count, strided * count
 
     return trips
 
@@ -181,7 +208,7 @@ def _reduce(nest: Nest) -> Counter:
         largest = share(outer * inner, cores)
         starts, ends = largest * c.first, largest * c.last
         if inner == 1:
-            quads, rest = divmod(largest, 4)
+            quads, rest = in_blocks(outer, cores, 4, 1.8)
             return 1.0, is_shared(cores), quads, quads * length, rest, rest * length, 0, 0, 0, 0, starts, ends
         runs = most_runs(outer * inner, inner, cores)
         return (
@@ -228,45 +255,45 @@ def _normalize(nest: Nest) -> Counter:
 NORMALIZE = Family(("call", "shared", "rows", "elements", "flat runs", "flat elements"), _normalize, ("is_variance",))
 
 
-def _rows_in_blocks(rows: int, run: int, block: int, cores: int) -> tuple[int, int, int]:
+@lru_cache(maxsize=65536)
+def _rows_in_blocks(rows: int, run: int, block: int, length: int, cores: int) -> tuple[int, int, int]:
     """The busiest core's runs, blocks of `block` rows within runs, and rows left over."""
-    largest = share(rows, cores)
-    runs = most_runs(rows, run, cores)
-    if runs <= 1:
-        return runs, largest // block, largest % block
-    best = (runs, 0, 0)
+    best = (0, 0, 0)
     most = -1.0
     for core in range(cores):
         start, stop = bounds(rows, core, cores)
-        if stop - start < largest:
-            continue
         blocks = rest = pieces = 0
         while start < stop:
-            length = min(stop - start, run - start % run)
+            piece = min(stop - start, run - start % run)
             repeats = (stop - start) // run if start % run == 0 and stop - start >= run else 1
-            blocks += repeats * (length // block)
-            rest += repeats * (length % block)
+            blocks += repeats * (piece // block)
+            rest += repeats * (piece % block)
             pieces += repeats
-            start += repeats * length
-        if blocks + rest + pieces > most:
-            most, best = blocks + rest + pieces, (pieces, blocks, rest)
+            start += repeats * piece
+        load = blocks * block * (5.0 + 4.2 * length) + rest * (11.0 + 5.0 * length) + 60.0 * pieces
+        if load > most:
+            most, best = load, (pieces, blocks, rest)
     return best
+
+
+_ENDS = ("runs, first tile", "rows, first tile", "runs, last tile", "rows, last tile")
 
 
 def _row_statistics(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         n, length = c.n, c.n["k"]
-        runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"], n["g"], 4, c.cores)
+        runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"], n["g"], 4, length, c.cores)
         rows = 4 * blocks + rest
         return (
-            1.0, is_shared(c.cores), runs, blocks, blocks * length, rest, rest * length, rows * c.first, rows * c.last,
-        )
+            1.0, is_shared(c.cores), runs, blocks, blocks * length, rest, rest * length,
+            runs * c.first, rows * c.first, runs * c.last, rows * c.last,
+        )  # fmt: skip
 
     return trips
 
 
 ROW_STATISTICS = Family(
-    ("call", "shared", "runs", "quads", "quads*k", "rows", "rows*k", "rows, first tile", "rows, last tile"),
+    ("call", "shared", "runs", "quads", "quads*k", "rows", "rows*k", *_ENDS),
     _row_statistics,
     ("finish",),
 )
@@ -278,17 +305,18 @@ def _dots(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         n, length = c.n, c.n["s"]
         run = n["d"] if n["d"] > 1 else n["g"]
-        runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"] * n["d"], run, block, c.cores)
+        runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"] * n["d"], run, block, length, c.cores)
         rows = block * blocks + rest
         return (
-            1.0, is_shared(c.cores), runs, blocks, blocks * length, rest, rest * length, rows * c.first, rows * c.last,
-        )
+            1.0, is_shared(c.cores), runs, blocks, blocks * length, rest, rest * length,
+            runs * c.first, rows * c.first, runs * c.last, rows * c.last,
+        )  # fmt: skip
 
     return trips
 
 
 DOTS = Family(
-    ("call", "shared", "runs", "blocks", "blocks*s", "rows", "rows*s", "rows, first tile", "rows, last tile"),
+    ("call", "shared", "runs", "blocks", "blocks*s", "rows", "rows*s", *_ENDS),
     _dots,
     ("is_variance",),
 )
@@ -309,8 +337,9 @@ FLAT_DOTS = Family(
 
 def _layer_norm(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
-        rows, length = share(c.n["r"], c.cores), c.n["k"]
-        quads, rest = divmod(rows, 4)
+        length = c.n["k"]
+        quads, rest = in_blocks(c.n["r"], c.cores, 4, 3.6)
+        rows = 4 * quads + rest
         return (
             1.0, is_shared(c.cores), quads, quads * length, rest, rest * length, float(rest > 0), rows, rows * length,
         )

@@ -91,10 +91,14 @@ class Axis:
 
 # What a row of outputs costs, by kind of column block: see _ROW_NAMES.
 ROW_NAMES = (
-    "threes", "threes*c*r", "threes*c*r, an end missing",
-    "inside blocks", "inside blocks*c*r", "inside blocks*c*r*taps",
-    "checked blocks", "checked blocks*c*r", "checked taps, safe", "checked taps, lane by lane", "checked lanes inside",
+    "threes", "threes*c", "threes*c*r", "threes*c*r, an end missing",
+    "inside blocks", "inside blocks*c", "inside blocks*c*r", "inside blocks*c*r*taps",
+    "checked blocks", "checked blocks*c", "checked blocks*c*r", "checked taps, safe", "checked taps, lane by lane",
+    "checked lanes", "checked lanes inside", "empty blocks", "empty blocks*c", "empty blocks*c*r",
 )  # fmt: skip
+
+
+_NO_TAPS = (0.0,) * (len(ROW_NAMES) - 3)
 
 
 @lru_cache(maxsize=65536)
@@ -103,8 +107,8 @@ def column_blocks(
     first: bool,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:  # fmt: skip
     """`tg_conv_columns` on one row: (blocks by kind: three, inside, checked), and per channel and window row:
-    (an end missing, safe taps, taps lane by lane, lanes inside)."""
-    threes = inside = checked = missing = safe_taps = slow_taps = lanes_inside = 0
+    (an end missing, safe taps, taps lane by lane, lanes of those, lanes inside)."""
+    threes = inside = checked = missing = safe_taps = slow_taps = slow_lanes = lanes_inside = 0
     is_three = is_four and tap != 0 and taps == 3 and position_tap == tap
     column = 0
     while column < columns:
@@ -127,23 +131,28 @@ def column_blocks(
                     safe_taps += times
                 else:
                     slow_taps += times
+                    slow_lanes += times * lanes
                     lanes_inside += times * sum(0 <= place + j * lane < extent for j in range(lanes))
         else:
             inside += 1
         column += 4
-    return (threes, inside, checked), (missing, safe_taps, slow_taps, lanes_inside)
+    return (threes, inside, checked), (missing, safe_taps, slow_taps, slow_lanes, lanes_inside)
 
 
 def row_trips(
     blocks: tuple[tuple[int, ...], tuple[int, ...]], channels: int, rows: int, taps: int
 ) -> tuple[float, ...]:
     """ROW_NAMES of one row of outputs with so many window rows inside."""
-    (threes, inside, checked), (missing, safe_taps, slow_taps, lanes_inside) = blocks
+    (threes, inside, checked), (missing, safe_taps, slow_taps, slow_lanes, lanes_inside) = blocks
     times = channels * rows
+    if times * taps == 0:
+        empty = threes + inside + checked
+        return (*_NO_TAPS, empty, empty * channels, empty * times)
     return (
-        threes, threes * times, missing * times,
-        inside, inside * times, inside * times * taps,
-        checked, checked * times, safe_taps * times, slow_taps * times, lanes_inside * times,
+        threes, threes * channels, threes * times, missing * times,
+        inside, inside * channels, inside * times, inside * times * taps,
+        checked, checked * channels, checked * times, safe_taps * times, slow_taps * times,
+        slow_lanes * times, lanes_inside * times, 0, 0, 0,
     )  # fmt: skip
 
 
