@@ -49,21 +49,17 @@ typedef struct {
     int32_t first;
 } tg_conv_pointwise_dw_args;
 
-/* Every map of this core's share: of the planes if there are many, otherwise of each plane's outputs. */
-TG_INLINE void tg_conv_planes(const float *x, const float *w, const float *b, float *y, const tg_conv_map *c, int core_id,
-                              int core_count)
+/* This core's share of the outputs of each of `groups` maps; strides are from group to group. */
+TG_INLINE void tg_conv_groups(const float *x, int x_by, const float *w, int w_by, const float *b, int b_by, float *y,
+                              int y_by, int groups, const tg_conv_map *c, int core_id, int core_count)
 {
     int start, stop;
-    if (c->channels == 1 && c->outs == 1 && c->taps <= 16) {
-        tg_share(c->height, core_id, core_count, &start, &stop);
-        if (c->taps == 3)
-            tg_conv_plane(x, w, b, y, c, start, stop, 3);
-        else
-            tg_conv_plane(x, w, b, y, c, start, stop, c->taps);
-    } else {
-        tg_share(c->height * c->width, core_id, core_count, &start, &stop);
-        tg_conv_run(x, w, b, y, c, start, stop);
-    }
+    tg_share(c->height * c->width, core_id, core_count, &start, &stop);
+    if (c->channels == 1 && c->outs == 1 && c->rows * c->taps <= TG_PLANE_TAPS)
+        tg_conv_planes(x, x_by, w, w_by, b, b_by, y, y_by, groups, c, start, stop);
+    else
+        for (int g = 0; g < groups; g++)
+            tg_conv_run(x + g * x_by, w + g * w_by, b == TG_NULL ? TG_NULL : b + g * b_by, y + g * y_by, c, start, stop);
 }
 
 TG_SHARED void tg_conv_any(const float *x, const float *w, const float *b, float *y, const tg_conv_args *p, int core_id,
@@ -74,9 +70,8 @@ TG_SHARED void tg_conv_any(const float *x, const float *w, const float *b, float
                            p->w_s2,       p->w_s3, 1,       p->w_s1, p->y_s2,      p->y_s3,       1,             p->first,
                            p->last};
     for (int n = 0; n < p->n_n; n++)
-        for (int g = 0; g < p->n_g; g++)
-            tg_conv_planes(x + n * p->x_s0 + g * p->x_s1, w + g * p->w_s0, b == TG_NULL ? TG_NULL : b + g * p->b_s0,
-                           y + n * p->y_s0 + g * p->y_s1, &c, core_id, core_count);
+        tg_conv_groups(x + n * p->x_s0, p->x_s1, w, p->w_s0, b, p->b_s0, y + n * p->y_s0, p->y_s1, p->n_g, &c, core_id,
+                       core_count);
 }
 
 /* Columns and rows of the image that see the same taps are a map of their own: one per phase of either stride. */
@@ -99,10 +94,8 @@ TG_SHARED void tg_conv_dx_any(const float *dy, const float *w, const float *b, f
         c.width = tg_max(p->n_iw - v + p->stride_w - 1, 0) / p->stride_w;
         const int at = c.rows > 0 && c.taps > 0 ? kh * p->w_s3 + kw : 0;
         for (int n = 0; n < p->n_n; n++)
-            for (int g = 0; g < p->n_g; g++)
-                tg_conv_planes(dy + n * p->dy_s0 + g * p->dy_s1, w + g * p->w_s0 + at,
-                               b == TG_NULL ? TG_NULL : b + g * p->b_s0,
-                               dx + n * p->dx_s0 + g * p->dx_s1 + h * p->dx_s3 + v, &c, core_id, core_count);
+            tg_conv_groups(dy + n * p->dy_s0, p->dy_s1, w + at, p->w_s0, b, p->b_s0,
+                           dx + n * p->dx_s0 + h * p->dx_s3 + v, p->dx_s1, p->n_g, &c, core_id, core_count);
     }
 }
 

@@ -117,41 +117,70 @@ TG_INLINE int tg_conv_gather(int numerator, int taps, int stride, int dilation, 
     return *k < k_step && *k < taps ? (taps - *k + k_step - 1) / k_step : 0;
 }
 
-/* One channel from one: the rows [start, stop) of a map with at most 16 taps in a row. */
-TG_TEMPLATE void tg_conv_plane(const float *x, const float *w, const float *b, float *y, const tg_conv_map *c, int start,
-                               int stop, int taps)
+/* Where in the image each tap of up to 16 outputs lies that any of them has, and which of them have it. */
+#define TG_PLANE_TAPS 64
+typedef struct {
+    int count;
+    int32_t x_at[TG_PLANE_TAPS], w_at[TG_PLANE_TAPS];
+    uint32_t inside[TG_PLANE_TAPS];
+} tg_conv_taps;
+
+TG_INLINE void tg_conv_find(const tg_conv_map *c, const tg_conv_piece *piece, int pieces, tg_conv_taps *found)
 {
-    int32_t at[16];
-    TG_LANES(l) at[l] = l * c->y_lane;
-    for (int left = 0; left < c->width; left += 16) {
-        const uint32_t exist = tg_v_first(c->width - left);
-        uint32_t inside[16];
-        for (int t = 0; t < taps; t++) {
-            int from, to;
-            tg_window_taps(c->at_w + c->lane_w * left + c->tap_w * t, c->lane_w, tg_min(16, c->width - left), 0, c->x_width,
-                           &from, &to);
-            inside[t] = to > from ? tg_v_first(to) & ~tg_v_first(from) : 0u;
-        }
-        for (int h = start; h < stop; h++) {
-            float *out = y + h * c->y_row + left * c->y_lane;
-            tg_v16 sum = c->first             ? tg_v_set(0.0f)
-                         : c->y_lane == 1 ? tg_v_load_some(out, exist)
-                                          : tg_v_gather(out, at, exist);
-            for (int row = 0; row < c->rows; row++) {
-                const int top = c->at_h + c->lane_h * h + c->tap_h * row;
-                if (top < 0 || top >= c->x_height)
-                    continue;
-                const float *from = x + top * c->x_row + (c->at_w + c->lane_w * left), *weight = w + row * c->w_row;
-                TG_UNROLL for (int t = 0; t < taps; t++)
-                    sum = tg_v_fma_some(tg_v_set(weight[t * c->w_tap]),
-                                        tg_v_load_apart(from + c->tap_w * t, c->lane_w, inside[t]), sum, inside[t]);
+    found->count = 0;
+    for (int row = 0; row < c->rows; row++)
+        for (int tap = 0; tap < c->taps; tap++) {
+            const int below = c->at_h + c->tap_h * row, right = c->at_w + c->tap_w * tap, at = found->count;
+            uint32_t inside = 0;
+            for (int i = 0; i < pieces; i++) {
+                const int h = below + c->lane_h * piece[i].h;
+                int start, stop;
+                tg_window_taps(right + c->lane_w * piece[i].w, c->lane_w, piece[i].count, 0, c->x_width, &start, &stop);
+                if (h >= 0 && h < c->x_height && start < stop)
+                    inside |= (tg_v_first(stop) & ~tg_v_first(start)) << piece[i].lane;
             }
+            found->inside[at] = inside;
+            found->x_at[at] = (below + c->lane_h * piece[0].h) * c->x_row + right + c->lane_w * piece[0].w;
+            found->w_at[at] = row * c->w_row + tap * c->w_tap;
+            found->count += inside != 0;
+        }
+}
+
+TG_TEMPLATE tg_v16 tg_conv_sum(const float *x, const float *w, const tg_conv_taps *taps, int lane, tg_v16 sum)
+{
+    for (int t = 0; t < taps->count; t++)
+        sum = tg_v_fma_some(tg_v_set(w[taps->w_at[t]]), tg_v_load_apart(x + taps->x_at[t], lane, taps->inside[t]), sum,
+                            taps->inside[t]);
+    return sum;
+}
+
+/* One channel from one, `planes` times: outputs [start, stop) of each. Sixteen at a time, across rows where the rows of
+ * the image follow each other as those of the map do. */
+TG_SHARED void tg_conv_planes(const float *x, int x_by, const float *w, int w_by, const float *b, int b_by, float *y,
+                              int y_by, int planes, const tg_conv_map *c, int start, int stop)
+{
+    const int is_flat = c->lane_h == 1 && c->lane_w == 1 && c->x_row == c->width;
+    for (int at = start, count; at < stop; at += count) {
+        tg_conv_piece piece[16];
+        tg_conv_taps taps;
+        int32_t y_at[16];
+        count = tg_min(tg_min(16, stop - at), is_flat ? 16 : c->width - at % c->width);
+        tg_conv_find(c, piece, tg_conv_pieces(c, at, count, piece, y_at), &taps);
+        const int is_dense = y_at[count - 1] - y_at[0] == count - 1;
+        const uint32_t exist = tg_v_first(count);
+        for (int plane = 0; plane < planes; plane++) {
+            const float *from = x + plane * x_by, *weight = w + plane * w_by;
+            float *out = y + plane * y_by;
+            tg_v16 sum = c->first   ? tg_v_set(0.0f)
+                         : is_dense ? tg_v_load_some(out + y_at[0], exist)
+                                    : tg_v_gather(out, y_at, exist);
+            sum = c->lane_w == 1 ? tg_conv_sum(from, weight, &taps, 1, sum) : tg_conv_sum(from, weight, &taps, c->lane_w, sum);
             if (c->last && b != TG_NULL)
-                sum = tg_v_add(sum, tg_v_set(*b));
-            if (c->y_lane == 1)
-                tg_v_store_some(out, exist, sum);
+                sum = tg_v_add(sum, tg_v_set(b[plane * b_by]));
+            if (is_dense)
+                tg_v_store_some(out + y_at[0], exist, sum);
             else
-                tg_v_scatter(out, at, exist, sum);
+                tg_v_scatter(out, y_at, exist, sum);
         }
     }
 }
