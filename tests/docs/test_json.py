@@ -13,9 +13,7 @@ from tests.docs.documents import ROOT, run_line
 TEXT = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 ARGUMENTS = {"train": "simplemlp --steps 1", "compile": "simplemlp -o out", "compare": "autoencoder_tiny"}
 ON_A_MODEL = ("infer", "inspect", "gradcheck")
-SECTIONS = {
-    title: body for title, body in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
-}
+SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
 
 def told_fields(section: str) -> set[str]:
