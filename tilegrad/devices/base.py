@@ -116,8 +116,9 @@ class Device(ABC):
     estimates_cycles: ClassVar[bool] = False
     target_name: str
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, use_cache: bool = True) -> None:
         self.name = name
+        self.use_cache = use_cache
         self._sessions: list[Session] = []
 
     @classmethod

@@ -15,10 +15,9 @@ class HostDevice(NativeDevice):
         name: str = "host",
         *,
         use_cache: bool = True,
-        keep_folder: str | None = None,
         toolchain: Toolchain | None = None,
     ) -> None:
-        super().__init__(name, use_cache=use_cache, keep_folder=keep_folder, toolchain=toolchain)
+        super().__init__(name, use_cache=use_cache, toolchain=toolchain)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,10 +27,8 @@ class NativeSession(ProcessSession):
     ) -> None:
         self._temporary = folder
         root = Path(folder.name)
-        start = time.perf_counter()
         write_files(root, compiled.project.files)
         program = build(toolchain, root, compiled.project.files, "harness", use_cache=use_cache)
-        self.build_seconds = time.perf_counter() - start
         super().__init__(compiled, [str(program), "weights.bin"], root, environment=environment)
 
     def close(self) -> None:
@@ -47,13 +44,10 @@ class NativeDevice(Device):
         name: str,
         *,
         use_cache: bool = True,
-        keep_folder: str | None = None,
         toolchain: Toolchain | None = None,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, use_cache=use_cache)
         self.toolchain = toolchain
-        self.use_cache = use_cache
-        self.keep_folder = keep_folder
 
     @classmethod
     def missing(cls, name: str) -> str | None:

@@ -23,12 +23,12 @@ def device_kind(name: str) -> type[Device]:
     raise unknown_device(name, device_names())
 
 
-def open_device(name: str, *, use_cache: bool = True, keep_folder: str | None = None) -> Device:
-    """Opens a device; use it as a context manager. `keep_folder` keeps the built project there."""
+def open_device(name: str, *, use_cache: bool = True) -> Device:
+    """Opens a device; use it as a context manager."""
     kind = device_kind(name)
     reason = kind.missing(name)
     if reason is not None:
         raise DeviceError(
             f"device '{name}' cannot be used here: {reason}", stage="device", hint="run `tilegrad doctor`"
         )
-    return kind(name, use_cache=use_cache, keep_folder=keep_folder)  # type: ignore[call-arg]
+    return kind(name, use_cache=use_cache)

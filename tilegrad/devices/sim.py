@@ -30,10 +30,9 @@ class SimDevice(NativeDevice):
         name: str,
         *,
         use_cache: bool = True,
-        keep_folder: str | None = None,
         toolchain: Toolchain | None = None,
     ) -> None:
-        super().__init__(name, use_cache=use_cache, keep_folder=keep_folder, toolchain=toolchain)
+        super().__init__(name, use_cache=use_cache, toolchain=toolchain)
         self.target_name = self.target_of(name)
         self.environment: dict[str, str] = {}
 

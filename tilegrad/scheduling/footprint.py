@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Range, Tile, operand_box
+from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile
 from tilegrad.ir.schedule import Loop
 
 Sizes = Mapping[str, int]
@@ -95,11 +95,3 @@ def tiles(nest: Nest, loops: Sequence[Loop]) -> list[tuple[Tile, int]]:
         else:
             return result
         result.append((tile_at(nest, loops, indices), moved))
-
-
-def box_bytes(operand: Operand, tile: Tile, element_bytes: int) -> int:
-    return prod(r.size for r in operand_box(operand, tile)) * element_bytes
-
-
-def is_written(operand: Operand) -> bool:
-    return operand.access is Access.WRITE
