@@ -191,6 +191,9 @@ class _Replay:
         self.end()
 
     def begin(self) -> None:
+        for move in self.plan.entries[self.entry].staging:
+            if not 0 <= move.start <= move.wait <= len(self.launches):
+                raise self.error(f"the transfer of '{move.tensor}' starts at {move.start} and ends at {move.wait}")
         spans = []
         for tensor in self.plan.schedule.program.state:
             address = self.plan.state_addresses[tensor.name]
