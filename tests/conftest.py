@@ -46,3 +46,7 @@ def linear_file(tmp_path: Path) -> Path:
     from tests.support.small_models import linear, saved
 
     return saved(linear(), tmp_path)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden C of tests/codegen anew")

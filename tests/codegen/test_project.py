@@ -121,7 +121,7 @@ def test_no_source_mentions_the_standard_library(name: str) -> None:
     for path, content in zoo_model(name).project.files.items():
         if path.endswith((".c", ".h")) and path != "main.c":
             code = re.sub(rb"/\*.*?\*/|//[^\n]*", b"", content, flags=re.DOTALL)
-            found = re.findall(rb"\b(?:malloc|calloc|realloc|free|printf|fprintf|puts|time|clock|rand|abort|exit)\b", code)
+            found = re.findall(rb"\b(?:[mc]alloc|realloc|free|f?printf|puts|time|clock|rand|abort|exit)\b", code)
             headers = set(re.findall(rb"#\s*include\s*<(\S+)>", code)) - {b"stdint.h", b"string.h"}
             assert not found and all(header.endswith(b"intrin.h") for header in headers), (path, found, headers)
 
@@ -202,8 +202,9 @@ def test_two_instances_share_nothing_and_a_bad_label_touches_nothing(built: Path
     """Trains A, then B: B is untouched by A's training, and ends in the same state. Links weights.c and libmodel.a."""
     source = tmp_path / "two.c"
     source.write_text(TWO_INSTANCES)
-    command = ["gcc", *"-std=c11 -Wall -Wextra -Werror -O1".split(), f"-I{built}", str(source)]
-    subprocess.run([*command, str(built / "weights.c"), str(built / "libmodel.a"), "-o", "two"], cwd=tmp_path, check=True)
+    inputs = [str(path) for path in (source, built / "weights.c", built / "libmodel.a")]
+    command = ["gcc", *"-std=c11 -Wall -Wextra -Werror -O1".split(), f"-I{built}", *inputs, "-o", "two"]
+    subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run([str(tmp_path / "two")], cwd=built, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, f"check {done.returncode} failed"
     assert float.fromhex(done.stdout.strip()) > 0

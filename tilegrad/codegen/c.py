@@ -106,14 +106,18 @@ class SourceFile:
     guard: str | None = None
 
 
-_KEYWORDS = """
-auto break case char const continue default do double else enum extern float for goto if inline int long register
-restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
-"""
-
-
-def keyword_list() -> list[str]:
-    return _KEYWORDS.split()
+# Of C99, of later C and C++ (a header may be included there), and what GNU modes define as macros.
+KEYWORDS = frozenset(
+    """
+    auto break case char const continue default do double else enum extern float for goto if inline int long register
+    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+    alignas alignof and and_eq asm bitand bitor bool catch char8_t char16_t char32_t class compl concept const_cast
+    consteval constexpr constinit co_await co_return co_yield decltype delete dynamic_cast explicit export false friend
+    mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public reinterpret_cast
+    requires static_assert static_cast template this thread_local throw true try typeid typename typeof typeof_unqual
+    using virtual wchar_t xor xor_eq linux unix i386
+    """.split()
+)
 
 
 def comment_text(text: str) -> str:

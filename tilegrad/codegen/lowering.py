@@ -92,12 +92,13 @@ class Lowering(ABC):
             for operand in nest.operands
             if operand.value is not None and operand.access is Access.READ
         }
+        present = [(operand, operand.value) for operand in nest.operands if operand.value is not None]
+        # A flag or rate says nothing new, unless there is nothing else.
+        telling = [pair for pair in present if not pair[1].startswith("tg.")] or present
         operands = []
-        for operand in nest.operands:
-            if operand.value is None or operand.value.startswith("tg."):
-                continue  # absent, or a flag or rate that says nothing new
-            is_in_place = operand.access is Access.WRITE and self.plan.address(entry, operand.value, number) in read_at
-            name = f"{comment_text(operand.value)}{shape_text(types[operand.value])}"
+        for operand, value in telling:
+            is_in_place = operand.access is Access.WRITE and self.plan.address(entry, value, number) in read_at
+            name = f"{comment_text(value)}{shape_text(types[value])}"
             operands.append(f"{operand.name} in place" if is_in_place else f"{operand.name} {name}")
         part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
         work = f", {nest.macs} MACs" if nest.macs else ""

@@ -186,7 +186,7 @@ Plain C99, no malloc, no dependency. Compile `model.c` and `kernels/*.c` into yo
 | file | what |
 |---|---|
 | `model.h` | the API: `tg_init`, `tg_infer`, `tg_step`, `tg_update`, `tg_read_tensor`, `tg_write_tensor` |
-| `model.c` | the model: one function per loop nest of an ONNX node, addresses and shapes in comments |
+| `model.c` | the model: one function per node or gradient of a node, names and shapes in comments |
 | `kernels/` | the kernels it calls |
 | `weights.bin` | the initial state ({plan.image_bytes} bytes) for `tg_init` |
 | `main.c`, `ports.h`, `Makefile` | a harness driven over stdin and stdout: `make harness` |
