@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ class Dense(nn.Module):
     def __init__(self, sizes: tuple[int, ...], *, relu: bool = True, norm: bool = False) -> None:
         super().__init__()
         self.depth, self.relu, self.norm = len(sizes) - 1, relu, norm
-        for layer, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False), 1):
+        for layer, (inputs, outputs) in enumerate(pairwise(sizes), 1):
             self.add_module(f"fc{layer}", nn.Linear(inputs, outputs))
             if norm and layer < self.depth:
                 self.add_module(f"bn{layer}", nn.BatchNorm1d(outputs))

@@ -183,11 +183,12 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def report(rows: Sequence[Row]) -> str:
+    today = datetime.datetime.now(datetime.timezone.utc).date()
     return (
         "# One training step against PyTorch, one inference against ONNX Runtime\n\n"
-        f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {machine()}; PyTorch {torch.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__}.\nBatch 1, float32, one thread, SGD, BatchNorm with running statistics. CPU time, the "
-        "least of interleaved rounds\n(`make bench`). A step is forward, backward and the optimizer's update.\n\n"
+        f"{today}, {machine()}; PyTorch {torch.__version__}, ONNX Runtime {onnxruntime.__version__}.\n"
+        "Batch 1, float32, one thread, SGD, BatchNorm with running statistics. CPU time, the least of interleaved rounds\n"
+        "(`make bench`). A step is forward, backward and the optimizer's update.\n\n"
         f"{table(rows)}\n"
     )
 
