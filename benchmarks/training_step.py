@@ -187,7 +187,7 @@ def report(rows: Sequence[Row]) -> str:
     return (
         "# One training step against PyTorch, one inference against ONNX Runtime\n\n"
         f"{today}, {machine()}; PyTorch {torch.__version__}, ONNX Runtime {onnxruntime.__version__}.\n"
-        "Batch 1, float32, one thread, SGD, BatchNorm with running statistics. CPU time, the least of interleaved rounds\n"
+        "Batch 1, float32, one thread, SGD, frozen BatchNorm statistics. CPU time, the least of interleaved rounds\n"
         "(`make bench`). A step is forward, backward and the optimizer's update.\n\n"
         f"{table(rows)}\n"
     )
