@@ -343,6 +343,13 @@ void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *aren
     sim.trace = trace ? fopen(trace, "w") : NULL;
 }
 
+static void expect_all_left(void)
+{
+    const unsigned char *left = memchr(holds, PRODUCED, sizeof holds);
+    if (left != NULL)
+        hazard("a result at L1+%ld never left", (long)(left - holds));
+}
+
 static void expect_none_under_way(const request_t *table, int count, const char *what)
 {
     for (int i = 0; i < count; i++)
@@ -371,6 +378,7 @@ void tg_end(const char *entry)
     event("E %s\n", entry);
     expect_none_under_way(requests, TG_DMA_REQUESTS, "a DMA transfer");
     expect_none_under_way(l3_requests, L3_REQUESTS, "an L3 transfer");
+    expect_all_left();
     if (sim.trace)
         fflush(sim.trace);
     sim.entry = NULL;
@@ -378,6 +386,7 @@ void tg_end(const char *entry)
 
 void tg_enter(const char *nest)
 {
+    expect_all_left();
     sim.nest = nest;
     sim.tile = 0;
     memset(holds, ABSENT, sizeof holds);
