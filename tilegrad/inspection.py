@@ -102,7 +102,12 @@ class Inspection:
 
 
 def unlimited(target: Target) -> Target:
-    """The same chip with as much memory as it takes, so that a program that does not fit can be described."""
+    """The same chip with as much memory as it takes, so that a program that does not fit can be described.
+
+    A chip with a scratchpad stays as it is: its schedule depends on how much memory there is.
+    """
+    if not target.is_flat:
+        return target
     return replace(target, memories=tuple(replace(memory, capacity_bytes=None) for memory in target.memories))
 
 

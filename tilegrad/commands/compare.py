@@ -11,7 +11,7 @@ from tilegrad.commands.compiling import import_model, target_of, watch
 from tilegrad.commands.options import make_recipe
 from tilegrad.comparison import compare_modes
 from tilegrad.devices.registry import DEFAULT_SIMULATOR, open_device
-from tilegrad.errors import VerificationError
+from tilegrad.errors import DoesNotFit, VerificationError
 from tilegrad.report.comparison import comparison_json, comparison_report
 from tilegrad.report.failure import announce
 from tilegrad.report.output import Output, Progress
@@ -62,6 +62,8 @@ def compare(
         )
     output.write_json(comparison_json(imported.name, device, target, recipe, rows))
     output.show(*comparison_report(imported.name, device, recipe, rows))
+    if all(row.run is None for row in rows):
+        return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="see the rows above"))
     wrong = [row.mode for row in rows if row.run is not None and row.run.verdict and not row.run.verdict.verified]
     if wrong:
         return announce(VerificationError(f"{' and '.join(wrong)} disagree with the reference", stage="verify"))

@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from tilegrad import inference
-from tilegrad.commands import options
+from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import check_output, compile_for, import_model, target_of, watch, write_project
-from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
+from tilegrad.devices.registry import DEFAULT_DEVICE, DEFAULT_SIMULATOR, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
 from tilegrad.passes.parameters import parameters_of
@@ -23,6 +23,7 @@ from tilegrad.report.format import error_text
 from tilegrad.report.inference import inference_report
 from tilegrad.report.inspection import inspection_report, parameter_table
 from tilegrad.report.output import Output, Progress, heading
+from tilegrad.report.tiles import tiles_json, tiles_report
 from tilegrad.report.training import code_line, memory_table, time_line
 from tilegrad.training import memory_json
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
@@ -89,6 +90,12 @@ def compile_project(
     train: options.Train = None,
     batchnorm: options.BatchNorm = "frozen",
     seed: options.Seed = 0,
+    tiling: hardware.Tiling = "on",
+    buffering: hardware.Buffering = "auto",
+    home: hardware.Home = "auto",
+    l1: hardware.L1Size = None,
+    l2: hardware.L2Size = None,
+    cores: hardware.Cores = None,
     json_to: options.JsonTo = None,
     dump_after: options.DumpAfter = None,
 ) -> int:
@@ -102,13 +109,14 @@ def compile_project(
             hint=f"tilegrad compile {model} -o {Path(model).stem}-c",
         )
     check_output(output_folder)
-    chip = target_of(device, target)
+    chip = hardware.restricted(target_of(device, target), l1, l2, cores)
+    schedule = hardware.schedule_options(chip, tiling, buffering, home, accum)
     recipe = options.make_recipe(
         loss, optimizer, lr, momentum, weight_decay, batch, accum, accum_mode, train, batchnorm, seed
     )
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, chip, observer, weights_as_c=weights_c)
+        compiled = compile_for(model, recipe, chip, observer, schedule=schedule, weights_as_c=weights_c)
     if output_folder is not None:
         write_project(compiled, output_folder)
     output.write_json(
@@ -136,33 +144,54 @@ def inspect(
     parameters: Annotated[
         bool, typer.Option("--parameters", help="List every initializer: what it is, whether it trains, and why.")
     ] = False,
+    tiles: Annotated[
+        bool, typer.Option("--tiles", help="List how each operator is cut into tiles, and why. For chips with L1.")
+    ] = False,
     batch: options.Batch = 1,
     accum: options.Accum = 1,
     loss: options.Loss = None,
     optimizer: options.OptimizerName = "sgd",
     train: options.Train = None,
     batchnorm: options.BatchNorm = "frozen",
+    tiling: hardware.Tiling = "on",
+    buffering: hardware.Buffering = "auto",
+    home: hardware.Home = "auto",
+    l1: hardware.L1Size = None,
+    l2: hardware.L2Size = None,
+    cores: hardware.Cores = None,
     json_to: options.JsonTo = None,
     dump_after: options.DumpAfter = None,
 ) -> int:
     """Show operators, MACs, parameters and the memory budget of training a model, and whether it fits."""
     output = Output(json_to)
     recipe = options.make_recipe(loss, optimizer, 0.01, None, None, batch, accum, "mean", train, batchnorm, 0)
-    chip = target_of(device, target)
+    chip = hardware.restricted(target_of(device, target), l1, l2, cores)
+    schedule = hardware.schedule_options(chip, tiling, buffering, home, accum)
+    if tiles and chip.is_flat:
+        raise UserError(
+            f"target '{chip.name}' has no L1, so nothing is cut into tiles",
+            stage="options",
+            hint=f"add --device {DEFAULT_SIMULATOR}",
+        )
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
         if train is None and not parameters_of(imported.parameters):
-            compiled = compile_inference(imported, recipe, unlimited(chip), observer)
+            compiled = compile_inference(imported, recipe, unlimited(chip), observer, options=schedule)
         else:
-            compiled = compile_model(imported, recipe, unlimited(chip), observer)
+            compiled = compile_model(imported, recipe, unlimited(chip), observer, options=schedule)
     facts = inspect_program(compiled, chip)
     document = facts.as_json()
+    if tiles:
+        document["tiles"] = tiles_json(compiled)
     error = None if facts.fits else does_not_fit(facts)
     if error is not None:
         document |= error.as_json()
     output.write_json(document)
-    output.show(*((parameter_table(facts),) if parameters else inspection_report(facts)))
+    if tiles:
+        output.show(*tiles_report(compiled))
+    else:
+        output.show(*((parameter_table(facts),) if parameters else inspection_report(facts)))
     return 0 if error is None else announce(error)
 
 

@@ -1,0 +1,73 @@
+"""How each operator of the step is cut into tiles, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from tilegrad.ir.schedule import Tiling
+from tilegrad.pipeline import Compiled
+from tilegrad.report.format import bytes_text, count_text
+from tilegrad.report.output import heading, table
+
+
+def _tilings(compiled: Compiled) -> Iterator[tuple[str, str, Tiling | None]]:
+    for launch in compiled.plan.schedule.entries["step"].launches:
+        for nest, tiling in zip(launch.nests, launch.tilings, strict=True):
+            yield launch.node.name, nest.kernel, tiling
+
+
+def tiles_json(compiled: Compiled) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for node, kernel, tiling in _tilings(compiled):
+        row: dict[str, Any] = {"node": node, "kernel": kernel, "tiled": tiling is not None}
+        if tiling is not None:
+            row |= {
+                "loops": [{"axis": loop.axis, "tile": loop.tile, "extent": loop.extent} for loop in tiling.loops],
+                "tiles": tiling.tile_count,
+                "buffering": "double" if tiling.is_double else "single",
+                "l1_bytes": tiling.scratch_bytes,
+                "dma_bytes": tiling.estimate.dma_bytes,
+                "estimated_cycles": round(tiling.estimate.cycles),
+                "estimated_compute_cycles": round(tiling.estimate.compute_cycles),
+                "estimated_dma_cycles": round(tiling.estimate.dma_cycles),
+                "why": why(tiling),
+            }
+        rows.append(row)
+    return rows
+
+
+def why(tiling: Tiling) -> str:
+    """What bounds the chosen tiling, which is the fastest by estimate of those that fit."""
+    estimate = tiling.estimate
+    bound = "compute-bound" if estimate.compute_cycles >= estimate.dma_cycles else "DMA-bound"
+    if not tiling.loops:
+        return f"{bound}, one tile"
+    return f"{bound}, {'overlapped' if tiling.is_double else 'in turn'}"
+
+
+def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
+    yield heading(f"{compiled.name} for {compiled.target.name}: tiles of one training step")
+    right = ("tiles", "L1", "moved", "estimated cycles")
+    made = table("node", "kernel", "tile", *right, "why", right=right)
+    for node, kernel, tiling in _tilings(compiled):
+        if tiling is None:
+            made.add_row(node, kernel, "whole, in L2", "1", "-", "-", "-", "not tiled")
+            continue
+        tile = ", ".join(f"{loop.axis} {loop.tile}/{loop.extent}" for loop in tiling.loops) or "whole"
+        made.add_row(
+            node,
+            kernel,
+            tile,
+            count_text(tiling.tile_count),
+            bytes_text(tiling.scratch_bytes),
+            bytes_text(tiling.estimate.dma_bytes),
+            count_text(round(tiling.estimate.cycles)),
+            why(tiling),
+        )
+    yield made
+    total = sum(tiling.estimate.cycles for _, _, tiling in _tilings(compiled) if tiling is not None)
+    yield Text(f"sum of the operators' estimates: {count_text(round(total))} cycles, waits for L3 apart")
