@@ -112,12 +112,17 @@ def _join_state_writes(graph: Graph, aliases: _Aliases, last: Mapping[str, int])
     """A value written to state must be able to live there: nothing may still need the old content."""
     producer = {name: (i, node) for i, node in enumerate(graph.nodes) for name in node.outputs if name}
     for value, state in graph.writes:
-        i, node = producer[value]
+        written = value  # what puts the bytes there is not a view of them
+        while written in producer and registry.get(producer[written][1].op).is_view:
+            written = producer[written][1].inputs[0]
+        if written not in producer or aliases.find(value) in aliases.state:
+            raise InternalError(f"'{value}' has a place of its own and cannot become state '{state}'")
+        i, node = producer[written]
         readers = [name for name in graph.types if aliases.find(name) == aliases.find(state)]
         read_later = any(last.get(name, -1) > i for name in readers)
         reads_itself = [k for k, name in enumerate(node.inputs) if name and aliases.find(name) == aliases.find(state)]
         allowed = registry.get(node.op).in_place(NodeView(node, graph.types))
-        position = node.outputs.index(value)
+        position = node.outputs.index(written)
         if read_later or any((position, k) not in allowed for k in reads_itself):
             raise InternalError(f"'{value}' cannot be written over state '{state}' at node '{node.name}'")
         aliases.join(value, state)

@@ -24,7 +24,10 @@ def validate_plan(plan: Plan) -> Plan:
     _check_state(plan)
     for name in plan.schedule.entries:
         _Replay(plan, name).run()
+    used_bytes = plan.state_bytes + plan.arena_bytes
     for memory, use in plan.memory.items():
+        if use.used_bytes < used_bytes:
+            raise PlanError(f"plan: {memory} is said to need {use.used_bytes} bytes, its regions have {used_bytes}")
         if use.capacity_bytes is not None and use.used_bytes > use.capacity_bytes:
             raise PlanError(f"plan: {memory} holds {use.capacity_bytes} bytes, the plan uses {use.used_bytes}")
     return plan
@@ -47,6 +50,8 @@ def _check_state(plan: Plan) -> None:
     )
     end, previous = 0, ""
     for offset, size, name in taken:
+        if offset < 0:
+            raise PlanError(f"plan: state '{name}' starts before the state region")
         if size and offset < end:
             raise PlanError(f"plan: state '{name}' overlaps '{previous}'")
         if size:
@@ -94,6 +99,7 @@ class _Replay:
         self.plan = plan
         self.entry = entry
         self.graph = plan.schedule.entries[entry].graph
+        self.state = {tensor.name: tensor.type.size_bytes for tensor in plan.schedule.program.state}
         self.regions = {"state": plan.state_bytes, "arena": plan.arena_bytes}
         self.content = _Content()
         # A view's bytes are its source's: they are looked up under the name of what was actually written.
@@ -111,7 +117,7 @@ class _Replay:
     def put(self, span: _Span) -> None:
         if span.address.offset % self.plan.alignment_bytes:
             raise PlanError(f"plan: '{span.value}' of {self.entry} is not aligned")
-        if span.address.offset + span.size > self.regions[span.address.region]:
+        if span.address.offset < 0 or span.address.offset + span.size > self.regions[span.address.region]:
             raise PlanError(f"plan: '{span.value}' of {self.entry} lies beyond its region")
         self.content.write(span.address, span.size, span.value)
         self.written_as[span.value] = span.value
@@ -121,7 +127,10 @@ class _Replay:
             raise PlanError(f"plan: {reader} of {self.entry} finds '{value}' overwritten")
 
     def run(self) -> None:
-        for value in (*self.graph.state, *self.graph.inputs):
+        # All state, also what only other entries use: it must be there when they run.
+        for name, size in self.state.items():
+            self.put(_Span(self.plan.state_addresses[name], size, name, -1))
+        for value in self.graph.inputs:
             self.put(_Span(self.address(value), self.size(value), value, -1))
         for i, node in enumerate(self.graph.nodes):
             for value in filter(None, node.inputs):
@@ -169,9 +178,9 @@ class _Replay:
 
     def check_state(self) -> None:
         becomes = {state: value for value, state in self.graph.writes}
-        for state in self.graph.state:
+        for state, size in self.state.items():
             value = becomes.get(state, state)
-            if not self.content.holds(self.plan.state_addresses[state], self.size(state), self.written_as[value]):
+            if not self.content.holds(self.plan.state_addresses[state], size, self.written_as[value]):
                 raise PlanError(f"plan: state '{state}' does not hold '{value}' when {self.entry} ends")
 
 
