@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
+from itertools import chain, count
 
 import numpy as np
 
@@ -30,6 +31,13 @@ def derive_program(
     graph: Graph, recipe: Recipe, roles: Mapping[str, str], trainable: tuple[str, ...], loss: str
 ) -> Program:
     """`roles` says of each constant what it is (see passes.parameters); `trainable` are the ones that train."""
+    for name in (RESET_FLAG, LEARNING_RATE, UPDATE_COUNTER, MINIBATCH_COUNTER):
+        if name in graph.types:
+            raise UserError(
+                f"the model has a tensor called '{name}', a name that tilegrad keeps for itself",
+                stage="recipe",
+                hint="rename it in the model",
+            )
     state: dict[str, StateTensor] = {}
     for name, constant in graph.constants.items():
         role = Role.PARAMETER if name in trainable else _ROLES[roles.get(name, "constant")]
@@ -79,7 +87,7 @@ def _training_graph(graph: Graph, recipe: Recipe, state: dict[str, StateTensor])
     for node in graph.nodes:
         view = NodeView(node, graph.types, graph.constants)
         if node.op == "BatchNormalization" and recipe.batchnorm == "train":
-            node = _batch_statistics_form(node, builder, state)
+            node = _batch_statistics_form(node, builder, state, graph.types)
         else:
             form = registry.get(node.op).training_form(view, recipe.seed)
             if form is not None:
@@ -93,7 +101,9 @@ def _training_graph(graph: Graph, recipe: Recipe, state: dict[str, StateTensor])
     return builder.finish(graph.outputs)
 
 
-def _batch_statistics_form(node: Node, builder: GraphBuilder, state: Mapping[str, StateTensor]) -> Node:
+def _batch_statistics_form(
+    node: Node, builder: GraphBuilder, state: Mapping[str, StateTensor], taken: Container[str]
+) -> Node:
     """BatchNormalization with batch statistics, which updates the running ones."""
     running = node.inputs[3:5]
     for name in running:
@@ -104,11 +114,16 @@ def _batch_statistics_form(node: Node, builder: GraphBuilder, state: Mapping[str
                 node=node.name,
                 hint="use --batchnorm frozen",
             )
-    updated = tuple(f"{name}.updated" for name in running)
+    updated = tuple(_fresh(f"{name}.updated", taken) for name in running)
     builder.writes += zip(updated, running, strict=True)
     attributes = {key: value for key, value in node.attributes.items() if key in ("epsilon", "momentum")}
-    outputs = (node.outputs[0], *updated, f"{node.outputs[0]}.saved_mean", f"{node.outputs[0]}.saved_inv_std")
-    return Node(node.name, "BatchNormInternal", node.inputs[:5], outputs, attributes)
+    saved = tuple(_fresh(f"{node.outputs[0]}.{word}", taken) for word in ("saved_mean", "saved_inv_std"))
+    return Node(node.name, "BatchNormInternal", node.inputs[:5], (node.outputs[0], *updated, *saved), attributes)
+
+
+def _fresh(name: str, taken: Container[str]) -> str:
+    """The name, or one like it that the model does not use."""
+    return next(found for found in chain([name], (f"{name}.{i}" for i in count(1))) if found not in taken)
 
 
 def _append_loss(builder: GraphBuilder, prediction: str, loss: str) -> tuple[str, str, int | None]:
@@ -165,7 +180,7 @@ def _step_entry(
     trained: set[str] = set()
 
     def accumulate(parameter: str, gradient: str) -> None:
-        buffer = f"{parameter}_grad.accumulation.buffer"
+        buffer = builder.unique(f"{parameter}_grad.accumulation.buffer")
         tensor_type = builder.type_of(parameter)
         builder.add_state(buffer, tensor_type)
         state[buffer] = StateTensor(buffer, tensor_type, Role.GRADIENT, owner=parameter)
@@ -199,15 +214,17 @@ def _update_entry(recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
         state[UPDATE_COUNTER] = StateTensor(UPDATE_COUNTER, COUNTER, Role.HYPER)
         builder.add_state(UPDATE_COUNTER, COUNTER)
     gradients = {tensor.owner: tensor for tensor in state.values() if tensor.role is Role.GRADIENT}
-    for name in [name for name, tensor in state.items() if tensor.role is Role.PARAMETER]:
+    parameters = [name for name, tensor in state.items() if tensor.role is Role.PARAMETER]
+    for name in parameters:
+        builder.add_state(name, state[name].type)
+    for name in parameters:
         tensor_type = state[name].type
         builder.node_name = f"update/{name}"
         slots = []
         for slot in optimizer.slots:
-            slot_name = f"{name}.{slot}"
+            slot_name = _fresh(f"{name}.{slot}", state)
             state[slot_name] = StateTensor(slot_name, tensor_type, Role.OPTIMIZER, owner=name)
             slots.append(builder.add_state(slot_name, tensor_type))
-        builder.add_state(name, tensor_type)
         gradient = builder.add_state(gradients[name].name, tensor_type)
         counter = [UPDATE_COUNTER] if optimizer.counts_updates else []
         written = [name, *slots]
@@ -252,13 +269,14 @@ def _promote_constants(
 ) -> tuple[dict[str, Graph], dict[str, StateTensor]]:
     """Constants that the passes made become state as well, shared between the entries by content."""
     by_content: dict[Constant, str] = {}
+    taken = {*state, *(name for entry in entries.values() for name in entry.types if name not in entry.constants)}
     result = {}
     for entry_name, entry in entries.items():
         renamed: dict[str, str] = {}
         for name, constant in entry.constants.items():
             if constant not in by_content:
-                by_content[constant] = f"tg.constant.{len(by_content)}"
-                shared = by_content[constant]
+                shared = by_content[constant] = _fresh(f"tg.constant.{len(by_content)}", taken)
+                taken.add(shared)
                 state[shared] = StateTensor(shared, constant.type, Role.CONSTANT, constant)
             renamed[name] = by_content[constant]
         nodes = tuple(
