@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import platform
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -202,9 +204,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rows = []
-    for name in options.models:
-        rows.append(measure(name, options.rounds, not options.no_compile))
-        print(table(rows[-1:]).splitlines()[2], flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # what an interrupted run left behind would stop torch.compile
+        for name in options.models:
+            rows.append(measure(name, options.rounds, not options.no_compile))
+            print(table(rows[-1:]).splitlines()[2], flush=True)
     print(f"\n{table(rows)}")
     if list(options.models) == list(zoo.names()):
         RESULTS.write_text(report(rows), encoding="utf-8")
