@@ -45,7 +45,7 @@ int main(void)
         if (update >= 180)
             last += loss / 20.0f;
     }
-    printf("mean loss of the first 20 samples %.3f, of the last 20 %.3f\n", first, last);
+    printf("mean loss of the first 20 samples %.3f (%a), of the last 20 %.3f (%a)\n", first, first, last, last);
     printf("RAM: %d bytes of state, %d bytes of arena\n", TG_STATE_BYTES, TG_ARENA_BYTES);
     return last < 0.5f * first ? 0 : 1;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,12 +38,25 @@ def test_custom_operator(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_firmware(tmp_path: Path) -> None:
+def firmware(goal: str, folder: Path) -> list[str]:
+    """What the firmware printed; make's own lines and the compiler's are left out."""
     tilegrad = f"{sys.executable} -m tilegrad"
-    text = run(
-        "make", "-C", EXAMPLES / "firmware", f"OUT={tmp_path / 'build'}", f"TILEGRAD={tilegrad}", "run", cwd=tmp_path
-    )
-    assert "bytes of arena" in text
+    text = run("make", "-C", EXAMPLES / "firmware", f"OUT={folder}", f"TILEGRAD={tilegrad}", goal, cwd=folder)
+    return [line for line in text.splitlines() if line.startswith(("mean loss", "RAM:"))]
+
+
+def test_firmware(tmp_path: Path) -> None:
+    printed = firmware("run", tmp_path)
+    assert len(printed) == 2 and "bytes of arena" in printed[1]
+
+
+@pytest.mark.skipif(
+    shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None,
+    reason="no Cortex-M compiler or no qemu-system-arm",
+)
+def test_firmware_has_the_same_bits_on_a_cortex_m7(tmp_path: Path) -> None:
+    printed = firmware("run-m7", tmp_path)
+    assert len(printed) == 2 and printed == firmware("run", tmp_path)
 
 
 def test_every_example_is_listed() -> None:
