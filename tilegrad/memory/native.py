@@ -1,22 +1,20 @@
-"""Loads search.c, compiled once per machine and kept beside the cached objects."""
+"""Loads search.c as a shared library; its object is cached like any other."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tilegrad.build.toolchain import Toolchain, build, cache_folder, compiler_identity, host_toolchain
+from tilegrad.build.folder import write_files
+from tilegrad.build.toolchain import Toolchain, build, host_toolchain
 from tilegrad.errors import DeviceError
 
 SOURCE = Path(__file__).with_name("search.c")
 _FLAGS = tuple("-std=c99 -O2 -fPIC -Wall -Wextra -Werror".split())
-_LIBRARY = "search.so"
 _FOUND, _IMPOSSIBLE, _OUT_OF_WORK = 1, 0, -1
 
 
@@ -33,27 +31,16 @@ class Attempt:
     failures: list[int]
 
 
-def _compile(toolchain: Toolchain, folder: Path) -> Path:
-    files = {SOURCE.name: SOURCE.read_bytes()}
-    (folder / SOURCE.name).write_bytes(files[SOURCE.name])
-    return build(toolchain, folder, files, _LIBRARY, use_cache=False)
-
-
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled search, or None on a machine without a C compiler."""
+    files = {SOURCE.name: SOURCE.read_bytes()}
     try:
         toolchain = Toolchain(host_toolchain().compiler, _FLAGS, ("-shared",))
-        kept = cache_folder()
         with tempfile.TemporaryDirectory(prefix="tilegrad-") as temporary:
-            if kept is None:
-                return ctypes.CDLL(str(_compile(toolchain, Path(temporary))))
-            key = hashlib.sha256(SOURCE.read_bytes() + repr((compiler_identity(toolchain.compiler), _FLAGS)).encode())
-            path = kept / f"{key.hexdigest()}.so"
-            if not path.exists():
-                with tempfile.TemporaryDirectory(dir=kept, prefix="building-") as beside:
-                    os.replace(_compile(toolchain, Path(beside)), path)
-            return ctypes.CDLL(str(path))
+            folder = Path(temporary)
+            write_files(folder, files)
+            return ctypes.CDLL(str(build(toolchain, folder, files, "search.so")))
     except (DeviceError, OSError):
         return None
 
