@@ -9,9 +9,10 @@ Conventions, in any document:
 - `<!-- excerpt: FILE :: START :: STOP -->` before a block: the lines of FILE (in the folder, or in this repository)
   from the one that contains START up to the one that contains STOP, or to the `end of file`; without STOP, to the
   next line that is `}` alone.
-- Between `figures:begin` and `figures:end`: the table that `figures.py` makes.
+- Between `figures:begin` and `figures:end`: the table that `figures.py` makes. Between `benchmarks:begin` and
+  `benchmarks:end`: what `make bench` left in `benchmarks/RESULTS.md`.
 
-`python -m tests.docs --update [DOCUMENT…]` rewrites outputs, excerpts and figures.
+`python -m tests.docs --update [DOCUMENT…]` rewrites all of these; with `--figures` it runs no command.
 """
 
 from __future__ import annotations
@@ -131,15 +132,29 @@ def excerpt(folder: Path, marker: str) -> str:
     return "\n".join(lines[start:stop]).rstrip("\n") + "\n"
 
 
-def _figures(text: str) -> str:
+def _between(text: str, name: str, content: str) -> str:
+    """The document with what lies between the comments `NAME:begin` and `NAME:end` replaced."""
+    pattern = rf"(<!-- {name}:begin[^\n]*-->\n).*?(<!-- {name}:end -->)"
+    return re.sub(pattern, lambda match: match[1] + content + match[2], text, flags=re.DOTALL)
+
+
+def _benchmarks() -> str:
+    """The results without their title."""
+    title, _, body = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8").partition("\n\n")
+    assert title.startswith("# ")
+    return body
+
+
+def with_figures(text: str) -> str:
+    """The table of what programs need is computed; it is the same on every machine."""
     from tests.docs.figures import figures_table
 
-    return re.sub(
-        r"(<!-- figures:begin[^\n]*-->\n).*?(<!-- figures:end -->)",
-        lambda match: match[1] + figures_table() + match[2],
-        text,
-        flags=re.DOTALL,
-    )
+    return _between(text, "figures", figures_table()) if "figures:begin" in text else text
+
+
+def with_benchmarks(text: str) -> str:
+    """What `make bench` last measured: taken over on request only, for it differs from machine to machine."""
+    return _between(text, "benchmarks", _benchmarks()) if "benchmarks:begin" in text else text
 
 
 def refreshed(text: str, folder: Path, *, keep_outputs: bool) -> str:
@@ -162,4 +177,4 @@ def refreshed(text: str, folder: Path, *, keep_outputs: bool) -> str:
             output = run([sys.executable, program.name], folder)
         pieces += [text[position : block.start], body]
         position = block.stop
-    return _figures("".join(pieces) + text[position:])
+    return with_figures("".join(pieces) + text[position:])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.documents import ROOT, blocks, documents, needs_torch, refreshed, runs_something
+from tilegrad import zoo
 
 NAMES = [str(path.relative_to(ROOT)) for path in documents()]
 RUNNABLE = [name for name in NAMES if runs_something((ROOT / name).read_text(encoding="utf-8"))]
@@ -72,6 +73,13 @@ def test_every_document_of_the_project_is_reached_from_the_readme() -> None:
     for path in (ROOT / "docs").glob("*.md"):
         others = readme + (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
         assert f"docs/{path.name}" in others, path.name
+
+
+def test_readme_has_the_benchmarks() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme[readme.index("benchmarks:begin") : readme.index("benchmarks:end")]
+    for name in zoo.names():
+        assert f"| `{name}` |" in table
 
 
 def test_blocks_have_a_language() -> None:
