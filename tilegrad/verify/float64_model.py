@@ -158,6 +158,13 @@ class _TorchGraph:
 
 class _OnnxGraph:
     def __init__(self, model: onnx.ModelProto, options: _Options) -> None:
+        foreign = {f"{n.domain}.{n.op_type}" for n in model.graph.node if n.domain not in ("", "ai.onnx")}
+        if foreign:
+            raise UserError(
+                f"no reference can execute {', '.join(sorted(foreign))}",
+                stage="verify",
+                hint="--no-verify (verify=False), and check against the same model in standard operators",
+            )
         replaced = list(REPLACED_OPERATORS)
         if options.batch_statistics:
             replaced.append(_BatchNormalization)
