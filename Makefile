@@ -6,7 +6,7 @@ JOBS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench lint types fast-tests tests clean
+.PHONY: help demo test check matrix bench lint types fast-tests tests clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ demo: $(READY) ## train a model on the default device: losses, reference losses,
 test: lint types tests ## everything: lint, types, and every test
 
 check: lint types fast-tests ## before a commit, under two minutes: lint, types, and the tests that are not slow
+
+matrix: $(READY) ## hours: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
+	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices
 
 bench: $(READY) ## one training step of each zoo model against PyTorch, and inference against ONNX Runtime
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,388 @@
+"""The simulated cluster: the host's bits in every mode, and a stop with the nest named for every fault in the C."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.scheduling.programs import (
+    KIB,
+    SIRACUSA,
+    compiled_for,
+    host_state,
+    imported,
+    patched,
+    quick_sim,
+    recipe_of,
+    run_once,
+    sim_state,
+    siracusa,
+)
+from tilegrad import zoo
+from tilegrad.devices.host import HostDevice
+from tilegrad.devices.process import ProcessSession
+from tilegrad.devices.sim import SimDevice, SimSession
+from tilegrad.errors import DeviceError, DoesNotFit
+from tilegrad.ir.program import ENTRIES
+from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.recipe import Recipe
+from tilegrad.scheduling.clock import read_trace
+from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.targets import base as targets
+from tilegrad.targets.base import L1, L3
+from tilegrad.training import make_batches, train
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a program: how nests are cut, where tensors live, on how many cores, with how much L1."""
+
+    mode: str  # off, single, double
+    home: str
+    cores: int
+    l1_bytes: int
+
+    @property
+    def options(self) -> ScheduleOptions:
+        if self.mode == "off":
+            return ScheduleOptions(is_tiled=False, home=self.home)
+        return ScheduleOptions(buffering=self.mode, home=self.home)
+
+    def __str__(self) -> str:
+        return f"{self.mode}-{self.home}-{self.cores}-{self.l1_bytes}"
+
+
+# The hand-made models are so small that their L1 is, too; every value of every dimension meets every other's.
+SMALL_WAYS = (
+    Way("off", "L2", 2, 8 * KIB),
+    Way("off", "L3", 8, KIB),
+    Way("single", "L2", 1, 2 * KIB),
+    Way("single", "L3", 8, KIB),
+    Way("double", "L2", 8, KIB),
+    Way("double", "L3", 2, 8 * KIB),
+    Way("double", "L3", 1, 2 * KIB),
+)
+SLICE = [
+    *((name, way) for name in ("odd_cnn", "attention") for way in SMALL_WAYS),
+    ("simplemlp", Way("single", "L3", 2, 8 * KIB)),
+    ("simplemlp", Way("double", "L2", 1, 8 * KIB)),
+    ("autoencoder_tiny", Way("off", "L3", 1, 32 * KIB)),
+    ("autoencoder_tiny", Way("single", "L2", 8, 32 * KIB)),
+    ("autoencoder_tiny", Way("double", "L3", 2, 8 * KIB)),
+    ("dscnn", Way("off", "L2", 8, 128 * KIB)),
+    ("dscnn", Way("single", "L3", 2, 8 * KIB)),
+    ("dscnn", Way("double", "L2", 8, 32 * KIB)),
+    ("dscnn", Way("double", "L3", 1, 128 * KIB)),
+]
+
+
+@pytest.mark.parametrize(("name", "way"), SLICE, ids=str)
+def test_the_bits_are_the_hosts(name: str, way: Way) -> None:
+    compiled = compiled_for(name, siracusa(way.l1_bytes, way.cores), way.options)
+    plan = compiled.plan
+    assert plan.schedule.is_tiled is (way.mode != "off")
+    assert (plan.memory[L3].used_bytes > 0) is (way.home == "L3")
+    assert plan.memory[L1].used_bytes <= way.l1_bytes
+    assert sim_state(compiled, 3) == host_state(name, 3)
+
+
+def test_infer_gives_the_hosts_bits() -> None:
+    for name in ("odd_cnn", "attention"):
+        host = compiled_for(name, targets.get("host"))
+        compiled = compiled_for(name, siracusa(2 * KIB), ScheduleOptions(buffering="double", home="L3"))
+        x, _ = make_batches(host, None).batch(0)
+        with HostDevice() as device, quick_sim() as sim:
+            expected = device.load(host).infer(x)
+            session = sim.load(compiled)
+            assert session.infer(x).tobytes() == expected.tobytes()
+            assert session.infer(x).tobytes() == expected.tobytes()
+
+
+def test_a_run_on_the_default_build_is_verified() -> None:
+    """With the device's own compiler flags, judged by a reference that is not ours."""
+    compiled = compiled_for("simplemlp", siracusa(2 * KIB), ScheduleOptions(buffering="double"))
+    with SimDevice(SIRACUSA) as device:
+        run = train(compiled, device, steps=5)
+    assert run.verdict is not None and run.verdict.as_json()["verified"] is True
+
+
+def test_scalar_loss_over_tiles() -> None:
+    """The loss of a batch in several tiles is the sum of all of them, not the last one's."""
+    recipe = Recipe(batch=96)
+    model = imported("simplemlp").with_batch(96)
+    losses = []
+    for l1_bytes in (KIB, 128 * KIB):
+        for buffering in ("single", "double"):
+            options = ScheduleOptions(buffering=buffering)
+            compiled = compile_model(model, recipe, siracusa(l1_bytes), options=options)
+            (loss,) = [
+                launch
+                for launch in compiled.plan.schedule.entries["step"].launches
+                if launch.node.op == "SoftmaxCrossEntropyLoss"
+            ]
+            counts = [tiling.tile_count for tiling in loss.tilings if tiling is not None]
+            assert (max(counts) > 1) is (l1_bytes == KIB)
+            with quick_sim() as device:
+                losses.append(train(compiled, device, steps=2, verify=False).losses)
+    assert len(set(losses)) == 1
+
+
+@contextmanager
+def built(compiled: Compiled) -> Iterator[SimSession]:
+    """Built once, to be run many times."""
+    with quick_sim() as device:
+        session = device.load(compiled)
+        assert isinstance(session, SimSession)
+        yield session
+
+
+def again(session: SimSession, environment: dict[str, str]) -> ProcessSession:
+    """The same program in a new process."""
+    return ProcessSession(session.compiled, session.command, session.folder, environment=environment)
+
+
+def hazard_of(compiled: Compiled) -> str:
+    """What the simulator says about a faulty program."""
+    with quick_sim() as device, pytest.raises(DeviceError) as caught:
+        run_once(device.load(compiled))
+    return hazard_text(caught.value)
+
+
+HAZARD = re.compile(r"hazard in (\w+), nest (\w+), tile (\d+): (.+)")
+
+
+def hazard_text(error: DeviceError) -> str:
+    found = HAZARD.search(str(error))
+    assert found is not None, str(error)
+    entry, nest, _, what = found.groups()
+    assert entry in ENTRIES and nest != "none"
+    return what
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("attention", Way("double", "L2", 8, 2 * KIB)),
+        ("attention", Way("double", "L3", 8, 2 * KIB)),
+        ("simplemlp", Way("single", "L3", 8, 2 * KIB)),
+        ("simplemlp", Way("off", "L3", 8, 2 * KIB)),
+    ],
+    ids=str,
+)
+def test_no_wait_can_be_left_out(name: str, way: Way) -> None:
+    """Each wait of a step and an update, dropped alone, stops the run with the nest named."""
+    compiled = compiled_for(name, siracusa(way.l1_bytes, way.cores), way.options)
+    x, y = make_batches(compiled, None).batch(0)
+    with built(compiled) as session:
+        session.step(x, y)
+        session.update()
+        trace = read_trace(session.folder / session.TRACE)
+        count = sum(words[0] in "wv" for entry in ("step", "update") for words in trace[entry])
+        assert count > 15
+        functions = set(re.findall(r"^static void (\w+)\(tg_model \*m\)", _model_c(compiled), re.MULTILINE))
+        for dropped in range(1, count + 1):
+            broken = again(session, {"TG_SIM_DROP_WAIT": str(dropped)})
+            with broken, pytest.raises(DeviceError) as caught:
+                broken.step(x, y)
+                broken.update()
+            hazard_text(caught.value)
+            nest = HAZARD.search(str(caught.value))
+            assert nest is not None and nest.group(2) in functions, f"wait {dropped}: {caught.value}"
+        whole = again(session, {"TG_SIM_DROP_WAIT": str(count + 1)})
+        with whole:
+            whole.step(x, y)
+            whole.update()
+
+
+def _model_c(compiled: Compiled) -> str:
+    return compiled.project.files["model.c"].decode()
+
+
+@cache
+def small_program(home: str = "L2", mode: str = "double") -> Compiled:
+    return compiled_for("attention", siracusa(2 * KIB), Way(mode, home, 8, 2 * KIB).options)
+
+
+DRIVER_FAULTS = {
+    "a wait on the wrong transfer": (
+        "tg_dma_wait(*request);",
+        "tg_dma_wait((*request + 1) % TG_DMA_REQUESTS);",
+        "none is under way|has not arrived|is still reading|still under way",
+    ),
+    "a buffer reused one tile early": (
+        "if (tile->number > 0 && operand->slots == 2)\n            flight->slot ^= 1;",
+        "",
+        "the kernel reads L1.* where a transfer has not arrived",
+    ),
+    "a result's buffer reused one tile early": (
+        "if (operand->access == TG_WRITE)\n            settle(&run->flight[i].storing[slots[i]]);",
+        "",
+        "the kernel writes L1.* which a transfer is still reading",
+    ),
+    "a missing transfer": (
+        "flight->loading = box.bytes ? start_transfer(run, i, &box, flight->slot, 1) : NONE;",
+        "flight->loading = box.bytes && i != 1 ? start_transfer(run, i, &box, flight->slot, 1) : NONE;",
+        "operand 1 at L1.* was not brought",
+    ),
+    "a result that never leaves": (
+        "if (box.bytes)\n            flight->storing[flight->slot] =",
+        "if (box.bytes && tile->number > 0)\n            flight->storing[flight->slot] =",
+        "a result at L1.* never left",
+    ),
+    "a transfer past the end of L1": (
+        "return m->scratch + operand->scratch +",
+        "return m->scratch + TG_SCRATCH_BYTES - 8 + operand->scratch +",
+        "passes the end of L1",
+    ),
+    "a transfer past the end of L2": (
+        "far += box->start[d] * stride[d + 1];",
+        "far += box->start[d] * stride[d + 1] + TG_ARENA_BYTES + TG_STATE_BYTES;",
+        "passes the end of L2",
+    ),
+    "one request used twice": (
+        "int request = tg_dma_open(inward);",
+        "static int kept = NONE;\n    int request = kept == NONE ? (kept = tg_dma_open(inward)) : kept;",
+        "none is under way|a request that is not open|twice|takes .* that no kernel produced",
+    ),
+    "a transfer longer than the engine takes": (
+        "if (rows == 1 || row_bytes == far_stride) {",
+        "if (rows > 0) {\n        tg_dma_add(request, scratch, far, row_bytes, 8 + TG_DMA_LONGEST / row_bytes, 0);\n"
+        "        return;",
+        "is longer than the engine takes|passes the end",
+    ),
+    "a request waited for twice": (
+        "tg_dma_wait(*request);",
+        "tg_dma_wait(*request), tg_dma_wait(*request);",
+        "a DMA transfer is waited for, but none is under way",
+    ),
+    "a wait before the parts are added": (
+        "int request = tg_dma_open(inward);",
+        "int request = tg_dma_open(inward);\n    tg_dma_wait(request);",
+        "a part is added to a request that is not open",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", DRIVER_FAULTS)
+def test_faults_of_the_driver_stop_the_run(fault: str) -> None:
+    old, new, text = DRIVER_FAULTS[fault]
+    assert re.search(text, hazard_of(patched(small_program(), "tg_tile.c", old, new)))
+
+
+START = re.compile(r"m->l3_requests\[(\d+)\] = tg_l3_start\(m->arena \+ (\d+), (\d+)u, (\d+), ([01])\);")
+WAIT = re.compile(r"tg_l3_wait\(m->l3_requests\[(\d+)\]\);")
+STAGING_FAULTS = {
+    "a wait on the wrong transfer": (WAIT, r"tg_l3_wait(m->l3_requests[\1] + 1);"),
+    "a missing wait": (WAIT, ""),
+    "a missing transfer": (START, ""),
+    "a transfer started twice": (START, r"\g<0> \g<0>"),
+    "one request used twice": (START, r"\g<0> m->l3_requests[0] = m->l3_requests[\1];"),
+    "past the end of L2": (START, r"m->l3_requests[\1] = tg_l3_start(m->arena + TG_ARENA_BYTES, \3u, \4, \5);"),
+    "past the end of L3": (START, r"m->l3_requests[\1] = tg_l3_start(m->arena + \2, TG_L3_BYTES, \4, \5);"),
+}
+
+
+@pytest.mark.parametrize("mode", ["off", "double"])
+@pytest.mark.parametrize("fault", STAGING_FAULTS)
+def test_faults_between_l2_and_l3_stop_the_run(fault: str, mode: str) -> None:
+    """In the second transfer of the program, which is inward."""
+    pattern, replacement = STAGING_FAULTS[fault]
+    compiled = small_program("L3", mode)
+    found = list(pattern.finditer(_model_c(compiled)))[1]
+    faulty = patched(compiled, "model.c", found.group(), found.expand(replacement))
+    with quick_sim() as device, pytest.raises(DeviceError, match=r"hazard in (infer|step|update), nest \w+, tile \d+"):
+        run_once(device.load(faulty))
+
+
+@pytest.mark.parametrize("mode", ["off", "double"])
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("((float *)at[{result}])[-1] = 1.0f;", "the kernel wrote before its operand"),
+        ("((float *)at[{result}])[200000 % 7 + TG_FAULT_ELEMENTS] = 1.0f;", "the kernel wrote behind its operand"),
+        ("((float *)at[0])[0] += 1.0f;", "which it only reads"),
+    ],
+)
+def test_a_kernel_that_leaves_its_operands_stops_the_run(statement: str, text: str, mode: str) -> None:
+    """A Gelu that writes beside its result, or into its input."""
+    compiled = small_program("L2", mode)
+    (launch,) = [x for x in compiled.plan.schedule.entries["infer"].launches if x.node.op == "Gelu"]
+    (nest,) = launch.nests
+    elements = max(int(np.prod(operand.shape)) for operand in nest.operands)
+    result = [operand.name for operand in nest.operands].index("y")
+    call = re.search(r"    tg_gelu\(.*\);\n", _model_c(compiled))
+    assert call is not None
+    extra = statement.format(result=result).replace("200000 % 7 + TG_FAULT_ELEMENTS", str(elements + 3))
+    faulty = patched(compiled, "model.c", call.group(), f"{call.group()}    {extra}\n")
+    what = hazard_of(faulty)
+    assert text in what, what
+
+
+def test_an_untouched_program_runs() -> None:
+    """The programs that faults are put into are themselves right."""
+    for home, mode in (("L2", "double"), ("L3", "double"), ("L2", "off"), ("L3", "off")):
+        with quick_sim() as device:
+            run_once(device.load(small_program(home, mode)))
+
+
+def test_an_entry_leaves_nothing_but_state() -> None:
+    """Steps, updates and inferences in any order give what they give alone."""
+    compiled = compiled_for("attention", siracusa(2 * KIB), ScheduleOptions(buffering="double", home="L3"))
+    x, y = make_batches(compiled, None).batch(0)
+    with built(compiled) as session:
+        first = session.infer(x).tobytes()
+        loss = session.step(x, y)
+        assert session.infer(x).tobytes() == first
+        other = again(session, {})
+        with other:
+            assert other.step(x, y) == loss
+
+
+@pytest.mark.parametrize("name", ["attention", "odd_cnn"])
+def test_fused_updates_give_the_same_bits(name: str) -> None:
+    """With one mini-batch per update the optimizer may run in the backward pass; the weights are the same."""
+    recipe = replace(recipe_of(name), accumulate=1)
+    states = []
+    for fuses in (False, True):
+        options = ScheduleOptions(buffering="double", home="L3", fuses_update=fuses)
+        compiled = compile_model(imported(name), recipe, siracusa(2 * KIB), options=options)
+        states.append(sim_state(compiled, 3))
+    assert states[0] == states[1]
+
+
+MATRIX = [
+    *(
+        Way(mode, home, cores, 128 * KIB)
+        for mode in ("off", "single", "double")
+        for home in ("L2", "L3")
+        for cores in (1, 2, 8)
+    ),
+    *(Way(mode, "auto", 8, l1_bytes * KIB) for mode in ("single", "double") for l1_bytes in (8, 16, 32, 64, 240)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("way", MATRIX, ids=str)
+@pytest.mark.parametrize("name", zoo.names())
+def test_the_whole_matrix(name: str, way: Way) -> None:
+    """Twenty steps of every zoo model in every way; what does not fit says what would."""
+    try:
+        compiled = compiled_for(name, siracusa(way.l1_bytes, way.cores), way.options)
+    except DoesNotFit as error:
+        assert error.node is not None and error.expected is not None and error.hint is not None
+        assert way.home == "L2" or way.l1_bytes < 32 * KIB
+        return
+    with SimDevice(SIRACUSA) as device:
+        run = train(compiled, device, steps=20, verify=False)
+    found = {"losses": repr(run.losses).encode()} | {
+        key: array.tobytes() for key, array in (run.weights | run.statistics).items()
+    }
+    assert found == host_state(name, 20)
