@@ -25,7 +25,8 @@ from tilegrad.ir.plan import Buffer
 from tilegrad.memory import native, restarts
 
 # Work is nodes × buffers, about 0.1 µs each on a 2020s core.
-BRIEF_WORK = 1_000_000
+BRIEF_WORK = 5_000_000
+STEP_WORK = 300_000
 LONG_WORK = 1_000_000_000
 DESCENT_STEPS = 5
 SEARCHED_BUFFERS = 2000  # more than that is left to the orders
@@ -151,7 +152,7 @@ class _Solver:
             height = (failed + self.size) // 2 // unit * unit
             if height <= failed or self.size <= failed + unit:
                 break
-            if not self.try_height(height, BRIEF_WORK // DESCENT_STEPS):
+            if not self.try_height(height, STEP_WORK):
                 failed = height
 
     def improve_order(self) -> None:
