@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from tilegrad.errors import DeviceError
 
 COMPILE_TIMEOUT_SECONDS = 300
+_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,20 @@ def host_toolchain() -> Toolchain:
 
 @cache
 def compiler_identity(compiler: str) -> str:
-    """What `--version` says: part of a cached object's key."""
+    """What `--version` says."""
     done = _run([compiler, "--version"], Path.cwd())
     return done.stdout
+
+
+@cache
+def _identity(toolchain: Toolchain) -> str:
+    """All but the sources that an object depends on: the compiler, its flags, and what those mean on this machine.
+
+    The predefined macros say which instructions -march=native stands for: a cache may be shared between machines.
+    """
+    compiler, flags = toolchain.compiler, toolchain.flags
+    macros = _run([compiler, *flags, "-dM", "-E", "-x", "c", os.devnull], Path.cwd()).stdout
+    return repr((compiler_identity(compiler), flags, macros))
 
 
 def cache_folder() -> Path | None:
@@ -120,25 +132,47 @@ def _object(toolchain: Toolchain, folder: Path, name: str, files: Mapping[str, b
     """Compiles one file, or takes its object from the cache. Returns the object's path below `folder`."""
     result = name[:-2] + ".o"
     kept = cache_folder() if use_cache else None
-    path = None
-    if kept is not None:
-        key = hashlib.sha256()
-        key.update(repr((compiler_identity(toolchain.compiler), toolchain.flags)).encode())
-        for part in _with_headers(name, files):
-            key.update(part.encode() + b"\0" + files[part] + b"\0")
-        path = kept / f"{key.hexdigest()}.o"
-        try:
-            shutil.copyfile(path, folder / result)
-            return result
-        except OSError:
-            pass  # not there yet
+    path = None if kept is None else kept / f"{_key(toolchain, name, files)}.o"
+    content = None if path is None else _take(path)
+    if content is not None:
+        (folder / result).write_bytes(content)
+        return result
     _checked([toolchain.compiler, *toolchain.flags, "-c", name, "-o", result], folder)
-    if kept is not None and path is not None:
-        handle, partial = tempfile.mkstemp(dir=kept)
-        os.close(handle)
-        shutil.copyfile(folder / result, partial)
-        os.replace(partial, path)
+    if path is not None:
+        _keep(path, (folder / result).read_bytes())
     return result
+
+
+def _key(toolchain: Toolchain, name: str, files: Mapping[str, bytes]) -> str:
+    key = hashlib.sha256(_identity(toolchain).encode())
+    for part in _with_headers(name, files):
+        key.update(part.encode() + b"\0" + files[part] + b"\0")
+    return key.hexdigest()
+
+
+def _take(path: Path) -> bytes | None:
+    """A cached object, or None where there is none or it is damaged: its checksum comes first."""
+    try:
+        kept = path.read_bytes()
+    except OSError:
+        return None
+    digest, content = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
+    return content if hashlib.sha256(content).digest() == digest else None
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Appears whole or not at all; a cache that cannot be written is no obstacle."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
+            try:
+                partial.write(hashlib.sha256(content).digest() + content)
+                partial.close()
+                os.replace(partial.name, path)
+            except BaseException:
+                Path(partial.name).unlink()
+                raise
+    except OSError:
+        return
 
 
 def build(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tilegrad.errors import UserError
 from tilegrad.ir.program import Role
+from tilegrad.ir.types import TensorType
 from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import EntryTiming
 
@@ -94,19 +95,27 @@ class Session(ABC):
         return self._read_all(Role.OPTIMIZER, Role.HYPER)
 
     def _as_input(self, entry: str, position: int, value: npt.ArrayLike) -> npt.NDArray[Any]:
-        """An input as contiguous data of the declared type; a wrong shape is refused by name."""
+        """An input as data of the declared type."""
         graph = self.compiled.program.entries[entry]
         name = graph.inputs[position]
-        wanted = graph.types[name]
-        array = np.asarray(value)
-        if array.shape != wanted.shape:
-            raise UserError(
-                f"input '{name}' of {entry} has a wrong shape",
-                stage="run",
-                expected=str(list(wanted.shape)),
-                got=str(list(array.shape)),
-            )
-        return np.ascontiguousarray(array, dtype=wanted.dtype.numpy)
+        return as_declared(value, graph.types[name], f"input '{name}' of {entry}")
+
+
+def as_declared(value: npt.ArrayLike, wanted: TensorType, what: str) -> npt.NDArray[Any]:
+    """A value as an array of the declared type; a wrong shape, or numbers that the type cannot hold, are refused."""
+    array = np.asarray(value)
+    if array.shape != wanted.shape:
+        raise UserError(
+            f"{what} has a wrong shape", stage="run", expected=str(list(wanted.shape)), got=str(list(array.shape))
+        )
+    is_number = array.dtype.kind in "biuf"
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = array.astype(wanted.dtype.numpy) if is_number else array
+    if not is_number or not (wanted.dtype.is_float or np.array_equal(converted, array)):
+        raise UserError(
+            f"{what} has a wrong element type", stage="run", expected=str(wanted.dtype), got=str(array.dtype)
+        )
+    return converted
 
 
 class Device(ABC):

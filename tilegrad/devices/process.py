@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,8 +19,9 @@ import numpy.typing as npt
 
 from tilegrad.codegen.harness import port_offsets
 from tilegrad.codegen.interface import entry_inputs, entry_outputs
-from tilegrad.devices.base import Session
+from tilegrad.devices.base import Session, as_declared
 from tilegrad.errors import DeviceError, UserError
+from tilegrad.ir.types import TensorType
 from tilegrad.pipeline import Compiled
 
 INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT = range(1, 8)
@@ -145,24 +147,25 @@ class ProcessSession(Session):
             results.append(data.reshape(port.type.shape).copy())
         return results
 
+    def _tensor(self, name: str) -> tuple[bytes, TensorType]:
+        """A tensor's index as the harness takes it, and its type."""
+        if name not in self._indices:
+            near = get_close_matches(name, self._indices, n=1)
+            raise UserError(
+                f"the program has no tensor '{name}'",
+                stage="run",
+                hint=f"did you mean '{near[0]}'?" if near else None,
+            )
+        return struct.pack("<I", self._indices[name]), self.compiled.program.tensor(name).type
+
     def read(self, tensor: str) -> npt.NDArray[Any]:
-        wanted = self.compiled.program.tensor(tensor).type
-        _, body = self._request(GET, struct.pack("<I", self._indices[tensor]))
+        index, wanted = self._tensor(tensor)
+        _, body = self._request(GET, index)
         return np.frombuffer(body, dtype=wanted.dtype.numpy).reshape(wanted.shape).copy()
 
     def write(self, tensor: str, value: npt.ArrayLike) -> None:
-        if tensor not in self._indices:
-            raise UserError(f"the program has no tensor '{tensor}'", stage="run")
-        wanted = self.compiled.program.tensor(tensor).type
-        array = np.ascontiguousarray(value, dtype=wanted.dtype.numpy)
-        if array.shape != wanted.shape:
-            raise UserError(
-                f"tensor '{tensor}' has a wrong shape",
-                stage="run",
-                expected=str(list(wanted.shape)),
-                got=str(list(array.shape)),
-            )
-        self._request(PUT, struct.pack("<I", self._indices[tensor]) + array.tobytes())
+        index, wanted = self._tensor(tensor)
+        self._request(PUT, index + as_declared(value, wanted, f"tensor '{tensor}'").tobytes())
 
     def seconds_per_call(self, entry: str, calls: int) -> float:
         _, body = self._request(MEASURE, struct.pack("<II", _COMMANDS[entry], calls))
