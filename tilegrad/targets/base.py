@@ -56,6 +56,8 @@ class DmaTiming:
     def __post_init__(self) -> None:
         _expect(self.setup_cycles >= 0, "the set-up of a DMA engine", "0 cycles or more", self.setup_cycles)
         _expect(self.cycles_per_byte > 0, "the speed of a DMA engine", "more than 0", self.cycles_per_byte)
+        extra = self.cycles_per_extra_row
+        _expect(extra >= 0, "the cost of a row of a DMA engine", "0 cycles or more", extra)
 
     def cycles(self, size_bytes: int, rows: int = 1) -> float:
         return self.setup_cycles + size_bytes * self.cycles_per_byte + (rows - 1) * self.cycles_per_extra_row
@@ -81,6 +83,8 @@ class DmaEngine:
 
     def __post_init__(self) -> None:
         _expect(self.queue_depth >= 1, f"the queue of {self.name}", "1 or more", self.queue_depth)
+        cycles = self.enqueue_cycles
+        _expect(cycles >= 0, f"the cost of starting {self.name}", "0 cycles or more", cycles)
         # Long rows are cut at multiples of eight bytes.
         _expect(self.longest_bytes >= 8, f"the longest transfer of {self.name}", "8 bytes or more", self.longest_bytes)
 
@@ -125,12 +129,27 @@ class Target:
 
     def __post_init__(self) -> None:
         names = [memory.name for memory in self.memories]
+        _expect(len(set(names)) == len(names), "the memories", "one of each name", ", ".join(names))
         for what, name in (("home", self.home), ("compute", self.compute)):
             _expect(name in names, f"the {what} memory", " or ".join(names), name)
         for engine in self.engines:
             _expect({engine.near, engine.far} <= set(names), f"engine {engine.name}", "two of its memories", engine.hop)
         _expect(self.cores >= 1, "the number of cores", "1 or more", self.cores)
         _expect(self.fpus >= 1, "the number of FPUs", "1 or more", self.fpus)
+        _expect(self.clusters >= 1, "the number of clusters", "1 or more", self.clusters)
+        _expect(self.clock_hz >= 0, "the clock", "0 Hz or more", self.clock_hz)
+        extra = self.memory(self.compute).core_extra_cycles
+        _expect(extra is not None, f"{self.compute}, where kernels compute,", "a memory that cores address", "none")
+        if not self.is_flat:
+            self._expect_hierarchy()
+
+    def _expect_hierarchy(self) -> None:
+        for name in (L1, L2, L3):
+            known = self.has_memory(name) and self.memory(name).capacity_bytes is not None
+            _expect(known, f"a hierarchy without {name}", "L1, L2 and L3, each with a size", "no such size")
+        for far, near in ((self.home, self.compute), (L3, L2)):
+            known = any((engine.far, engine.near) == (far, near) for engine in self.engines)
+            _expect(known, f"a hierarchy without a way from {far} to {near}", "a DMA engine", "none")
 
     @property
     def is_flat(self) -> bool:

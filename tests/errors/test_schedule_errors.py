@@ -1,0 +1,133 @@
+"""What does not fit is refused with the operator, its byte budget, and what would do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.scheduling.programs import UNTILED, compiled_for, siracusa
+from tests.support.models import mlp
+from tilegrad import frontend
+from tilegrad.errors import DoesNotFit, UserError
+from tilegrad.ir.nest import Nest
+from tilegrad.memory.lifetimes import temporaries
+from tilegrad.pipeline import compile_model
+from tilegrad.recipe import Recipe
+from tilegrad.scheduling.kernel_cost import KernelCosts
+from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.scheduling.tiling import TilingOptions, TilingSearch
+
+
+def test_an_l1_that_cannot_hold_one_element() -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        compiled_for("simplemlp", siracusa(24))
+    assert str(caught.value) == (
+        "node '/fc1/Gemm': the smallest tile of tg_gemm_nt does not fit into L1\n"
+        "  expected: at most 24 bytes\n"
+        "  got: 32 bytes: a 4, b 4, c 4, y 4\n"
+        "  hint: give L1 at least 32 bytes (--l1)"
+    )
+    assert caught.value.exit_status == 2
+
+
+def test_rows_that_a_kernel_needs_whole() -> None:
+    """Softmax needs its row, so L1 must hold one."""
+    with pytest.raises(DoesNotFit) as caught:
+        compiled_for("simplemlp", siracusa(88))
+    assert str(caught.value) == (
+        "node 'loss/SoftmaxCrossEntropyLoss': the smallest tile of tg_nll_i64 does not fit into L1\n"
+        "  expected: at most 88 bytes\n"
+        "  got: 96 bytes: x 40, label 8, prob 40, loss 4\n"
+        "  hint: give L1 at least 96 bytes (--l1)"
+    )
+
+
+@pytest.mark.parametrize("name", ["simplemlp", "attention", "odd_cnn"])
+def test_following_the_hint_leads_to_a_program(name: str) -> None:
+    """Each refusal names more than the one before, for another operator, until it works."""
+    l1_bytes, refused = 8, []
+    while True:
+        try:
+            compiled_for(name, siracusa(l1_bytes), ScheduleOptions(buffering="single"))
+            break
+        except DoesNotFit as error:
+            assert error.node not in refused and error.hint is not None
+            refused.append(error.node)
+            (wanted,) = re.findall(r"give L1 at least (\d+) bytes", error.hint)
+            assert int(wanted) > l1_bytes
+            l1_bytes = int(wanted)
+    assert refused
+
+
+def _search(nest: Nest, element_bytes: dict[str, int], l1_bytes: int) -> TilingSearch:
+    target = siracusa(l1_bytes)
+    return TilingSearch(TilingOptions(target, "auto", KernelCosts(target)), nest, element_bytes)
+
+
+@pytest.mark.parametrize("name", ["attention", "odd_cnn", "resnet8"])
+def test_the_smallest_l1_is_the_smallest(name: str) -> None:
+    """For every kind of nest: that much will do, and eight bytes less will not."""
+    seen: set[object] = set()
+    for entry in compiled_for(name, siracusa(), UNTILED).plan.schedule.entries.values():
+        scratch = {value: tensor_type for value, (_, tensor_type) in temporaries(entry.graph).items()}
+        types = {**scratch, **entry.graph.types}
+        for launch in entry.launches:
+            for nest in launch.nests:
+                element_bytes = {o.name: types[o.value].dtype.size_bytes for o in nest.operands if o.value is not None}
+                key = (nest.kernel, nest.axes)
+                if key in seen:
+                    continue
+                seen.add(key)
+                smallest = _search(nest, element_bytes, 1024).smallest_footprint_bytes()
+                tiling = _search(nest, element_bytes, smallest).choose(launch.node.name)
+                assert tiling.scratch_bytes <= smallest
+                if smallest > 8:
+                    with pytest.raises(DoesNotFit) as caught:
+                        _search(nest, element_bytes, smallest - 8).choose(launch.node.name)
+                    assert caught.value.node == launch.node.name
+                    assert caught.value.hint == f"give L1 at least {smallest} bytes (--l1)"
+    assert len(seen) > 20
+
+
+def test_home_l2_that_does_not_fit() -> None:
+    recipe = Recipe()
+    with pytest.raises(DoesNotFit) as caught:
+        compile_model(frontend.load("mobilenetv1"), recipe, siracusa(), options=replace(UNTILED, home="L2"))
+    error = caught.value
+    assert re.fullmatch(r"the step entry does not fit into L2", error.message)
+    assert error.expected == "at most 1900544 bytes"
+    found = re.fullmatch(r"(\d+) bytes at this node: (\d+) of state and (\d+) of activations", error.got or "")
+    assert found is not None
+    total, state, activations = map(int, found.groups())
+    assert total == state + activations > 1900544
+    assert error.hint == "use --home auto, which moves tensors to L3"
+    assert error.node is not None and error.exit_status == 2
+
+
+def test_an_l2_that_not_even_l3_can_help() -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        compile_model(frontend.load(mlp(), batch=4), Recipe(batch=4), siracusa(l2_bytes=64), options=UNTILED)
+    error = caught.value
+    assert error.expected == "at most 64 bytes"
+    assert re.fullmatch(r"\d+ bytes at this node: \d+ of state and \d+ of activations", error.got or "")
+    assert error.hint == "a smaller batch, or train fewer parameters (--train last:K)"
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "choices"),
+    [("buffering", "triple", "auto or single or double"), ("home", "L4", "auto or L2 or L3")],
+)
+def test_options_that_do_not_exist(word: str, value: str, choices: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ScheduleOptions(**{word: value})  # type: ignore[arg-type]
+    assert str(caught.value) == f"--{word} cannot be '{value}'\n  expected: {choices}\n  got: {value}"
+
+
+def test_the_matrix_of_l1_sizes_runs_or_is_refused() -> None:
+    """32 KB are enough for every operator of these; 8 KB too, or the message has the budget."""
+    for l1_bytes in (8 * 1024, 32 * 1024):
+        for name in ("resnet8", "dscnn"):
+            plan = compiled_for(name, siracusa(l1_bytes)).plan
+            assert plan.memory["L1"].used_bytes <= l1_bytes

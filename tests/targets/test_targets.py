@@ -1,0 +1,165 @@
+"""Targets are data: what they say, what may be overridden, and what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tilegrad.errors import UserError
+from tilegrad.targets import base as targets
+from tilegrad.targets.base import L1, L2, L3, DmaEngine, DmaTiming, Memory, Target
+
+KIB = 1024
+SIRACUSA = targets.get("siracusa")
+
+
+def engine(**changes: object) -> DmaEngine:
+    return replace(SIRACUSA.engines[0], **changes)  # type: ignore[arg-type]
+
+
+def test_siracusa_is_the_chip() -> None:
+    """HARDWARE.md's figures."""
+    assert (SIRACUSA.cores, SIRACUSA.fpus, SIRACUSA.home, SIRACUSA.compute) == (8, 4, L2, L1)
+    capacities = {memory.name: memory.capacity_bytes for memory in SIRACUSA.memories}
+    assert capacities[L1] == 240 * KIB and capacities[L3] == 8 * KIB * KIB
+    assert capacities[L2] is not None and capacities[L2] < 0x1F0000
+    assert SIRACUSA.memory(L2).core_extra_cycles == 14 and SIRACUSA.memory(L1).core_extra_cycles == 0
+    assert SIRACUSA.memory(L3).core_extra_cycles is None
+    dma = SIRACUSA.engine(L2, L1)
+    assert (dma.longest_bytes, dma.queue_depth, dma.enqueue_cycles) == (131071, 8, 5)
+    assert dma.has_2d and dma.duplex
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "rows", "measured"),
+    [
+        (64, 1, 23),
+        (1024, 1, 143),
+        (4096, 1, 527),
+        (16384, 1, 2063),
+        (65536, 1, 8207),
+        (4096, 64, 529),
+        (16384, 64, 2065),
+    ],
+)
+def test_dma_takes_what_was_measured(size_bytes: int, rows: int, measured: int) -> None:
+    assert SIRACUSA.engine(L2, L1).inward.cycles(size_bytes, rows) == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "is_read", "fc_cycles"),
+    [
+        (64, True, 76),
+        (1024, True, 752),
+        (4096, True, 2880),
+        (16384, True, 11402),
+        (65536, True, 45524),
+        (64, False, 104),
+        (1024, False, 1308),
+        (4096, False, 5148),
+        (16384, False, 20511),
+        (65536, False, 81952),
+    ],
+)
+def test_l3_takes_what_was_measured(size_bytes: int, is_read: bool, fc_cycles: int) -> None:
+    """Transfer only was measured, in cycles of the fabric controller; set-up is 151 to 183 of them."""
+    hyper = SIRACUSA.engine(L3, L2)
+    cycles = (hyper.inward if is_read else hyper.outward).cycles(size_bytes)
+    assert cycles == pytest.approx((fc_cycles + 167) * 1.4407, rel=0.02)
+
+
+def test_a_smaller_chip_is_one_folder() -> None:
+    small = targets.get("pulp_small")
+    assert small.memory(L1).capacity_bytes == 112 * KIB and small.memory(L2).capacity_bytes == 1408 * KIB
+    assert small.folder == SIRACUSA.folder and not small.is_flat
+    assert targets.get("mcu").is_flat and targets.get("host").is_flat
+
+
+IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
+    "the capacity of L1": (lambda: Memory(L1, 0, 8), "1 byte or more", "0"),
+    "the capacity of L2": (lambda: Memory(L2, -5, 8), "1 byte or more", "-5"),
+    "the alignment of L1": (lambda: Memory(L1, 64, 12), "a power of two", "12"),
+    "the alignment of L3": (lambda: Memory(L3, 64, 0), "a power of two", "0"),
+    "the access cost of L2": (lambda: Memory(L2, 64, 8, -1), "0 or more", "-1"),
+    "the set-up of a DMA engine": (lambda: DmaTiming(-1.0, 0.1), "0 cycles or more", "-1.0"),
+    "the speed of a DMA engine": (lambda: DmaTiming(1.0, 0.0), "more than 0", "0.0"),
+    "the queue of mchan": (lambda: engine(queue_depth=0), "1 or more", "0"),
+    "the longest transfer of mchan": (lambda: engine(longest_bytes=7), "8 bytes or more", "7"),
+    "the home memory": (lambda: replace(SIRACUSA, home="L4"), "L1 or L2 or L3", "L4"),
+    "the compute memory": (lambda: replace(SIRACUSA, compute="TCM"), "L1 or L2 or L3", "TCM"),
+    "engine mchan": (lambda: replace(SIRACUSA, engines=(engine(near="L0"),)), "two of its memories", "L2-L0"),
+    "the number of cores": (lambda: replace(SIRACUSA, cores=0), "1 or more", "0"),
+    "the number of FPUs": (lambda: replace(SIRACUSA, fpus=-4), "1 or more", "-4"),
+    "the number of clusters": (lambda: replace(SIRACUSA, clusters=0), "1 or more", "0"),
+    "the clock": (lambda: replace(SIRACUSA, clock_hz=-1), "0 Hz or more", "-1"),
+    "the cost of a row of a DMA engine": (lambda: DmaTiming(1.0, 1.0, -1.0), "0 cycles or more", "-1.0"),
+    "the cost of starting mchan": (lambda: engine(enqueue_cycles=-5), "0 cycles or more", "-5"),
+    "the memories": (
+        lambda: replace(SIRACUSA, memories=(*SIRACUSA.memories, SIRACUSA.memories[0])),
+        "one of each name",
+        "L1, L2, L3, L1",
+    ),
+    "L1, where kernels compute,": (
+        lambda: replace(SIRACUSA, memories=(Memory(L1, 64, 8, None), *SIRACUSA.memories[1:])),
+        "a memory that cores address",
+        "none",
+    ),
+    "a hierarchy without L3": (
+        lambda: replace(SIRACUSA, memories=SIRACUSA.memories[:2], engines=SIRACUSA.engines[:1]),
+        "L1, L2 and L3, each with a size",
+        "no such size",
+    ),
+    "a hierarchy without a way from L3 to L2": (
+        lambda: replace(SIRACUSA, engines=SIRACUSA.engines[:1]),
+        "a DMA engine",
+        "none",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_numbers_that_cannot_be(what: str) -> None:
+    make, expected, got = IMPOSSIBLE[what]
+    with pytest.raises(UserError) as caught:
+        make()
+    assert str(caught.value) == f"target: {what} cannot be\n  expected: {expected}\n  got: {got}"
+    assert caught.value.exit_status == 2 and caught.value.stage == "target"
+
+
+@pytest.mark.parametrize("capacity_bytes", [0, -1, 240 * KIB + 1, 1 << 40])
+def test_l1_has_between_one_byte_and_the_chips(capacity_bytes: int) -> None:
+    with pytest.raises(UserError) as caught:
+        SIRACUSA.with_capacity(L1, capacity_bytes)
+    assert str(caught.value) == (
+        f"L1 of target 'siracusa' cannot have {capacity_bytes} bytes\n"
+        f"  expected: 1 to 245760 bytes\n  got: {capacity_bytes} bytes"
+    )
+
+
+def test_a_memory_that_a_chip_has_not() -> None:
+    with pytest.raises(UserError) as caught:
+        targets.get("mcu").with_capacity(L1, 1024)
+    assert str(caught.value) == "target 'mcu' has no L1\n  expected: RAM\n  got: L1"
+
+
+@pytest.mark.parametrize("cores", [0, -1, 9, 64])
+def test_cores_are_those_of_the_chip(cores: int) -> None:
+    with pytest.raises(UserError) as caught:
+        SIRACUSA.with_cores(cores)
+    text = f"target 'siracusa' cannot run on {cores} cores\n  expected: 1 to 8\n  got: {cores}"
+    assert str(caught.value) == text and caught.value.exit_status == 2
+
+
+def test_an_unknown_target_is_explained() -> None:
+    with pytest.raises(UserError) as caught:
+        targets.get("sirakusa")
+    assert caught.value.message == "there is no target 'sirakusa'"
+    assert caught.value.hint == "did you mean 'siracusa'?"
+
+
+def test_overrides_change_nothing_else() -> None:
+    changed: Target = SIRACUSA.with_capacity(L1, 32 * KIB).with_cores(2)
+    assert changed.memory(L1).capacity_bytes == 32 * KIB and changed.cores == 2
+    assert replace(changed, memories=SIRACUSA.memories, cores=8) == SIRACUSA
