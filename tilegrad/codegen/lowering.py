@@ -102,7 +102,8 @@ class Lowering(ABC):
             operands.append(f"{operand.name} in place" if is_in_place else f"{operand.name} {name}")
         part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
         work = f", {nest.macs} MACs" if nest.macs else ""
-        return filled([f"{launch.node.op}{part}{work}: {''.join(operands[:1])}", *operands[1:]])
+        title = f"{launch.node.op}{part}{work}"
+        return filled([f"{title}: {operands[0]}", *operands[1:]]) if operands else title
 
 
 def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""Figures measured on the chip's open-source cycle model (see docs/siracusa.md)."""
+"""Figures measured on the chip's open-source cycle model (see docs/cost-model.md)."""
 
 from tilegrad.targets.base import L1, L2, L3, CoreCosts, DmaEngine, DmaTiming, Memory, Target
 
