@@ -20,7 +20,7 @@ def main() -> int:
     if missing:
         print(f"cannot count: {', '.join(missing)} not found", file=sys.stderr)
         return 4
-    found = table.collect(arguments.seed, arguments.samples, table.MOST_DRAWN)
+    found = table.collect(arguments.seed, arguments.samples)
     counted = table.count_all(found, lambda line: print(line, flush=True))
     made = table.make_table(counted, arguments.seed)
     path = get(arguments.target).folder / "costs.json"

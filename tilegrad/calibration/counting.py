@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.build.toolchain import compiler_identity
 from tilegrad.errors import DeviceError
 from tilegrad.ir.nest import Nest, Tile, kernel_argument, operand_box, row_major_strides
 from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, KernelSignature, parse_kernel_file
@@ -87,6 +86,12 @@ def _run(command: Sequence[str], **options: object) -> subprocess.CompletedProce
     return done  # type: ignore[no-any-return]
 
 
+@cache
+def version_of(tool: str) -> str:
+    """The first line of what `--version` says."""
+    return _run([tool, "--version"]).stdout.decode(errors="replace").splitlines()[0]
+
+
 def source_hash(path: Path) -> str:
     """Of a C file and every runtime header it includes: what its counts depend on, comments included."""
     digest = hashlib.sha256()
@@ -142,7 +147,7 @@ def program(source: Path) -> Path:
     text = _table(parsed.kernels)
     table.write_text(text, encoding="utf-8")
     main = FOLDER / "count_main.c"
-    key = source_hash(source).encode() + main.read_bytes() + text.encode() + compiler_identity(COMPILER).encode()
+    key = source_hash(source).encode() + main.read_bytes() + text.encode() + version_of(COMPILER).encode()
     compile_one = [COMPILER, *FLAGS, f"-I{RUNTIME_FOLDER}", "-c"]
     path = _build_folder() / f"{source.stem}-{hashlib.sha256(key + repr(FLAGS).encode()).hexdigest()[:16]}.elf"
     if not path.exists():
@@ -171,16 +176,26 @@ def _element_bytes(c_type: str) -> int:
     return sizes[c_type.replace("const", "").replace("*", "").strip()]
 
 
-def _content(name: str, c_type: str, count: int, draw: np.random.Generator) -> npt.NDArray[np.generic]:
-    """Random elements. Indices and labels stay small enough for any axis; the flag `overwrite` is off."""
+def _index_limit(nest: Nest) -> int:
+    """What indices and labels of a nest must stay below."""
+    if "classes" in nest.constants:
+        return int(nest.constants["classes"])
+    return next((axis.extent for axis in nest.axes if axis.name in ("r", "c")), 2)
+
+
+def _content(
+    name: str, c_type: str, count: int, limit: int, draw: np.random.Generator
+) -> npt.NDArray[np.generic]:
+    """Random elements; indices are below `limit`, and the flag `overwrite` is off. An element behind a pointer to bytes
+    may be of any type."""
     plain = c_type.replace("const", "").replace("*", "").strip()
     if plain == "float":
         return draw.standard_normal(count).astype(np.float32)
     if plain in ("int64_t", "int32_t", "uint32_t"):
-        return draw.integers(0, 2, count).astype(np.int64 if plain == "int64_t" else np.int32)
+        return draw.integers(0, limit, count).astype(np.int64 if plain == "int64_t" else np.int32)
     if name == "overwrite":
         return np.zeros(count, np.uint8)
-    return draw.integers(0, 2, count * _element_bytes(c_type)).astype(np.uint8)
+    return draw.integers(0, 2, count * (8 if plain == "uint8_t" else _element_bytes(c_type))).astype(np.uint8)
 
 
 def _encoded(case: Case, signature: KernelSignature, position: int) -> bytes:
@@ -197,7 +212,8 @@ def _encoded(case: Case, signature: KernelSignature, position: int) -> bytes:
         strides[operand.name] = row_major_strides(box)
         arena += bytes(-len(arena) % ALIGNMENT_BYTES)
         offsets.append(len(arena))
-        arena += _content(operand.name, c_type, int(np.prod(box, dtype=np.int64)), draw).tobytes()
+        size = int(np.prod(box, dtype=np.int64))
+        arena += _content(operand.name, c_type, size, _index_limit(case.nest), draw).tobytes()
     words = b""
     for c_type, field_name in signature.arguments.fields:
         value = kernel_argument(field_name, case.nest, case.tile, strides)

@@ -10,37 +10,40 @@ from typing import Any
 
 import numpy as np
 
-from tilegrad.build.toolchain import compiler_identity
-from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, Counts, count, source_hash
+from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, Counts, count, source_hash, version_of
 from tilegrad.calibration.fit import Fit, fit
 from tilegrad.calibration.loops import family_of
 from tilegrad.calibration.samples import Sample, draw_samples
+from tilegrad.calibration.sketches import SKETCHES
 from tilegrad.ops import registry
 from tilegrad.ops.kernels import parse_kernel_file
 
 SAMPLES_PER_VARIANT = 240
-MOST_DRAWN = 120_000
+DRAWS_WITHOUT_USE = 60
 FEWEST = 30
 Key = tuple[str, str]
 Counted = list[tuple[Sample, Counts]]
 
 
-def collect(
-    seed: int, per_variant: int, most_drawn: int, wanted: Callable[[str], bool] = lambda _: True
-) -> dict[Key, list[Sample]]:
-    """Samples by (kernel, variant), until every one that turned up early has enough."""
+def collect(seed: int, per_variant: int, wanted: Callable[[str], bool] = lambda _: True) -> dict[Key, list[Sample]]:
+    """Samples by (kernel, variant): every sketch is drawn until it brings nothing that is not there often enough."""
     found: dict[Key, list[Sample]] = defaultdict(list)
-    for drawn, sample in enumerate(draw_samples(seed)):
-        if drawn >= most_drawn:
-            break
-        nest = sample.case.nest
-        family = family_of(nest)
-        if family is None or not wanted(nest.kernel):
-            continue
-        samples = found[nest.kernel, family.variant(nest)]
-        if len(samples) < per_variant:
-            samples.append(sample)
-    return found
+    for position, make in enumerate(SKETCHES):
+        useless = 0
+        for samples in draw_samples(make, np.random.default_rng((seed, position))):
+            useless += 1
+            for sample in samples:
+                nest = sample.case.nest
+                family = family_of(nest)
+                if family is None or not wanted(nest.kernel):
+                    continue
+                known = found[nest.kernel, family.variant(nest)]
+                if len(known) < per_variant:
+                    known.append(sample)
+                    useless = 0
+            if useless > DRAWS_WITHOUT_USE:
+                break
+    return dict(found)
 
 
 def count_all(
@@ -87,8 +90,8 @@ def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
             entry["variants"][variant] = _entry(found, family.names)
     return {
         "about": "Instructions per trip of each kernel's loops, by class; made by `make calibrate`, do not edit.",
-        "compiler": compiler_identity(COMPILER).splitlines()[0],
-        "emulator": compiler_identity(EMULATOR).splitlines()[0],
+        "compiler": version_of(COMPILER),
+        "emulator": version_of(EMULATOR),
         "flags": " ".join(FLAGS),
         "seed": seed,
         "sources": dict(sorted(sources.items())),

@@ -34,15 +34,9 @@ class InstructionMix:
     i_fma: float = 0.0
     i_fp_other: float = 0.0
     i_fdiv_sqrt: float = 0.0
-    i_fmv: float = 0.0
-    i_load: float = 0.0
-    i_store: float = 0.0
-    i_branch: float = 0.0
     i_branch_taken: float = 0.0
     i_jump: float = 0.0
-    i_mul: float = 0.0
     i_div: float = 0.0
-    i_other: float = 0.0
     load_use: float = 0.0
     data_loads: float = 0.0
     data_stores: float = 0.0

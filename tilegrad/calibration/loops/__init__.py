@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilegrad.calibration.loops import convolution, matrix, pooling, simple
+from tilegrad.calibration.loops import convolution, indexed, matrix, pooling, simple
 from tilegrad.calibration.loops.base import Call, Counter, Family, call_of
 from tilegrad.ir.nest import Nest
 
@@ -23,11 +23,20 @@ _register(
     simple.MAP,
     "add mul sub div maximum minimum sum sum_of_one relu relu_grad sgd momentum adam accumulate accumulator_flag gelu "
     "gelu_grad gelu_tanh gelu_grad_tanh copy_b4 copy_b8 mse_loss_grad l1_loss_grad "
-    "bce_with_logits_loss_grad",
+    "bce_with_logits_loss_grad abs_map abs_grad clip clip_grad clip_integer cast elu elu_grad erf_map erf_grad exp_map "
+    "hard_sigmoid hard_sigmoid_grad hard_swish hard_swish_grad leaky_relu leaky_relu_grad log_map neg not pow_scalar "
+    "reciprocal reciprocal_grad floor ceil round sign sigmoid_map sigmoid_grad softplus_map softplus_grad sqrt "
+    "sqrt_grad tanh_map tanh_grad p_relu_slope_grad dropout_copy dropout_mask",
 )
 _register(simple.COPY_BYTES, "copy_b1")
 _register(simple.COPY_HALVES, "copy_b2")
-_register(simple.BROADCAST, "add_broadcast mul_broadcast sub_broadcast div_broadcast")
+_register(
+    simple.BROADCAST,
+    "add_broadcast mul_broadcast sub_broadcast div_broadcast maximum_broadcast minimum_broadcast sum_broadcast "
+    "add_integer mul_integer sub_integer div_integer maximum_integer minimum_integer maximum_grad minimum_grad p_relu "
+    "p_relu_grad pow_broadcast pow_mixed pow_grad pow_exponent_grad equal less less_or_equal equal_integer "
+    "less_integer less_or_equal_integer and or xor where_b1 where_b2 where_b4 where_b8",
+)
 for _size in "1248":
     _register(
         simple.COPY,
@@ -62,7 +71,22 @@ _register(simple.ROWS_OF_CLASSES, "nll_i32 nll_i64 nll_grad_i32 nll_grad_i64")
 _register(simple.ONE_CORE, "nll_total mean_loss_total label_weights_i32 label_weights_i64")
 _register(simple.MEAN_LOSS, "mse_loss l1_loss bce_with_logits_loss")
 _register(simple.REDUCE, "reduce_sum reduce_mean reduce_root reduce_l1 reduce_l2 reduce_sum_square reduce_prod")
-_register(pooling.POOL, "max_pool average_pool")
+_register(
+    simple.REDUCE,
+    "reduce_max reduce_min reduce_sum_i32 reduce_sum_i64 reduce_max_i32 reduce_min_i32 reduce_max_bool reduce_min_bool",
+)
+_register(simple.EXTREMUM_GRAD, "reduce_extremum_grad")
+_register(simple.GLOBAL_POOL, "global_max_pool global_max_pool_grad")
+for _index in ("i32", "i64"):
+    _register(indexed.GATHER, " ".join(f"gather_b{size}_{_index}" for size in "1248"))
+    _register(indexed.GATHER_ELEMENTS, " ".join(f"gather_elements_b{size}_{_index}" for size in "1248"))
+    _register(indexed.GATHER_GRAD, f"gather_grad_{_index}")
+    _register(indexed.GATHER_ELEMENTS_GRAD, f"gather_elements_grad_{_index}")
+_register(indexed.PAD, "pad_constant_b1 pad_constant_b2 pad_constant_b4 pad_constant_b8 slice_grad")
+_register(indexed.PAD_MAPPED, "pad_mapped_b1 pad_mapped_b2 pad_mapped_b4 pad_mapped_b8")
+_register(indexed.PAD_GRAD, "pad_grad")
+_register(indexed.SEEDED_DROPOUT, "seeded_dropout")
+_register(pooling.POOL, "max_pool max_pool_u8 max_pool_i8 average_pool")
 _register(pooling.POOL_GRAD, "max_pool_grad average_pool_grad")
 
 

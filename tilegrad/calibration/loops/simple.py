@@ -27,7 +27,9 @@ def _map(nest: Nest) -> Counter:
     return trips
 
 
-MAP = Family(("call", "shared", "elements"), _map, ("weight_decay",))
+MAP = Family(
+    ("call", "shared", "elements"), _map, ("weight_decay", "nesterov", "decoupled", "type", "from_type", "to_type")
+)
 
 
 def _small_copy(per_word: int) -> Family:
@@ -158,7 +160,9 @@ def _broadcast(nest: Nest) -> Counter:
     return trips
 
 
-BROADCAST = Family(("call", "shared", "rows", "carries", "elements"), _broadcast, ("type",), _broadcast_pattern)
+BROADCAST = Family(
+    ("call", "shared", "rows", "carries", "elements"), _broadcast, ("type", "exponent_type"), _broadcast_pattern
+)
 
 
 @lru_cache(maxsize=65536)

@@ -1,0 +1,69 @@
+"""Predicted instruction counts against counted ones, on tiles that were not used for fitting."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilegrad.calibration.table import collect, count_all
+from tilegrad.scheduling.kernel_cost import KernelCosts
+
+TILES_PER_KERNEL = 50
+BOUND = 0.05
+# A call of so few instructions is over in the time of a fork and a barrier: its count is bounded absolutely.
+SMALL_CALL = 600
+
+
+@dataclass(frozen=True)
+class Prediction:
+    kernel: str
+    variant: str
+    cores: int
+    tile: str
+    counted: int
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.counted - 1.0
+
+    @property
+    def is_within(self) -> bool:
+        return abs(self.predicted - self.counted) <= BOUND * max(self.counted, SMALL_CALL)
+
+
+def predictions(
+    costs: KernelCosts, seed: int, per_kernel: int, wanted: Callable[[str], bool] = lambda _: True
+) -> list[Prediction]:
+    """Random tiles of every wanted kernel, counted and predicted."""
+    chosen: dict[tuple[str, str], list[object]] = {}
+    found = collect(seed, per_kernel, wanted)
+    by_kernel: dict[str, list[tuple[tuple[str, str], object]]] = defaultdict(list)
+    for key, samples in found.items():
+        by_kernel[key[0]] += [(key, sample) for sample in samples]
+    for pairs in by_kernel.values():
+        step = max(1, len(pairs) // per_kernel)
+        for key, sample in pairs[::step][:per_kernel]:
+            chosen.setdefault(key, []).append(sample)
+    result = []
+    for (kernel, variant), items in count_all(chosen).items():  # type: ignore[arg-type]
+        for sample, counts in items:
+            tile = sample.case.tile
+            sizes, starts = {n: r.size for n, r in tile.items()}, {n: r.start for n, r in tile.items()}
+            predicted = costs.mix(sample.case.nest, sizes, sample.case.cores, starts).i_total
+            text = " ".join(f"{name} {r.start}:{r.stop}" for name, r in tile.items())
+            result.append(Prediction(kernel, variant, sample.case.cores, text, counts.total, predicted))
+    return result
+
+
+def summary(found: list[Prediction]) -> Mapping[str, tuple[int, int, float, float]]:
+    """By kernel: tiles, tiles within the bound, mean and largest error."""
+    by_kernel: dict[str, list[Prediction]] = defaultdict(list)
+    for prediction in found:
+        by_kernel[prediction.kernel].append(prediction)
+    result = {}
+    for kernel, predicted in sorted(by_kernel.items()):
+        errors = [abs(p.error) for p in predicted]
+        result[kernel] = (len(predicted), sum(p.is_within for p in predicted), sum(errors) / len(errors), max(errors))
+    return result
