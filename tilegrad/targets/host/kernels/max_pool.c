@@ -78,7 +78,7 @@ TG_INLINE tg_pool_taps tg_pool_row(int at, int stride, int dilation, int taps, i
         }
 
 /* Sixteen windows at a time, without indices. */
-TG_INLINE void tg_max_pool_rows(const float *x, float *y, const tg_max_pool_args *p, int start, int stop)
+TG_TEMPLATE void tg_max_pool_rows(const float *x, float *y, const tg_max_pool_args *p, int start, int stop, int stride)
 {
     for (int ow = 0; ow < p->n_ow; ow += 16) {
         const int at = ow * p->stride_w + p->x_o2;
@@ -92,7 +92,7 @@ TG_INLINE void tg_max_pool_rows(const float *x, float *y, const tg_max_pool_args
                 for (int kw = 0; kw < p->n_kw && h >= 0 && h < p->x_n1; kw++) {
                     const uint32_t inside = tg_pool_inside(&taps, kw);
                     const float *row = x + c * p->x_s0 + h * p->x_s1 + at + kw * p->dilation_w;
-                    const tg_v16 value = tg_v_load_apart(row, p->stride_w, inside);
+                    const tg_v16 value = tg_v_load_apart(row, stride, inside);
                     best = tg_v_select((tg_v_above(value, best) | empty) & inside, value, best);
                     empty &= ~inside;
                 }
@@ -108,7 +108,10 @@ TG_KERNEL void tg_max_pool(TG_MEM const float *x, TG_MEM float *y, TG_MEM int64_
     if (indices == TG_NULL) {
         int from, to;
         tg_share(p->n_c * p->n_oh, core_id, core_count, &from, &to);
-        tg_max_pool_rows(x, y, p, from, to);
+        if (p->stride_w == 2)
+            tg_max_pool_rows(x, y, p, from, to, 2);
+        else
+            tg_max_pool_rows(x, y, p, from, to, p->stride_w);
         return;
     }
     TG_MAX_POOL(float, TG_GREATER_OR_NAN)
@@ -162,7 +165,8 @@ TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, T
                                 TG_ARG const tg_max_pool_grad_args *p, int core_id, int core_count)
 {
     const int reach = (p->n_kh - 1) * p->dilation_h, below = reach + p->x_o1;
-    int start, stop;
+    tg_pool_taps from = {0, 1, 1, 0, 0, {0}}, to = from;
+    int start, stop, known = -1;
     tg_share(p->n_c * p->n_ih, core_id, core_count, &start, &stop); /* of the rows (c, ih) */
     for (int unit = start; unit < stop; unit++)
         for (int iw = 0, c = unit / p->n_ih, ih = unit - c * p->n_ih; iw < p->n_iw; iw++)
@@ -175,8 +179,11 @@ TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, T
                 continue;
             for (int ow = tg_max(p->dy_n2 - 1, 0) / 16 * 16; ow >= 0; ow -= 16) {
                 const int iw = ow * p->stride_w - p->dy_o2, windows = p->dy_n2 - ow;
-                const tg_pool_taps from = tg_pool_row(iw + p->x_o2, p->stride_w, p->dilation_w, p->n_kw, windows, p->x_n2);
-                const tg_pool_taps to = tg_pool_row(iw, p->stride_w, p->dilation_w, p->n_kw, windows, p->n_iw);
+                if (ow != known) { /* rows of up to sixteen windows find them once */
+                    from = tg_pool_row(iw + p->x_o2, p->stride_w, p->dilation_w, p->n_kw, windows, p->x_n2);
+                    to = tg_pool_row(iw, p->stride_w, p->dilation_w, p->n_kw, windows, p->n_iw);
+                    known = ow;
+                }
                 tg_max_pool_give(dy + c * p->dy_s0 + oh * p->dy_s1 + ow, x + c * p->x_s0,
                                  y + c * p->y_s0 + oh * p->y_s1 + ow, dx + c * p->dx_s0, p, ih, iw, below, ih_start, ih_stop,
                                  &from, &to);
