@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -134,7 +134,7 @@ def test_optimizer_state(optimizer: tg.SGD, slots: set[str]) -> None:
 def test_wrong_inputs_are_refused_by_name(session: Session) -> None:
     x, y = batch(session.compiled)
     before = state_of(session)
-    cases = {
+    cases: dict[str, Callable[[], object]] = {
         "input 'input' of step has a wrong shape\n  expected: [1, 64]\n  got: [64]": lambda: session.step(x[0], y),
         "input 'labels' of step has a wrong shape\n  expected: [1]\n  got: [2]": lambda: session.step(x, [1, 2]),
         "input 'labels' of step has a wrong element type\n  expected: i64\n  got: float64": (

@@ -66,9 +66,11 @@ def _in_the_steps_form(infer: Graph, step: Graph) -> Graph:
     nodes = []
     types = dict(infer.types)
     for node in infer.nodes:
-        form = forms.get(node.name, node)
-        same = (form.op, form.inputs, form.attributes) == (node.op, node.inputs, node.attributes)
-        if same and form.outputs[: len(node.outputs)] == node.outputs:
+        form = forms.get(node.name)  # None where the loss does not depend on the node
+        if form is not None and (
+            (form.op, form.inputs, form.attributes) == (node.op, node.inputs, node.attributes)
+            and form.outputs[: len(node.outputs)] == node.outputs
+        ):
             nodes.append(form)
             types |= {name: step.types[name] for name in form.outputs if name}
         else:
