@@ -187,6 +187,8 @@ class TilingSearch:
                 return []
             sizes = min(smaller, key=size_of)
         loops = next(_loop_orders(self.nest, sizes))
+        if is_double and not loops:
+            return []  # one tile has no other to overlap with
         return [_Candidate(sizes, loops, is_double, size_of(sizes), 0, prod(loop.count for loop in loops))]
 
     def _compute_cycles(self, candidate: _Candidate) -> float:

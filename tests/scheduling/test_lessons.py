@@ -1,0 +1,159 @@
+"""What went wrong in comparable schedulers (see LESSONS.md), as tests of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.scheduling.programs import KIB, compiled_for, quick_sim, run_once, siracusa
+from tilegrad.ir.nest import Access, AxisKind
+from tilegrad.ir.schedule import Launch, Schedule, Tiling
+from tilegrad.pipeline import Compiled
+from tilegrad.scheduling.clock import time_entries
+from tilegrad.scheduling.kernel_cost import KernelCosts
+from tilegrad.scheduling.options import ScheduleOptions
+
+
+def tilings_of(schedule: Schedule) -> list[tuple[Launch, int, Tiling]]:
+    return [
+        (launch, k, tiling)
+        for entry in schedule.entries.values()
+        for launch in entry.launches
+        for k, tiling in enumerate(launch.tilings)
+        if tiling is not None
+    ]
+
+
+def estimated_cycles(schedule: Schedule) -> float:
+    return sum(tiling.estimate.cycles for _, _, tiling in tilings_of(schedule))
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    real = KernelCosts.cycles
+
+    def slower(self: KernelCosts, nest: Any, sizes: Mapping[str, int], level: str, cores: int) -> float:
+        cycles = float(real(self, nest, sizes, level, cores))
+        return cycles * 3 if nest.kernel == kernel else cycles
+
+    monkeypatch.setattr(KernelCosts, "cycles", slower)
+
+
+def test_every_operators_cost_counts() -> None:
+    """The solver was given the first pattern's objective only. Here a slower kernel, any one, is a dearer plan."""
+    name, target, options = "simplemlp", siracusa(2 * KIB), ScheduleOptions()
+    base = compiled_for(name, target, options)
+    kernels = {launch.nests[k].kernel for launch, k, _ in tilings_of(base.plan.schedule)}
+    assert len(kernels) > 5
+    before = estimated_cycles(base.plan.schedule)
+    for kernel in sorted(kernels):
+        with pytest.MonkeyPatch.context() as patch:
+            slow_down(patch, kernel)
+            assert estimated_cycles(compiled_for(name, target, options).plan.schedule) > before, kernel
+
+
+def test_every_operators_cost_is_in_the_reported_cycles() -> None:
+    """The same for what is reported of a run."""
+    compiled = compiled_for("attention", siracusa(2 * KIB), ScheduleOptions(buffering="double"))
+    with quick_sim() as device:
+        session = device.load(compiled)
+        run_once(session)
+        trace = session.folder / session.TRACE  # type: ignore[attr-defined]
+        before = time_entries(compiled.plan, trace)
+        assert set(before) == {"step", "update", "infer"}
+        for entry, timing in before.items():
+            kernels = {nest.kernel for nest in timing.nests}
+            assert timing.tile_count == sum(nest.tile_count for nest in timing.nests)
+            for kernel in sorted(kernels):
+                with pytest.MonkeyPatch.context() as patch:
+                    slow_down(patch, kernel)
+                    assert time_entries(compiled.plan, trace)[entry].cycles > timing.cycles, kernel
+
+
+def is_cut(tiling: Tiling) -> bool:
+    return tiling.tile_count > 1
+
+
+def test_double_buffering_is_refused_for_nothing() -> None:
+    """In-place updates, accumulation, several results, scalar results, several consumers: all double buffered."""
+    compiled = compiled_for("odd_cnn", siracusa(KIB), ScheduleOptions(buffering="double"))
+    doubled = {
+        (launch.node.op, launch.nests[k].kernel)
+        for launch, k, tiling in tilings_of(compiled.plan.schedule)
+        if tiling.is_double and is_cut(tiling)
+    }
+    operators = {operator for operator, _ in doubled}
+    assert {"Adam", "InPlaceAccumulatorV2", "Conv", "ConvGrad", "MaxPool", "MaxPoolGrad", "Add"} <= operators
+    assert any(
+        tiling.is_double and sum(o.access is Access.WRITE and o.value is not None for o in launch.nests[k].operands) > 1
+        for launch, k, tiling in tilings_of(compiled.plan.schedule)
+    )
+    for launch, k, tiling in tilings_of(compiled.plan.schedule):
+        moving = {
+            operand.name
+            for operand in launch.nests[k].operands
+            if any(index.coefficient(loop.axis) for index in operand.index or () for loop in tiling.loops)
+        }
+        if tiling.is_double:
+            assert all((slot.count == 2) is (name in moving) for name, slot in tiling.slots.items())
+        else:
+            assert all(slot.count == 1 for slot in tiling.slots.values())
+
+
+def test_auto_never_doubles_a_single_tile() -> None:
+    for name in ("odd_cnn", "attention", "simplemlp"):
+        for l1_bytes in (2 * KIB, 128 * KIB):
+            schedule = compiled_for(name, siracusa(l1_bytes), ScheduleOptions(buffering="auto")).plan.schedule
+            assert all(is_cut(tiling) for _, _, tiling in tilings_of(schedule) if tiling.is_double)
+
+
+def test_auto_is_estimated_no_slower_than_either() -> None:
+    for name in ("odd_cnn", "attention"):
+        cycles = {
+            buffering: [
+                tiling.estimate.cycles
+                for _, _, tiling in tilings_of(
+                    compiled_for(name, siracusa(2 * KIB), ScheduleOptions(buffering=buffering)).plan.schedule
+                )
+            ]
+            for buffering in ("auto", "single", "double")
+        }
+        for auto, single, double in zip(*cycles.values(), strict=True):
+            assert auto <= min(single, double) * (1 + 1e-9)
+
+
+def test_reductions_over_tiles_are_innermost() -> None:
+    """A scalar written once per tile is the last tile's. A reduction continues, and leaves when it is complete."""
+    cut = 0
+    for name in ("odd_cnn", "attention"):
+        for launch, k, tiling in tilings_of(compiled_for(name, siracusa(KIB)).plan.schedule):
+            kinds = [launch.nests[k].axis(loop.axis).kind for loop in tiling.loops]
+            assert kinds == sorted(kinds, key=lambda kind: kind is AxisKind.REDUCTION)
+            cut += AxisKind.REDUCTION in kinds
+    assert cut
+
+
+def test_tiled_programs_never_compute_from_l2() -> None:
+    for name in ("odd_cnn", "attention"):
+        for entry in compiled_for(name, siracusa(2 * KIB)).plan.schedule.entries.values():
+            assert all(tiling is not None for launch in entry.launches for tiling in launch.tilings)
+            assert all(len(launch.tilings) == len(launch.nests) for launch in entry.launches)
+
+
+def _c_of(compiled: Compiled) -> Mapping[str, bytes]:
+    return compiled.project.files
+
+
+def test_the_same_input_gives_the_same_c() -> None:
+    for options in (ScheduleOptions(buffering="double", home="L3"), ScheduleOptions(is_tiled=False)):
+        first, second = (compiled_for("attention", siracusa(2 * KIB), options) for _ in range(2))
+        assert _c_of(first) == _c_of(second)
+
+
+def test_generated_code_is_silent() -> None:
+    """No debug print in what runs on the chip; only the simulator speaks, and only of hazards."""
+    files = _c_of(compiled_for("attention", siracusa(2 * KIB)))
+    for name, content in files.items():
+        if name.endswith((".c", ".h")) and name not in ("tg_sim.c", "main.c"):
+            assert b"printf" not in content, name
