@@ -22,6 +22,13 @@ def _expect_one_of(what: str, value: str, choices: Sequence[str]) -> None:
     _expect(value in choices, what, " or ".join(choices), value)
 
 
+_WORDS = {"weight_decay": "the weight decay", "momentum": "the momentum"}
+
+
+def _expect_number(what: str, value: float) -> None:
+    _expect(0.0 <= value < float("inf"), what, "a finite number, 0 or more", value)
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """`operator` is the update operator; `slots` are its per-parameter state tensors, all starting at zero."""
@@ -33,7 +40,12 @@ class Optimizer:
     lr: float = 0.01
 
     def __post_init__(self) -> None:
-        _expect(0.0 <= self.lr < float("inf"), "the learning rate", "a finite number, 0 or more", self.lr)
+        _expect_number("the learning rate", self.lr)
+        for name, value in self.attributes.items():
+            if name.startswith("beta"):
+                _expect(0.0 <= value < 1.0, name, "0 or more, less than 1", value)
+            else:
+                _expect_number(_WORDS.get(name, name), value)
 
     @property
     def attributes(self) -> dict[str, float]:
