@@ -1,0 +1,29 @@
+"""Every zoo model on the host for 100 steps, in the ways that the product promises. `make matrix` runs these."""
+
+from __future__ import annotations
+
+import pytest
+
+import tilegrad as tg
+from tilegrad import training, zoo
+from tilegrad.devices.host import HostDevice
+
+RECIPES = {
+    "batch 1": tg.Recipe(),
+    "batch 4": tg.Recipe(batch=4),
+    "accum 2": tg.Recipe(accumulate=2),
+    "batch 4, accum 2, adam": tg.Recipe(batch=4, accumulate=2, optimizer=tg.Adam(lr=0.001)),
+    "batchnorm train": tg.Recipe(batch=4, batchnorm="train"),
+    "batchnorm fold": tg.Recipe(batchnorm="fold"),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("name", zoo.names())
+def test_100_steps_are_pytorchs(name: str, recipe: tg.Recipe) -> None:
+    with HostDevice() as device:
+        run = training.train(tg.compile(tg.load(name), recipe, target="host"), device, steps=100)
+    assert run.verdict is not None and run.verdict.verified, run.verdict and run.verdict.failures()
+    assert run.verdict.reference.startswith("PyTorch") and len(run.losses) == 100 * recipe.accumulate
