@@ -25,7 +25,7 @@ test: lint types tests ## everything: lint, types, and every test
 
 check: lint types fast-tests ## before a commit, under two minutes: lint, types, and the tests that are not slow
 
-matrix: $(READY) ## hours: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
+matrix: $(READY) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
 	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices
 
 bench: $(READY) ## one training step of each zoo model against PyTorch, and inference against ONNX Runtime
