@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -429,3 +430,11 @@ def test_a_schedule_is_verified_when_it_is_made(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(events_module._Driver, "_settle_load", lambda *_: iter(()))
     with pytest.raises(ScheduleError, match="has not arrived"):
         compiled_for("attention", TARGET, ScheduleOptions())
+
+
+def test_verification_is_quick() -> None:
+    """Half a second on an idle machine; equal nests are verified once."""
+    schedule = compiled_for("mobilenetv1", siracusa(32 * KIB)).plan.schedule
+    start = time.process_time()
+    verify_schedule(schedule)
+    assert time.process_time() - start < 2.0
