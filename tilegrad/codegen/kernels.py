@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilegrad.codegen.c import Comment, Item, Line, SourceFile, Verbatim, print_file
-from tilegrad.errors import InternalError
+from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.ops import registry
-from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, KernelSignature, parse_kernel_file
+from tilegrad.ops.kernels import KernelFile, KernelSignature, find_header, parse_kernel_file
 from tilegrad.targets.base import Target
 
 
@@ -29,7 +29,8 @@ def _source(op: str, target: Target) -> KernelFile:
     portable = registry.kernel_source(op)
     if portable is None:
         raise InternalError(f"operator {op} has nests but no C file")
-    chosen = target.kernel_override(portable.name) or portable
+    is_ours = portable.parent == registry.OPS_FOLDER
+    chosen = (target.kernel_override(portable.name) if is_ours else None) or portable
     parsed, original = parse_kernel_file(chosen), parse_kernel_file(portable)
     if chosen is not portable:
         theirs = {kernel.name: kernel.prototype for kernel in parsed.kernels}
@@ -41,25 +42,44 @@ def _source(op: str, target: Target) -> KernelFile:
 
 def collect_kernels(schedule: Schedule) -> KernelSet:
     files: dict[str, KernelFile] = {}
-    for entry in schedule.entries.values():
-        for launch in entry.launches:
-            if launch.nests:
-                source = _source(launch.node.op, schedule.target)
-                files[source.path.name] = source
+    for op in dict.fromkeys(
+        launch.node.op for entry in schedule.entries.values() for launch in entry.launches if launch.nests
+    ):
+        source = _source(op, schedule.target)
+        _refuse_second(f"C files called '{source.path.name}'", files.get(source.path.name, source).path, source.path)
+        files[source.path.name] = source
     files = dict(sorted(files.items()))
-    signatures = {kernel.name: kernel for source in files.values() for kernel in source.kernels}
+    signatures: dict[str, KernelSignature] = {}
+    owners: dict[str, Path] = {}
+    for source in files.values():
+        for kernel in source.kernels:
+            _refuse_second(f"kernels called 'tg_{kernel.name}'", owners.get(kernel.name, source.path), source.path)
+            owners[kernel.name] = source.path
+            signatures[kernel.name] = kernel
+    return KernelSet(files, signatures, dict(sorted(_headers(files.values(), schedule.target).items())))
+
+
+def _refuse_second(what: str, first: Path, second: Path) -> None:
+    """Only an operator from outside the package can bring this about."""
+    if first != second:
+        raise UserError(f"the model's operators have two {what}", stage="codegen", got=f"{first} and {second}")
+
+
+def _headers(sources: Iterable[KernelFile], target: Target) -> dict[str, Path]:
+    """Every header that a source includes, directly or not; a target's own takes the place of ours."""
     headers: dict[str, Path] = {}
-    pending = ["tg_kernel.h", *(header for source in files.values() for header in source.headers)]
+    pending = [(header, source.path) for source in sources for header in ("tg_kernel.h", *source.headers)]
     while pending:
-        header = pending.pop()
-        candidates = (schedule.target.folder / "kernels" / header, RUNTIME_FOLDER / header)
-        path = next((path for path in candidates if path.exists()), None)
+        header, includer = pending.pop()
+        if header in headers:
+            continue
+        own = target.folder / "kernels" / header
+        path = own if own.exists() else find_header(header, includer.parent)
         if path is None:
-            raise InternalError(f"no header {header}")
-        if header not in headers:
-            headers[header] = path
-            pending += parse_kernel_file(path).headers
-    return KernelSet(files, signatures, dict(sorted(headers.items())))
+            raise UserError(f"'{includer.name}' includes '{header}', which is not there", stage="codegen")
+        headers[header] = path
+        pending += [(inner, path) for inner in parse_kernel_file(path).headers]
+    return headers
 
 
 _DEFINITION = re.compile(

@@ -69,6 +69,11 @@ def _pointer(parameter: str) -> tuple[str, str]:
     return c_type, name
 
 
+def find_header(name: str, *folders: Path) -> Path | None:
+    """A header that every kernel may include, or one of these folders' own."""
+    return next((found for folder in (RUNTIME_FOLDER, *folders) if (found := folder / name).exists()), None)
+
+
 @cache
 def parse_kernel_file(path: Path) -> KernelFile:
     text = path.read_text(encoding="utf-8")
@@ -76,8 +81,8 @@ def parse_kernel_file(path: Path) -> KernelFile:
     own = _structs(text)
     known: dict[str, tuple[ArgumentStruct, str | None]] = {struct.name: (struct, None) for struct in own}
     for header in headers:
-        header_path = RUNTIME_FOLDER / header
-        if header_path.exists():
+        header_path = find_header(header, path.parent)
+        if header_path is not None:
             for struct in _structs(header_path.read_text(encoding="utf-8")):
                 known[struct.name] = (struct, header)
     kernels = []

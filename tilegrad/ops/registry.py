@@ -6,13 +6,14 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from tilegrad.errors import InternalError
+from tilegrad.errors import InternalError, UserError
 from tilegrad.ops.base import Operator
+from tilegrad.ops.kernels import parse_kernel_file
 
-_OPS_FOLDER = Path(__file__).parent
+OPS_FOLDER = Path(__file__).parent
 _external: dict[str, tuple[Operator, Path | None]] = {}
 
 
@@ -21,9 +22,19 @@ def register(operator: type[Operator], kernels: str | Path | None = None) -> typ
 
     Installed packages do the same without a call, through the entry point group `tilegrad.operators`.
     """
-    _external[operator.name] = (operator(), None if kernels is None else Path(kernels))
+    _external[operator.name] = (operator(), None if kernels is None else _checked(Path(kernels), operator.name))
     _catalogue.cache_clear()
     return operator
+
+
+def _checked(kernels: Path, name: str) -> Path:
+    """The C file of an operator from outside, whose mistakes are not ours."""
+    try:
+        parse_kernel_file(kernels)
+    except (OSError, InternalError) as error:
+        reason = error.message if isinstance(error, InternalError) else error.strerror
+        raise UserError(f"the kernels of operator {name} cannot be used", stage="register", got=reason) from error
+    return kernels
 
 
 def unregister(name: str) -> None:
@@ -39,11 +50,11 @@ def _concrete(cls: type[Operator]) -> bool:
 def _catalogue() -> Mapping[str, tuple[Operator, Path | None]]:
     """Operator by name, each with its C file (None for an operator without kernels)."""
     found: dict[str, tuple[Operator, Path | None]] = {}
-    for module_info in sorted(pkgutil.iter_modules([str(_OPS_FOLDER)]), key=lambda info: info.name):
+    for module_info in sorted(pkgutil.iter_modules([str(OPS_FOLDER)]), key=lambda info: info.name):
         if module_info.name in ("base", "registry", "kernels") or module_info.name.startswith("_"):
             continue
         module = importlib.import_module(f"tilegrad.ops.{module_info.name}")
-        source = _OPS_FOLDER / f"{module_info.name}.c"
+        source = OPS_FOLDER / f"{module_info.name}.c"
         for cls in vars(module).values():
             if not (isinstance(cls, type) and issubclass(cls, Operator) and cls.__module__ == module.__name__):
                 continue
@@ -53,9 +64,25 @@ def _catalogue() -> Mapping[str, tuple[Operator, Path | None]]:
                 raise InternalError(f"two files define the operator {cls.name}")
             found[cls.name] = (cls(), source if source.exists() else None)
     for entry in entry_points(group="tilegrad.operators"):
-        cls, kernels = entry.load()
-        found[cls.name] = (cls(), Path(kernels))
+        cls, kernels = _loaded(entry)
+        found[cls.name] = (cls(), _checked(kernels, cls.name))
     return {**found, **_external}
+
+
+def _loaded(entry: EntryPoint) -> tuple[type[Operator], Path]:
+    try:
+        cls, kernels = entry.load()
+        if not issubclass(cls, Operator):
+            raise TypeError(f"{cls.__name__} is no Operator")
+        return cls, Path(kernels)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the operator package '{entry.value}' cannot be used",
+            stage="register",
+            expected="a pair (Operator subclass, path of its C file)",
+            got=str(error),
+            hint=f"its entry point '{entry.name}' is in group tilegrad.operators",
+        ) from error
 
 
 def find(name: str) -> Operator | None:
