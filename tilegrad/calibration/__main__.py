@@ -5,9 +5,33 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tilegrad.calibration import table
+from tilegrad.calibration import check, table
 from tilegrad.calibration.counting import missing_tools
-from tilegrad.targets.base import get
+from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, KernelCosts, load_table
+from tilegrad.targets.base import Target, get
+
+CHECK_SEED_OFFSET = 1000
+
+
+def _calibrate(target: Target, seed: int, samples: int) -> None:
+    path = target.folder / "costs.json"
+    found = table.collect(seed, samples)
+    counted = table.count_all(found, lambda line: print(line, flush=True))
+    made = table.make_table(counted, seed)
+    # Tiles are chosen by cost, and what conducts them is counted on real tiles: first the kernels, then the conductor.
+    kept = (load_table(path) if path.exists() else {}).get("conduct", {"cycles": [0.0] * len(CONDUCT_TRIPS)})
+    table.write_table({**made, "conduct": kept}, path)
+    load_table.cache_clear()
+    table.write_table({**made, "conduct": table.conduct_entry(target)}, path)
+    load_table.cache_clear()
+    entries = [v for kernel in made["kernels"].values() for v in kernel["variants"].values()]
+    calls = sum(v["samples"] for v in entries)
+    print(f"{path.name}: {len(made['kernels'])} kernels, {len(entries)} variants, {calls} counted calls")
+
+
+def _check(target: Target, seed: int) -> None:
+    found = check.predictions(KernelCosts(target), seed, check.TILES_PER_KERNEL)
+    print("\n".join(check.table_lines(found)))
 
 
 def main() -> int:
@@ -15,19 +39,16 @@ def main() -> int:
     parser.add_argument("--target", default="siracusa")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--samples", type=int, default=table.SAMPLES_PER_VARIANT, help="per kernel and variant")
+    parser.add_argument("--check-only", action="store_true", help="compare the table with fresh counts, write nothing")
     arguments = parser.parse_args()
     missing = missing_tools()
     if missing:
         print(f"cannot count: {', '.join(missing)} not found", file=sys.stderr)
         return 4
-    found = table.collect(arguments.seed, arguments.samples)
-    counted = table.count_all(found, lambda line: print(line, flush=True))
-    made = table.make_table(counted, arguments.seed)
-    path = get(arguments.target).folder / "costs.json"
-    table.write_table(made, path)
-    entries = [v for kernel in made["kernels"].values() for v in kernel["variants"].values()]
-    samples = sum(v["samples"] for v in entries)
-    print(f"{path.name}: {len(made['kernels'])} kernels, {len(entries)} variants, {samples} counted calls")
+    target = get(arguments.target)
+    if not arguments.check_only:
+        _calibrate(target, arguments.seed, arguments.samples)
+    _check(target, arguments.seed + CHECK_SEED_OFFSET)
     return 0
 
 

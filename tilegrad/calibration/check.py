@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tilegrad.calibration.table import collect, count_all
+from tilegrad.calibration.samples import Sample
+from tilegrad.calibration.table import Key, collect, count_all
 from tilegrad.scheduling.kernel_cost import KernelCosts
 
 TILES_PER_KERNEL = 50
@@ -37,17 +38,16 @@ def predictions(
     costs: KernelCosts, seed: int, per_kernel: int, wanted: Callable[[str], bool] = lambda _: True
 ) -> list[Prediction]:
     """Random tiles of every wanted kernel, counted and predicted."""
-    chosen: dict[tuple[str, str], list[object]] = {}
-    found = collect(seed, per_kernel, wanted)
-    by_kernel: dict[str, list[tuple[tuple[str, str], object]]] = defaultdict(list)
-    for key, samples in found.items():
+    chosen: dict[Key, list[Sample]] = {}
+    by_kernel: dict[str, list[tuple[Key, Sample]]] = defaultdict(list)
+    for key, samples in collect(seed, per_kernel, wanted).items():
         by_kernel[key[0]] += [(key, sample) for sample in samples]
     for pairs in by_kernel.values():
         step = max(1, len(pairs) // per_kernel)
         for key, sample in pairs[::step][:per_kernel]:
             chosen.setdefault(key, []).append(sample)
     result = []
-    for (kernel, variant), items in count_all(chosen).items():  # type: ignore[arg-type]
+    for (kernel, variant), items in count_all(chosen).items():
         for sample, counts in items:
             tile = sample.case.tile
             sizes, starts = {n: r.size for n, r in tile.items()}, {n: r.start for n, r in tile.items()}
@@ -67,3 +67,18 @@ def summary(found: list[Prediction]) -> Mapping[str, tuple[int, int, float, floa
         errors = [abs(p.error) for p in predicted]
         result[kernel] = (len(predicted), sum(p.is_within for p in predicted), sum(errors) / len(errors), max(errors))
     return result
+
+
+def table_lines(found: list[Prediction]) -> list[str]:
+    """Of the kernels that have a tile out of bounds, and of all together."""
+    lines = ["| kernel | tiles | within 5 % | mean error | largest error |", "|---|---|---|---|---|"]
+    by_kernel = summary(found)
+    for kernel, (tiles, within, mean, largest) in by_kernel.items():
+        if within < tiles:
+            lines.append(f"| {kernel} | {tiles} | {within} | {100 * mean:.1f} % | {100 * largest:.1f} % |")
+    whole = sum(tiles == within for tiles, within, _, _ in by_kernel.values())
+    within = sum(p.is_within for p in found)
+    mean = sum(abs(p.error) for p in found) / len(found)
+    lines.append(f"| the other {whole} kernels | | all | | |")
+    lines.append(f"| all {len(by_kernel)} | {len(found)} | {within} | {100 * mean:.1f} % | |")
+    return lines

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from tilegrad.calibration.content import contents
 from tilegrad.errors import DeviceError
 from tilegrad.ir.nest import Nest, Tile, kernel_argument, operand_box, row_major_strides
 from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, KernelSignature, parse_kernel_file
@@ -77,7 +75,7 @@ def _build_folder() -> Path:
     return folder
 
 
-def _run(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+def run_tool(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[bytes]:
     done = subprocess.run(list(command), capture_output=True, check=False, timeout=TIMEOUT_SECONDS, **options)  # type: ignore[call-overload]
     if done.returncode != 0:
         words = done.stderr.decode(errors="replace").strip()[:2000]
@@ -89,7 +87,7 @@ def _run(command: Sequence[str], **options: object) -> subprocess.CompletedProce
 @cache
 def version_of(tool: str) -> str:
     """The first line of what `--version` says."""
-    return _run([tool, "--version"]).stdout.decode(errors="replace").splitlines()[0]
+    return run_tool([tool, "--version"]).stdout.decode(errors="replace").splitlines()[0]
 
 
 def source_hash(path: Path) -> str:
@@ -112,7 +110,7 @@ def _built(stem: str, key: bytes, make: Sequence[Sequence[str]]) -> Path:
     if not path.exists():
         partial = path.with_name(f"{path.name}.{os.getpid()}")
         for command in make:
-            _run([word.replace("OUTPUT", str(partial)) for word in command])
+            run_tool([word.replace("OUTPUT", str(partial)) for word in command])
         os.replace(partial, path)
     return path
 
@@ -154,9 +152,9 @@ def program(source: Path) -> Path:
         objects = []
         for part in (source, main, table):
             objects.append(f"{path}.{os.getpid()}.{part.stem}.o")
-            _run([*compile_one, str(part), "-o", objects[-1]])
+            run_tool([*compile_one, str(part), "-o", objects[-1]])
         partial = f"{path}.{os.getpid()}"
-        _run([COMPILER, *LINK_FLAGS, *objects, "-o", partial, "-lgcc"])
+        run_tool([COMPILER, *LINK_FLAGS, *objects, "-o", partial, "-lgcc"])
         for name in objects:
             Path(name).unlink()
         os.replace(partial, path)
@@ -166,45 +164,17 @@ def program(source: Path) -> Path:
 
 @cache
 def _arena_address(elf: Path) -> int:
-    words = _run([COMPILER.replace("-gcc", "-nm"), str(elf)]).stdout.decode().split("\n")
+    words = run_tool([COMPILER.replace("-gcc", "-nm"), str(elf)]).stdout.decode().split("\n")
     return next(int(line.split()[0], 16) for line in words if line.endswith(" operand_arena"))
-
-
-def _element_bytes(c_type: str) -> int:
-    sizes = {"float": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint8_t": 1, "int8_t": 1}
-    sizes |= {"tg_b1": 1, "tg_b2": 2, "tg_b4": 4, "tg_b8": 8}
-    return sizes[c_type.replace("const", "").replace("*", "").strip()]
-
-
-def _index_limit(nest: Nest) -> int:
-    """What indices and labels of a nest must stay below."""
-    if "classes" in nest.constants:
-        return int(nest.constants["classes"])
-    return next((axis.extent for axis in nest.axes if axis.name in ("r", "c")), 2)
-
-
-def _content(
-    name: str, c_type: str, count: int, limit: int, draw: np.random.Generator
-) -> npt.NDArray[np.generic]:
-    """Random elements; indices are below `limit`, and the flag `overwrite` is off. An element behind a pointer to bytes
-    may be of any type."""
-    plain = c_type.replace("const", "").replace("*", "").strip()
-    if plain == "float":
-        return draw.standard_normal(count).astype(np.float32)
-    if plain in ("int64_t", "int32_t", "uint32_t"):
-        return draw.integers(0, limit, count).astype(np.int64 if plain == "int64_t" else np.int32)
-    if name == "overwrite":
-        return np.zeros(count, np.uint8)
-    return draw.integers(0, 2, count * (8 if plain == "uint8_t" else _element_bytes(c_type))).astype(np.uint8)
 
 
 def _encoded(case: Case, signature: KernelSignature, position: int) -> bytes:
     """A case as count_main.c reads it: operands are boxes, dense, each at its own offset, as in scratchpad."""
-    draw = np.random.default_rng(case.seed)
+    held = contents(case.nest, [c_type for c_type, _ in signature.pointers], case.tile, case.seed)
     strides: dict[str, tuple[int, ...]] = {}
     offsets: list[int] = []
     arena = bytearray()
-    for operand, (c_type, _) in zip(case.nest.operands, signature.pointers, strict=True):
+    for operand in case.nest.operands:
         if operand.value is None:
             offsets.append(-1)
             continue
@@ -212,8 +182,7 @@ def _encoded(case: Case, signature: KernelSignature, position: int) -> bytes:
         strides[operand.name] = row_major_strides(box)
         arena += bytes(-len(arena) % ALIGNMENT_BYTES)
         offsets.append(len(arena))
-        size = int(np.prod(box, dtype=np.int64))
-        arena += _content(operand.name, c_type, size, _index_limit(case.nest), draw).tobytes()
+        arena += held[operand.name].tobytes()
     words = b""
     for c_type, field_name in signature.arguments.fields:
         value = kernel_argument(field_name, case.nest, case.tile, strides)
@@ -245,7 +214,8 @@ def _count_file(source: KernelFile, cases: Sequence[Case]) -> list[Counts]:
     os.close(handle)
     out = Path(name)
     try:
-        _run([EMULATOR, "-plugin", f"{plugin()},lo={arena},hi={arena + (1 << 22)},out={out}", str(elf)], input=stream)
+        counting = f"{plugin()},lo={arena},hi={arena + (1 << 22)},out={out}"
+        run_tool([EMULATOR, "-plugin", counting, str(elf)], input=stream)
         rows = [[int(word) for word in line.split()] for line in out.read_text(encoding="ascii").splitlines()]
     finally:
         out.unlink()

@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad.calibration.conduct import count_conducting, fit_conducting
 from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, Counts, count, source_hash, version_of
 from tilegrad.calibration.fit import Fit, fit
 from tilegrad.calibration.loops import family_of
 from tilegrad.calibration.samples import Sample, draw_samples
 from tilegrad.calibration.sketches import SKETCHES
 from tilegrad.ops import registry
-from tilegrad.ops.kernels import parse_kernel_file
+from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
+from tilegrad.targets.base import Target
 
 SAMPLES_PER_VARIANT = 240
 DRAWS_WITHOUT_USE = 60
 FEWEST = 30
+CONDUCTOR = RUNTIME_FOLDER / "cluster" / "tg_tile.c"
 Key = tuple[str, str]
 Counted = list[tuple[Sample, Counts]]
 
@@ -97,6 +100,11 @@ def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
         "sources": dict(sorted(sources.items())),
         "kernels": {name: entry for name, entry in kernels.items() if entry["variants"]},
     }
+
+
+def conduct_entry(target: Target) -> dict[str, Any]:
+    """The tile runtime's costs, with the hash of the source they were counted on."""
+    return {"source_hash": source_hash(CONDUCTOR), **fit_conducting(count_conducting(target), target)}
 
 
 def write_table(table: Mapping[str, Any], path: Path) -> None:

@@ -44,6 +44,9 @@ class InstructionMix:
     all_fdiv_sqrt: float = 0.0
 
 
+# What the tile runtime's work is proportional to.
+CONDUCT_TRIPS = ("tiles", "tiles*operands", "tiles*dimensions", "transfer parts")
+
 CLASSES = tuple(f.name for f in fields(InstructionMix) if f.name != "all_fdiv_sqrt")
 
 
@@ -239,4 +242,6 @@ class KernelCosts:
 
     def conduct_cycles(self, nest: Nest, tile_count: int, parts: float) -> float:
         """What the conducting core spends in the tile runtime on a nest of so many tiles and transfer parts."""
-        return tile_count * (200.0 + 40.0 * len(nest.operands)) + 20.0 * parts
+        operands = [operand for operand in nest.operands if operand.value is not None]
+        trips = (tile_count, tile_count * len(operands), tile_count * sum(len(o.shape) for o in operands), parts)
+        return _dot(self.table["conduct"]["cycles"], trips)

@@ -171,7 +171,7 @@ def image_plane(nest: Nest) -> Counter:
 
 
 WEIGHT_NAMES = (
-    "call", "shared", "planes", "planes, continued",
+    "call", "shared", "units", "planes", "planes, continued",
     "full rows", "full rows, rolling", "full rows*triples", "full rows*singles", "full rows*edges",
     "full rows*checked", "full rows*checked taps",
     "cut rows", "cut rows, rolling", "cut rows*triples", "cut rows*singles", "cut rows*edges", "cut rows*checked",
@@ -202,16 +202,17 @@ def weight_plane(nest: Nest) -> Counter:
 
     def trips(c: Call) -> Trips:
         n = c.n
-        planes = share(n["g"] * n["o"] * n["i"], c.cores) * n["n"]
+        units = share(n["g"] * n["o"] * n["i"], c.cores)
+        planes = units * n["n"]
         inside = rows.rows(c.at["oh"], n["oh"])
         full = planes * inside.count(3)
         cut = planes * len(inside) - full
         cut_taps = planes * (sum(inside) - 3 * inside.count(3))
         left = columns.base(c.at["ow"])
         *pattern, taps = _weight_columns(n["ow"], left, rows.stride, columns.extent)
-        continued = planes - (planes // n["n"] if c.first else 0)
+        continued = planes - units * c.first
         return (
-            1.0, is_shared(c.cores), planes, continued,
+            1.0, is_shared(c.cores), units, planes, continued,
             full, *[full * value for value in pattern], full * taps,
             cut, *[cut * value for value in pattern], cut_taps * n["ow"],
         )  # fmt: skip

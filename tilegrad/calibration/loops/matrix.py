@@ -9,8 +9,9 @@ from tilegrad.ir.nest import Nest
 
 _NAMES = (
     "outer products", "outer products, shared", "outer rows", "outer elements, first", "outer elements, continued",
-    "outer elements, finished",
-    "products", "products, shared", "blocks", "blocks*k", "blocks, continued", "blocks, finished",
+    "outer products, finished", "outer rows, finished", "outer elements, finished",
+    "products", "products, shared", "with row units", "with column units",
+    "blocks", "blocks*k", "blocks, continued", "blocks, finished",
     "row units", "eights", "eights*(k/4)", "eights*(k%4)", "fours", "fours*k", "ones", "ones*k",
     "column units", "column eights", "column eights*(k/4)", "column eights*(k%4)", "column fours", "column fours*k",
     "edge elements, continued", "edge elements, finished", "edge units, finished",
@@ -64,15 +65,16 @@ def gemm_trips(m: int, n: int, k: int, cores: int, is_continued: bool, is_finish
         elements = rows * n
         return (
             1.0, is_shared(cores), rows, elements * (not is_continued), elements * is_continued,
-            elements * is_finished, *_NOTHING[6:],
+            float(is_finished), rows * is_finished, elements * is_finished, *_NOTHING[8:],
         )  # fmt: skip
     blocks, units, eights, fours, ones, column_units, column_fours = _busiest(m, n, cores)
     column_eights = column_units - column_fours
     edges = 8 * (eights + column_eights) + 4 * (fours + column_fours) + ones
     steps, rest = divmod(k, 4)
     return (
-        0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
-        1.0, is_shared(cores), blocks, blocks * k, blocks * is_continued, blocks * is_finished,
+        0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+        1.0, is_shared(cores), float(units > 0), float(column_units > 0),
+        blocks, blocks * k, blocks * is_continued, blocks * is_finished,
         units, eights, eights * steps, eights * rest, fours, fours * k, ones, ones * k,
         column_units, column_eights, column_eights * steps, column_eights * rest, column_fours, column_fours * k,
         edges * is_continued, edges * is_finished, (units + column_units) * is_finished,

@@ -78,12 +78,15 @@ def _units(*axes: str, inner: tuple[str, ...] = (), names_last: bool = False) ->
 def _outer(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         rows = share(c.n["m"], c.cores)
-        return 1.0, is_shared(c.cores), rows, rows * (c.n["n"] // 4), rows * (c.n["n"] % 4)
+        quads, rest = divmod(c.n["n"], 4)
+        return 1.0, is_shared(c.cores), rows, rows * (quads > 0), rows * quads, rows * (rest > 0), rows * rest
 
     return trips
 
 
-OUTER = Family(("call", "shared", "rows", "rows*quads", "rows*rest"), _outer)
+OUTER = Family(
+    ("call", "shared", "rows", "rows with quads", "rows*quads", "rows with a rest", "rows*rest"), _outer
+)
 CONV_DB = _units("c", inner=("n", "p"), names_last=True)
 GLOBAL_POOL = _units("c", inner=("p",), names_last=True)
 NORMALIZE_PARAMETERS = _units("c", inner=("o",), names_last=True)
@@ -234,12 +237,17 @@ REDUCE = Family(
 def _extremum_grad(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         outputs = share(c.n["o"] * c.n["i"], c.cores)
-        return 1.0, is_shared(c.cores), outputs, outputs * c.n["r"]
+        steps = outputs * c.n["r"]
+        if c.n["i"] == 1:
+            return 1.0, is_shared(c.cores), outputs, steps, 0, 0
+        return 1.0, is_shared(c.cores), 0, 0, outputs, steps
 
     return trips
 
 
-EXTREMUM_GRAD = Family(("call", "shared", "outputs", "outputs*r"), _extremum_grad)
+EXTREMUM_GRAD = Family(
+    ("call", "shared", "outputs", "outputs*r", "strided outputs", "strided outputs*r"), _extremum_grad
+)
 
 
 def _normalize(nest: Nest) -> Counter:

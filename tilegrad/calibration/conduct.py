@@ -1,0 +1,144 @@
+"""What the conducting core spends in the tile runtime: generated models, counted with everything but that left out.
+
+The tables that describe a nest are constants in L2, so each load from them waits for L2.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilegrad import frontend
+from tilegrad.calibration.counting import COMPILER, COUNTERS, EMULATOR, FLAGS, FOLDER, LINK_FLAGS, plugin, run_tool
+from tilegrad.calibration.fit import CLASSES, non_negative_least_squares
+from tilegrad.pipeline import compile_model
+from tilegrad.recipe import Recipe
+from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, class_cycles
+from tilegrad.targets.base import L1, L2, Target
+
+MODELS = ("autoencoder", "cct", "dscnn", "mobilenetv1", "resnet8")
+SCRATCH_BYTES = (240 * 1024, 64 * 1024, 24 * 1024)
+_RECORD = struct.Struct("<9i")
+_STRING_H = """#include <stddef.h>
+void *memcpy(void *, const void *, size_t);
+void *memset(void *, int, size_t);
+"""
+
+
+@dataclass(frozen=True)
+class Conducted:
+    """One nest: how many tiles, requests and parts it had, and the conducting core's instructions."""
+
+    tiles: int
+    requests: int
+    parts: int
+    operands: int
+    dims: int
+    counts: Mapping[str, int]
+
+    @property
+    def trips(self) -> tuple[float, ...]:
+        """As named by CONDUCT_TRIPS."""
+        return self.tiles, self.tiles * self.operands, self.tiles * self.dims, self.parts
+
+
+def _tool(name: str) -> str:
+    return COMPILER.replace("-gcc", f"-{name}")
+
+
+def _undefined(objects: list[str]) -> list[str]:
+    """Symbols that no object defines: kernels, and what the runtime calls that costs nothing here."""
+    defined, used = set(), set()
+    for line in run_tool([_tool("nm"), *objects]).stdout.decode().splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[-2] == "U":
+            used.add(words[-1])
+        elif len(words) == 3:
+            defined.add(words[-1])
+    renamed = {"__real_tg_run_nest", "tg_run_nest"}
+    return sorted(used - defined - renamed)
+
+
+def _program(folder: Path) -> Path:
+    (folder / "string.h").write_text(_STRING_H, encoding="utf-8")
+    objects = []
+    sources = [folder / "model.c", folder / "tg_tile.c", FOLDER / "count_conduct.c"]
+    for source in sources:
+        objects.append(str(folder / f"{source.stem}.o"))
+        run_tool([COMPILER, *FLAGS, f"-I{folder}", "-c", str(source), "-o", objects[-1]])
+    missing = folder / "missing.c"
+    text = "".join(f"int {name}(void) {{ return 0; }}\n" for name in _undefined(objects))
+    missing.write_text(text, encoding="utf-8")
+    objects.append(str(folder / "missing.o"))
+    run_tool([COMPILER, *FLAGS, "-c", str(missing), "-o", objects[-1]])
+    elf = folder / "conduct.elf"
+    run_tool([COMPILER, *LINK_FLAGS, "-Wl,--wrap=tg_run_nest", *objects, "-o", str(elf), "-lgcc"])
+    return elf
+
+
+def _constants(elf: Path) -> tuple[int, int]:
+    """Where the constant tables are."""
+    for line in run_tool([_tool("readelf"), "-S", "-W", str(elf)]).stdout.decode().splitlines():
+        words = line.partition("]")[2].split()
+        if words[:1] == [".rodata"]:
+            start = int(words[2], 16)
+            return start, start + int(words[4], 16)
+    return 0, 0
+
+
+def _counted(folder: Path) -> Iterator[Conducted]:
+    elf = _program(folder)
+    start, stop = _constants(elf)
+    counts = folder / "counts"
+    done = run_tool([EMULATOR, "-plugin", f"{plugin()},lo={start},hi={stop},out={counts}", str(elf)])
+    lines = counts.read_text(encoding="ascii").splitlines()
+    for record, line in zip(_RECORD.iter_unpack(done.stdout), lines, strict=True):
+        tiles, requests, parts, _, _, _, operands, dims, _ = record
+        row = dict(zip(COUNTERS, map(int, line.split()), strict=True))
+        total = sum(row[name] for name in COUNTERS if name.startswith("i_") and name != "i_branch_taken")
+        yield Conducted(tiles, requests, parts, operands, dims, {"i_total": total, **row})
+
+
+def count_conducting(target: Target) -> list[Conducted]:
+    """Every tiled nest of a step and an update of some models, at several sizes of L1."""
+    result: list[Conducted] = []
+    for model in MODELS:
+        imported = frontend.load(model)
+        for scratch in SCRATCH_BYTES:
+            compiled = compile_model(imported, Recipe(), target.with_capacity(L1, scratch))
+            with tempfile.TemporaryDirectory(prefix=f"tilegrad-{os.getpid()}-") as name:
+                folder = compiled.write(Path(name) / model)
+                result += [nest for nest in _counted(folder) if nest.tiles > 0]
+    return result
+
+
+def fit_conducting(found: list[Conducted], target: Target) -> dict[str, Any]:
+    """Coefficients of the classes, and of the cycles that follow from them."""
+    assert target.costs is not None
+    trips = np.array([nest.trips for nest in found], dtype=np.float64)
+    totals = np.array([nest.counts["i_total"] for nest in found], dtype=np.float64)
+    classes = {}
+    for name in CLASSES:
+        counts = np.array([nest.counts[name] for nest in found], dtype=np.float64)
+        coefficients = non_negative_least_squares(trips / totals[:, None], counts / totals)
+        if coefficients.any():
+            classes[name] = [float(f"{value:.4g}") for value in coefficients]
+    errors = np.abs(trips @ np.array(classes["i_total"]) / totals - 1.0)
+    weights = class_cycles(target.costs, float(target.memory(L2).core_extra_cycles or 0))
+    cycles = np.zeros(len(CONDUCT_TRIPS))
+    for name, values in classes.items():
+        cycles += weights.get(name, 0.0) * np.array(values)
+    return {
+        "samples": len(found),
+        "error_mean_percent": round(100 * float(errors.mean()), 1),
+        "trips": list(CONDUCT_TRIPS),
+        "classes": classes,
+        "cycles": [round(float(value), 1) for value in cycles],
+    }
