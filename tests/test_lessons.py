@@ -338,7 +338,6 @@ for module in pkgutil.walk_packages(tilegrad.__path__, "tilegrad."):
 assert dict(os.environ) == environment, "the environment has changed"
 assert sys.path == path and os.getcwd() == folder
 """
-"""A path hook or a folder made at import would show here; so would a login name, for which there is no user."""
 
 
 def test_importing_has_no_side_effects(tmp_path: Path) -> None:

@@ -16,6 +16,12 @@ from pathlib import Path, PurePosixPath
 
 from tilegrad.errors import DeviceError
 
+PORTABLE_FLAGS = tuple(
+    "-std=c99 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Werror".split()
+)
+"""For any compiler that takes GNU options; -ffp-contract=off is part of the result's bits."""
+
+NATIVE_FLAG = "-march=native"
 COMPILE_TIMEOUT_SECONDS = 300
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -46,11 +52,7 @@ def find_compiler(*candidates: str) -> str:
 
 def host_toolchain() -> Toolchain:
     compiler = find_compiler(*([os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]))
-    flags = (
-        "-std=c99 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Werror "
-        "-DTG_STATIC_INSTANCE"
-    ).split()
-    return Toolchain(compiler, tuple(flags), ("-lm",))
+    return Toolchain(compiler, (*PORTABLE_FLAGS, NATIVE_FLAG, "-DTG_STATIC_INSTANCE"), ("-lm",))
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad.build.toolchain import NATIVE_FLAG, PORTABLE_FLAGS
 from tilegrad.codegen import interface, model
 from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
@@ -17,10 +18,6 @@ from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.targets.base import Target
-
-PROJECT_FLAGS = (
-    "-std=c99 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Werror"
-)
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
-        "Makefile": _makefile(kernels, [path.stem for path in _cluster_files(target) if path.suffix == ".c"]),
+        "Makefile": _makefile(kernels, target),
         "README.md": _readme(plan),
         "manifest.json": json.dumps(_manifest(plan), indent=1) + "\n",
     }
@@ -103,13 +100,15 @@ def _weights_c(image: bytes) -> str:
     )
 
 
-def _makefile(kernels: KernelSet, runtime: list[str]) -> str:
+def _makefile(kernels: KernelSet, target: Target) -> str:
+    runtime = [path.stem for path in _cluster_files(target) if path.suffix == ".c"]
+    flags = (*PORTABLE_FLAGS, *([NATIVE_FLAG] if target.name == "host" else []))
     sources = ["model", *runtime, *(f"kernels/{name[:-2]}" for name in kernels.files)]
     objects = " ".join(f"{name}.o" for name in sources)
     return (
         "# Builds libmodel.a (drop it into your firmware) and `harness`, a program driven over stdin and stdout.\n"
         "# -ffp-contract=off is part of the result: without it, bits differ between compilers.\n"
-        f"CFLAGS ?= {PROJECT_FLAGS}\n"
+        f"CFLAGS ?= {' '.join(flags)}\n"
         "CPPFLAGS += -DTG_STATIC_INSTANCE\n"
         f"OBJECTS = {objects}\n\n"
         "harness: main.o libmodel.a\n\t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lm\n\n"
