@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tilegrad as tg
+from tests.support.models import model, node, value, weights
 from tests.support.projects import batch, opened, state_of, zoo_model
 from tilegrad import zoo
 from tilegrad.build.folder import write_files
@@ -232,3 +233,18 @@ def test_weights_as_c_hold_the_bytes_of_weights_bin(tmp_path: Path, target: str)
     assert content == compiled.project.files["weights.bin"]
     write_files(tmp_path, compiled.project.files)
     subprocess.run(["gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-c", "weights.c"], cwd=tmp_path, check=True)
+
+
+def test_one_value_as_input_and_as_outputs() -> None:
+    """A model may hand an input back, or a value twice: each is a parameter of its own, in the model's order."""
+    proto = model(
+        [node("Gemm", "x w", "y", "fc"), node("Identity", "y", "z", "copy"), node("Identity", "w", "v", "weight")],
+        [value("x", [2, 4])],
+        [value("y", [2, 3]), value("x", [2, 4]), value("z", [2, 3]), value("v", [4, 3])],
+        {"w": weights(4, 3)},
+    )
+    x = weights(2, 4, seed=5)
+    with opened(tg.compile(proto, tg.Recipe(batch=2), target="host")) as session:
+        y, same, z, v = session.run("infer", [x])
+        assert same.tobytes() == x.tobytes() and z.tobytes() == y.tobytes() and v.tobytes() == weights(4, 3).tobytes()
+        assert session.step(x, [0, 1]) > 0

@@ -54,32 +54,32 @@ class Port:
 
 
 def entry_inputs(plan: Plan, entry: str) -> tuple[Port, ...]:
-    return _ports(plan, entry, plan.schedule.entries[entry].graph.inputs)
+    return _ports(plan, entry)[0]
 
 
 def entry_outputs(plan: Plan, entry: str) -> tuple[Port, ...]:
-    return _ports(plan, entry, plan.schedule.entries[entry].graph.outputs)
+    return _ports(plan, entry)[1]
 
 
 # What an entry's signature or body says itself: types, its own parameter, the functions it calls.
 _TAKEN = re.compile(r"m|memcpy|memset|.*_t|(tg|forward|backward|train|update)_.*")
 
 
-def _ports(plan: Plan, entry: str, values: tuple[str, ...]) -> tuple[Port, ...]:
+def _ports(plan: Plan, entry: str) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """Inputs and outputs; one value may be both, or an output twice, and is then as many parameters."""
     graph = plan.schedule.entries[entry].graph
     taken: set[str] = set()
-    ports: list[Port] = []
-    for value in (*graph.inputs, *graph.outputs):
-        stem = identifier(value).lower()
-        if stem[0].isdigit() or stem in KEYWORDS or _TAKEN.fullmatch(stem):
-            stem = f"tensor_{stem}"
-        name = stem
+
+    def port(value: str) -> Port:
+        name = identifier(value).lower()
+        if name[0].isdigit() or name in KEYWORDS or _TAKEN.fullmatch(name):
+            name = f"tensor_{name}"
         while name in taken:
             name += "_"
         taken.add(name)
-        if value in values and value not in [port.value for port in ports]:
-            ports.append(Port(value, name, graph.types[value]))
-    return tuple(ports)
+        return Port(value, name, graph.types[value])
+
+    return tuple(map(port, graph.inputs)), tuple(map(port, graph.outputs))
 
 
 def entry_parameters(plan: Plan, entry: str) -> tuple[str, ...]:
