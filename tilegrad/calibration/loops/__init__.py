@@ -22,14 +22,12 @@ def _register(family: Family | Callable[[Nest], Family], names: str) -> None:
 _register(
     simple.MAP,
     "add mul sub div maximum minimum sum sum_of_one relu relu_grad sgd momentum adam accumulate accumulator_flag gelu "
-    "gelu_grad gelu_tanh gelu_grad_tanh copy_b4 copy_b8 mse_loss_grad l1_loss_grad "
+    "gelu_grad gelu_tanh gelu_grad_tanh copy_b1 copy_b2 copy_b4 copy_b8 mse_loss_grad l1_loss_grad "
     "bce_with_logits_loss_grad abs_map abs_grad clip clip_grad clip_integer cast elu elu_grad erf_map erf_grad exp_map "
     "hard_sigmoid hard_sigmoid_grad hard_swish hard_swish_grad leaky_relu leaky_relu_grad log_map neg not pow_scalar "
     "reciprocal reciprocal_grad floor ceil round sign sigmoid_map sigmoid_grad softplus_map softplus_grad sqrt "
     "sqrt_grad tanh_map tanh_grad p_relu_slope_grad dropout_copy dropout_mask",
 )
-_register(simple.COPY_BYTES, "copy_b1")
-_register(simple.COPY_HALVES, "copy_b2")
 _register(
     simple.BROADCAST,
     "add_broadcast mul_broadcast sub_broadcast div_broadcast maximum_broadcast minimum_broadcast sum_broadcast "

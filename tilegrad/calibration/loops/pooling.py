@@ -36,7 +36,8 @@ def _gradient(nest: Nest) -> Counter:
         width = n["iw"]
         return (
             1.0, is_shared(c.cores), lines, lines * width, lines * width * rows.taps, window_rows * width,
-            window_rows * width * columns.taps, window_rows * taps, window_rows * taps / (rows.taps * columns.taps),
+            window_rows * width * columns.taps, window_rows * taps,
+            window_rows * taps / (rows.taps * columns.taps), window_rows * taps / columns.taps,
         )  # fmt: skip
 
     return trips
@@ -45,7 +46,7 @@ def _gradient(nest: Nest) -> Counter:
 POOL_GRAD = Family(
     (
         "call", "shared", "rows", "elements", "elements*kh", "elements*window rows", "elements*window rows*kw",
-        "windows met", "maxima, expected",
+        "windows met", "maxima, expected", "maxima*kh",
     ),
     _gradient,
 )  # fmt: skip

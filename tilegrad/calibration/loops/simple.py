@@ -32,26 +32,6 @@ MAP = Family(
 )
 
 
-def _small_copy(per_word: int) -> Family:
-    """Elements smaller than a word: the compiler moves words where both sides are aligned."""
-
-    def bind(nest: Nest) -> Counter:
-        def trips(c: Call) -> Trips:
-            count = c.n["i"]
-            largest = share(count, c.cores)
-            starts = [bounds(count, core, c.cores)[0] for core in range(min(c.cores, count))]
-            if any(start % per_word for start in starts):
-                return 1.0, is_shared(c.cores), 0, 0, largest
-            return 1.0, is_shared(c.cores), largest // per_word, largest % per_word, 0
-
-        return trips
-
-    return Family(("call", "shared", "words", "elements behind words", "elements"), bind)
-
-
-COPY_BYTES, COPY_HALVES = _small_copy(4), _small_copy(2)
-
-
 def _units(*axes: str, inner: tuple[str, ...] = (), names_last: bool = False) -> Family:
     """A loop over units (the product of `axes`), shared by the cores, with loops over `inner` inside, each in full."""
 
