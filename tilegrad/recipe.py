@@ -11,6 +11,7 @@ from tilegrad.errors import UserError
 LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
 BATCHNORM_POLICIES = ("frozen", "train", "fold")
 ACCUM_MODES = ("mean", "sum")
+LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 def _expect(condition: bool, what: str, expected: str, got: object) -> None:
@@ -27,6 +28,7 @@ _WORDS = {"weight_decay": "the weight decay", "momentum": "the momentum"}
 
 def _expect_number(what: str, value: float) -> None:
     _expect(0.0 <= value < float("inf"), what, "a finite number, 0 or more", value)
+    _expect(value <= LARGEST_FLOAT, what, f"at most {LARGEST_FLOAT:.3g}, the largest float", value)
 
 
 @dataclass(frozen=True)

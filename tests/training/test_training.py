@@ -192,6 +192,24 @@ def test_batchnorm_train_is_a_torch_module_in_training_mode() -> None:
         assert np.abs(got[name] - initial[name]).max() > 1e-5, f"{name} did not move"
 
 
+def test_shared_statistics_are_updated_twice() -> None:
+    """As by a BatchNorm module that is called twice in a forward pass."""
+    proto = model(
+        [
+            node("Conv", "x k", "c", "/conv"),
+            node("BatchNormalization", "c scale bias mean var", "n", "/bn"),
+            node("BatchNormalization", "n scale bias mean var", "y", "/bn_1"),
+        ],
+        [value("x", ["n", 1, 4, 4])],
+        [value("y", ["n", 2, 2, 2])],
+        {"k": weights(2, 1, 3, 3), "scale": weights(2), "bias": weights(2), "mean": weights(2)}
+        | {"var": np.ones(2, np.float32)},
+    )
+    run = verified(proto, tg.Recipe(batch=4, batchnorm="train"), 5)
+    assert run.verdict is not None
+    assert [check.name for check in run.verdict.tensors if check.kind == "statistic"] == ["mean", "var"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["train", "fold"])
 def test_batchnorm_of_a_zoo_model(policy: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, count
 
@@ -104,7 +104,7 @@ def _training_graph(graph: Graph, recipe: Recipe, state: dict[str, StateTensor])
 
 
 def _batch_statistics_form(
-    node: Node, builder: GraphBuilder, state: Mapping[str, StateTensor], taken: Container[str]
+    node: Node, builder: GraphBuilder, state: Mapping[str, StateTensor], taken: Iterable[str]
 ) -> Node:
     """BatchNormalization with batch statistics, which updates the running ones."""
     running = node.inputs[3:5]
@@ -116,11 +116,15 @@ def _batch_statistics_form(
                 node=node.name,
                 hint="use --batchnorm frozen",
             )
-    updated = tuple(_fresh(f"{name}.updated", taken) for name in running)
+    # Statistics that two nodes share are updated by one after the other, as by a module that is called twice.
+    latest = {target: value for value, target in builder.writes}
+    inputs = (*node.inputs[:3], *(latest.get(name, name) for name in running))
+    updated = tuple(_fresh(f"{name}.updated", {*taken, *builder.types}) for name in running)
+    builder.writes = [(value, target) for value, target in builder.writes if target not in running]
     builder.writes += zip(updated, running, strict=True)
     attributes = {key: value for key, value in node.attributes.items() if key in ("epsilon", "momentum")}
-    saved = tuple(_fresh(f"{node.outputs[0]}.{word}", taken) for word in ("saved_mean", "saved_inv_std"))
-    return Node(node.name, "BatchNormInternal", node.inputs[:5], (node.outputs[0], *updated, *saved), attributes)
+    saved = tuple(_fresh(f"{node.outputs[0]}.{word}", set(taken)) for word in ("saved_mean", "saved_inv_std"))
+    return Node(node.name, "BatchNormInternal", inputs, (node.outputs[0], *updated, *saved), attributes)
 
 
 def _fresh(name: str, taken: Container[str]) -> str:
