@@ -12,7 +12,7 @@ from tilegrad.codegen.c import Comment, Item, Line, SourceFile, Verbatim, print_
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.ops import registry
-from tilegrad.ops.kernels import KernelFile, KernelSignature, find_header, parse_kernel_file
+from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, KernelSignature, find_header, parse_kernel_file
 from tilegrad.targets.base import Target
 
 
@@ -68,7 +68,9 @@ def _refuse_second(what: str, first: Path, second: Path) -> None:
 def _headers(sources: Iterable[KernelFile], target: Target) -> dict[str, Path]:
     """Every header that a source includes, directly or not; a target's own takes the place of ours."""
     headers: dict[str, Path] = {}
-    pending = [(header, source.path) for source in sources for header in ("tg_kernel.h", *source.headers)]
+    # A model of views alone calls no kernel, but its kernels.h still includes the one header that all share.
+    pending = [("tg_kernel.h", RUNTIME_FOLDER / "tg_kernel.h")]
+    pending += [(header, source.path) for source in sources for header in source.headers]
     while pending:
         header, includer = pending.pop()
         if header in headers:
