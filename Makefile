@@ -6,7 +6,7 @@ JOBS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix bench lint types fast-tests tests clean
+.PHONY: help demo test check matrix calibrate bench lint types fast-tests tests clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,10 @@ check: lint types fast-tests ## before a commit, under two minutes: lint, types,
 
 matrix: $(READY) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
 	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices
+
+calibrate: $(READY) ## five minutes: count every kernel under QEMU (RV32) and write the table that estimated cycles come from
+	$(BIN)/python -m tilegrad.calibration
+	$(BIN)/python -m tilegrad.calibration.compare
 
 bench: $(READY) ## one training step of each zoo model against PyTorch, and inference against ONNX Runtime
 	$(BIN)/python -m benchmarks

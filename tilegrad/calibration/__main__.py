@@ -13,13 +13,17 @@ from tilegrad.targets.base import Target, get
 CHECK_SEED_OFFSET = 1000
 
 
-def _calibrate(target: Target, seed: int, samples: int) -> None:
+def _calibrate(target: Target, seed: int, samples: int, only_stale: bool) -> None:
     path = target.folder / "costs.json"
-    found = table.collect(seed, samples)
+    old = load_table(path) if path.exists() else {}
+    stale = table.stale_kernels(old)
+    found = table.collect(seed, samples, stale.__contains__ if only_stale else lambda _: True)
     counted = table.count_all(found, lambda line: print(line, flush=True))
     made = table.make_table(counted, seed)
+    if only_stale:
+        made = table.merged(old, made)
     # Tiles are chosen by cost, and what conducts them is counted on real tiles: first the kernels, then the conductor.
-    kept = (load_table(path) if path.exists() else {}).get("conduct", {"cycles": [0.0] * len(CONDUCT_TRIPS)})
+    kept = old.get("conduct", {"cycles": [0.0] * len(CONDUCT_TRIPS)})
     table.write_table({**made, "conduct": kept}, path)
     load_table.cache_clear()
     table.write_table({**made, "conduct": table.conduct_entry(target)}, path)
@@ -39,6 +43,7 @@ def main() -> int:
     parser.add_argument("--target", default="siracusa")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--samples", type=int, default=table.SAMPLES_PER_VARIANT, help="per kernel and variant")
+    parser.add_argument("--stale", action="store_true", help="count only kernels whose source has changed")
     parser.add_argument("--check-only", action="store_true", help="compare the table with fresh counts, write nothing")
     arguments = parser.parse_args()
     missing = missing_tools()
@@ -47,8 +52,9 @@ def main() -> int:
         return 4
     target = get(arguments.target)
     if not arguments.check_only:
-        _calibrate(target, arguments.seed, arguments.samples)
-    _check(target, arguments.seed + CHECK_SEED_OFFSET)
+        _calibrate(target, arguments.seed, arguments.samples, arguments.stale)
+    if not arguments.stale:
+        _check(target, arguments.seed + CHECK_SEED_OFFSET)
     return 0
 
 

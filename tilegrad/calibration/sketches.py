@@ -182,7 +182,8 @@ def _layer_norm(wanted: tuple[int, ...]) -> Callable[[Draw], Sketch]:
         inputs: tuple[Shape, ...] = ((rows, width), (width,), (width,))
         if _is(draw, 0.15):
             inputs = inputs[:2]
-        return Sketch("LayerNormalization", inputs, {"axis": -1}, wanted[: len(inputs)], (True, True, True))
+        outputs = (True,) * (3 if _is(draw, 0.8) else 1)  # without saved statistics the gradient computes them again
+        return Sketch("LayerNormalization", inputs, {"axis": -1}, wanted[: len(inputs)], outputs)
 
     return sketch
 

@@ -102,6 +102,33 @@ def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
     }
 
 
+def kernel_sources() -> dict[str, Path]:
+    """The C file of every kernel."""
+    paths = {path for op in registry.names() if (path := registry.kernel_source(op)) is not None}
+    return {kernel.name: path for path in sorted(paths) for kernel in parse_kernel_file(path).kernels}
+
+
+def stale_kernels(table: Mapping[str, Any]) -> frozenset[str]:
+    """Kernels that the table has no counts of, or those of an older source."""
+    hashes, known = table.get("sources", {}), table.get("kernels", {})
+    return frozenset(
+        kernel
+        for kernel, path in kernel_sources().items()
+        if kernel not in known or hashes.get(path.name) != source_hash(path)
+    )
+
+
+def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The new table, with what it does not have from the old one."""
+    kernels = {**old["kernels"], **new["kernels"]}
+    existing = kernel_sources()
+    return {
+        **new,
+        "sources": dict(sorted({**old["sources"], **new["sources"]}.items())),
+        "kernels": {name: kernels[name] for name in sorted(kernels) if name in existing},
+    }
+
+
 def conduct_entry(target: Target) -> dict[str, Any]:
     """The tile runtime's costs, with the hash of the source they were counted on."""
     return {"source_hash": source_hash(CONDUCTOR), **fit_conducting(count_conducting(target), target)}

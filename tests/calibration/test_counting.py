@@ -1,0 +1,76 @@
+"""Counts under QEMU: what the plugin counts, and that the table predicts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilegrad.calibration import check
+from tilegrad.calibration.counting import Case, Counts, count, missing_tools
+from tilegrad.calibration.samples import nests_of
+from tilegrad.calibration.sketches import Sketch
+from tilegrad.ir.nest import Nest, whole
+from tilegrad.ops import registry
+from tilegrad.ops.kernels import parse_kernel_file
+from tilegrad.scheduling.kernel_cost import KernelCosts
+from tilegrad.targets.base import get
+
+MISSING = missing_tools()
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"counting instructions needs {', '.join(MISSING)}")
+
+# Kernels that a training step spends its time in, one of each kind of loop.
+HOT = tuple("gemm_nt gemm_tn matmul_nn conv conv_dx conv_dw conv_single conv_pointwise batch_norm sgd".split())
+# Whose loops depend on data too much to be predicted tile by tile: how often a power multiplies, where an index lies.
+DATA_DEPENDENT = ("pow_mixed", "gather_grad_i32", "gather_grad_i64", "pad_grad", "max_pool_grad")
+
+
+def counted(sketch: Sketch, kernel: str, cores: int) -> tuple[Nest, Counts]:
+    nest = next(nest for _, nest in nests_of(sketch) if nest.kernel == kernel)
+    source = registry.kernel_source(sketch.op)
+    assert source is not None
+    return nest, count([Case(nest, whole(nest), cores)], parse_kernel_file(source))[0]
+
+
+def test_the_counts_of_an_update_are_what_its_c_says() -> None:
+    """w - lr g over n weights: n multiply-adds, two loads each and the rate, n stores."""
+    _, counts = counted(Sketch("SGD", ((1000,), (1000,), ())), "sgd", 1)
+    assert counts.busiest["i_fma"] == 1000
+    assert counts.busiest["data_loads"] == 2001
+    assert counts.busiest["data_stores"] == 1000
+    assert 999 <= counts.busiest["i_branch_taken"] <= 1002
+    assert counts.busiest["i_fdiv_sqrt"] == counts.all_fdiv_sqrt == 0
+
+
+def test_the_busiest_core_has_the_largest_share() -> None:
+    _, alone = counted(Sketch("SGD", ((1001,), (1001,), ())), "sgd", 1)
+    _, shared = counted(Sketch("SGD", ((1001,), (1001,), ())), "sgd", 8)
+    assert alone.busiest["i_fma"] == 1001
+    assert shared.busiest["i_fma"] == 126
+
+
+def test_divisions_are_summed_over_the_cores() -> None:
+    _, counts = counted(Sketch("Reciprocal", ((80,),)), "reciprocal", 8)
+    assert counts.busiest["i_fdiv_sqrt"] == 10
+    assert counts.all_fdiv_sqrt == 80
+
+
+def test_a_matrix_product_does_one_multiply_add_per_mac() -> None:
+    nest, counts = counted(Sketch("Gemm", ((24, 40), (40, 32)), {}), "gemm_nn", 1)
+    assert counts.busiest["i_fma"] == nest.macs == 24 * 32 * 40
+
+
+def test_hot_kernels_are_predicted() -> None:
+    found = check.predictions(KernelCosts(get("siracusa")), 4242, 10, lambda kernel: kernel in HOT)
+    assert {p.kernel for p in found} == set(HOT)
+    outside = [p for p in found if not p.is_within]
+    assert len(outside) <= len(found) // 50, outside
+
+
+@pytest.mark.slow
+def test_every_kernel_is_predicted() -> None:
+    """50 random tiles each: within 5 % of QEMU's count."""
+    found = check.predictions(KernelCosts(get("siracusa")), 2026, check.TILES_PER_KERNEL)
+    assert sum(p.is_within for p in found) >= 0.98 * len(found)
+    for kernel, (tiles, within, mean, _) in check.summary(found).items():
+        if kernel not in DATA_DEPENDENT:
+            assert within >= 0.84 * tiles, f"{kernel}: only {within} of {tiles} tiles within 5 %"
+            assert mean <= 0.05, f"{kernel}: {100 * mean:.1f} % off on average"

@@ -1,0 +1,76 @@
+"""The table of kernel costs: complete, and made from the sources as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilegrad import frontend, zoo
+from tilegrad.calibration.counting import FLAGS, source_hash
+from tilegrad.calibration.loops import family_of, is_described
+from tilegrad.calibration.table import CONDUCTOR
+from tilegrad.ir.nest import Nest
+from tilegrad.ops import registry
+from tilegrad.ops.kernels import parse_kernel_file
+from tilegrad.passes.parameters import select
+from tilegrad.passes.program import derive_program
+from tilegrad.pipeline import canonical_graph, defaults
+from tilegrad.recipe import Recipe
+from tilegrad.scheduling.kernel_cost import CLASSES, CONDUCT_TRIPS, KernelCosts
+from tilegrad.scheduling.schedule import schedule_program
+from tilegrad.targets.base import get
+
+COSTS = KernelCosts(get("siracusa"))
+SOURCES = sorted({path for op in registry.names() if (path := registry.kernel_source(op)) is not None})
+KERNELS = sorted(kernel.name for path in SOURCES for kernel in parse_kernel_file(path).kernels)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_counts_are_of_the_sources_as_they_are(path: Path) -> None:
+    assert COSTS.table["sources"].get(path.name) == source_hash(path), f"{path.name} has changed: run make calibrate"
+
+
+def test_the_conductor_is_counted_as_it_is() -> None:
+    conduct = COSTS.table["conduct"]
+    assert conduct["source_hash"] == source_hash(CONDUCTOR), "tg_tile.c has changed: run make calibrate"
+    assert len(conduct["cycles"]) == len(CONDUCT_TRIPS)
+    assert all(cycles >= 0 for cycles in conduct["cycles"])
+
+
+def test_the_table_says_where_it_comes_from() -> None:
+    assert "riscv64" in COSTS.table["compiler"]
+    assert "qemu" in COSTS.table["emulator"]
+    assert COSTS.table["flags"] == " ".join(FLAGS)
+
+
+def test_every_kernel_is_described_and_counted() -> None:
+    assert [kernel for kernel in KERNELS if not is_described(kernel)] == []
+    assert [kernel for kernel in KERNELS if kernel not in COSTS.table["kernels"]] == []
+
+
+def test_coefficients_are_well_formed() -> None:
+    for kernel, entry in COSTS.table["kernels"].items():
+        for variant, found in entry["variants"].items():
+            assert found["samples"] >= 30, (kernel, variant)
+            assert set(found["classes"]) <= set(CLASSES)
+            for values in found["classes"].values():
+                assert len(values) == len(found["trips"])
+                assert min(values) >= 0
+
+
+def _zoo_nests(name: str, recipe: Recipe) -> list[Nest]:
+    model = frontend.load(name)
+    graph = canonical_graph(model, recipe)
+    loss, train = defaults(model)
+    program = derive_program(graph, recipe, model.roles, select(graph, model.parameters, train), loss)
+    schedule = schedule_program(program, get("host"))
+    return [nest for entry in schedule.entries.values() for launch in entry.launches for nest in launch.nests]
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_every_nest_of_the_zoo_has_counts_of_its_own_variant(name: str) -> None:
+    for nest in _zoo_nests(name, Recipe()):
+        family = family_of(nest)
+        assert family is not None
+        assert family.variant(nest) in COSTS.table["kernels"][nest.kernel]["variants"], nest.kernel
