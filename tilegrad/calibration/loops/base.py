@@ -64,9 +64,13 @@ def call_of(nest: Nest, sizes: Sizes, starts: Sizes | None, cores: int) -> Call:
     at = {}
     is_first = is_last = True
     for axis in nest.axes:
-        size, extent = sizes[axis.name], axis.extent
-        start = (size if 2 * size <= extent else 0) if starts is None else starts.get(axis.name, 0)
-        at[axis.name] = start
+        name, extent = axis.name, axis.extent
+        size = sizes[name]
+        if size == extent:
+            at[name] = 0
+            continue
+        start = (size if 2 * size <= extent else 0) if starts is None else starts.get(name, 0)
+        at[name] = start
         if axis.kind is AxisKind.REDUCTION:
             is_first = is_first and start == 0
             is_last = is_last and start + size >= extent

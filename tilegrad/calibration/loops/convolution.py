@@ -13,6 +13,7 @@ from tilegrad.calibration.loops.windows import (
     add_scaled,
     busiest_window,
     column_blocks,
+    heaviest_share,
     row_trips,
     step_between_taps,
 )
@@ -177,9 +178,9 @@ def _weight(nest: Nest, width: int) -> Counter:
         n, at = c.n, c.at
         lanes = n["i"] * kw
         groups = n["i"] if is_three else -(-lanes // 4)
-        counts = busiest_window(tap_rows(at["oh"], n["oh"]), n["g"] * _blocks(n["o"], width) * groups, c.cores)
-        units = sum(counts)
-        rows = n["n"] * sum(weight * count for weight, count in enumerate(counts))
+        repeats = n["g"] * _blocks(n["o"], width) * groups
+        _, _, units, rows = heaviest_share(tap_rows(at["oh"], n["oh"]), repeats, c.cores)
+        rows *= n["n"]
         outs = n["o"] / _blocks(n["o"], width) if c.cores == 1 else min(n["o"], width)
         head = 1.0, is_shared(c.cores), units, units * outs, units * n["n"], rows
         position = columns_axis.base(at["ow"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, is_shared
-from tilegrad.calibration.loops.windows import Axis, busiest_window
+from tilegrad.calibration.loops.windows import Axis, heaviest_share
 from tilegrad.ir.nest import Nest
 
 
@@ -12,9 +12,7 @@ def _forward(nest: Nest) -> Counter:
 
     def trips(c: Call) -> Trips:
         n = c.n
-        counts = busiest_window(rows.rows(c.at["oh"], n["oh"]), n["c"], c.cores)
-        lines = sum(counts)
-        window_rows = sum(weight * count for weight, count in enumerate(counts))
+        _, _, lines, window_rows = heaviest_share(rows.rows(c.at["oh"], n["oh"]), n["c"], c.cores)
         taps = sum(columns.rows(c.at["ow"], n["ow"]))
         return 1.0, is_shared(c.cores), lines, lines * n["ow"], window_rows * n["ow"], window_rows * taps
 
@@ -29,9 +27,7 @@ def _gradient(nest: Nest) -> Counter:
 
     def trips(c: Call) -> Trips:
         n = c.n
-        counts = busiest_window(rows.rows(c.at["ih"], n["ih"]), n["c"], c.cores)
-        lines = sum(counts)
-        window_rows = sum(weight * count for weight, count in enumerate(counts))
+        _, _, lines, window_rows = heaviest_share(rows.rows(c.at["ih"], n["ih"]), n["c"], c.cores)
         taps = sum(columns.rows(c.at["iw"], n["iw"]))
         width = n["iw"]
         return (

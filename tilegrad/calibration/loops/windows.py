@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
+from itertools import accumulate
 from math import gcd
 
-from tilegrad.calibration.loops.base import bounds, share, valid_taps
+from tilegrad.calibration.loops.base import valid_taps
 from tilegrad.ir.nest import Nest
+
+
+@lru_cache(maxsize=4096)
+def _prefixes(weights: tuple[int, ...]) -> tuple[int, ...]:
+    """Sums of the first 0, 1, 2, … weights."""
+    return (0, *accumulate(weights))
+
+
+@lru_cache(maxsize=16384)
+def heaviest_share(weights: tuple[int, ...], repeats: int, cores: int) -> tuple[int, int, int, int]:
+    """Units are `repeats` times a row of `len(weights)` units, shared by the cores: where the share of the busiest core
+    starts and stops, how many units it has, and their weight in all."""
+    length = len(weights)
+    total = repeats * length
+    if cores == 1:
+        return 0, total, total, repeats * sum(weights)
+    prefix = _prefixes(weights)
+    whole = prefix[-1]
+    best, most = (0, 0, 0, 0), -1.0
+    quotient, rest = divmod(total, cores)
+    stop = 0
+    for core in range(cores):
+        start, stop = stop, stop + quotient + (core < rest)
+        weight = (stop // length - start // length) * whole + prefix[stop % length] - prefix[start % length]
+        load = 0.2 * (stop - start) + weight
+        if load > most:
+            most, best = load, (start, stop, stop - start, weight)
+    return best
 
 
 @lru_cache(maxsize=16384)
 def busiest_window(weights: tuple[int, ...], repeats: int, cores: int) -> tuple[int, ...]:
-    """Units are `repeats` times a row of `len(weights)` units; how many units of each weight the busiest core has.
-
-    The result is indexed by weight.
-    """
+    """How many units of each weight the busiest core has, indexed by weight."""
+    counts = [0] * (max(weights) + 1)
+    start, _, units, _ = heaviest_share(weights, repeats, cores)
     length = len(weights)
-    kinds = max(weights) + 1
-    total = repeats * length
-    if cores == 1 or min(weights) == kinds - 1:
-        counts = [0] * kinds
-        if cores == 1:
-            for weight in weights:
-                counts[weight] += repeats
-        else:
-            counts[-1] = share(total, cores)
+    if len(counts) == min(weights) + 1:
+        counts[-1] = units
         return tuple(counts)
-    prefix = [(0,) * kinds]
-    for weight in weights:
-        prefix.append(tuple(value + (kind == weight) for kind, value in enumerate(prefix[-1])))
-    best: tuple[int, ...] = (0,) * kinds
-    most = -1.0
-    for core in range(cores):
-        start, stop = bounds(total, core, cores)
-        rows_before, rows_after = divmod(start, length), divmod(stop, length)
-        counts_now = tuple(
-            (rows_after[0] - rows_before[0]) * prefix[-1][k] + prefix[rows_after[1]][k] - prefix[rows_before[1]][k]
-            for k in range(kinds)
-        )
-        load = sum(count * (0.2 + weight) for weight, count in enumerate(counts_now))
-        if load > most:
-            most, best = load, counts_now
-    return best
+    rounds, rest = divmod(units, length)
+    if rounds:
+        for weight in weights:
+            counts[weight] += rounds
+    for unit in range(start, start + rest):
+        counts[weights[unit % length]] += 1
+    return tuple(counts)
 
 
 def plain_rows(base: int, stride: int, dilation: int, taps: int, extent: int, count: int) -> tuple[int, ...]:
@@ -164,5 +175,3 @@ def add_scaled(total: list[float], times: float, trips: tuple[float, ...]) -> No
 def step_between_taps(stride: int, dilation: int) -> int:
     return dilation // gcd(stride, dilation)
 
-
-RowCounter = Callable[[int], tuple[float, ...]]
