@@ -57,7 +57,9 @@ def test_style(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert all(ord(c) < 0x1F000 for c in text), "no emojis"
     for number, line in enumerate(re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines(), 1):
-        assert len(line) <= 120 or line.startswith("|"), f"{name}, line {number} of the text is too long"
+        # A table's row or a quoted command cannot be broken.
+        is_whole = line.startswith("|") or re.search(r"`[^`]{60,}`", line) is not None
+        assert len(line) <= 120 or is_whole, f"{name}, line {number} of the text is too long"
 
 
 @pytest.mark.parametrize("name", NAMES)
