@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tilegrad.codegen.c import Call, Comment, Declare, Item, Statement, comment_text, float_literal
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Access, Nest, kernel_argument, operand_box, row_major_strides, whole
-from tilegrad.ir.plan import Plan
+from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
 from tilegrad.memory.lifetimes import temporaries
@@ -20,10 +21,25 @@ def shape_text(tensor_type: TensorType) -> str:
     return f"[{','.join(map(str, tensor_type.shape))}]"
 
 
-def place(plan: Plan, entry: str, value: str, skipped_bytes: int = 0) -> str:
-    """An operand's address as C, or one further inside it: `ARENA(512)`."""
-    address = plan.address(entry, value)
-    return f"{address.region.upper()}({address.offset + skipped_bytes})"
+def place(plan: Plan, entry: str, value: str) -> str:
+    """A value's address as C: `ARENA(512)`."""
+    return place_text(plan.address(entry, value))
+
+
+def place_text(address: Address) -> str:
+    return f"{address.region.upper()}({address.offset})"
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A nest as one call of its kernel on whole operands, as numbers: what is printed as C, or launched on OpenCL.
+
+    `arguments` are in the order of the signature's struct, `places` in that of its pointers; None is a null pointer.
+    """
+
+    signature: KernelSignature
+    arguments: tuple[int | float, ...]
+    places: tuple[Address | None, ...]
 
 
 def filled(pieces: Sequence[str], width: int = 108) -> str:
@@ -131,31 +147,40 @@ class FlatLowering(Lowering):
             self._arguments[key] = f"{stem}_{sum(struct == key[0] for struct, _ in self._arguments)}"
         return self._arguments[key]
 
-    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+    def call(self, entry: str, number: int, k: int) -> KernelCall:
         launch = self.launch(entry, number)
         nest = launch.nests[k]
         signature = self.signature(launch, nest)
         strides = {o.name: row_major_strides(o.shape) for o in nest.operands if o.value is not None}
-        fields = []
+        arguments: list[int | float] = []
         for c_type, field_name in signature.arguments.fields:
             value = kernel_argument(field_name, nest, whole(nest), strides)
             if value is None:
                 raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
-            fields.append((field_name, float_literal(float(value)) if c_type == "float" else str(int(value))))
-        arguments = []
+            arguments.append(float(value) if c_type == "float" else int(value))
+        places: list[Address | None] = []
         for operand in nest.operands:
             if operand.value is None:
-                arguments.append("TG_NULL")
+                places.append(None)
                 continue
             # A kernel's pointer is where its box starts: inside the tensor for a part of it (Concat, Slice).
             box = operand_box(operand, whole(nest))
             skipped = sum(r.start * stride for r, stride in zip(box, strides[operand.name], strict=True))
             element_bytes = self.types(entry)[operand.value].dtype.size_bytes
             is_empty = not all(r.size for r in box)
-            arguments.append(place(self.plan, entry, operand.value, 0 if is_empty else skipped * element_bytes))
-        name = self._argument_name(signature, tuple(fields))
+            address = self.plan.address(entry, operand.value)
+            places.append(replace(address, offset=address.offset + (0 if is_empty else skipped * element_bytes)))
+        return KernelCall(signature, tuple(arguments), tuple(places))
+
+    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+        call = self.call(entry, number, k)
+        fields = tuple(
+            (name, float_literal(float(value)) if c_type == "float" else str(value))
+            for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
+        )
+        name = self._argument_name(call.signature, fields)
+        places = ("TG_NULL" if address is None else place_text(address) for address in call.places)
         return (
             Comment(self.describe(entry, number, k)),
-            Call("TG_RUN", (f"tg_{nest.kernel}", f"&{name}", *arguments)),
+            Call("TG_RUN", (f"tg_{call.signature.name}", f"&{name}", *places)),
         )
-
