@@ -31,12 +31,12 @@ def counted(sketch: Sketch, kernel: str, cores: int) -> tuple[Nest, Counts]:
 
 
 def test_the_counts_of_an_update_are_what_its_c_says() -> None:
-    """w - lr g over n weights: n multiply-adds, two loads each and the rate, n stores."""
+    """w - lr g over n weights, four a turn: n multiply-adds, two loads each and the rate, n stores, n / 4 branches."""
     _, counts = counted(Sketch("SGD", ((1000,), (1000,), ())), "sgd", 1)
     assert counts.busiest["i_fma"] == 1000
     assert counts.busiest["data_loads"] == 2001
     assert counts.busiest["data_stores"] == 1000
-    assert 999 <= counts.busiest["i_branch_taken"] <= 1002
+    assert 249 <= counts.busiest["i_branch_taken"] <= 254
     assert counts.busiest["i_fdiv_sqrt"] == counts.all_fdiv_sqrt == 0
 
 

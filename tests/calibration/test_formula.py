@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tilegrad.calibration import compare
-from tilegrad.scheduling.kernel_cost import InstructionMix, cycles_of_mix
+from tilegrad.calibration.document import DOCUMENT, conduct_lines
+from tilegrad.scheduling.kernel_cost import InstructionMix, cycles_of_mix, load_table
 from tilegrad.targets.base import get
 
 SIRACUSA = get("siracusa")
@@ -30,6 +31,13 @@ def test_the_command_reports_and_judges(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert "| all | 780 |" in printed
     assert "every figure is within its bound" in printed
+
+
+def test_the_documented_tables_are_those_of_the_command() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for lines in compare.report(SIRACUSA)[0].values():
+        assert "\n".join(lines) in text
+    assert "\n".join(conduct_lines(load_table(SIRACUSA.folder / "costs.json")["conduct"])) in text
 
 
 def test_a_wrong_rule_is_noticed() -> None:

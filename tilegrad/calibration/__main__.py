@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tilegrad.calibration import check, table
+from tilegrad.calibration import check, document, table
+from tilegrad.calibration.compare import report
 from tilegrad.calibration.counting import missing_tools
 from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, KernelCosts, load_table
 from tilegrad.targets.base import Target, get
@@ -28,6 +29,7 @@ def _calibrate(target: Target, seed: int, samples: int, only_stale: bool) -> Non
     load_table.cache_clear()
     table.write_table({**made, "conduct": table.conduct_entry(target)}, path)
     load_table.cache_clear()
+    document.update({"conduct": document.conduct_lines(load_table(path)["conduct"]), **report(target)[0]})
     entries = [v for kernel in made["kernels"].values() for v in kernel["variants"].values()]
     calls = sum(v["samples"] for v in entries)
     print(f"{path.name}: {len(made['kernels'])} kernels, {len(entries)} variants, {calls} counted calls")
@@ -35,7 +37,9 @@ def _calibrate(target: Target, seed: int, samples: int, only_stale: bool) -> Non
 
 def _check(target: Target, seed: int) -> None:
     found = check.predictions(KernelCosts(target), seed, check.TILES_PER_KERNEL)
-    print("\n".join(check.table_lines(found)))
+    lines = check.table_lines(found)
+    print("\n".join(lines))
+    document.update({"predictions": lines})
 
 
 def main() -> int:

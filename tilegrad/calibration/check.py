@@ -27,11 +27,12 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        return self.predicted / self.counted - 1.0
+        """Of the count, or of SMALL_CALL where the count is less."""
+        return (self.predicted - self.counted) / max(self.counted, SMALL_CALL)
 
     @property
     def is_within(self) -> bool:
-        return abs(self.predicted - self.counted) <= BOUND * max(self.counted, SMALL_CALL)
+        return abs(self.error) <= BOUND
 
 
 def predictions(

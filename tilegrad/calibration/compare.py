@@ -115,8 +115,8 @@ def _dma_table(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def report(target: Target) -> tuple[list[str], list[str]]:
-    """The tables, and what is out of bounds."""
+def report(target: Target) -> tuple[dict[str, list[str]], list[str]]:
+    """The tables of kernels and transfers, and what is out of bounds."""
     kernels, transfers = kernel_rows(target), dma_rows(target)
     complaints = [
         f"{row.name} ({group}): {100 * row.error:+.1f} %"
@@ -127,13 +127,14 @@ def report(target: Target) -> tuple[list[str], list[str]]:
     if usual < USUAL_SHARE:
         complaints.append(f"only {100 * usual:.1f} % of the kernel calls are within {100 * USUAL_KERNEL_ERROR:.0f} %")
     complaints += [f"{row.name}: {100 * row.error:+.1f} %" for row in transfers if abs(row.error) > MOST_DMA_ERROR]
-    return [*_kernel_table(kernels), "", *_dma_table(transfers)], complaints
+    return {"kernels": _kernel_table(kernels), "transfers": _dma_table(transfers)}, complaints
 
 
 def main() -> int:
-    lines, complaints = report(get("siracusa"))
-    print("\n".join(lines))
-    print()
+    tables, complaints = report(get("siracusa"))
+    for lines in tables.values():
+        print("\n".join(lines))
+        print()
     print("\n".join(complaints) if complaints else "every figure is within its bound")
     return 1 if complaints else 0
 

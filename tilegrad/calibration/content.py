@@ -107,5 +107,7 @@ def contents(nest: Nest, c_types: list[str], tile: Tile, seed: int) -> dict[str,
             found = (values * 2).astype(_NUMPY_TYPES[plain])
         result[operand.name] = found
     if nest.kernel == "max_pool_grad":
-        result["y"] = _pooled(nest, result["x"].astype(np.float32), tile)
+        # An even sequence is a lattice in two dimensions, whose maxima lie in rows.
+        x = np.random.default_rng(seed).standard_normal(len(result["x"])).astype(np.float32)
+        result |= {"x": x, "y": _pooled(nest, x, tile)}
     return result

@@ -44,10 +44,10 @@ TG_KERNEL void tg_layer_norm(TG_MEM const float *x, TG_MEM const float *scale, T
             TG_MEM float *out = y + r * p->y_by_r;
             float center = mean[r], inverse = spread[r];
             if (bias == TG_NULL)
-                for (int k = 0; k < p->n_k; k++)
+                TG_UNROLLED for (int k = 0; k < p->n_k; k++)
                     out[k] = (in[k] - center) * (scale[k] * inverse);
             else
-                for (int k = 0; k < p->n_k; k++)
+                TG_UNROLLED for (int k = 0; k < p->n_k; k++)
                     out[k] = TG_FMA(in[k] - center, scale[k] * inverse, bias[k]);
         }
     }
@@ -76,10 +76,10 @@ TG_KERNEL void tg_layer_norm_parameters(TG_MEM const float *dy, TG_MEM const flo
     for (int r = 0; r < p->n_r; r++) {
         TG_MEM const float *dy_row = dy + r * p->dy_by_r, *x_row = x + r * p->x_by_r;
         if (dscale != TG_NULL)
-            for (int k = start; k < stop; k++)
+            TG_UNROLLED for (int k = start; k < stop; k++)
                 dscale[k] = TG_FMA(dy_row[k], (x_row[k] - mean[r]) * spread[r], dscale[k]);
         if (dbias != TG_NULL)
-            for (int k = start; k < stop; k++)
+            TG_UNROLLED for (int k = start; k < stop; k++)
                 dbias[k] = dbias[k] + dy_row[k];
     }
 }
@@ -104,7 +104,7 @@ TG_KERNEL void tg_layer_norm_grad(TG_MEM const float *dy, TG_MEM const float *x,
         TG_MEM const float *x0 = x + r * p->x_by_r, *x1 = x + partner * p->x_by_r;
         float mean0 = mean[r], mean1 = mean[partner];
         float sum0 = 0.0f, sum1 = 0.0f, dot0 = 0.0f, dot1 = 0.0f;
-        for (int k = 0; k < p->n_k; k++) {
+        TG_UNROLLED for (int k = 0; k < p->n_k; k++) {
             float scaled0 = dy0[k] * scale[k], scaled1 = dy1[k] * scale[k];
             sum0 = sum0 + scaled0;
             sum1 = sum1 + scaled1;
@@ -117,7 +117,7 @@ TG_KERNEL void tg_layer_norm_grad(TG_MEM const float *dy, TG_MEM const float *x,
             float inverse = spread[row], center = mean[row];
             float shift = (row == r ? sum0 : sum1) / p->count, tilt = (row == r ? dot0 : dot1) * inverse / p->count;
             float level = inverse * shift, slope = (inverse * inverse) * tilt;
-            for (int k = 0; k < p->n_k; k++)
+            TG_UNROLLED for (int k = 0; k < p->n_k; k++)
                 out[k] = TG_FMA(scale[k] * inverse, in[k], -TG_FMA(from[k] - center, slope, level));
         }
     }

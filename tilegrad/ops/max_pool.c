@@ -91,6 +91,28 @@ TG_INLINE int tg_is_first(TG_MEM const float *plane, TG_ARG const tg_max_pool_gr
     return 1;
 }
 
+/* The taps through which windows see an image position: `tap` and every `step` further one, the first of them that of
+ * window `window` (which may not exist), the next ones those of windows `back` before. */
+typedef struct {
+    int tap, step, window, back;
+} tg_sighting;
+
+TG_INLINE tg_sighting tg_sightings(int position, int stride, int dilation)
+{
+    tg_sighting s = {0, 1, 0, 0};
+    while (s.step * dilation % stride != 0)
+        s.step++;
+    s.back = s.step * dilation / stride;
+    for (; s.tap < s.step; s.tap++) {
+        int top = position - s.tap * dilation;
+        s.window = top / stride - (top % stride < 0);
+        if (s.window * stride == top)
+            return s;
+    }
+    s.window = -1; /* none at all */
+    return s;
+}
+
 TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *y, TG_MEM float *dx,
                                 TG_ARG const tg_max_pool_grad_args *p, int core_id, int core_count)
 {
@@ -100,21 +122,27 @@ TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, T
         int c = unit / p->n_ih, ih = unit - c * p->n_ih;
         int row = ih + (p->n_kh - 1) * p->dilation_h + p->x_o1;
         TG_MEM const float *plane = x + c * p->x_s0;
+        tg_sighting h = tg_sightings(ih + p->dy_o1, p->stride_h, p->dilation_h);
+        tg_sighting w = tg_sightings(p->dy_o2, p->stride_w, p->dilation_w);
         for (int iw = 0; iw < p->n_iw; iw++) {
             int column = iw + p->x_o2;
             float value = plane[row * p->x_s1 + column], sum = 0.0f;
-            for (int kh = 0; kh < p->n_kh; kh++) {
-                int above = ih - kh * p->dilation_h + p->dy_o1, oh = above / p->stride_h;
-                if (above < 0 || oh >= p->dy_n1 || oh * p->stride_h != above)
+            for (int kh = h.tap, oh = h.window; kh < p->n_kh; kh += h.step, oh -= h.back) {
+                if ((unsigned)oh >= (unsigned)p->dy_n1)
                     continue;
-                for (int kw = 0; kw < p->n_kw; kw++) {
-                    int left = iw - kw * p->dilation_w + p->dy_o2, ow = left / p->stride_w;
-                    if (left < 0 || ow >= p->dy_n2 || ow * p->stride_w != left)
+                for (int kw = w.tap, ow = w.window; kw < p->n_kw; kw += w.step, ow -= w.back) {
+                    if ((unsigned)ow >= (unsigned)p->dy_n2)
                         continue;
                     float maximum = y[c * p->y_s0 + oh * p->y_s1 + ow];
                     if (tg_is_maximum(value, maximum) && tg_is_first(plane, p, row, column, kh, kw, maximum))
                         sum += dy[c * p->dy_s0 + oh * p->dy_s1 + ow];
                 }
+            }
+            if (p->dilation_w != 1)
+                w = tg_sightings(iw + 1 + p->dy_o2, p->stride_w, p->dilation_w);
+            else if (++w.tap == p->stride_w) { /* no division from column to column */
+                w.tap = 0;
+                w.window++;
             }
             dx[c * p->dx_s0 + ih * p->dx_s1 + iw] = sum;
         }

@@ -3,11 +3,11 @@
 
 TG_KERNEL void tg_relu(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_map_args *p, int core_id, int core_count)
 {
-    TG_MAP(y[i] = x[i] <= 0.0f ? 0.0f : x[i];)
+    TG_STREAM(y[i] = x[i] <= 0.0f ? 0.0f : x[i];)
 }
 
 TG_KERNEL void tg_relu_grad(TG_MEM const float *dy, TG_MEM const float *y, TG_MEM float *dx,
                             TG_ARG const tg_map_args *p, int core_id, int core_count)
 {
-    TG_MAP(dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;)
+    TG_STREAM(dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;)
 }

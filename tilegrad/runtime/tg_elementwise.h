@@ -36,6 +36,28 @@ typedef struct {
         STATEMENT                                                                                                      \
     }
 
+/* The same for a statement of a few instructions: see TG_UNROLLED. */
+#if defined(__riscv) && !defined(__riscv_vector)
+#define TG_STREAM(STATEMENT)                                                                                           \
+    int at, stop;                                                                                                      \
+    tg_share(p->n_i, core_id, core_count, &at, &stop);                                                                 \
+    for (; at + 4 <= stop; at += 4) {                                                                                  \
+        TG_STREAM_ONE(at, STATEMENT)                                                                                   \
+        TG_STREAM_ONE(at + 1, STATEMENT)                                                                               \
+        TG_STREAM_ONE(at + 2, STATEMENT)                                                                               \
+        TG_STREAM_ONE(at + 3, STATEMENT)                                                                               \
+    }                                                                                                                  \
+    for (; at < stop; at++)                                                                                            \
+        TG_STREAM_ONE(at, STATEMENT)
+#define TG_STREAM_ONE(AT, STATEMENT)                                                                                   \
+    {                                                                                                                  \
+        const int i = AT;                                                                                              \
+        STATEMENT                                                                                                      \
+    }
+#else
+#define TG_STREAM(STATEMENT) TG_MAP(STATEMENT)
+#endif
+
 /* The statement is run for each output element of this core's share, with `ia`, `ib`, `ic`, `iy` the element positions
  * in the operands; a kernel with fewer operands leaves the others unused. TG_BROADCAST has a loop over the last axis
  * for each pattern of unit strides, which the compiler then sees; TG_BROADCAST_COMPACT has one loop for all. */

@@ -21,7 +21,7 @@ TG_INLINE void tg_rows_sum(TG_MEM const float *x, int x_by, int rows, int n, TG_
     for (; r + 4 <= rows; r += 4, x += 4 * x_by, total += 4 * total_by) {
         TG_MEM const float *x1 = x + x_by, *x2 = x1 + x_by, *x3 = x2 + x_by;
         float sum0 = total[0], sum1 = total[total_by], sum2 = total[2 * total_by], sum3 = total[3 * total_by];
-        for (int i = 0; i < n; i++) {
+        TG_UNROLLED for (int i = 0; i < n; i++) {
             sum0 = sum0 + x[i];
             sum1 = sum1 + x1[i];
             sum2 = sum2 + x2[i];
@@ -31,7 +31,7 @@ TG_INLINE void tg_rows_sum(TG_MEM const float *x, int x_by, int rows, int n, TG_
     }
     for (; r < rows; r++, x += x_by, total += total_by) {
         float sum = total[0];
-        for (int i = 0; i < n; i++)
+        TG_UNROLLED for (int i = 0; i < n; i++)
             sum = sum + x[i];
         total[0] = sum;
     }
@@ -46,7 +46,7 @@ TG_INLINE void tg_rows_squares(TG_MEM const float *x, int x_by, TG_MEM const flo
         TG_MEM const float *x1 = x + x_by, *x2 = x1 + x_by, *x3 = x2 + x_by;
         float mean0 = mean[0], mean1 = mean[mean_by], mean2 = mean[2 * mean_by], mean3 = mean[3 * mean_by];
         float sum0 = total[0], sum1 = total[total_by], sum2 = total[2 * total_by], sum3 = total[3 * total_by];
-        for (int i = 0; i < n; i++) {
+        TG_UNROLLED for (int i = 0; i < n; i++) {
             sum0 = tg_add_square(sum0, x[i] - mean0);
             sum1 = tg_add_square(sum1, x1[i] - mean1);
             sum2 = tg_add_square(sum2, x2[i] - mean2);
@@ -56,7 +56,7 @@ TG_INLINE void tg_rows_squares(TG_MEM const float *x, int x_by, TG_MEM const flo
     }
     for (; r < rows; r++, x += x_by, mean += mean_by, total += total_by) {
         float sum = total[0], center = mean[0];
-        for (int i = 0; i < n; i++)
+        TG_UNROLLED for (int i = 0; i < n; i++)
             sum = tg_add_square(sum, x[i] - center);
         total[0] = sum;
     }
@@ -73,7 +73,7 @@ TG_INLINE void tg_rows_dots(TG_MEM const float *dy, int dy_by, TG_MEM const floa
         float mean0 = mean[0], mean1 = mean[mean_by];
         float sum0 = sum[r * sum_by], sum1 = sum[(r + 1) * sum_by];
         float dot0 = dot[r * dot_by], dot1 = dot[(r + 1) * dot_by];
-        for (int i = 0; i < n; i++) {
+        TG_UNROLLED for (int i = 0; i < n; i++) {
             sum0 = sum0 + dy[i];
             sum1 = sum1 + dy1[i];
             dot0 = TG_FMA(dy[i], x[i] - mean0, dot0);
@@ -84,7 +84,7 @@ TG_INLINE void tg_rows_dots(TG_MEM const float *dy, int dy_by, TG_MEM const floa
     }
     for (; r < rows; r++, dy += dy_by, x += x_by, mean += mean_by) {
         float sum0 = sum[r * sum_by], dot0 = dot[r * dot_by], mean0 = mean[0];
-        for (int i = 0; i < n; i++) {
+        TG_UNROLLED for (int i = 0; i < n; i++) {
             sum0 = sum0 + dy[i];
             dot0 = TG_FMA(dy[i], x[i] - mean0, dot0);
         }
@@ -156,7 +156,7 @@ TG_INLINE void tg_normalize(TG_MEM const float *x, TG_MEM const float *scale, TG
         } else {
             float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
             float factor = *gain * inverse, subtracted = *center, added = *offset;
-            for (int i = 0; i < p->n_s; i++)
+            TG_UNROLLED for (int i = 0; i < p->n_s; i++)
                 out[i] = TG_FMA(in[i] - subtracted, factor, added);
         }
         at += rows;
@@ -293,14 +293,14 @@ TG_INLINE void tg_normalize_grad(TG_MEM const float *dy, TG_MEM const float *x, 
             float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
             float factor = *gain * inverse;
             if (shift == TG_NULL) {
-                for (int i = 0; i < p->n_s; i++)
+                TG_UNROLLED for (int i = 0; i < p->n_s; i++)
                     out[i] = factor * in[i];
             } else {
                 TG_MEM const float *from = x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d;
                 float center = mean[o * p->mean_by_o + g * p->mean_by_g];
                 float level = inverse * shift[o * p->shift_by_o + g * p->shift_by_g];
                 float slope = (inverse * inverse) * tilt[o * p->tilt_by_o + g * p->tilt_by_g];
-                for (int i = 0; i < p->n_s; i++)
+                TG_UNROLLED for (int i = 0; i < p->n_s; i++)
                     out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, level));
             }
         }

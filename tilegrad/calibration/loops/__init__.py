@@ -85,7 +85,8 @@ _register(indexed.PAD_MAPPED, "pad_mapped_b1 pad_mapped_b2 pad_mapped_b4 pad_map
 _register(indexed.PAD_GRAD, "pad_grad")
 _register(indexed.SEEDED_DROPOUT, "seeded_dropout")
 _register(pooling.POOL, "max_pool max_pool_u8 max_pool_i8 average_pool")
-_register(pooling.POOL_GRAD, "max_pool_grad average_pool_grad")
+_register(pooling.POOL_GRAD, "average_pool_grad")
+_register(pooling.MAX_POOL_GRAD, "max_pool_grad")
 
 
 def is_described(kernel: str) -> bool:

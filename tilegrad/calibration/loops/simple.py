@@ -20,15 +20,23 @@ from tilegrad.calibration.loops.base import (
 from tilegrad.ir.nest import Nest, Operand
 
 
+def in_fours(times: float, length: int) -> tuple[float, float]:
+    """A loop of `length` that runs `times` times, four elements a turn: its turns, and the elements left over."""
+    return times * (length // 4), times * (length % 4)
+
+
 def _map(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
-        return 1.0, is_shared(c.cores), share(c.n["i"], c.cores)
+        quads, rest = in_fours(1.0, share(c.n["i"], c.cores))
+        return 1.0, is_shared(c.cores), float(quads > 0), quads, float(rest > 0), rest
 
     return trips
 
 
 MAP = Family(
-    ("call", "shared", "elements"), _map, ("weight_decay", "nesterov", "decoupled", "type", "from_type", "to_type")
+    ("call", "shared", "with fours", "fours", "with a rest", "rest"),
+    _map,
+    ("weight_decay", "nesterov", "decoupled", "type", "from_type", "to_type"),
 )
 
 
@@ -238,13 +246,17 @@ def _normalize(nest: Nest) -> Counter:
         n, cores = c.n, c.cores
         rows = share(n["o"] * n["g"] * n["d"], cores)
         if may_be_flat and n["s"] == 1 and n["d"] == 1:
-            return 1.0, is_shared(cores), 0, 0, most_runs(n["o"] * n["g"], n["g"], cores), rows
-        return 1.0, is_shared(cores), rows, rows * n["s"], 0, 0
+            return 1.0, is_shared(cores), 0, 0, 0, 0, most_runs(n["o"] * n["g"], n["g"], cores), rows
+        return 1.0, is_shared(cores), rows, rows * (n["s"] >= 4), *in_fours(rows, n["s"]), 0, 0
 
     return trips
 
 
-NORMALIZE = Family(("call", "shared", "rows", "elements", "flat runs", "flat elements"), _normalize, ("is_variance",))
+NORMALIZE = Family(
+    ("call", "shared", "rows", "rows with fours", "fours", "rest", "flat runs", "flat elements"),
+    _normalize,
+    ("is_variance",),
+)
 
 
 @lru_cache(maxsize=65536)
@@ -277,7 +289,7 @@ def _row_statistics(nest: Nest) -> Counter:
         runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"], n["g"], 4, length, c.cores)
         rows = 4 * blocks + rest
         return (
-            1.0, is_shared(c.cores), runs, blocks, blocks * length, rest, rest * length,
+            1.0, is_shared(c.cores), runs, blocks, *in_fours(blocks, length), rest, *in_fours(rest, length),
             runs * c.first, rows * c.first, runs * c.last, rows * c.last,
         )  # fmt: skip
 
@@ -285,7 +297,7 @@ def _row_statistics(nest: Nest) -> Counter:
 
 
 ROW_STATISTICS = Family(
-    ("call", "shared", "runs", "quads", "quads*k", "rows", "rows*k", *_ENDS),
+    ("call", "shared", "runs", "quads", "quads*k/4", "quads*k%4", "rows", "rows*k/4", "rows*k%4", *_ENDS),
     _row_statistics,
     ("finish",),
 )
@@ -300,7 +312,7 @@ def _dots(nest: Nest) -> Counter:
         runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"] * n["d"], run, block, length, c.cores)
         rows = block * blocks + rest
         return (
-            1.0, is_shared(c.cores), runs, blocks, blocks * length, rest, rest * length,
+            1.0, is_shared(c.cores), runs, blocks, *in_fours(blocks, length), rest, *in_fours(rest, length),
             runs * c.first, rows * c.first, runs * c.last, rows * c.last,
         )  # fmt: skip
 
@@ -308,7 +320,7 @@ def _dots(nest: Nest) -> Counter:
 
 
 DOTS = Family(
-    ("call", "shared", "runs", "blocks", "blocks*s", "rows", "rows*s", *_ENDS),
+    ("call", "shared", "runs", "blocks", "blocks*s/4", "blocks*s%4", "rows", "rows*s/4", "rows*s%4", *_ENDS),
     _dots,
     ("is_variance",),
 )
@@ -333,27 +345,32 @@ def _layer_norm(nest: Nest) -> Counter:
         quads, rest = in_blocks(c.n["r"], c.cores, 4, 3.6)
         rows = 4 * quads + rest
         return (
-            1.0, is_shared(c.cores), quads, quads * length, rest, rest * length, float(rest > 0), rows, rows * length,
-        )
+            1.0, is_shared(c.cores), quads, *in_fours(quads, length), rest, *in_fours(rest, length), float(rest > 0),
+            rows, *in_fours(rows, length),
+        )  # fmt: skip
 
     return trips
 
 
 LAYER_NORM = Family(
-    ("call", "shared", "quads", "quads*k", "lone rows", "lone rows*k", "ragged", "rows", "rows*k"), _layer_norm
-)
+    (
+        "call", "shared", "quads", "quads*k/4", "quads*k%4", "lone rows", "lone rows*k/4", "lone rows*k%4", "ragged",
+        "rows", "rows*k/4", "rows*k%4",
+    ),
+    _layer_norm,
+)  # fmt: skip
 
 
 def _layer_norm_parameters(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         width, rows = share(c.n["k"], c.cores), c.n["r"]
-        return 1.0, is_shared(c.cores), rows, rows * width, width * c.first
+        return 1.0, is_shared(c.cores), rows, *in_fours(rows, width), width * c.first
 
     return trips
 
 
 LAYER_NORM_PARAMETERS = Family(
-    ("call", "shared", "rows", "rows*columns", "columns, first tile"), _layer_norm_parameters
+    ("call", "shared", "rows", "rows*columns/4", "rows*columns%4", "columns, first tile"), _layer_norm_parameters
 )
 
 
@@ -361,12 +378,14 @@ def _layer_norm_grad(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         rows, length = share(c.n["r"], c.cores), c.n["k"]
         pairs = -(-rows // 2)
-        return 1.0, is_shared(c.cores), pairs, pairs * length, rows, rows * length
+        return 1.0, is_shared(c.cores), pairs, *in_fours(pairs, length), rows, *in_fours(rows, length)
 
     return trips
 
 
-LAYER_NORM_GRAD = Family(("call", "shared", "pairs", "pairs*k", "rows", "rows*k"), _layer_norm_grad)
+LAYER_NORM_GRAD = Family(
+    ("call", "shared", "pairs", "pairs*k/4", "pairs*k%4", "rows", "rows*k/4", "rows*k%4"), _layer_norm_grad
+)
 
 
 def _softmax(nest: Nest) -> Counter:
