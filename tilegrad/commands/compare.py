@@ -8,7 +8,7 @@ import typer
 
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import import_model, target_of, watch
-from tilegrad.commands.options import make_recipe
+from tilegrad.commands.groups import grouped
 from tilegrad.comparison import compare_modes
 from tilegrad.devices.registry import DEFAULT_SIMULATOR, open_device
 from tilegrad.errors import DoesNotFit, VerificationError
@@ -18,24 +18,16 @@ from tilegrad.report.output import Output, Progress
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
 
+@grouped
 def compare(
+    *,
     model: options.Model,
     device: options.Device = DEFAULT_SIMULATOR,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
     ] = 2,
-    batch: options.Batch = 1,
-    accum: options.Accum = 1,
-    loss: options.Loss = None,
-    optimizer: options.OptimizerName = "sgd",
-    lr: options.LearningRate = 0.01,
-    train: options.Train = None,
-    batchnorm: options.BatchNorm = "frozen",
-    seed: options.Seed = 0,
-    home: hardware.Home = "auto",
-    l1: hardware.L1Size = None,
-    l2: hardware.L2Size = None,
-    cores: hardware.Cores = None,
+    recipe_options: options.RecipeOptions,
+    budget: hardware.BudgetOptions,
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
     json_to: options.JsonTo = None,
@@ -44,9 +36,9 @@ def compare(
     """Run a model untiled, tiled, and tiled with double buffering, and put estimated cycles side by side."""
     output = Output(json_to)
     options.check_tolerance(tolerance)
-    recipe = make_recipe(loss, optimizer, lr, None, None, batch, accum, "mean", train, batchnorm, seed)
-    target = hardware.restricted(target_of(device), l1, l2, cores)
-    base = hardware.schedule_options(target, "on", "auto", home, accum)
+    recipe = recipe_options.recipe()
+    target = budget.chip(target_of(device))
+    base = budget.schedule(target, recipe.accumulate)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         imported = import_model(model, recipe, watch(output, progress, None))
         rows = compare_modes(

@@ -12,6 +12,7 @@ from rich.text import Text
 from tilegrad import inference
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import check_output, compile_for, import_model, target_of, watch, write_project
+from tilegrad.commands.groups import grouped
 from tilegrad.devices.registry import DEFAULT_DEVICE, DEFAULT_SIMULATOR, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
@@ -29,13 +30,16 @@ from tilegrad.training import memory_json
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
 
+@grouped
 def infer(
+    *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
     batch: options.Batch = 1,
     batchnorm: options.BatchNorm = "frozen",
     seed: options.Seed = 0,
     data: options.Data = None,
+    chip: hardware.ChipOptions,
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
     output_folder: options.OutputFolder = None,
@@ -51,7 +55,10 @@ def infer(
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
-        compiled = compile_inference(imported, recipe, target_of(device), observer)
+        target = chip.chip(target_of(device))
+        compiled = compile_inference(
+            imported, recipe, target, observer, options=chip.schedule(target, recipe.accumulate)
+        )
         result = inference.infer(compiled, opened, data=data, verify=verify, tolerance=tolerance, progress=progress)
     result = replace(result, timings_seconds={**observer.seconds, **result.timings_seconds})
     document = result.as_json()
@@ -71,7 +78,9 @@ def infer(
     return 0 if error is None else announce(error)
 
 
+@grouped
 def compile_project(
+    *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
     target: options.TargetName = None,
@@ -79,23 +88,8 @@ def compile_project(
     weights_c: Annotated[
         bool, typer.Option("--weights-c", help="Also write the weights as a C array, for firmware without files.")
     ] = False,
-    batch: options.Batch = 1,
-    accum: options.Accum = 1,
-    accum_mode: options.AccumMode = "mean",
-    loss: options.Loss = None,
-    optimizer: options.OptimizerName = "sgd",
-    lr: options.LearningRate = 0.01,
-    momentum: options.MomentumFactor = None,
-    weight_decay: options.WeightDecay = None,
-    train: options.Train = None,
-    batchnorm: options.BatchNorm = "frozen",
-    seed: options.Seed = 0,
-    tiling: hardware.Tiling = "on",
-    buffering: hardware.Buffering = "auto",
-    home: hardware.Home = "auto",
-    l1: hardware.L1Size = None,
-    l2: hardware.L2Size = None,
-    cores: hardware.Cores = None,
+    recipe_options: options.RecipeOptions,
+    chip: hardware.ChipOptions,
     json_to: options.JsonTo = None,
     dump_after: options.DumpAfter = None,
 ) -> int:
@@ -109,14 +103,12 @@ def compile_project(
             hint=f"tilegrad compile {model} -o {Path(model).stem}-c",
         )
     check_output(output_folder)
-    chip = hardware.restricted(target_of(device, target), l1, l2, cores)
-    schedule = hardware.schedule_options(chip, tiling, buffering, home, accum)
-    recipe = options.make_recipe(
-        loss, optimizer, lr, momentum, weight_decay, batch, accum, accum_mode, train, batchnorm, seed
-    )
+    recipe = recipe_options.recipe()
+    limited = chip.chip(target_of(device, target))
+    schedule = chip.schedule(limited, recipe.accumulate)
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, chip, observer, schedule=schedule, weights_as_c=weights_c)
+        compiled = compile_for(model, recipe, limited, observer, schedule=schedule, weights_as_c=weights_c)
     if output_folder is not None:
         write_project(compiled, output_folder)
     output.write_json(
@@ -137,7 +129,9 @@ def compile_project(
     return 0
 
 
+@grouped
 def inspect(
+    *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
     target: options.TargetName = None,
@@ -147,40 +141,30 @@ def inspect(
     tiles: Annotated[
         bool, typer.Option("--tiles", help="List how each operator is cut into tiles, and why. For chips with L1.")
     ] = False,
-    batch: options.Batch = 1,
-    accum: options.Accum = 1,
-    loss: options.Loss = None,
-    optimizer: options.OptimizerName = "sgd",
-    train: options.Train = None,
-    batchnorm: options.BatchNorm = "frozen",
-    tiling: hardware.Tiling = "on",
-    buffering: hardware.Buffering = "auto",
-    home: hardware.Home = "auto",
-    l1: hardware.L1Size = None,
-    l2: hardware.L2Size = None,
-    cores: hardware.Cores = None,
+    recipe_options: options.RecipeOptions,
+    chip: hardware.ChipOptions,
     json_to: options.JsonTo = None,
     dump_after: options.DumpAfter = None,
 ) -> int:
     """Show operators, MACs, parameters and the memory budget of training a model, and whether it fits."""
     output = Output(json_to)
-    recipe = options.make_recipe(loss, optimizer, 0.01, None, None, batch, accum, "mean", train, batchnorm, 0)
-    chip = hardware.restricted(target_of(device, target), l1, l2, cores)
-    schedule = hardware.schedule_options(chip, tiling, buffering, home, accum)
-    if tiles and chip.is_flat:
+    recipe = recipe_options.recipe()
+    limited = chip.chip(target_of(device, target))
+    schedule = chip.schedule(limited, recipe.accumulate)
+    if tiles and limited.is_flat:
         raise UserError(
-            f"target '{chip.name}' has no L1, so nothing is cut into tiles",
+            f"target '{limited.name}' has no L1, so nothing is cut into tiles",
             stage="options",
             hint=f"add --device {DEFAULT_SIMULATOR}",
         )
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
-        if train is None and not parameters_of(imported.parameters):
-            compiled = compile_inference(imported, recipe, unlimited(chip), observer, options=schedule)
+        if recipe.train is None and not parameters_of(imported.parameters):
+            compiled = compile_inference(imported, recipe, unlimited(limited), observer, options=schedule)
         else:
-            compiled = compile_model(imported, recipe, unlimited(chip), observer, options=schedule)
-    facts = inspect_program(compiled, chip)
+            compiled = compile_model(imported, recipe, unlimited(limited), observer, options=schedule)
+    facts = inspect_program(compiled, limited)
     document = facts.as_json()
     if tiles:
         document["tiles"] = tiles_json(compiled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -70,16 +71,38 @@ def parse_size(option: str, text: str) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def restricted(target: Target, l1: str | None, l2: str | None, cores: int | None) -> Target:
-    """The chip with the budgets that were asked for."""
-    for name, option, text in ((L1, "--l1", l1), (L2, "--l2", l2)):
-        if text is not None:
-            target = target.with_capacity(name, parse_size(option, text))
-    return target if cores is None else target.with_cores(cores)
+@dataclass(frozen=True)
+class BudgetOptions:
+    """How much of the chip a program may use, and where its tensors live."""
+
+    home: Home = "auto"
+    l1: L1Size = None
+    l2: L2Size = None
+    cores: Cores = None
+
+    def chip(self, target: Target) -> Target:
+        """The chip with the budgets that were asked for."""
+        for name, option, text in ((L1, "--l1", self.l1), (L2, "--l2", self.l2)):
+            if text is not None:
+                target = target.with_capacity(name, parse_size(option, text))
+        return target if self.cores is None else target.with_cores(self.cores)
+
+    def schedule(self, target: Target, accumulate: int) -> ScheduleOptions:
+        """With one mini-batch in an update, a hierarchy updates parameters where their gradients come into being."""
+        return ScheduleOptions(True, "auto", self.home, fuses_update=not target.is_flat and accumulate == 1)
 
 
-def schedule_options(target: Target, tiling: str, buffering: str, home: str, accum: int) -> ScheduleOptions:
-    if tiling not in ("on", "off"):
-        raise UserError(f"--tiling cannot be '{tiling}'", stage="schedule", expected="on or off", got=tiling)
-    fuses = not target.is_flat and accum == 1
-    return ScheduleOptions(tiling == "on", buffering, home, fuses_update=fuses)
+@dataclass(frozen=True)
+class ChipOptions(BudgetOptions):
+    """The budgets, and how the program is scheduled."""
+
+    tiling: Tiling = "on"
+    buffering: Buffering = "auto"
+
+    def schedule(self, target: Target, accumulate: int) -> ScheduleOptions:
+        if self.tiling not in ("on", "off"):
+            raise UserError(
+                f"--tiling cannot be '{self.tiling}'", stage="schedule", expected="on or off", got=self.tiling
+            )
+        base = super().schedule(target, accumulate)
+        return replace(base, is_tiled=self.tiling == "on", buffering=self.buffering)

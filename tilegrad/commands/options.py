@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -211,29 +211,33 @@ def check_stage(stage: str | None) -> None:
         )
 
 
-def make_recipe(
-    loss: str | None,
-    optimizer: str,
-    lr: float,
-    momentum: float | None,
-    weight_decay: float | None,
-    batch: int,
-    accum: int,
-    accum_mode: str,
-    train: str | None,
-    batchnorm: str,
-    seed: int,
-) -> Recipe:
-    return Recipe(
-        loss=loss,
-        optimizer=make_optimizer(optimizer, lr, momentum, weight_decay),
-        batch=batch,
-        accumulate=accum,
-        accum_mode=accum_mode,
-        train=train,
-        batchnorm=batchnorm,
-        seed=seed,
-    )
+@dataclass(frozen=True)
+class RecipeOptions:
+    """What is trained, and how."""
+
+    batch: Batch = 1
+    accum: Accum = 1
+    accum_mode: AccumMode = "mean"
+    loss: Loss = None
+    optimizer: OptimizerName = "sgd"
+    lr: LearningRate = 0.01
+    momentum: MomentumFactor = None
+    weight_decay: WeightDecay = None
+    train: Train = None
+    batchnorm: BatchNorm = "frozen"
+    seed: Seed = 0
+
+    def recipe(self) -> Recipe:
+        return Recipe(
+            loss=self.loss,
+            optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay),
+            batch=self.batch,
+            accumulate=self.accum,
+            accum_mode=self.accum_mode,
+            train=self.train,
+            batchnorm=self.batchnorm,
+            seed=self.seed,
+        )
 
 
 def check_tolerance(tolerance: float) -> None:

@@ -11,7 +11,8 @@ import typer
 from tilegrad import training
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import check_output, compile_for, target_of, watch, write_project
-from tilegrad.commands.options import make_recipe, npz_option
+from tilegrad.commands.groups import grouped
+from tilegrad.commands.options import npz_option
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import VerificationError
 from tilegrad.gradcheck import check_gradients
@@ -38,30 +39,17 @@ def disagreement(verdict: Verdict) -> VerificationError:
     )
 
 
+@grouped
 def train(
+    *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
     ] = 4,
-    batch: options.Batch = 1,
-    accum: options.Accum = 1,
-    accum_mode: options.AccumMode = "mean",
-    loss: options.Loss = None,
-    optimizer: options.OptimizerName = "sgd",
-    lr: options.LearningRate = 0.01,
-    momentum: options.MomentumFactor = None,
-    weight_decay: options.WeightDecay = None,
-    train: options.Train = None,
-    batchnorm: options.BatchNorm = "frozen",
-    seed: options.Seed = 0,
+    recipe_options: options.RecipeOptions,
+    chip: hardware.ChipOptions,
     data: options.Data = None,
-    tiling: hardware.Tiling = "on",
-    buffering: hardware.Buffering = "auto",
-    home: hardware.Home = "auto",
-    l1: hardware.L1Size = None,
-    l2: hardware.L2Size = None,
-    cores: hardware.Cores = None,
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
     output_folder: options.OutputFolder = None,
@@ -81,10 +69,10 @@ def train(
     for path in (save_weights, save_gradients):
         if path is not None:
             check_writable(path)
-    recipe = make_recipe(loss, optimizer, lr, momentum, weight_decay, batch, accum, accum_mode, train, batchnorm, seed)
+    recipe = recipe_options.recipe()
     options.check_tolerance(tolerance)
-    target = hardware.restricted(target_of(device), l1, l2, cores)
-    schedule = hardware.schedule_options(target, tiling, buffering, home, accum)
+    target = chip.chip(target_of(device))
+    schedule = chip.schedule(target, recipe.accumulate)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule)
@@ -107,7 +95,9 @@ def train(
     return 0 if error is None else announce(error)
 
 
+@grouped
 def gradcheck(
+    *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
     batch: options.Batch = 1,
@@ -116,6 +106,7 @@ def gradcheck(
     batchnorm: options.BatchNorm = "frozen",
     seed: options.Seed = 0,
     data: options.Data = None,
+    chip: hardware.ChipOptions,
     tolerance: options.Tolerance = GRADIENT_TOLERANCE,
     json_to: options.JsonTo = None,
     no_cache: options.NoCache = False,
@@ -126,7 +117,8 @@ def gradcheck(
     recipe = Recipe(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)
-        compiled = compile_for(model, recipe, target_of(device), observer)
+        target = chip.chip(target_of(device))
+        compiled = compile_for(model, recipe, target, observer, schedule=chip.schedule(target, recipe.accumulate))
         check = check_gradients(compiled, opened, data=data, tolerance=tolerance, progress=progress)
     check = replace(check, timings_seconds={**observer.seconds, **check.timings_seconds})
     error = None if check.verdict.verified else disagreement(check.verdict)
