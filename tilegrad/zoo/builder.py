@@ -8,7 +8,7 @@ adapters starts from the very weights of the model without.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import prod, sqrt
@@ -57,6 +57,35 @@ class Tensor:
         if self.fill is Fill.VARIANCE:
             return np.float32(RUNNING_VARIANCE_MINIMUM) + random.to_unit(drawn)
         return random.to_signed(drawn) * np.float32(self.bound)
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """A model before its weights are drawn: a tensor's index among `tensors` is its stream of random numbers."""
+
+    name: str
+    nodes: tuple[onnx.NodeProto, ...]
+    tensors: tuple[Tensor, ...]
+    constants: Mapping[str, npt.NDArray[Any]]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
+    def draw(self, seed: int) -> onnx.ModelProto:
+        weights = [
+            numpy_helper.from_array(tensor.values(seed, index), tensor.name)
+            for index, tensor in enumerate(self.tensors)
+        ]
+        constants = [numpy_helper.from_array(values, name) for name, values in self.constants.items()]
+        graph = helper.make_graph(
+            self.nodes,
+            self.name,
+            [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["N", *self.input_shape])],
+            [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["N", *self.output_shape])],
+            [*weights, *constants],
+        )
+        return helper.make_model(
+            graph, producer_name="tilegrad", ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
+        )
 
 
 @dataclass
@@ -191,25 +220,10 @@ class ModelBuilder:
 
     # --- the whole ---
 
-    def finish(
-        self, name: str, output: str, input_shape: Sequence[int], output_shape: Sequence[int], seed: int
-    ) -> onnx.ModelProto:
-        """The finished model: input `input`, output `output`, free batch dimension `N`."""
+    def finish(self, name: str, output: str, input_shape: Sequence[int], output_shape: Sequence[int]) -> Blueprint:
+        """The finished graph: input `input`, output `output`, free batch dimension `N`."""
         if output != self._nodes[-1].output[0]:
             raise InternalError("a zoo model's output must be its last node's", stage="zoo", got=output)
         self._nodes[-1].output[0] = "output"
-        weights = [
-            numpy_helper.from_array(tensor.values(seed, index), tensor.name)
-            for index, tensor in enumerate([*self._tensors, *self._adapters])
-        ]
-        constants = [numpy_helper.from_array(values, name) for name, values in self._constants.items()]
-        graph = helper.make_graph(
-            self._nodes,
-            name,
-            [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["N", *input_shape])],
-            [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["N", *output_shape])],
-            [*weights, *constants],
-        )
-        return helper.make_model(
-            graph, producer_name="tilegrad", ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
-        )
+        tensors = (*self._tensors, *self._adapters)
+        return Blueprint(name, tuple(self._nodes), tensors, self._constants, tuple(input_shape), tuple(output_shape))

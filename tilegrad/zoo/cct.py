@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
-from tilegrad.zoo.builder import ModelBuilder
+from tilegrad.zoo.builder import Blueprint, ModelBuilder
 
 _DIM = 128
 _HEADS = 2
@@ -25,15 +24,15 @@ class Lora:
     alpha: float
 
 
-def cct(seed: int) -> onnx.ModelProto:
-    return _cct("cct", None, seed)
+def cct() -> Blueprint:
+    return _cct("cct", None)
 
 
-def cct_lora(seed: int) -> onnx.ModelProto:
-    return _cct("cct_lora", Lora(rank=4, alpha=16.0), seed)
+def cct_lora() -> Blueprint:
+    return _cct("cct_lora", Lora(rank=4, alpha=16.0))
 
 
-def _cct(name: str, lora: Lora | None, seed: int) -> onnx.ModelProto:
+def _cct(name: str, lora: Lora | None) -> Blueprint:
     builder = ModelBuilder()
     x = _tokenizer(builder)
     embedding = builder.parameter("positional_emb", (1, _TOKENS, _DIM), _DIM)
@@ -41,7 +40,7 @@ def _cct(name: str, lora: Lora | None, seed: int) -> onnx.ModelProto:
     for block in range(_BLOCKS):
         x = _encoder_block(builder, f"blocks.{block}", x, lora)
     pooled = _sequence_pool(builder, builder.layer_norm("norm", x, _DIM))
-    return builder.finish(name, builder.classifier(pooled, _DIM, _CLASSES), (3, 32, 32), (_CLASSES,), seed)
+    return builder.finish(name, builder.classifier(pooled, _DIM, _CLASSES), (3, 32, 32), (_CLASSES,))
 
 
 def _tokenizer(builder: ModelBuilder) -> str:

@@ -11,6 +11,7 @@ import onnx
 from tilegrad import random
 from tilegrad.errors import UserError
 from tilegrad.zoo import cct, mlp, resnet8, separable
+from tilegrad.zoo.builder import Blueprint, Tensor
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ZooEntry:
 @dataclass(frozen=True)
 class _Model:
     entry: ZooEntry
-    build: Callable[[int], onnx.ModelProto]
+    blueprint: Callable[[], Blueprint]
 
 
 _MODELS: tuple[_Model, ...] = (
@@ -188,7 +189,12 @@ def describe(name: str) -> ZooEntry:
 
 def build(name: str, seed: int = 0) -> onnx.ModelProto:
     """The model with initial weights from the seed; the same seed gives the same bytes."""
-    return _find(name).build(random.check_seed(seed))
+    return _find(name).blueprint().draw(random.check_seed(seed))
+
+
+def initial_tensors(name: str) -> tuple[Tensor, ...]:
+    """How each of the model's tensors is drawn; its position is the stream of random numbers it is drawn from."""
+    return _find(name).blueprint().tensors
 
 
 def _find(name: str) -> _Model:

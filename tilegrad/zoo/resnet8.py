@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import onnx
-
-from tilegrad.zoo.builder import ModelBuilder
+from tilegrad.zoo.builder import Blueprint, ModelBuilder
 
 
-def resnet8(seed: int) -> onnx.ModelProto:
+def resnet8() -> Blueprint:
     builder = ModelBuilder()
     x = builder.conv("conv1", "input", 3, 16, (3, 3), padding=(1, 1))
     x = builder.node("Relu", "relu1", (builder.batch_norm("bn1", x, 16),))
@@ -15,7 +13,7 @@ def resnet8(seed: int) -> onnx.ModelProto:
     for stack, (outputs, stride) in enumerate(((16, 1), (32, 2), (64, 2)), start=1):
         x = _stack(builder, f"layer{stack}", x, channels, outputs, stride)
         channels = outputs
-    return builder.finish("resnet8", builder.mean_head(x, channels, 10), (3, 32, 32), (10,), seed)
+    return builder.finish("resnet8", builder.mean_head(x, channels, 10), (3, 32, 32), (10,))
 
 
 def _stack(builder: ModelBuilder, path: str, x: str, inputs: int, outputs: int, stride: int) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import onnx
-
-from tilegrad.zoo.builder import ModelBuilder
+from tilegrad.zoo.builder import Blueprint, ModelBuilder
 
 # MobileNetV1 at width 0.25: output channels and stride of each of the 13 blocks.
 _MOBILENET_BLOCKS = (
@@ -20,17 +18,17 @@ _MOBILENET_BLOCKS = (
 )
 
 
-def dscnn(seed: int) -> onnx.ModelProto:
+def dscnn() -> Blueprint:
     """MLPerf Tiny's keyword spotter: 49 x 10 features to 64 channels on 25 x 5."""
     builder = ModelBuilder()
     x = builder.conv("conv1", "input", 1, 64, (10, 4), stride=2, padding=(5, 1))
     x = _batch_norm_relu(builder, "", "1", x, 64)
     for block in range(1, 5):
         x = _separable_block(builder, f"block{block}", x, 64, 64, stride=1)
-    return builder.finish("dscnn", builder.mean_head(x, 64, 12), (1, 49, 10), (12,), seed)
+    return builder.finish("dscnn", builder.mean_head(x, 64, 12), (1, 49, 10), (12,))
 
 
-def mobilenetv1(seed: int) -> onnx.ModelProto:
+def mobilenetv1() -> Blueprint:
     """MLPerf Tiny's visual wake words: MobileNetV1 at width 0.25 on 96 x 96."""
     builder = ModelBuilder()
     channels = 8
@@ -39,7 +37,7 @@ def mobilenetv1(seed: int) -> onnx.ModelProto:
     for block, (outputs, stride) in enumerate(_MOBILENET_BLOCKS, start=1):
         x = _separable_block(builder, f"block{block}", x, channels, outputs, stride=stride)
         channels = outputs
-    return builder.finish("mobilenetv1", builder.mean_head(x, channels, 2), (3, 96, 96), (2,), seed)
+    return builder.finish("mobilenetv1", builder.mean_head(x, channels, 2), (3, 96, 96), (2,))
 
 
 def _separable_block(builder: ModelBuilder, path: str, x: str, inputs: int, outputs: int, *, stride: int) -> str:
