@@ -14,10 +14,11 @@ from tilegrad.build.toolchain import NATIVE_FLAG, PORTABLE_FLAGS
 from tilegrad.codegen import interface, model
 from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
+from tilegrad.codegen.opencl import opencl_files
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
-from tilegrad.targets.base import Target
+from tilegrad.targets.base import OPENCL_C, Target
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,25 @@ class Project:
         return sum(
             content.count(b"\n")
             for name, content in self.files.items()
-            if name.endswith((".c", ".h")) and name != "weights.c"
+            if name.endswith((".c", ".h", ".cl")) and name != "weights.c"
         )
 
 
 def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
     kernels = collect_kernels(plan.schedule)
+    texts = opencl_files(plan, kernels) if plan.schedule.target.language == OPENCL_C else _c_files(plan, kernels)
+    texts["manifest.json"] = json.dumps(_manifest(plan), indent=1) + "\n"
+    files = {name: text.encode() for name, text in texts.items()}
+    files["weights.bin"] = state_image(plan)
+    if weights_as_c:
+        files["weights.c"] = _weights_c(files["weights.bin"]).encode()
+    return Project(plan, dict(sorted(files.items())))
+
+
+def _c_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
     model_c, used = model.source(plan, kernels)
-    image = state_image(plan)
     target = plan.schedule.target
-    texts: dict[str, str] = {
+    texts = {
         "model.h": interface.header(plan),
         "model.c": model_c,
         "kernels.h": kernels_header(kernels, used),
@@ -55,7 +65,6 @@ def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
         "ports.h": ports_header(plan),
         "Makefile": _makefile(kernels, target),
         "README.md": _readme(plan),
-        "manifest.json": json.dumps(_manifest(plan), indent=1) + "\n",
     }
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
@@ -63,11 +72,7 @@ def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
         texts[f"kernels/{name}"] = only_used(source, used)
     for name, path in kernels.headers.items():
         texts[f"kernels/{name}"] = path.read_text(encoding="utf-8")
-    files = {name: text.encode() for name, text in texts.items()}
-    files["weights.bin"] = image
-    if weights_as_c:
-        files["weights.c"] = _weights_c(image).encode()
-    return Project(plan, dict(sorted(files.items())))
+    return texts
 
 
 def _cluster_files(target: Target) -> list[Path]:

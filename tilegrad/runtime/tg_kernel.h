@@ -14,9 +14,9 @@ typedef uchar uint8_t;
 typedef ushort uint16_t;
 typedef uint uint32_t;
 typedef ulong uint64_t;
-#define TG_KERNEL           /* the OpenCL device wraps each kernel, see its runtime */
+#define TG_KERNEL /* called by an entry point of its own, see codegen/opencl.py */
 #define TG_MEM __global
-#define TG_ARG __global
+#define TG_ARG __private
 #define TG_NULL 0
 #define TG_FMA(a, b, c) fma((a), (b), (c))
 #define TG_SQRT(x) sqrt(x)

@@ -12,6 +12,7 @@ from tilegrad.errors import UserError
 
 TARGETS_FOLDER = Path(__file__).parent
 RAM, L1, L2, L3 = "RAM", "L1", "L2", "L3"
+C99, OPENCL_C = "C99", "OpenCL C"
 
 
 def _expect(condition: bool, what: str, expected: str, got: object) -> None:
@@ -126,6 +127,7 @@ class Target:
     clock_hz: int = 0
     costs: CoreCosts | None = None
     runtime: str | None = None  # the folder whose kernels and C runtime it uses, where not its own
+    language: str = C99  # of the generated program: C, or OpenCL C, whose kernels a host program launches
 
     def __post_init__(self) -> None:
         names = [memory.name for memory in self.memories]

@@ -1,0 +1,1 @@
+"""Accelerators that are reached through OpenCL."""
