@@ -211,7 +211,7 @@ def train(
         start = time.perf_counter()
         fed = [batches.batch(i) for i in range(accumulate * steps)]
         losses, beginning = _run_steps(session, fed, accumulate, progress)
-        if device.estimates_cycles:
+        if device.capabilities.estimates_cycles:
             session.infer(fed[0][0])
         timings["run"] = time.perf_counter() - start
         run = Run(

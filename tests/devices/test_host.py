@@ -21,7 +21,7 @@ from tests.support.projects import toolchain as tools_of
 from tilegrad.build import toolchain
 from tilegrad.devices.base import Device, Session
 from tilegrad.devices.host import HostDevice
-from tilegrad.devices.process import ProcessSession
+from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.registry import open_device
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.pipeline import Compiled
@@ -33,9 +33,9 @@ def compiled() -> Compiled:
 
 
 @pytest.fixture
-def session(compiled: Compiled) -> Iterator[ProcessSession]:
+def session(compiled: Compiled) -> Iterator[HarnessSession]:
     with opened(compiled) as loaded:
-        assert isinstance(loaded, ProcessSession)
+        assert isinstance(loaded, HarnessSession)
         yield loaded
 
 
@@ -183,9 +183,9 @@ def test_a_hundred_loads(compiled: Compiled) -> None:
         files = 0
         for _ in range(100):
             with device.load(compiled) as session:
-                assert isinstance(session, ProcessSession)
+                assert isinstance(session, HarnessSession)
                 losses.add(session.step(x, y))
-                folder, pid = session.folder, session._process.pid
+                folder, pid = session.folder, session.transport.process.pid
             assert not folder.exists() and not exists(pid)
             files = files or len(list(Path("/proc/self/fd").iterdir()))
         assert len(list(Path("/proc/self/fd").iterdir())) <= files + 2
@@ -198,8 +198,8 @@ def test_closing_the_device_closes_its_sessions(compiled: Compiled) -> None:
         sessions[0].close()
         sessions[0].close()  # once more is no error
     for session in sessions:
-        assert isinstance(session, ProcessSession)
-        assert not session.folder.exists() and not exists(session._process.pid)
+        assert isinstance(session, HarnessSession)
+        assert not session.folder.exists() and not exists(session.transport.process.pid)
         with pytest.raises(DeviceError, match="the program is not running"):
             session.step(*batch(compiled))
 
@@ -208,61 +208,61 @@ def test_an_exception_inside_leaves_nothing(compiled: Compiled) -> None:
     with pytest.raises(KeyError), HostDevice() as device:
         session = device.load(compiled)
         raise KeyError
-    assert isinstance(session, ProcessSession)
-    assert not session.folder.exists() and not exists(session._process.pid)
+    assert isinstance(session, HarnessSession)
+    assert not session.folder.exists() and not exists(session.transport.process.pid)
 
 
 # ---- crashes and hangs
 
 
-def test_a_crash_is_a_device_error(session: ProcessSession) -> None:
+def test_a_crash_is_a_device_error(session: HarnessSession) -> None:
     x, y = batch(session.compiled)
     session.step(x, y)
-    os.kill(session._process.pid, signal.SIGKILL)
+    os.kill(session.transport.process.pid, signal.SIGKILL)
     with pytest.raises(DeviceError) as caught:
         for _ in range(1000):
             session.step(x, y)
     assert "(signal SIGKILL)" in str(caught.value) and caught.value.exit_status == 3
-    assert not exists(session._process.pid), "a zombie is left"
+    assert not exists(session.transport.process.pid), "a zombie is left"
     with pytest.raises(DeviceError, match="signal SIGKILL"):
         session.update()
 
 
-def test_a_crash_in_the_middle_of_an_entry(session: ProcessSession) -> None:
+def test_a_crash_in_the_middle_of_an_entry(session: HarnessSession) -> None:
     """Killed while it computes, not while it waits."""
     x, y = batch(session.compiled)
     session.step(x, y)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(session.seconds_per_call, "step", 2**31)
         time.sleep(0.2)
-        os.kill(session._process.pid, signal.SIGSEGV)
+        os.kill(session.transport.process.pid, signal.SIGSEGV)
         with pytest.raises(DeviceError) as caught:
             running.result(timeout=30)
     assert str(caught.value).startswith("the program ended before it answered (signal SIGSEGV)\n")
-    assert not exists(session._process.pid)
+    assert not exists(session.transport.process.pid)
 
 
-def test_a_hang_ends_at_the_time_limit(session: ProcessSession) -> None:
+def test_a_hang_ends_at_the_time_limit(session: HarnessSession) -> None:
     session.timeout_seconds = 0.3
-    os.kill(session._process.pid, signal.SIGSTOP)
+    os.kill(session.transport.process.pid, signal.SIGSTOP)
     start = time.monotonic()
     with pytest.raises(DeviceError) as caught:
         session.step(*batch(session.compiled))
     assert time.monotonic() - start < 10
     assert str(caught.value).startswith("the program did not answer in time (signal SIGKILL)\n")
-    assert not exists(session._process.pid)
+    assert not exists(session.transport.process.pid)
 
 
 def test_a_stopped_program_does_not_keep_close_waiting(compiled: Compiled) -> None:
     with opened(compiled) as session:
-        assert isinstance(session, ProcessSession)
-        os.kill(session._process.pid, signal.SIGSTOP)
+        assert isinstance(session, HarnessSession)
+        os.kill(session.transport.process.pid, signal.SIGSTOP)
         start = time.monotonic()
         session.close()
-        assert time.monotonic() - start < 10 and not exists(session._process.pid)
+        assert time.monotonic() - start < 10 and not exists(session.transport.process.pid)
 
 
-def test_what_the_program_said_is_quoted(session: ProcessSession) -> None:
+def test_what_the_program_said_is_quoted(session: HarnessSession) -> None:
     with pytest.raises(DeviceError) as caught:
         session._request(99, b"")
     assert str(caught.value).startswith("the program ended before it answered (status 2)\n")
@@ -273,7 +273,8 @@ def test_the_program_ends_when_python_does() -> None:
     """Even killed, Python leaves no orphan: the harness ends with its input."""
     script = (
         "import time\nfrom tests.support.projects import zoo_model\nfrom tilegrad.devices.host import HostDevice\n"
-        "session = HostDevice().load(zoo_model('simplemlp'))\nprint(session._process.pid, flush=True)\ntime.sleep(60)\n"
+        "session = HostDevice().load(zoo_model('simplemlp'))\nprint(session.transport.process.pid, flush=True)\n"
+        "time.sleep(60)\n"
     )
     python = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert python.stdout is not None

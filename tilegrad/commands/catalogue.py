@@ -12,7 +12,7 @@ from rich.text import Text
 from tilegrad import zoo as model_zoo
 from tilegrad.commands import options
 from tilegrad.commands.compiling import compilable_targets
-from tilegrad.devices.registry import DEFAULT_DEVICE, KINDS
+from tilegrad.devices.registry import DEFAULT_DEVICE, kinds
 from tilegrad.errors import UserError
 from tilegrad.ops import registry
 from tilegrad.ops.base import Operator
@@ -130,7 +130,7 @@ def devices(json_to: options.JsonTo = None) -> int:
             "reason": reason,
             "default": name == DEFAULT_DEVICE,
         }
-        for kind in KINDS
+        for kind in kinds()
         for name in kind.names()
     ]
     output.write_json({"devices": facts})

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tilegrad.devices.registry import device_names
 from tilegrad.errors import UserError
 from tilegrad.pipeline import STAGES
 from tilegrad.recipe import ACCUM_MODES, BATCHNORM_POLICIES, LOSSES, OPTIMIZERS, Optimizer, Recipe
@@ -26,7 +25,13 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[
-    str, typer.Option("--device", metavar="D", help=f"Where it runs: {', '.join(device_names())}.", show_default=True)
+    str,
+    typer.Option(
+        "--device",
+        metavar="D",
+        help="Where it runs, such as host or sim:siracusa (`tilegrad devices` lists them).",
+        show_default=True,
+    ),
 ]
 TargetName = Annotated[
     str | None,

@@ -1,13 +1,17 @@
-"""What a device is, and how one is found by name.
+"""The contract of every device: what it must say of itself, and what a program loaded on it can do.
 
-A device is one module here. It is opened as a context manager and loads compiled programs into sessions; closing it
-closes what it loaded. An incomplete device cannot be made: the methods are abstract.
+A device is one module of this package, with one class that `registry.register` takes. It is opened as a context manager
+and loads compiled programs into sessions; closing it closes what it loaded. Checking, counting of transferred bytes and
+residency are done here, once; a device supplies raw operations (the methods with an underscore).
+
+`accelerator.AcceleratorDevice` adds memory, `embedded.EmbeddedDevice` an image.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, ClassVar
@@ -15,20 +19,55 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.build.lock import Claim
+from tilegrad.devices.measure import COMPUTE_SECONDS, TRANSFER_SECONDS, WALL_SECONDS, Measurement, measure
+from tilegrad.devices.residency import DEVICE, HOST, Residency, Transfer, Transfers
 from tilegrad.errors import UserError
-from tilegrad.ir.program import Role
+from tilegrad.ir.graph import Graph
+from tilegrad.ir.program import ENTRIES, Role, StateTensor
 from tilegrad.ir.types import TensorType
 from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import EntryTiming
 
 FloatArrays = dict[str, npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a device can do; the conformance tests and the commands ask this and never the device's name.
+
+    `runs` is False where programs are checked and not run. `is_interactive` is False where a run is decided when it
+    is built, so that nothing can be sent or read while it runs. `counters` are what `measure` may be asked for.
+    `estimates_cycles` says that cycles come from a model of the chip. `has_process` says that a process of its own
+    runs each program, so that a crash is survived. `is_exclusive` says that one process at a time may open it.
+    """
+
+    runs: bool = True
+    is_interactive: bool = True
+    counters: tuple[str, ...] = (WALL_SECONDS, COMPUTE_SECONDS, TRANSFER_SECONDS)
+    estimates_cycles: bool = False
+    has_process: bool = True
+    is_exclusive: bool = False
 
 
 class Session(ABC):
-    """A program loaded on a device. State lives on the device between calls."""
+    """A program loaded on a device. State lives on the device between calls.
 
-    def __init__(self, compiled: Compiled) -> None:
+    One set of inputs and one set of outputs are on the device at a time: those placed and those made last.
+    """
+
+    counters: tuple[str, ...] = Capabilities().counters
+
+    def __init__(self, compiled: Compiled, residency: Residency | None = None) -> None:
         self.compiled = compiled
+        self.residency = residency or Residency()
+        placed = sum(tensor.type.size_bytes for tensor in compiled.program.state)
+        self.transferred = Transfers(Transfer(state_to_device_bytes=placed))
+        self._tensors = {tensor.name: tensor for tensor in compiled.program.state}
+        self._placed: str | None = None
+        self._results: tuple[str, list[Array] | None] | None = None
+        self._host_gradients: FloatArrays | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -38,38 +77,116 @@ class Session(ABC):
     ) -> None:
         self.close()
 
-    @abstractmethod
-    def run(self, entry: str, inputs: Sequence[npt.ArrayLike]) -> list[npt.NDArray[Any]]:
-        """Runs one entry on inputs in the order of its graph; returns its outputs."""
+    # ---- what a device supplies; arguments are checked already
 
     @abstractmethod
-    def read(self, tensor: str) -> npt.NDArray[Any]:
-        """Bytes of one state tensor, as an array of its own."""
+    def _place(self, entry: str, inputs: Sequence[Array]) -> None:
+        """Copies inputs, in the order of the entry's graph, to where the entry reads them."""
 
     @abstractmethod
-    def write(self, tensor: str, value: npt.ArrayLike) -> None: ...
+    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
+        """Runs an entry on these inputs, or on those placed last, and returns its outputs where they are wanted.
+
+        A label outside the classes is `bad_label(compiled)`, and nothing was computed.
+        """
 
     @abstractmethod
-    def seconds_per_call(self, entry: str, calls: int) -> float:
-        """CPU time of one call, averaged over `calls`, on the inputs last given."""
+    def _fetch(self, entry: str) -> list[Array]:
+        """The outputs of the last call, which was of this entry."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def _count(self, entry: str) -> Mapping[str, float]:
+        """Runs an entry on the inputs placed last, and returns the counters that the device itself has.
 
-    def timings(self) -> dict[str, EntryTiming]:
-        """Estimated cycles of one call of each entry run so far, where the device has a notion of them."""
-        return {}
+        `compute_seconds` is one of them on every device; wall and transfer seconds are measured around this.
+        """
 
-    def step(self, x: npt.ArrayLike, y: npt.ArrayLike) -> float:
-        """One mini-batch: forward, backward, accumulate. Returns the loss."""
-        return float(self.run("step", [x, y])[0])
+    @abstractmethod
+    def _read(self, tensor: StateTensor) -> Array:
+        """A copy of one state tensor."""
+
+    @abstractmethod
+    def _write(self, tensor: StateTensor, value: Array) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what runs and frees what was taken. Closing twice is no error."""
+
+    # ---- entries
+
+    def place(self, entry: str, inputs: Sequence[npt.ArrayLike]) -> None:
+        """Puts the inputs of an entry on the device, for calls without inputs. Needs inputs to live on the device."""
+        self._check_inputs_stay()
+        self.transferred.begin_call()
+        self._place_checked(entry, self._as_inputs(entry, inputs))
+
+    def launch(self, entry: str, inputs: Sequence[npt.ArrayLike] | None = None) -> None:
+        """Runs one entry on inputs in the order of its graph, or on those placed last.
+
+        Outputs come back at once or when `outputs` asks for them, as the program's residency says.
+        """
+        graph = self._entry(entry)
+        arrays = None if inputs is None else self._as_inputs(entry, inputs)
+        if arrays is None and graph.inputs:
+            self._check_inputs_stay()
+            self._check_placed(entry)
+        self.transferred.begin_call()
+        wants_outputs = bool(graph.outputs) and self.residency.outputs == HOST
+        results = self._call(entry, arrays, wants_outputs)
+        if arrays:
+            self._placed = entry
+            self.transferred.add(Transfer(input_bytes=sum(array.nbytes for array in arrays)))
+        if graph.outputs:
+            self._results = (entry, results)
+        if results is not None:
+            self.transferred.add(Transfer(output_bytes=sum(array.nbytes for array in results)))
+        self._host_gradients = None
+        if entry == "step" and self.residency.gradients == HOST:
+            self._host_gradients = self.gradients()
+
+    def outputs(self, entry: str) -> list[Array]:
+        """The outputs of the last call, which was of this entry. Brings them to the host where they are not."""
+        if self._results is None or self._results[0] != entry:
+            raise UserError(f"no outputs of {entry} are on the device", stage="run", hint=f"launch {entry} first")
+        results = self._results[1]
+        if results is None:
+            results = self._fetch(entry)
+            self._results = (entry, results)
+            self.transferred.add(Transfer(output_bytes=sum(array.nbytes for array in results)))
+        return list(results)
+
+    def run(self, entry: str, inputs: Sequence[npt.ArrayLike] | None = None) -> list[Array]:
+        """Runs one entry and returns its outputs."""
+        self.launch(entry, inputs)
+        return self.outputs(entry) if self._entry(entry).outputs else []
+
+    def step(self, x: npt.ArrayLike | None = None, y: npt.ArrayLike | None = None) -> float:
+        """One mini-batch: forward, backward, accumulate. Returns the loss; `launch` leaves it on the device."""
+        if (x is None) is not (y is None):
+            raise UserError("step takes both data and target, or neither", stage="run")
+        return float(self.run("step", None if x is None or y is None else [x, y])[0])
 
     def update(self) -> None:
         """One optimizer step."""
-        self.run("update", [])
+        self.launch("update", [])
 
-    def infer(self, x: npt.ArrayLike) -> npt.NDArray[Any]:
-        return self.run("infer", [x])[0]
+    def infer(self, x: npt.ArrayLike | None = None) -> Array:
+        return self.run("infer", None if x is None else [x])[0]
+
+    # ---- state
+
+    def read(self, tensor: str) -> Array:
+        """A copy of one state tensor."""
+        value = self._read(self._tensor(tensor))
+        self.transferred.add(Transfer(state_from_device_bytes=value.nbytes))
+        return value
+
+    def write(self, tensor: str, value: npt.ArrayLike) -> None:
+        found = self._tensor(tensor)
+        array = as_declared(value, found.type, f"tensor '{tensor}'")
+        self._write(found, array)
+        self.transferred.add(Transfer(state_to_device_bytes=array.nbytes))
+        self._host_gradients = None
 
     def _read_all(self, *roles: Role, by_owner: bool = False) -> FloatArrays:
         tensors = self.compiled.program.with_role(*roles)
@@ -85,6 +202,8 @@ class Session(ABC):
 
     def gradients(self) -> FloatArrays:
         """The accumulated gradient of each trained parameter, by the parameter's name."""
+        if self._host_gradients is not None:
+            return {name: array.copy() for name, array in self._host_gradients.items()}
         return self._read_all(Role.GRADIENT, by_owner=True)
 
     def statistics(self) -> FloatArrays:
@@ -94,14 +213,108 @@ class Session(ABC):
     def optimizer_state(self) -> FloatArrays:
         return self._read_all(Role.OPTIMIZER, Role.HYPER)
 
-    def _as_input(self, entry: str, position: int, value: npt.ArrayLike) -> npt.NDArray[Any]:
-        """An input as data of the declared type."""
-        graph = self.compiled.program.entries[entry]
-        name = graph.inputs[position]
-        return as_declared(value, graph.types[name], f"input '{name}' of {entry}")
+    # ---- measuring
+
+    def measure(
+        self,
+        entry: str,
+        inputs: Sequence[npt.ArrayLike] | None = None,
+        *,
+        repeat: int = 10,
+        warmup: int = 1,
+        counters: Sequence[str] | None = None,
+        expected: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> Measurement:
+        """Counters of `repeat` calls, each from the same state, which is put back at the end.
+
+        `expected` maps outputs, or state that the entry writes, to what they should be. A result that is not, or calls
+        whose bits differ, raise VerificationError: there is no figure for a wrong result.
+        """
+        return measure(self, entry, inputs, repeat, warmup, counters, expected)
+
+    def count(self, entry: str) -> Mapping[str, float]:
+        """One call on the inputs placed last, outputs left on the device: what the device itself counted."""
+        graph = self._entry(entry)
+        self._check_placed(entry)
+        self.transferred.begin_call()
+        counted = self._count(entry)
+        self._host_gradients = None
+        if graph.outputs:
+            self._results = (entry, None)
+        return counted
+
+    def seconds_per_call(self, entry: str, calls: int) -> float:
+        """Compute time of one call, averaged over `calls`, on the inputs last given."""
+        return sum(self._count(entry)[COMPUTE_SECONDS] for _ in range(calls)) / max(calls, 1)
+
+    def timings(self) -> dict[str, EntryTiming]:
+        """Estimated cycles of one call of each entry run so far, where the device has a notion of them."""
+        return {}
+
+    # ---- checks
+
+    def _entry(self, entry: str) -> Graph:
+        if entry not in ENTRIES:
+            raise UserError(f"there is no entry '{entry}'", stage="run", expected=" or ".join(ENTRIES), got=entry)
+        return self.compiled.program.entries[entry]
+
+    def _tensor(self, name: str) -> StateTensor:
+        if name not in self._tensors:
+            near = get_close_matches(name, self._tensors, n=1)
+            raise UserError(
+                f"the program has no tensor '{name}'",
+                stage="run",
+                hint=f"did you mean '{near[0]}'?" if near else None,
+            )
+        return self._tensors[name]
+
+    def _as_inputs(self, entry: str, inputs: Sequence[npt.ArrayLike]) -> list[Array]:
+        """Inputs as data of the declared types."""
+        graph = self._entry(entry)
+        if len(inputs) != len(graph.inputs):
+            raise UserError(
+                f"{entry} has a wrong number of inputs",
+                stage="run",
+                expected=str(len(graph.inputs)),
+                got=str(len(inputs)),
+            )
+        return [
+            as_declared(value, graph.types[name], f"input '{name}' of {entry}")
+            for name, value in zip(graph.inputs, inputs, strict=True)
+        ]
+
+    def _check_inputs_stay(self) -> None:
+        if self.residency.inputs != DEVICE:
+            raise UserError(
+                "inputs live on the host",
+                stage="run",
+                expected="a program loaded with Residency(inputs='device')",
+                got=f"Residency(inputs='{self.residency.inputs}')",
+                hint="give the inputs with each call",
+            )
+
+    def _check_placed(self, entry: str) -> None:
+        graph = self._entry(entry)
+        if graph.inputs and self._placed != entry:
+            raise UserError(
+                f"no inputs of {entry} are on the device",
+                stage="run",
+                expected=", ".join(f"'{name}'" for name in graph.inputs),
+                hint="give them with the call, or place them first",
+            )
+
+    def _place_checked(self, entry: str, arrays: Sequence[Array]) -> None:
+        self._place(entry, arrays)
+        self._placed = entry
+        self.transferred.add(Transfer(input_bytes=sum(array.nbytes for array in arrays)))
 
 
-def as_declared(value: npt.ArrayLike, wanted: TensorType, what: str) -> npt.NDArray[Any]:
+def bad_label(compiled: Compiled) -> UserError:
+    classes = compiled.program.label_classes
+    return UserError("a label is outside the classes", stage="run", expected=f"0 to {(classes or 1) - 1}")
+
+
+def as_declared(value: npt.ArrayLike, wanted: TensorType, what: str) -> Array:
     """A value as an array of the declared type; a wrong shape, or numbers that the type cannot hold, are refused."""
     array = np.asarray(value)
     if array.shape != wanted.shape:
@@ -122,33 +335,49 @@ class Device(ABC):
     """`name` is the full device name; `kind` its family (host, sim, qemu, opencl, …)."""
 
     kind: ClassVar[str]
-    estimates_cycles: ClassVar[bool] = False
-    target_name: str
+    capabilities: ClassVar[Capabilities]
 
     def __init__(self, name: str, *, use_cache: bool = True) -> None:
         self.name = name
         self.use_cache = use_cache
         self._sessions: list[Session] = []
+        self._claim = Claim(name) if self.capabilities.is_exclusive else None
 
     @classmethod
     @abstractmethod
     def names(cls) -> tuple[str, ...]:
-        """The device names of this kind."""
+        """The device names of this kind; where they cannot be found out, those that would be looked for.
+
+        Asked only when they matter: it may look for hardware.
+        """
 
     @classmethod
+    @abstractmethod
     def target_of(cls, name: str) -> str:
         """The target that programs for this device are compiled for."""
-        return cls.target_name
 
     @classmethod
     @abstractmethod
     def missing(cls, name: str) -> str | None:
-        """Why this device cannot be used here, or None if it can."""
+        """Why this device cannot be used here, with the package that brings what is missing; None if it can."""
 
     @abstractmethod
-    def _load(self, compiled: Compiled) -> Session: ...
+    def _load(self, compiled: Compiled, residency: Residency) -> Session: ...
 
-    def load(self, compiled: Compiled) -> Session:
+    @property
+    def target_name(self) -> str:
+        return self.target_of(self.name)
+
+    @property
+    def identity(self) -> str:
+        """What tells this device from every other on this machine: `opencl:0` is not `opencl:1`."""
+        return self.name
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return self.capabilities.counters
+
+    def load(self, compiled: Compiled, residency: Residency | None = None) -> Session:
         if compiled.target.name != self.target_name:
             raise UserError(
                 f"the program is compiled for target '{compiled.target.name}', not for device '{self.name}'",
@@ -157,7 +386,8 @@ class Device(ABC):
                 got=f"target '{compiled.target.name}'",
                 hint=f"compile with --device {self.name}",
             )
-        session = self._load(compiled)
+        session = self._load(compiled, residency or Residency())
+        session.counters = self.counters
         self._sessions.append(session)
         return session
 
@@ -170,8 +400,12 @@ class Device(ABC):
         self.close()
 
     def close(self) -> None:
-        while self._sessions:
-            self._sessions.pop().close()
+        try:
+            while self._sessions:
+                self._sessions.pop().close()
+        finally:
+            if self._claim is not None:
+                self._claim.release()
 
 
 def unknown_device(name: str, known: Sequence[str]) -> UserError:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from tilegrad.build.toolchain import Toolchain
+from tilegrad.devices.base import Capabilities
 from tilegrad.devices.native import NativeDevice
+from tilegrad.devices.registry import register
 
 
+@register
 class HostDevice(NativeDevice):
     kind = "host"
-    target_name = "host"
+    capabilities = Capabilities()
 
-    def __init__(
-        self,
-        name: str = "host",
-        *,
-        use_cache: bool = True,
-        toolchain: Toolchain | None = None,
-    ) -> None:
+    def __init__(self, name: str = "host", *, use_cache: bool = True, toolchain: Toolchain | None = None) -> None:
         super().__init__(name, use_cache=use_cache, toolchain=toolchain)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         return ("host",)
+
+    @classmethod
+    def target_of(cls, name: str) -> str:
+        return "host"

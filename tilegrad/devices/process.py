@@ -1,37 +1,172 @@
-"""The harness protocol over a child process's stdin and stdout (see runtime/main.c)."""
+"""The harness protocol (see runtime/main.c): the same binary command stream for every program that is a process."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import struct
-import subprocess
-import tempfile
-import threading
+import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tilegrad.build.workspace import Workspace
 from tilegrad.codegen.harness import port_offsets
-from tilegrad.codegen.interface import entry_inputs, entry_outputs
-from tilegrad.devices.base import Session, as_declared
-from tilegrad.errors import DeviceError, UserError
-from tilegrad.ir.types import TensorType
+from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
+from tilegrad.devices.base import Array, Device, Session, bad_label
+from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, INSTRUCTIONS
+from tilegrad.devices.residency import Residency
+from tilegrad.devices.transport import ProcessTransport, Transport, TransportError
+from tilegrad.errors import DeviceError
+from tilegrad.ir.program import StateTensor
 from tilegrad.pipeline import Compiled
 
-INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT = range(1, 8)
+INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH = range(1, 10)
+KEEP_OUTPUTS = 0x100
+"""Added to an entry's command: the outputs stay where they are."""
+
 _COMMANDS = {"infer": INFER, "step": STEP, "update": UPDATE}
 BAD_LABEL = 1
 REPLY_TIMEOUT_SECONDS = 600.0
+_QUIT_SECONDS = 1.0
 
 
-class ProcessSession(Session):
-    """Owns the process. A crash, a hang or a malformed reply is a DeviceError with what the process last said."""
+class HarnessSession(Session):
+    """Owns the running program. A crash, a hang or a malformed reply is a DeviceError with what it last said.
+
+    A workspace, if given, goes when the session does, and is kept when the program fails.
+    """
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        transport: Transport,
+        *,
+        residency: Residency | None = None,
+        workspace: Workspace | None = None,
+        timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
+    ) -> None:
+        super().__init__(compiled, residency)
+        self.transport = transport
+        self.timeout_seconds = timeout_seconds
+        self._workspace = workspace
+        self._failed: DeviceError | None = None
+        self._is_closed = False
+        self._indices = {tensor.name: i for i, tensor in enumerate(compiled.program.state)}
+        self._ports = {
+            entry: (entry_inputs(compiled.plan, entry), entry_outputs(compiled.plan, entry)) for entry in _COMMANDS
+        }
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return self.transport.command
+
+    @property
+    def folder(self) -> Path:
+        return self.transport.folder
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._failed is None:
+            with contextlib.suppress(TransportError):
+                self.transport.send(struct.pack("<II", QUIT, 0), time.monotonic() + _QUIT_SECONDS)
+        self.transport.close()
+        if self._workspace is not None:
+            self._workspace.close()
+
+    def _failure(self, what: str) -> DeviceError:
+        """Ends the program, keeps its folder, and says what is known."""
+        if self._is_closed:
+            return DeviceError("the program is not running: its session is closed", stage="run")
+        status = self.transport.kill()
+        ended = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+        said = self.transport.last_words()
+        message = f"the program {what} ({ended})"
+        ran = " ".join(self.command) + "".join(f"\n    {line}" for line in said.splitlines())
+        if self._workspace is not None:
+            self._workspace.keep(f"{message}\n{ran}")
+        return DeviceError(message, stage="run", got=ran, hint=f"the folder is '{self.folder}'")
+
+    def _request(self, command: int, payload: bytes = b"") -> tuple[int, bytes]:
+        """One request and its reply, within the time limit. After a failure, every request is that failure."""
+        if self._failed is not None:
+            raise self._failed
+        deadline = time.monotonic() + self.timeout_seconds
+        try:
+            self.transport.send(struct.pack("<II", command, len(payload)) + payload, deadline)
+            status, size = struct.unpack("<II", self.transport.receive(8, deadline))
+            body = self.transport.receive(size, deadline)
+        except TransportError as error:
+            self._failed = self._failure(str(error))
+            raise self._failed from error
+        return status, body
+
+    def _checked(self, entry: str, reply: tuple[int, bytes]) -> bytes:
+        status, body = reply
+        if status == BAD_LABEL:
+            raise bad_label(self.compiled)
+        if status != 0:
+            raise DeviceError(f"the program answered {entry} with status {status}", stage="run")
+        return body
+
+    def _pack(self, entry: str, arrays: Sequence[Array]) -> bytes:
+        offsets, size = port_offsets(self._ports[entry][0])
+        payload = bytearray(size)
+        for array, offset in zip(arrays, offsets, strict=True):
+            payload[offset : offset + array.nbytes] = array.tobytes()
+        return bytes(payload)
+
+    def _unpack(self, ports: Sequence[Port], body: bytes) -> list[Array]:
+        if len(body) != port_offsets(ports)[1]:
+            self._failed = self._failure("gave a malformed answer")
+            raise self._failed
+        return [
+            np.frombuffer(body, dtype=port.type.dtype.numpy, count=port.type.size, offset=offset)
+            .reshape(port.type.shape)
+            .copy()
+            for port, offset in zip(ports, port_offsets(ports)[0], strict=True)
+        ]
+
+    def _place(self, entry: str, inputs: Sequence[Array]) -> None:
+        self._checked(entry, self._request(PLACE, struct.pack("<I", _COMMANDS[entry]) + self._pack(entry, inputs)))
+
+    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
+        command = _COMMANDS[entry] | (0 if wants_outputs else KEEP_OUTPUTS)
+        body = self._checked(entry, self._request(command, self._pack(entry, inputs) if inputs else b""))
+        return self._unpack(self._ports[entry][1], body) if wants_outputs else None
+
+    def _fetch(self, entry: str) -> list[Array]:
+        body = self._checked(entry, self._request(FETCH, struct.pack("<I", _COMMANDS[entry])))
+        return self._unpack(self._ports[entry][1], body)
+
+    def _measure(self, entry: str, calls: int) -> tuple[int, int, int]:
+        """Nanoseconds, cycles and instructions of all calls together; 0 where the program cannot tell."""
+        body = self._checked(entry, self._request(MEASURE, struct.pack("<II", _COMMANDS[entry], calls)))
+        nanoseconds, cycles, instructions = struct.unpack("<QQQ", body)
+        return nanoseconds, cycles, instructions
+
+    def _count(self, entry: str) -> Mapping[str, float]:
+        nanoseconds, cycles, instructions = self._measure(entry, 1)
+        return {COMPUTE_SECONDS: nanoseconds / 1e9, CYCLES: float(cycles), INSTRUCTIONS: float(instructions)}
+
+    def seconds_per_call(self, entry: str, calls: int) -> float:
+        self._check_placed(entry)
+        return self._measure(entry, calls)[0] / 1e9 / max(calls, 1)
+
+    def _read(self, tensor: StateTensor) -> Array:
+        _, body = self._request(GET, struct.pack("<I", self._indices[tensor.name]))
+        return np.frombuffer(body, dtype=tensor.type.dtype.numpy).reshape(tensor.type.shape).copy()
+
+    def _write(self, tensor: StateTensor, value: Array) -> None:
+        self._request(PUT, struct.pack("<I", self._indices[tensor.name]) + value.tobytes())
+
+
+class ProcessSession(HarnessSession):
+    """A program that is there already, started anew."""
 
     def __init__(
         self,
@@ -42,132 +177,29 @@ class ProcessSession(Session):
         timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(compiled)
-        self.command = list(command)
-        self.folder = folder
-        self.timeout_seconds = timeout_seconds
-        self._indices = {tensor.name: i for i, tensor in enumerate(compiled.program.state)}
-        # A file, not a pipe: nobody has to drain it, and its last lines survive the process.
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        transport = ProcessTransport(command, folder, environment=environment)
+        super().__init__(compiled, transport, timeout_seconds=timeout_seconds)
+
+
+class HarnessDevice(Device):
+    """A device whose programs are built in a folder and then speak the harness protocol."""
+
+    session_type: type[HarnessSession] = HarnessSession
+
+    @abstractmethod
+    def _start(self, compiled: Compiled, folder: Path) -> Transport:
+        """Builds the program in an empty folder and starts it."""
+
+    def _load(self, compiled: Compiled, residency: Residency) -> Session:
+        workspace = Workspace()
         try:
-            # A session of its own: Ctrl-C in a terminal reaches us alone, and we end the program in order.
-            self._process = subprocess.Popen(
-                self.command,
-                cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                start_new_session=True,
-                env=None if environment is None else {**os.environ, **environment},
-            )
-        except OSError as error:
-            self._errors.close()
-            raise DeviceError(f"cannot start '{self.command[0]}': {error.strerror}", stage="run") from error
-
-    def close(self) -> None:
-        process = self._process
-        if process.poll() is None:
-            with contextlib.suppress(OSError):
-                assert process.stdin is not None
-                process.stdin.write(struct.pack("<II", QUIT, 0))
-                process.stdin.close()
-            try:
-                process.wait(timeout=2)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for stream in (process.stdin, process.stdout, self._errors):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-    def _failure(self, what: str) -> DeviceError:
-        self._process.kill()
-        status = self._process.wait()
-        words = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
-        said = ""
-        if not self._errors.closed:
-            self._errors.seek(0)
-            said = "\n    ".join(self._errors.read().decode(errors="replace").strip().splitlines()[-12:])
-        return DeviceError(
-            f"the program {what} ({words})",
-            stage="run",
-            got=f"{' '.join(self.command)}" + (f"\n    {said}" if said else ""),
-            hint=f"the folder is '{self.folder}'",
-        )
-
-    def _request(self, command: int, payload: bytes) -> tuple[int, bytes]:
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
-        expired = threading.Event()
-
-        def expire() -> None:
-            expired.set()
-            process.kill()
-
-        timer = threading.Timer(self.timeout_seconds, expire)
-        timer.start()
-        try:
-            process.stdin.write(struct.pack("<II", command, len(payload)) + payload)
-            process.stdin.flush()
-            head = process.stdout.read(8)
-            if len(head) != 8:
-                raise self._failure("did not answer in time" if expired.is_set() else "ended before it answered")
-            status, size = struct.unpack("<II", head)
-            body = process.stdout.read(size)
-            if len(body) != size:
-                raise self._failure("ended in the middle of an answer")
-            return status, body
-        except (BrokenPipeError, ValueError) as error:
-            raise self._failure("is not running") from error
-        finally:
-            timer.cancel()
-
-    def run(self, entry: str, inputs: Sequence[npt.ArrayLike]) -> list[npt.NDArray[Any]]:
-        ports = entry_inputs(self.compiled.plan, entry)
-        if len(inputs) != len(ports):
-            raise UserError(
-                f"{entry} has a wrong number of inputs", stage="run", expected=str(len(ports)), got=str(len(inputs))
-            )
-        offsets, size = port_offsets(ports)
-        payload = bytearray(size)
-        for position, (value, offset) in enumerate(zip(inputs, offsets, strict=True)):
-            content = self._as_input(entry, position, value).tobytes()
-            payload[offset : offset + len(content)] = content
-        status, body = self._request(_COMMANDS[entry], bytes(payload))
-        if status == BAD_LABEL:
-            classes = self.compiled.program.label_classes
-            raise UserError("a label is outside the classes", stage="run", expected=f"0 to {(classes or 1) - 1}")
-        if status != 0:
-            raise DeviceError(f"the program answered {entry} with status {status}", stage="run")
-        results = []
-        out = entry_outputs(self.compiled.plan, entry)
-        for port, offset in zip(out, port_offsets(out)[0], strict=True):
-            data = np.frombuffer(body, dtype=port.type.dtype.numpy, count=port.type.size, offset=offset)
-            results.append(data.reshape(port.type.shape).copy())
-        return results
-
-    def _tensor(self, name: str) -> tuple[bytes, TensorType]:
-        """A tensor's index as the harness takes it, and its type."""
-        if name not in self._indices:
-            near = get_close_matches(name, self._indices, n=1)
-            raise UserError(
-                f"the program has no tensor '{name}'",
-                stage="run",
-                hint=f"did you mean '{near[0]}'?" if near else None,
-            )
-        return struct.pack("<I", self._indices[name]), self.compiled.program.tensor(name).type
-
-    def read(self, tensor: str) -> npt.NDArray[Any]:
-        index, wanted = self._tensor(tensor)
-        _, body = self._request(GET, index)
-        return np.frombuffer(body, dtype=wanted.dtype.numpy).reshape(wanted.shape).copy()
-
-    def write(self, tensor: str, value: npt.ArrayLike) -> None:
-        index, wanted = self._tensor(tensor)
-        self._request(PUT, index + as_declared(value, wanted, f"tensor '{tensor}'").tobytes())
-
-    def seconds_per_call(self, entry: str, calls: int) -> float:
-        _, body = self._request(MEASURE, struct.pack("<II", _COMMANDS[entry], calls))
-        (seconds,) = struct.unpack("<d", body)
-        return float(seconds)
+            transport = self._start(compiled, workspace.path)
+        except DeviceError as error:
+            workspace.keep(str(error))
+            if error.hint is None:
+                error.hint = f"the folder is '{workspace.path}'"
+            raise
+        except BaseException:
+            workspace.close()
+            raise
+        return self.session_type(compiled, transport, residency=residency, workspace=workspace)

@@ -1,24 +1,69 @@
-"""Devices by name."""
+"""Devices by name. Each module of this package may register one kind; modules are found, not listed."""
 
 from __future__ import annotations
 
-from tilegrad.devices.base import Device, unknown_device
-from tilegrad.devices.host import HostDevice
-from tilegrad.devices.sim import SimDevice
-from tilegrad.errors import DeviceError
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
 
-KINDS: tuple[type[Device], ...] = (HostDevice, SimDevice)
+from tilegrad.devices.base import Capabilities, Device, unknown_device
+from tilegrad.errors import DeviceError, UserError
+
 DEFAULT_DEVICE = "host"
 DEFAULT_SIMULATOR = "sim:siracusa"
 
+_kinds: dict[str, type[Device]] = {}
+D = TypeVar("D", bound=type[Device])
+
+
+def register(kind: D) -> D:
+    """Adds a kind of device, for use as a class decorator. An incomplete one is refused here, not at first use."""
+    missing = [f"{name}()" for name in sorted(kind.__abstractmethods__)]
+    for name, wanted in (("kind", str), ("capabilities", Capabilities)):
+        if not isinstance(getattr(kind, name, None), wanted):
+            missing.append(name)
+    if missing:
+        raise UserError(
+            f"the device {kind.__name__} is incomplete",
+            stage="register",
+            expected="all that tilegrad/devices/base.py asks for",
+            got=f"no {', no '.join(missing)}",
+            hint="docs/devices.md says what each is for",
+        )
+    known = _kinds.get(kind.kind)
+    if known is not None and known.__qualname__ != kind.__qualname__:
+        raise UserError(f"there is a device '{kind.kind}' already", stage="register", got=kind.__name__)
+    _kinds[kind.kind] = kind
+    return kind
+
+
+def unregister(kind: str) -> None:
+    _kinds.pop(kind, None)
+
+
+@cache
+def _discover() -> None:
+    """Imports every module here, so that those with a device register it."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"tilegrad.devices.{module.name}")
+
+
+def kinds() -> tuple[type[Device], ...]:
+    """The host first, then by name."""
+    _discover()
+    return tuple(sorted(_kinds.values(), key=lambda kind: (kind.kind != "host", kind.kind)))
+
 
 def device_names() -> tuple[str, ...]:
-    return tuple(name for kind in KINDS for name in kind.names())
+    return tuple(name for kind in kinds() for name in kind.names())
 
 
 def device_kind(name: str) -> type[Device]:
-    for kind in KINDS:
-        if name in kind.names():
+    family = name.partition(":")[0]
+    for kind in kinds():
+        if kind.kind == family and name in kind.names():
             return kind
     raise unknown_device(name, device_names())
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Mapping
 
 from tilegrad.build.toolchain import Toolchain
-from tilegrad.devices.native import NativeDevice, NativeSession
-from tilegrad.pipeline import Compiled
+from tilegrad.devices.base import Capabilities
+from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, TRANSFER_SECONDS, WALL_SECONDS
+from tilegrad.devices.native import NativeDevice
+from tilegrad.devices.process import HarnessSession
+from tilegrad.devices.registry import register
 from tilegrad.scheduling.clock import EntryTiming, time_entries
 from tilegrad.targets import base as targets
 
 
-class SimSession(NativeSession):
+class SimSession(HarnessSession):
     """Writes a trace of the first call of each entry, from which cycles are computed."""
 
     TRACE = "trace.txt"
@@ -20,21 +23,23 @@ class SimSession(NativeSession):
         trace = self.folder / self.TRACE
         return time_entries(self.compiled.plan, trace) if trace.exists() else {}
 
+    def _count(self, entry: str) -> Mapping[str, float]:
+        """Every call of an entry does the same transfers and tiles, so its first trace stands for all."""
+        counted = super()._count(entry)
+        return {**counted, CYCLES: self.timings()[entry].cycles}
 
+
+@register
 class SimDevice(NativeDevice):
     kind = "sim"
-    estimates_cycles = True
+    capabilities = Capabilities(
+        counters=(WALL_SECONDS, COMPUTE_SECONDS, TRANSFER_SECONDS, CYCLES), estimates_cycles=True
+    )
+    session_type = SimSession
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        use_cache: bool = True,
-        toolchain: Toolchain | None = None,
-    ) -> None:
+    def __init__(self, name: str, *, use_cache: bool = True, toolchain: Toolchain | None = None) -> None:
         super().__init__(name, use_cache=use_cache, toolchain=toolchain)
-        self.target_name = self.target_of(name)
-        self.environment: dict[str, str] = {}
+        self.environment["TG_SIM_TRACE"] = SimSession.TRACE
 
     @classmethod
     def target_of(cls, name: str) -> str:
@@ -43,10 +48,3 @@ class SimDevice(NativeDevice):
     @classmethod
     def names(cls) -> tuple[str, ...]:
         return tuple(f"sim:{name}" for name in targets.names() if not targets.get(name).is_flat)
-
-    def _session(
-        self, compiled: Compiled, folder: tempfile.TemporaryDirectory[str], toolchain: Toolchain
-    ) -> NativeSession:
-        return SimSession(
-            compiled, folder, self.use_cache, toolchain, {"TG_SIM_TRACE": SimSession.TRACE, **self.environment}
-        )

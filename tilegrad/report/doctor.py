@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tilegrad.build.toolchain import cache_folder
-from tilegrad.devices.registry import KINDS
+from tilegrad.devices.registry import kinds
 from tilegrad.report.output import table
 
 VERSION_TIMEOUT_SECONDS = 10
@@ -129,7 +129,7 @@ def _package(tool: Tool) -> Finding:
 
 def devices() -> dict[str, str | None]:
     """Each device, and why it cannot be used here (None: it can)."""
-    return {name: kind.missing(name) for kind in KINDS for name in kind.names()}
+    return {name: kind.missing(name) for kind in kinds() for name in kind.names()}
 
 
 def as_json(findings: tuple[Finding, ...]) -> dict[str, Any]:

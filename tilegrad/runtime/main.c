@@ -8,19 +8,21 @@
  *   3 update
  *   4 get      payload: tensor index          reply: its bytes
  *   5 put      payload: tensor index, bytes
- *   6 measure  payload: entry (1..3), calls   reply: CPU seconds per call as a double, on the inputs last sent
+ *   6 measure  payload: entry (1..3), calls   reply: nanoseconds, cycles and instructions of all calls, 64 bits each
  *   7 quit
+ *   8 place    payload: entry, its inputs
+ *   9 fetch    payload: entry                 reply: the outputs it made last
+ *
+ * Commands 1 and 2 without a payload run on the inputs given last, as 6 does. 256 added to 1..3 leaves the outputs
+ * here: the reply has none. What a machine without files does otherwise, it puts into TG_HARNESS_PORT.
  */
+#define _POSIX_C_SOURCE 199309L /* clock_gettime */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include "model.h"
 #include "ports.h"
 
-enum { INFER = 1, STEP, UPDATE, GET, PUT, MEASURE, QUIT };
-enum { OK = 0, BAD_REQUEST = 100 };
+enum { INFER = 1, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH, KEEP_OUTPUTS = 256 };
+enum { OK = 0 };
 
 #ifndef TG_L3_IMAGE_BYTES
 #define TG_L3_IMAGE_BYTES 0
@@ -32,24 +34,62 @@ static unsigned char tensor[TG_LARGEST_TENSOR + 1];
 static unsigned char inputs[TG_PORT_INPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 static unsigned char outputs[TG_PORT_OUTPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 
+#ifdef TG_HARNESS_PORT
+#include TG_HARNESS_PORT /* die, receive, send, flush, load_weights and count for another machine */
+#else
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
 static void die(const char *what)
 {
     fprintf(stderr, "harness: %s\n", what);
     exit(2);
 }
 
+/* Ends quietly when the other side has gone. */
 static void receive(void *data, size_t bytes)
 {
     if (fread(data, 1, bytes, stdin) != bytes)
         exit(feof(stdin) ? 0 : 2);
 }
 
+static void send(const void *data, size_t bytes)
+{
+    if (fwrite(data, 1, bytes, stdout) != bytes)
+        die("cannot write the reply");
+}
+
+static void flush(void)
+{
+    if (fflush(stdout) != 0)
+        die("cannot write the reply");
+}
+
+static void load_weights(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL || fread(image, 1, IMAGE_BYTES, file) != IMAGE_BYTES)
+        die("cannot read weights.bin");
+    fclose(file);
+}
+
+/* Nanoseconds, cycles and instructions so far; 0 for what cannot be told. */
+static void count(uint64_t now[3])
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    now[0] = (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+    now[1] = now[2] = 0;
+}
+#endif
+
 static void reply(uint32_t status, const void *data, uint32_t bytes)
 {
     uint32_t head[2] = {status, bytes};
-    if (fwrite(head, 1, sizeof head, stdout) != sizeof head || fwrite(data, 1, bytes, stdout) != bytes)
-        die("cannot write the reply");
-    fflush(stdout);
+    send(head, sizeof head);
+    send(data, bytes);
+    flush();
 }
 
 static int run(tg_model *m, uint32_t command)
@@ -64,20 +104,17 @@ static int run(tg_model *m, uint32_t command)
     }
 }
 
-static double seconds_per_call(tg_model *m, uint32_t command, uint32_t calls)
+static void measure(tg_model *m, uint32_t command, uint32_t calls)
 {
-    clock_t start = clock();
-    for (uint32_t i = 0; i < calls; i++)
-        run(m, command);
-    return (double)(clock() - start) / CLOCKS_PER_SEC / (calls ? calls : 1);
-}
-
-static void load_weights(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (file == NULL || fread(image, 1, IMAGE_BYTES, file) != IMAGE_BYTES)
-        die("cannot read weights.bin");
-    fclose(file);
+    uint64_t before[3], after[3];
+    int status = OK;
+    count(before);
+    for (uint32_t i = 0; i < calls && status == OK; i++)
+        status = run(m, command);
+    count(after);
+    for (int i = 0; i < 3; i++)
+        after[i] -= before[i];
+    reply((uint32_t)status, after, sizeof after);
 }
 
 static void serve(tg_model *m)
@@ -87,11 +124,11 @@ static void serve(tg_model *m)
     for (;;) {
         uint32_t head[2], word[2];
         receive(head, sizeof head);
-        uint32_t command = head[0], bytes = head[1];
-        if (command >= INFER && command <= UPDATE && bytes == input_bytes[command]) {
+        uint32_t command = head[0] & 255, bytes = head[1];
+        if (command >= INFER && command <= UPDATE && (bytes == 0 || bytes == input_bytes[command])) {
             receive(inputs, bytes);
             int status = run(m, command);
-            reply((uint32_t)status, outputs, output_bytes[command]);
+            reply((uint32_t)status, outputs, head[0] & KEEP_OUTPUTS ? 0 : output_bytes[command]);
         } else if (command == GET && bytes == 4) {
             receive(word, 4);
             if (word[0] >= TG_TENSOR_COUNT)
@@ -107,8 +144,16 @@ static void serve(tg_model *m)
             reply(OK, outputs, 0);
         } else if (command == MEASURE && bytes == 8) {
             receive(word, 8);
-            double seconds = seconds_per_call(m, word[0], word[1]);
-            reply(OK, &seconds, sizeof seconds);
+            measure(m, word[0], word[1]);
+        } else if (command == PLACE && bytes >= 4) {
+            receive(word, 4);
+            if (word[0] > UPDATE || bytes - 4 != input_bytes[word[0]])
+                die("no such entry, or not the size of its inputs");
+            receive(inputs, bytes - 4);
+            reply(OK, outputs, 0);
+        } else if (command == FETCH && bytes == 4) {
+            receive(word, 4);
+            reply(OK, outputs, word[0] > UPDATE ? 0 : output_bytes[word[0]]);
         } else if (command == QUIT) {
             return;
         } else {

@@ -1,0 +1,60 @@
+"""Devices that take an image: a program linked for a board, started by flashing it or by giving it to an emulator."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tilegrad.devices.process import HarnessDevice
+from tilegrad.devices.transport import Transport
+from tilegrad.pipeline import Compiled
+
+
+@dataclass(frozen=True)
+class Sections:
+    """Bytes by where they end up: `text` (code and constants) in flash, the others in RAM."""
+
+    text_bytes: int
+    data_bytes: int
+    bss_bytes: int
+    stack_bytes: int
+
+    @property
+    def flash_bytes(self) -> int:
+        """Initial values of data lie in flash too."""
+        return self.text_bytes + self.data_bytes
+
+    @property
+    def ram_bytes(self) -> int:
+        return self.data_bytes + self.bss_bytes + self.stack_bytes
+
+
+@dataclass(frozen=True)
+class Image:
+    """A linked program, ready for a board. It lies in a folder that outlives its run."""
+
+    path: Path
+    sections: Sections
+
+    def as_json(self) -> dict[str, Any]:
+        return {"path": self.path.name, **asdict(self.sections)}
+
+
+class EmbeddedDevice(HarnessDevice):
+    """Adds an image to a device. What `start` returns has a console, an exit status, and a way to talk to it."""
+
+    @abstractmethod
+    def build(self, compiled: Compiled, folder: Path) -> Image:
+        """Writes the project into `folder` and links it there. A toolchain that fails is a DeviceError with its words.
+
+        An image that is too large for the board is DoesNotFit, with the budget.
+        """
+
+    @abstractmethod
+    def start(self, image: Image) -> Transport:
+        """Flashes the board, or starts an emulator on the image."""
+
+    def _start(self, compiled: Compiled, folder: Path) -> Transport:
+        return self.start(self.build(compiled, folder))

@@ -1,0 +1,175 @@
+"""How bytes reach a running program and come back: a child process's pipes, or what takes their place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from tilegrad.errors import DeviceError
+
+LAST_LINES = 12
+CLOSE_TIMEOUT_SECONDS = 2.0
+_POLL_SECONDS = 0.2
+_CHUNK_BYTES = 1 << 20
+
+
+class TransportError(Exception):
+    """The other end is gone or silent; `str` says which, as in "the program …". The session makes it a DeviceError."""
+
+
+class Transport(ABC):
+    """A running program with a way to talk to it. `command` and `folder` are what an error message names."""
+
+    command: tuple[str, ...]
+    folder: Path
+
+    @abstractmethod
+    def send(self, data: bytes, deadline: float) -> None:
+        """All of it, before `time.monotonic()` reaches the deadline; otherwise TransportError."""
+
+    @abstractmethod
+    def receive(self, size: int, deadline: float) -> bytes:
+        """Exactly `size` bytes, before the deadline; otherwise TransportError."""
+
+    @abstractmethod
+    def wait(self, limit_seconds: float) -> int | None:
+        """The exit status of a program that ends by itself (negative: the signal), or None if it still runs then."""
+
+    @abstractmethod
+    def kill(self) -> int:
+        """Ends the program and everything it started, and returns the exit status. Once more is no error."""
+
+    @abstractmethod
+    def console(self) -> str:
+        """Everything the program printed, apart from the protocol, so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases files and pipes; kills what still runs. Closing twice is no error."""
+
+    def last_words(self) -> str:
+        return "\n".join(self.console().strip().splitlines()[-LAST_LINES:])
+
+
+class ProcessTransport(Transport):
+    """A child process. The protocol goes over its stdin and stdout, or over other file descriptors.
+
+    `channel` are the descriptors to read replies from and to write requests to, which `close` closes; stdin is then
+    empty, and stdout belongs to the console, as stderr always does.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        channel: tuple[int, int] | None = None,
+    ) -> None:
+        self.command = tuple(command)
+        self.folder = folder
+        # A file, not a pipe: nobody has to drain it, and its last lines survive the process.
+        self._console: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        try:
+            # A session and group of its own: Ctrl-C in a terminal reaches us alone, and whatever the program starts
+            # ends with it.
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=folder,
+                stdin=subprocess.PIPE if channel is None else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if channel is None else self._console,
+                stderr=self._console,
+                bufsize=0,
+                start_new_session=True,
+                env=None if environment is None else {**os.environ, **environment},
+            )
+        except OSError as error:
+            self._console.close()
+            raise DeviceError(f"cannot start '{self.command[0]}': {error.strerror}", stage="run") from error
+        if channel is None:
+            assert self.process.stdin is not None and self.process.stdout is not None
+            channel = (self.process.stdout.fileno(), self.process.stdin.fileno())
+            self._streams: tuple[IO[bytes] | int, ...] = (self.process.stdout, self.process.stdin)
+        else:
+            self._streams = channel
+        self._reader, self._writer = channel
+        for descriptor in channel:
+            os.set_blocking(descriptor, False)
+
+    def _wait_until(self, descriptor: int, event: int, deadline: float) -> None:
+        """Sleeps until the descriptor is ready. A program that ended without closing its pipes is noticed too."""
+        poll = select.poll()
+        poll.register(descriptor, event)
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TransportError("did not answer in time")
+            if poll.poll(1000 * min(remaining, _POLL_SECONDS)):
+                return
+            if self.process.poll() is not None and not poll.poll(0):
+                raise TransportError("ended before it answered")
+
+    def send(self, data: bytes, deadline: float) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                with contextlib.suppress(BlockingIOError):
+                    rest = rest[os.write(self._writer, rest) :]
+                    continue
+                self._wait_until(self._writer, select.POLLOUT, deadline)
+        except OSError as error:
+            raise TransportError("is not running") from error
+
+    def receive(self, size: int, deadline: float) -> bytes:
+        parts = []
+        missing = size
+        try:
+            while missing:
+                self._wait_until(self._reader, select.POLLIN, deadline)
+                with contextlib.suppress(BlockingIOError):
+                    part = os.read(self._reader, min(missing, _CHUNK_BYTES))
+                    if not part:
+                        raise TransportError("ended before it answered")
+                    parts.append(part)
+                    missing -= len(part)
+        except OSError as error:
+            raise TransportError("is not running") from error
+        return b"".join(parts)
+
+    def wait(self, limit_seconds: float) -> int | None:
+        try:
+            return self.process.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> int:
+        # Its group may outlive it: a killed emulator's helper, say.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.wait()
+
+    def console(self) -> str:
+        if self._console.closed:
+            return ""
+        self._console.seek(0)
+        return self._console.read().decode(errors="replace")
+
+    def close(self) -> None:
+        """Gives a program that was told to quit a moment to do so."""
+        for stream in self._streams:
+            with contextlib.suppress(OSError):
+                os.close(stream) if isinstance(stream, int) else stream.close()
+        self._streams = ()
+        self._reader = self._writer = -1
+        if self.wait(CLOSE_TIMEOUT_SECONDS) is None:
+            self.kill()
+        self._console.close()
