@@ -68,7 +68,7 @@ TG_SHARED void tg_conv_run(const float *x, const float *w, const float *b, float
     const int window = c->rows * c->taps, part = tg_min(window, TG_PANEL_DEPTH); /* taps of one channel in a panel */
     const int group = window == 0 ? 0 : part < window ? 1 : TG_PANEL_DEPTH / window, channels = window ? c->channels : 0;
     int32_t a_at[TG_PANEL_DEPTH], y_at[TG_PANEL_WIDTH];
-    uint32_t taken[TG_PANEL_DEPTH];
+    uint16_t taken[TG_PANEL_DEPTH][2];
     tg_conv_piece piece[TG_PANEL_WIDTH];
     for (int at = start; at < stop; at += TG_PANEL_WIDTH) {
         const int count = tg_min(TG_PANEL_WIDTH, stop - at), pieces = tg_conv_pieces(c, at, count, piece, y_at);
@@ -90,13 +90,14 @@ TG_SHARED void tg_conv_run(const float *x, const float *w, const float *b, float
                                            panel + t * TG_PANEL_WIDTH, taps * TG_PANEL_WIDTH)
                               << piece[i].lane;
                 for (int i = 0; i < used; i++) {
-                    taken[i * taps + t] = inside;
+                    taken[i * taps + t][0] = (uint16_t)inside;
+                    taken[i * taps + t][1] = (uint16_t)(inside >> 16);
                     a_at[i * taps + t] = (channel + i) * c->w_channel + row * c->w_row + column * c->w_tap;
                 }
                 all &= inside;
             }
             p.n_k = used * taps;
-            p.taken = all == exist ? TG_NULL : taken;
+            p.taken = all == exist ? TG_NULL : taken[0];
             tap += taps;
             if (tap == window)
                 tap = 0, channel += tg_max(used, 1);

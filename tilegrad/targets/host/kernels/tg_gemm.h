@@ -19,57 +19,52 @@ typedef struct {
 #define TG_PANEL_WIDTH 32
 
 /* Up to 128 columns from `y` on, for n_k of k. a(m,k) is a[m * a_by_m + a_at[k]]; b's row k begins at b + k * b_by_k.
- * Where `taken` is not null, bit n of taken[k] says whether k belongs to the sum of column n at all. Column n is
+ * Where `taken` is not null, its masks, two for each k, say which columns' sums k belongs to. Column n is
  * y[y_at[n]], or y[n] where y_at is null. The bias, if any, is one number per row, added last. */
 typedef struct {
     int n_m, n_n, n_k, a_by_m, b_by_k, y_by_m, first;
     const int32_t *a_at, *y_at;
     const float *a, *b, *bias;
-    const uint32_t *taken;
+    const uint16_t *taken;
     float *y;
 } tg_product;
 
-/* The first `rows` rows, in a block of `height` x `width` vectors; y is dense. The literal `how`: 0 all columns exist;
- * 1 not all do; 2 all are in memory, and some sums skip some k. */
-TG_TEMPLATE void tg_product_block(const tg_product *p, int rows, int height, int width, int how)
+/* The first `height` rows by `width` vectors; y is dense. The literal `how`: 0 all columns exist; 1 not all do; 2 all are
+ * in memory, and some sums skip some k. Rows of a are found by their distance: eight pointers would fill the registers. */
+TG_TEMPLATE void tg_product_block(const tg_product *p, int height, int width, int how)
 {
     const int32_t *a_at = p->a_at, *stop = a_at + p->n_k;
-    const uint32_t *taken = p->taken;
-    const float *a[8], *b = p->b;
+    const uint16_t *taken = p->taken;
+    const float *b = p->b;
+    const int64_t by = (int64_t)sizeof(float) * p->a_by_m; /* bytes */
     tg_v16 sum[8][8];
-    float *y = p->y;
     TG_UNROLL for (int i = 0; i < height; i++)
     {
-        const int row = tg_min(i, rows - 1);
-        a[i] = p->a + row * p->a_by_m;
         TG_UNROLL for (int j = 0; j < width; j++)
-        {
-            const uint32_t exist = tg_v_first(p->n_n - 16 * j);
-            sum[i][j] = p->first ? tg_v_set(0.0f) : tg_v_load_some(y + row * p->y_by_m + 16 * j, exist);
-        }
+            sum[i][j] = p->first ? tg_v_set(0.0f)
+                                 : tg_v_load_some(p->y + i * p->y_by_m + 16 * j, tg_v_first(p->n_n - 16 * j));
     }
     for (; a_at < stop; a_at++, b += p->b_by_k) {
-        const int at = *a_at;
+        const char *first = (const char *)(p->a + *a_at);
         tg_v16 column[8];
         TG_UNROLL for (int j = 0; j < width; j++)
             column[j] = how == 1 ? tg_v_load_some(b + 16 * j, tg_v_first(p->n_n - 16 * j)) : tg_v_load(b + 16 * j);
-        const uint32_t mask = how == 2 ? *taken++ : 0u;
         TG_UNROLL for (int i = 0; i < height; i++)
         {
-            const tg_v16 x = tg_v_set(a[i][at]);
+            const tg_v16 x = tg_v_set(*(const float *)((i < 4 ? first : first + 4 * by) + (i & 3) * by));
             TG_UNROLL for (int j = 0; j < width; j++)
-                sum[i][j] = how == 2 ? tg_v_fma_some(x, column[j], sum[i][j], mask >> 16 * j & 0xFFFFu)
+                sum[i][j] = how == 2 ? tg_v_fma_some(x, column[j], sum[i][j], taken[j])
                                      : tg_v_fma(x, column[j], sum[i][j]);
         }
+        if (how == 2)
+            taken += 2;
     }
     TG_UNROLL for (int i = 0; i < height; i++)
     {
         TG_UNROLL for (int j = 0; j < width; j++)
         {
-            if (i >= rows)
-                continue;
             const tg_v16 v = p->bias == TG_NULL ? sum[i][j] : tg_v_add(sum[i][j], tg_v_set(p->bias[i]));
-            tg_v_store_some(y + i * p->y_by_m + 16 * j, tg_v_first(p->n_n - 16 * j), v);
+            tg_v_store_some(p->y + i * p->y_by_m + 16 * j, tg_v_first(p->n_n - 16 * j), v);
         }
     }
 }
@@ -87,8 +82,10 @@ TG_INLINE void tg_product_move(float *y, int y_by_m, const int32_t *y_at, int ro
 TG_TEMPLATE void tg_product_rows(const tg_product *p, int width, int how)
 {
     float dense[TG_VECTOR_ROWS * TG_PANEL_WIDTH];
-    for (int m = 0; m < p->n_m; m += TG_VECTOR_ROWS) {
-        const int rows = tg_min(TG_VECTOR_ROWS, p->n_m - m), is_strided = p->y_at != TG_NULL;
+    for (int m = 0, rows = TG_VECTOR_ROWS; m < p->n_m; m += rows) {
+        const int is_strided = p->y_at != TG_NULL;
+        while (rows > p->n_m - m)
+            rows /= 2;
         tg_product q = *p;
         float *y = p->y + m * p->y_by_m;
         q.a += m * p->a_by_m;
@@ -97,12 +94,14 @@ TG_TEMPLATE void tg_product_rows(const tg_product *p, int width, int how)
         q.y_by_m = is_strided ? TG_PANEL_WIDTH : p->y_by_m;
         if (is_strided && !p->first)
             tg_product_move(y, p->y_by_m, p->y_at, rows, p->n_n, dense, 1);
-        if (rows == 1)
-            tg_product_block(&q, 1, 1, width, how);
-        else if (rows <= 4)
-            tg_product_block(&q, rows, tg_min(4, TG_VECTOR_ROWS), width, how);
+        if (rows == 8)
+            tg_product_block(&q, 8, width, how);
+        else if (rows == 4)
+            tg_product_block(&q, 4, width, how);
+        else if (rows == 2)
+            tg_product_block(&q, 2, width, how);
         else
-            tg_product_block(&q, rows, TG_VECTOR_ROWS, width, how);
+            tg_product_block(&q, 1, width, how);
         if (is_strided)
             tg_product_move(y, p->y_by_m, p->y_at, rows, p->n_n, dense, 0);
     }
@@ -198,7 +197,7 @@ TG_SHARED void tg_gemm(const float *a, const float *b, const float *c, float *y,
                 .a = a + k * g.a_by_k, .b = is_panel ? panel : row, .y = y + n,
             };
             if (is_wide)
-                tg_product_block(&p, 1, 1, 8, 0);
+                tg_product_block(&p, 1, 8, 0);
             else
                 tg_product_columns(&p, is_panel);
         }
