@@ -140,7 +140,7 @@ def quick_sim(environment: Mapping[str, str] | None = None) -> SimDevice:
     tools = host_toolchain()
     flags = tuple("-O1" if flag == "-O3" else flag for flag in tools.flags)
     device = SimDevice(SIRACUSA, toolchain=replace(tools, flags=flags))
-    device.environment = dict(environment or {})
+    device.environment |= environment or {}
     return device
 
 
