@@ -153,7 +153,7 @@ def header(plan: Plan) -> str:
 def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
     target = plan.schedule.target
     if target.is_flat:
-        return ()
+        return (Line(f"#define TG_CORES {target.cores}"),) if target.cores > 1 else ()
     requests = max((len(entry.staging) for entry in plan.entries.values()), default=0)
     return (
         Line(f"#define TG_L3_IMAGE_BYTES {plan.l3_image_bytes} /* what follows in weights.bin: initial state of L3 */"),

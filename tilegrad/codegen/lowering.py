@@ -71,6 +71,10 @@ class Lowering(ABC):
     def at_start(self, entry: str) -> tuple[Statement, ...]:
         return ()
 
+    def after_inputs(self, entry: str) -> tuple[Statement, ...]:
+        """What must happen once the inputs are in place."""
+        return ()
+
     def before(self, entry: str, number: int) -> tuple[Statement, ...]:
         """What must happen before a launch."""
         return ()
@@ -139,6 +143,11 @@ class FlatLowering(Lowering):
             Declare(f"static const {struct}", name, fields=_written(fields))
             for (struct, fields), name in self._arguments.items()
         ]
+
+    def after_inputs(self, entry: str) -> tuple[Statement, ...]:
+        """Every core copies the same inputs; the first kernel may write over them, so none starts before all have."""
+        inputs = self.plan.schedule.entries[entry].graph.inputs
+        return (Call("tg_barrier", ()),) if self.plan.schedule.target.cores > 1 and inputs else ()
 
     def _argument_name(self, signature: KernelSignature, fields: tuple[tuple[str, str], ...]) -> str:
         key = (signature.arguments.name, fields)

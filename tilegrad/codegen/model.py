@@ -89,6 +89,7 @@ def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering
         if port.type.size_bytes:
             where = place(plan, entry, port.value)
             body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
+    body += lowering.after_inputs(entry)
     body += [Call(call, ("m",)) for call in calls]
     body += lowering.at_end(entry)
     for port in entry_outputs(plan, entry):

@@ -14,7 +14,7 @@
  *   9 fetch    payload: entry                 reply: the outputs it made last
  *
  * Commands 1 and 2 without a payload run on the inputs given last, as 6 does. 256 added to 1..3 leaves the outputs
- * here: the reply has none. What a machine without files does otherwise, it puts into TG_HARNESS_PORT.
+ * here: the reply has none.
  */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
 #include <stdint.h>
@@ -24,22 +24,22 @@
 enum { INFER = 1, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH, KEEP_OUTPUTS = 256 };
 enum { OK = 0 };
 
-#ifndef TG_L3_IMAGE_BYTES
-#define TG_L3_IMAGE_BYTES 0
-#endif
-enum { IMAGE_BYTES = TG_IMAGE_BYTES + TG_L3_IMAGE_BYTES };
-
-static unsigned char image[IMAGE_BYTES + 1];
-static unsigned char tensor[TG_LARGEST_TENSOR + 1];
 static unsigned char inputs[TG_PORT_INPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 static unsigned char outputs[TG_PORT_OUTPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 
-#ifdef TG_HARNESS_PORT
-#include TG_HARNESS_PORT /* die, receive, send, flush, load_weights and count for another machine */
+static int run(tg_model *m, uint32_t command);
+
+#ifdef TG_BARE
+#include "tg_port.h" /* the same functions for a machine without files */
 #else
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
+#ifndef TG_L3_IMAGE_BYTES
+#define TG_L3_IMAGE_BYTES 0
+#endif
+enum { IMAGE_BYTES = TG_IMAGE_BYTES + TG_L3_IMAGE_BYTES };
 
 static void die(const char *what)
 {
@@ -66,13 +66,18 @@ static void flush(void)
         die("cannot write the reply");
 }
 
-static void load_weights(const char *path)
+/* The model with the initial state that a file holds. */
+static tg_model *instance(const char *path)
 {
+    static unsigned char image[IMAGE_BYTES + 1];
     FILE *file = fopen(path, "rb");
     if (file == NULL || fread(image, 1, IMAGE_BYTES, file) != IMAGE_BYTES)
         die("cannot read weights.bin");
     fclose(file);
+    return tg_static_instance(image);
 }
+
+static int run_on_all_cores(tg_model *m, uint32_t command) { return run(m, command); }
 
 /* Nanoseconds, cycles and instructions so far; 0 for what cannot be told. */
 static void count(uint64_t now[3])
@@ -110,12 +115,38 @@ static void measure(tg_model *m, uint32_t command, uint32_t calls)
     int status = OK;
     count(before);
     for (uint32_t i = 0; i < calls && status == OK; i++)
-        status = run(m, command);
+        status = run_on_all_cores(m, command);
     count(after);
     for (int i = 0; i < 3; i++)
         after[i] -= before[i];
     reply((uint32_t)status, after, sizeof after);
 }
+
+#ifdef TG_L3_BYTES
+static unsigned char tensor[TG_LARGEST_TENSOR + 1];
+
+static void give_tensor(tg_model *m, int index)
+{
+    tg_read_tensor(m, index, tensor);
+    reply(OK, tensor, tg_tensors[index].bytes);
+}
+
+static void take_tensor(tg_model *m, int index)
+{
+    receive(tensor, tg_tensors[index].bytes);
+    tg_write_tensor(m, index, tensor);
+}
+#else /* one memory: straight from where the tensor lives, and to there */
+static void give_tensor(tg_model *m, int index)
+{
+    reply(OK, m->state + tg_tensors[index].offset, tg_tensors[index].bytes);
+}
+
+static void take_tensor(tg_model *m, int index)
+{
+    receive(m->state + tg_tensors[index].offset, tg_tensors[index].bytes);
+}
+#endif
 
 static void serve(tg_model *m)
 {
@@ -127,20 +158,18 @@ static void serve(tg_model *m)
         uint32_t command = head[0] & 255, bytes = head[1];
         if (command >= INFER && command <= UPDATE && (bytes == 0 || bytes == input_bytes[command])) {
             receive(inputs, bytes);
-            int status = run(m, command);
+            int status = run_on_all_cores(m, command);
             reply((uint32_t)status, outputs, head[0] & KEEP_OUTPUTS ? 0 : output_bytes[command]);
         } else if (command == GET && bytes == 4) {
             receive(word, 4);
             if (word[0] >= TG_TENSOR_COUNT)
                 die("no such tensor");
-            tg_read_tensor(m, (int)word[0], tensor);
-            reply(OK, tensor, tg_tensors[word[0]].bytes);
+            give_tensor(m, (int)word[0]);
         } else if (command == PUT && bytes >= 4) {
             receive(word, 4);
             if (word[0] >= TG_TENSOR_COUNT || bytes - 4 != tg_tensors[word[0]].bytes)
                 die("no such tensor, or not its size");
-            receive(tensor, bytes - 4);
-            tg_write_tensor(m, (int)word[0], tensor);
+            take_tensor(m, (int)word[0]);
             reply(OK, outputs, 0);
         } else if (command == MEASURE && bytes == 8) {
             receive(word, 8);
@@ -164,7 +193,6 @@ static void serve(tg_model *m)
 
 int main(int argc, char **argv)
 {
-    load_weights(argc > 1 ? argv[1] : "weights.bin");
-    serve(tg_static_instance(image));
+    serve(instance(argc > 1 ? argv[1] : "weights.bin"));
     return 0;
 }

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tilegrad.errors import UserError
+from tilegrad.targets.board import Board
 
 TARGETS_FOLDER = Path(__file__).parent
 RAM, L1, L2, L3 = "RAM", "L1", "L2", "L3"
@@ -127,6 +128,7 @@ class Target:
     clock_hz: int = 0
     costs: CoreCosts | None = None
     runtime: str | None = None  # the folder whose kernels and C runtime it uses, where not its own
+    board: Board | None = None  # what images are made for, where the target is a board
     language: str = C99  # of the generated program: C, or OpenCL C, whose kernels a host program launches
 
     def __post_init__(self) -> None:

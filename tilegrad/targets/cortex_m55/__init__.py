@@ -1,0 +1,1 @@
+"""A Cortex-M55 board with banks of RAM."""

@@ -1,0 +1,1 @@
+"""A Cortex-M7 board with banks of RAM."""
