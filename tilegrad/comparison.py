@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegrad.devices.base import Device
-from tilegrad.errors import DoesNotFit
+from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.recipe import Recipe
@@ -89,6 +89,13 @@ def compare_modes(
     progress: Progress = no_progress,
 ) -> tuple[Row, ...]:
     """A mode that does not fit is a row with the reason; a wrong result is not caught here but shows in its verdict."""
+    if not device.capabilities.estimates_cycles:
+        raise UserError(
+            f"device '{device.name}' has no cycles to compare",
+            stage="compare",
+            expected="a device that estimates cycles, such as sim:siracusa",
+            got=device.name,
+        )
     rows: list[Row] = []
     for position, mode in enumerate(MODES):
         progress("compare", position, len(MODES))

@@ -35,7 +35,8 @@ def no_progress(what: str, done: int, of: int) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What came back from a device. `cycles` are None where a device has none."""
+    """What came back from a device. `cycles` are None where a device has none; a device that runs nothing gives none
+    of losses, gradients and weights."""
 
     compiled: Compiled
     device: str
@@ -58,8 +59,10 @@ class Run:
         }
 
     @property
-    def weights_sha256(self) -> str:
-        """Over the trained parameters' bytes, little endian, in initializer order."""
+    def weights_sha256(self) -> str | None:
+        """Over the trained parameters' bytes, little endian, in initializer order. None where nothing was run."""
+        if not self.weights:
+            return None
         digest = hashlib.sha256()
         for array in self.weights.values():
             digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
@@ -203,6 +206,9 @@ def train(
     batches = make_batches(compiled, data)
     accumulate = compiled.program.recipe.accumulate
     timings: dict[str, float] = {}
+    if not device.capabilities.runs:
+        with device.load(compiled):
+            return Run(compiled, device.name, steps, (), {}, {}, {}, {}, None)
     progress("build", 0, 1)
     start = time.perf_counter()
     with device.load(compiled) as session:

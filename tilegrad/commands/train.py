@@ -13,8 +13,8 @@ from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import check_output, compile_for, target_of, watch, write_project
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import npz_option
-from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
-from tilegrad.errors import VerificationError
+from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
+from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
 from tilegrad.recipe import Recipe
 from tilegrad.report.arrays import npz_bytes
@@ -37,6 +37,16 @@ def disagreement(verdict: Verdict) -> VerificationError:
         expected=f"errors within {verdict.tolerance:g}, or ten times PyTorch's own float32 difference",
         got=f"{failures[0]}{more}",
     )
+
+
+def check_runs(device: str) -> None:
+    """Refuses a device that runs nothing, for options that need results."""
+    if not device_kind(device).capabilities.runs:
+        raise UserError(
+            f"device '{device}' runs nothing, so there is nothing to save",
+            stage="options",
+            hint="choose another device: `tilegrad devices` lists them",
+        )
 
 
 @grouped
@@ -69,6 +79,7 @@ def train(
     for path in (save_weights, save_gradients):
         if path is not None:
             check_writable(path)
+            check_runs(device)
     recipe = recipe_options.recipe()
     options.check_tolerance(tolerance)
     target = chip.chip(target_of(device))

@@ -24,9 +24,14 @@ SHORTEST_TOLD_SECONDS = 0.001
 def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield from header(run)
     yield Text()
-    yield loss_table(run)
+    if not run.losses:
+        yield from checked_report(run)
+    else:
+        yield loss_table(run)
     yield Text()
-    if run.verdict is None:
+    if not run.losses:
+        yield Text("not verified: nothing was run")
+    elif run.verdict is None:
         yield Text("not verified (--no-verify)")
     else:
         yield from verdict_report(run.verdict)
@@ -57,6 +62,15 @@ def header(run: Run) -> Iterator[Text]:
     )
     for note in run.compiled.model.notes:
         yield Text(f"note: {note}")
+
+
+def checked_report(run: Run) -> Iterator[Text]:
+    """What compiling proved, where nothing is run after it."""
+    plan = run.compiled.plan
+    nodes = sum(len(entry.graph.nodes) for entry in plan.schedule.entries.values())
+    yield Text(f"{run.device} runs nothing. Compiling the model checked")
+    yield Text(f"  types and shapes of {plural(nodes, 'node')} of {', '.join(plan.entries)}")
+    yield Text(f"  the memory of {plural(len(plan.state_addresses), 'state tensor')} and of every value, node by node")
 
 
 def cycles_line(run: Run) -> Text:
