@@ -360,7 +360,7 @@ def test_a_wrong_result_has_no_time(compiled: Compiled) -> None:
         assert state_of(session) == before
         with pytest.raises(VerificationError, match="off by inf"):
             session.measure("step", [x, y], expected={names["fc1.weight"]: np.zeros(3)})
-        with pytest.raises(UserError, match="step does not make 'fc1.weight'"):
+        with pytest.raises(UserError, match="step does not make"):
             session.measure("step", [x, y], expected={"fc1.weight": gradient})
 
 

@@ -1,4 +1,4 @@
-"""Devices by name. Each module of this package may register one kind; modules are found, not listed."""
+"""Devices by name: a kind of device is registered by the module of this package that has its name."""
 
 from __future__ import annotations
 
@@ -44,15 +44,21 @@ def unregister(kind: str) -> None:
 
 
 @cache
-def _discover() -> None:
-    """Imports every module here, so that those with a device register it."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"tilegrad.devices.{module.name}")
+def _modules() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+
+
+def _find(family: str) -> type[Device] | None:
+    """A kind by its name. Only its own module is imported: others may take long, or look for hardware."""
+    if family in _modules():
+        importlib.import_module(f"tilegrad.devices.{family}")
+    return _kinds.get(family)
 
 
 def kinds() -> tuple[type[Device], ...]:
     """The host first, then by name."""
-    _discover()
+    for module in _modules():
+        _find(module)
     return tuple(sorted(_kinds.values(), key=lambda kind: (kind.kind != "host", kind.kind)))
 
 
@@ -61,11 +67,10 @@ def device_names() -> tuple[str, ...]:
 
 
 def device_kind(name: str) -> type[Device]:
-    family = name.partition(":")[0]
-    for kind in kinds():
-        if kind.kind == family and name in kind.names():
-            return kind
-    raise unknown_device(name, device_names())
+    kind = _find(name.partition(":")[0])
+    if kind is None or name not in kind.names():
+        raise unknown_device(name, device_names())
+    return kind
 
 
 def open_device(name: str, *, use_cache: bool = True) -> Device:
