@@ -45,7 +45,9 @@ def unregister(kind: str) -> None:
 
 @cache
 def _modules() -> frozenset[str]:
-    return frozenset(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    """Those that may have a kind's name; parts of a device have an underscore in theirs."""
+    names = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    return frozenset(name for name in names if "_" not in name)
 
 
 def _find(family: str) -> type[Device] | None:
