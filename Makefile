@@ -18,8 +18,9 @@ $(READY): pyproject.toml tools/bootstrap.sh
 	@PYTHON="$(PYTHON)" sh tools/bootstrap.sh "$(VENV)"
 	@touch $@
 
-demo: $(READY) ## train a model on the default device: losses, reference losses, memory, time, and the C in demo-out/
-	$(BIN)/tilegrad train mlp --steps 100 --batch 8 --lr 0.1 -o demo-out
+demo: $(READY) ## train a model on the simulated chip untiled, tiled and double buffered: cycles, memory, verdict
+	$(BIN)/tilegrad compare resnet8 --l1 128K
+	$(BIN)/tilegrad train resnet8 --l1 128K -o demo-out
 
 test: lint types tests ## everything: lint, types, and every test
 

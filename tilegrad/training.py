@@ -198,9 +198,14 @@ def train(
     data: str | Path | None = None,
     verify: bool = True,
     tolerance: float = DEFAULT_TOLERANCE,
+    keep_gradients: bool = True,
     progress: Progress = no_progress,
 ) -> Run:
-    """`steps` updates of `accumulate` mini-batches each, then the verdict."""
+    """`steps` updates of `accumulate` mini-batches each, then the verdict.
+
+    Where the optimizer is fused into the backward pass, gradients take a second program to read: without a verdict and
+    without `keep_gradients` there are none.
+    """
     if steps < 1:
         raise UserError("the number of steps cannot be used", stage="run", expected="1 or more", got=str(steps))
     batches = make_batches(compiled, data)
@@ -233,7 +238,7 @@ def train(
             timings,
             session.timings(),
         )
-    if compiled.program.is_fused:
+    if compiled.program.is_fused and (verify or keep_gradients):
         beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning)
         run = replace(run, first_gradients=dict(beginning.first_gradients))
     if not verify:
@@ -257,7 +262,7 @@ def _beginning_with_gradients(
     """A fused program keeps no gradients: they are read from the unfused one, whose bits are the same."""
     with device.load(compiled.unfused()) as session:
         losses, unfused = _run_steps(session, batches, len(batches), no_progress)
-    same = tuple(losses) == tuple(beginning.losses) and all(
+    same = np.array_equal(losses, beginning.losses, equal_nan=True) and all(
         np.array_equal(unfused.weights_after[name], value, equal_nan=True)
         for name, value in beginning.weights_after.items()
     )

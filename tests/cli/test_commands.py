@@ -55,7 +55,7 @@ def test_infer_needs_nothing_to_train(tilegrad: CommandLine, tmp_path: Path) -> 
 
 def test_infer_takes_far_less_memory_than_training(tilegrad: CommandLine) -> None:
     used = [
-        tilegrad(*line, "--json", "-").json["memory"]["RAM"]["used"] for line in (("infer", "mlp"), ("inspect", "mlp"))
+        tilegrad(*line, "--device", "host", "--json", "-").json["memory"]["RAM"]["used"] for line in (("infer", "mlp"), ("inspect", "mlp"))
     ]
     assert used[0] < 0.5 * used[1]
 
@@ -81,7 +81,7 @@ def test_every_stage_has_a_stable_text(tilegrad: CommandLine, stage: str) -> Non
 
 
 def test_inspect_counts_operators_macs_parameters_and_bytes(tilegrad: CommandLine) -> None:
-    facts = tilegrad("inspect", "mlp", "--json", "-").json
+    facts = tilegrad("inspect", "mlp", "--device", "host", "--json", "-").json
     assert (facts["params"], facts["trainable_params"]) == (118_282, 118_282)
     assert facts["macs"] == {"infer": 118_016, "step": 253_696, "update": 0}
     gemm = next(use for use in facts["operators"] if use["name"] == "Gemm")
@@ -89,7 +89,7 @@ def test_inspect_counts_operators_macs_parameters_and_bytes(tilegrad: CommandLin
     state = sum(facts["state_bytes"].values())
     assert facts["memory"]["RAM"]["used"] == state + facts["arena"]["used"]
     assert facts["fits"] is True and facts["advice"] == []
-    text = tilegrad("inspect", "mlp").out
+    text = tilegrad("inspect", "mlp", "--device", "host").out
     assert "Gemm" in text and "fits: RAM" in text and "lower bound" in text
 
 
@@ -144,8 +144,9 @@ def test_ops_targets_devices_doctor(tilegrad: CommandLine) -> None:
     assert operators["Gemm"]["differentiable"] and not operators["SGD"]["differentiable"]
     assert operators["Reshape"]["view"] and operators["Conv"]["file"] == "conv.c"
     assert {"host", "mcu"} <= {fact["name"] for fact in tilegrad("targets", "--json", "-").json["targets"]}
-    host = tilegrad("devices", "--json", "-").json["devices"][0]
-    assert host["name"] == "host" and host["usable"] and host["default"]
+    devices = {fact["name"]: fact for fact in tilegrad("devices", "--json", "-").json["devices"]}
+    assert devices["host"]["usable"] and devices["sim:siracusa"]["usable"]
+    assert [name for name, fact in devices.items() if fact["default"]] == ["sim:siracusa"]
     tools = {fact["tool"]: fact for fact in tilegrad("doctor", "--json", "-").json["tools"]}
     assert tools["C compiler"]["found"] and tools["onnx"]["found"]
     for command in ("ops", "targets", "devices", "doctor", "zoo"):

@@ -77,7 +77,7 @@ def test_3_no_c_compiler(tmp_path: Path) -> None:
     assert answer.status == 3
     assert answer.json["error"]["kind"] == "DeviceError"
     assert answer.err == (
-        "error: device 'host' cannot be used here: no C compiler (Debian: apt-get install gcc)\n"
+        "error: device 'sim:siracusa' cannot be used here: no C compiler (Debian: apt-get install gcc)\n"
         "  hint: run `tilegrad doctor`\n"
     )
 

@@ -23,8 +23,7 @@ def test_1_the_run_disagrees_and_the_worst_tensor_is_named(
 
     def wrong(session: Session) -> dict[str, Any]:
         gradients = honest(session)
-        gradients["fc2.bias"] = gradients["fc2.bias"] * 1.01
-        return gradients
+        return {name: value * (1.01 if name == "fc2.bias" else 1.0) for name, value in gradients.items()}
 
     monkeypatch.setattr(Session, "gradients", wrong)
     answer = tilegrad("train", "simplemlp", "--json", "-", "-o", tmp_path / "out")
@@ -41,7 +40,8 @@ def test_1_gradcheck_names_the_tensor_that_is_off(tilegrad: CommandLine, monkeyp
 
     def wrong(session: Session) -> dict[str, Any]:
         gradients = honest(session)
-        gradients["fc1.weight"][3, 5] += 0.5
+        if "fc1.weight" in gradients:
+            gradients["fc1.weight"][3, 5] += 0.5
         return gradients
 
     monkeypatch.setattr(Session, "gradients", wrong)

@@ -20,7 +20,7 @@ REQUIRED = (
 
 
 def test_json_has_every_key_of_the_contract(tilegrad: CommandLine) -> None:
-    answer = tilegrad("train", "simplemlp", "--steps", 3, "--accum", 2, "--batch", 2, "--json", "-")
+    answer = tilegrad("train", "simplemlp", "--device", "host", "--steps", 3, "--accum", 2, "--batch", 2, "--json", "-")
     run = answer.json
     assert answer.status == 0
     assert [key for key in REQUIRED if key not in run] == []
@@ -68,7 +68,7 @@ def test_people_see_losses_references_memory_time_and_where_the_c_is(tilegrad: C
     answer = tilegrad("train", "simplemlp", "-o", tmp_path / "out")
     assert answer.status == 0 and answer.err == ""
     for words in (
-        "simplemlp on host",
+        "simplemlp on sim:siracusa",
         "610 of 610 parameters train, 1,264 MACs per mini-batch",
         "reference",
         "verified against ",
@@ -109,7 +109,7 @@ def test_a_second_run_replaces_the_folder(tilegrad: CommandLine, tmp_path: Path)
 
 def test_json_to_a_file_leaves_the_tables_on_stdout(tilegrad: CommandLine, tmp_path: Path) -> None:
     answer = tilegrad("train", "simplemlp", "--no-verify", "--json", tmp_path / "run.json")
-    assert "simplemlp on host" in answer.out
+    assert "simplemlp on sim:siracusa" in answer.out
     assert json.loads((tmp_path / "run.json").read_text())["model"] == "simplemlp"
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 

@@ -12,7 +12,9 @@ RECIPES = {
     "batch 1": tg.Recipe(),
     "batch 4": tg.Recipe(batch=4),
     "accum 2": tg.Recipe(accumulate=2),
-    "batch 4, accum 2, adam": tg.Recipe(batch=4, accumulate=2, optimizer=tg.Adam(lr=0.001)),
+    "batch 4, accum 2": tg.Recipe(batch=4, accumulate=2),
+    # At 1e-3 a loss of cct_lora jumps by tenths between any two roundings of the same run, PyTorch's included.
+    "batch 4, accum 2, adam": tg.Recipe(batch=4, accumulate=2, optimizer=tg.Adam(lr=0.0001)),
     "batchnorm train": tg.Recipe(batch=4, batchnorm="train"),
     "batchnorm fold": tg.Recipe(batchnorm="fold"),
 }

@@ -10,7 +10,7 @@ from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import import_model, target_of, watch
 from tilegrad.commands.groups import grouped
 from tilegrad.comparison import compare_modes
-from tilegrad.devices.registry import DEFAULT_SIMULATOR, open_device
+from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import DoesNotFit, VerificationError
 from tilegrad.report.comparison import comparison_json, comparison_report
 from tilegrad.report.failure import announce
@@ -22,7 +22,7 @@ from tilegrad.verify.compare import DEFAULT_TOLERANCE
 def compare(
     *,
     model: options.Model,
-    device: options.Device = DEFAULT_SIMULATOR,
+    device: options.Device = DEFAULT_DEVICE,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
     ] = 2,

@@ -13,7 +13,7 @@ from tilegrad import inference
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import check_output, compile_for, import_model, target_of, watch, write_project
 from tilegrad.commands.groups import grouped
-from tilegrad.devices.registry import DEFAULT_DEVICE, DEFAULT_SIMULATOR, open_device
+from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
 from tilegrad.passes.parameters import parameters_of
@@ -155,7 +155,7 @@ def inspect(
         raise UserError(
             f"target '{limited.name}' has no L1, so nothing is cut into tiles",
             stage="options",
-            hint=f"add --device {DEFAULT_SIMULATOR}",
+            hint=f"add --device {DEFAULT_DEVICE}",
         )
     with Progress() as progress:
         observer = watch(output, progress, dump_after)

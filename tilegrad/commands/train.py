@@ -88,7 +88,14 @@ def train(
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule)
         run = training.train(
-            compiled, opened, steps=steps, data=data, verify=verify, tolerance=tolerance, progress=progress
+            compiled,
+            opened,
+            steps=steps,
+            data=data,
+            verify=verify,
+            tolerance=tolerance,
+            keep_gradients=save_gradients is not None,
+            progress=progress,
         )
     run = replace(run, timings_seconds={**observer.seconds, **run.timings_seconds})
     document = run.as_json()
@@ -97,10 +104,10 @@ def train(
         document |= error.as_json()
     if output_folder is not None:
         write_project(compiled, output_folder, document)
-    gradients = {name: run.first_gradients[name] for name in run.weights}  # in the same order
-    for path, arrays in ((save_weights, run.weights), (save_gradients, gradients)):
-        if path is not None:
-            write_file(path, npz_bytes(arrays))
+    if save_weights is not None:
+        write_file(save_weights, npz_bytes(run.weights))
+    if save_gradients is not None:
+        write_file(save_gradients, npz_bytes({name: run.first_gradients[name] for name in run.weights}))
     output.write_json(document)
     output.show(*run_report(run, output_folder))
     return 0 if error is None else announce(error)

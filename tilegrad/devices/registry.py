@@ -11,8 +11,7 @@ from typing import TypeVar
 from tilegrad.devices.base import Capabilities, Device, unknown_device
 from tilegrad.errors import DeviceError, UserError
 
-DEFAULT_DEVICE = "host"
-DEFAULT_SIMULATOR = "sim:siracusa"
+DEFAULT_DEVICE = "sim:siracusa"
 
 _kinds: dict[str, type[Device]] = {}
 D = TypeVar("D", bound=type[Device])
