@@ -1,4 +1,5 @@
-"""The host's own kernels give the bits of the portable ones: any shape, attribute, tile and core count, any float."""
+"""The host's own kernels give the bits of the portable ones: any shape, attribute, tile and core count, any float, and
+with every set of instructions that this machine has."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from unittest import mock
 
@@ -19,39 +21,60 @@ from hypothesis import strategies as st
 
 from tests.support import kernels
 from tests.support.operators import one_node_graph, with_gradient
+from tilegrad.codegen.kernels import target_kernels
+from tilegrad.errors import InternalError
 from tilegrad.ir.graph import Attribute, Graph
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
-from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
+from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, parse_kernel_file
 from tilegrad.targets import base as targets
 
-FOLDER = targets.get("host").folder / "kernels"
+HOST = targets.get("host")
+FOLDER = HOST.folder / "kernels"
 AWKWARD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-41, -3e-45, 1e-25, -1e-25, 3e38], np.float32)
-# What the portable kernels' library is compiled with, then a machine without wide vectors, at both ends of optimising.
-FLAG_SETS = (("-O3", "-march=native", "-fno-trapping-math"), ("-O2",), ("-O1", "-mavx2", "-mfma"))
+# What the host device compiles with, then a machine with vectors of eight, then one without fma.
+FLAG_SETS = (("-O3", "-march=native", "-fno-trapping-math"), ("-O3", "-mavx2", "-mfma"), ("-O1",))
+NEEDED = {"-mavx2": "avx2", "-mfma": "fma"}
 
 
-def _compile(compiler: str, flags: Sequence[str], source: Path, output: Path) -> None:
+def _runs_here(flags: Sequence[str]) -> bool:
+    cpu_info = Path("/proc/cpuinfo")
+    known = set(cpu_info.read_text(encoding="utf-8").split()) if cpu_info.exists() else set()
+    return all(NEEDED[flag] in known for flag in flags if flag in NEEDED)
+
+
+every_machine = pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(flags, marks=pytest.mark.skipif(not _runs_here(flags), reason=f"no {flags} on this machine"))
+        for flags in FLAG_SETS
+    ],
+    ids=" ".join,
+)
+
+
+def _compile(compiler: str, flags: Sequence[str], portable: Path, output: Path) -> None:
+    """What the host runs in place of a portable kernel file, with the host's headers."""
     common = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
     folders = (f"-I{FOLDER}", f"-I{RUNTIME_FOLDER}")
-    command = [compiler, *common, *flags, *folders, str(source), "-o", str(output), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [compiler, *common, *flags, *folders, "-x", "c", "-", "-o", str(output), "-lm"]
+    text = target_kernels(portable, HOST).text
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @cache
-def host_library(portable: Path) -> ctypes.CDLL:
-    """What the host runs in place of a portable kernel file: its own file if it has one, with its own headers."""
-    source = FOLDER / portable.name if (FOLDER / portable.name).exists() else portable
-    headers = (*sorted(FOLDER.glob("*.h")), *sorted(RUNTIME_FOLDER.glob("*.h")))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (source, *headers))).hexdigest()[:16]
+def host_library(flags: tuple[str, ...], portable: Path) -> ctypes.CDLL:
+    headers = b"".join(path.read_bytes() for folder in (FOLDER, RUNTIME_FOLDER) for path in sorted(folder.glob("*.h")))
+    content = target_kernels(portable, HOST).text + repr(flags)
+    digest = hashlib.sha256(content.encode() + headers).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / "tilegrad-test-kernels"
     folder.mkdir(exist_ok=True)
     library = folder / f"host-{portable.stem}-{digest}.so"
     if not library.exists():
-        partial = folder / f"{library.name}.{os.getpid()}"
-        _compile("gcc", FLAG_SETS[0], source, partial)
-        partial.rename(library)
+        partial_file = folder / f"{library.name}.{os.getpid()}"
+        _compile("gcc", flags, portable, partial_file)
+        partial_file.rename(library)
     return ctypes.CDLL(str(library))
 
 
@@ -65,7 +88,9 @@ def values_of(draw: np.random.Generator, shape: tuple[int, ...], awkward: bool) 
     return values
 
 
-def assert_same_bits(graph: Graph, seed: int, awkward: bool, *, coarse: bool = False) -> None:
+def assert_same_bits(
+    flags: tuple[str, ...], graph: Graph, seed: int, awkward: bool, *, coarse: bool = False
+) -> None:
     draw = np.random.default_rng(seed)
     feeds = {name: values_of(draw, graph.types[name].shape, awkward) for name in graph.inputs}
     if coarse:  # many equal values
@@ -78,7 +103,7 @@ def assert_same_bits(graph: Graph, seed: int, awkward: bool, *, coarse: bool = F
         for nest in registry.get(node.op).nests(NodeView(node, graph.types))
         for axis in nest.axes
     }
-    with mock.patch.object(kernels, "kernel_file_library", host_library):
+    with mock.patch.object(kernels, "kernel_file_library", partial(host_library, flags)):
         runs: list[tuple[Mapping[str, int] | None, int]] = [(None, 1), (None, 3)]
         runs.append(({name: int(draw.integers(1, max(extent, 1) + 1)) for name, extent in sorted(axes)}, 2))
         for sizes, cores in runs:
@@ -98,6 +123,35 @@ def graph_of(
     return with_gradient(graph, [f"x{i}" for i, s in enumerate(shapes) if s is not None])[0]
 
 
+def _target_with(text: str, folder: Path) -> KernelFile:
+    """Relu's kernels for a target whose own file is this text."""
+    own = folder / "relu.c"
+    own.write_text(text, encoding="utf-8")
+    target = replace(HOST, name=folder.name)  # another target, as far as caches go
+    with mock.patch.object(targets.Target, "kernel_override", lambda *_: own):
+        return target_kernels(RELU, target)
+
+
+RELU = registry.OPS_FOLDER / "relu.c"
+RELU_GRAD = parse_kernel_file(RELU).text.partition("TG_KERNEL void tg_relu_grad(")[2].partition("\n{")[0]
+
+
+def test_a_target_replaces_single_kernels(tmp_path: Path) -> None:
+    own = f'#include "tg_elementwise.h"\n\nTG_KERNEL void tg_relu_grad({RELU_GRAD}\n{{\n    /* ours */\n}}\n'
+    merged = _target_with(own, tmp_path)
+    portable = parse_kernel_file(RELU)
+    assert [k.prototype for k in merged.kernels] == [k.prototype for k in portable.kernels]
+    kept = portable.text.partition("TG_KERNEL void tg_relu(")[2].partition("\n}\n")[0]
+    assert kept in merged.text and merged.text.count("tg_relu_grad(") == 1 and "/* ours */" in merged.text
+
+
+@pytest.mark.parametrize("change", [("float *dx", "float *dz"), ("tg_relu_grad", "tg_relu_slope")])
+def test_a_target_keeps_the_signatures(change: tuple[str, str], tmp_path: Path) -> None:
+    own = f'#include "tg_elementwise.h"\n\nTG_KERNEL void tg_relu_grad({RELU_GRAD}\n{{\n}}\n'.replace(*change)
+    with pytest.raises(InternalError, match="has another signature for tg_relu"):
+        _target_with(own, tmp_path)
+
+
 SEEDS = st.integers(0, 2**32 - 1)
 SOURCES = sorted(
     {p for p in (registry.kernel_source(op) for op in registry.names()) if p is not None}
@@ -113,11 +167,11 @@ def _uses_host_headers(source: Path) -> bool:
 @pytest.mark.parametrize("flags", FLAG_SETS, ids=" ".join)
 def test_they_compile_without_warnings(compiler: str, flags: Sequence[str], tmp_path: Path) -> None:
     for source in filter(_uses_host_headers, SOURCES):
-        own = FOLDER / source.name
-        _compile(compiler, flags, own if own.exists() else source, tmp_path / "library.so")
+        _compile(compiler, flags, source, tmp_path / "library.so")
 
 
-@settings(deadline=None, max_examples=40)
+@every_machine
+@settings(deadline=None, max_examples=26)
 @given(
     m=st.sampled_from([0, 1, 2, 3, 5, 8, 9, 17]),
     n=st.sampled_from([0, 1, 7, 16, 17, 31, 32, 33, 70, 130, 150]),
@@ -129,6 +183,7 @@ def test_they_compile_without_warnings(compiler: str, flags: Sequence[str], tmp_
     awkward=st.booleans(),
 )
 def test_gemm(
+    flags: tuple[str, ...],
     m: int,
     n: int,
     k: int,
@@ -142,10 +197,11 @@ def test_gemm(
     c = named[bias] if isinstance(bias, str) else bias
     shapes = [(k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n), c]
     attributes = {"transA": transposed[0], "transB": transposed[1], "alpha": scales[0], "beta": scales[1]}
-    assert_same_bits(graph_of("Gemm", shapes, attributes, gradient=False), seed, awkward)
+    assert_same_bits(flags, graph_of("Gemm", shapes, attributes, gradient=False), seed, awkward)
 
 
-@settings(deadline=None, max_examples=25)
+@every_machine
+@settings(deadline=None, max_examples=16)
 @given(
     batch=st.sampled_from([(), (1,), (3,), (2, 2)]),
     m=st.integers(1, 20),
@@ -154,9 +210,11 @@ def test_gemm(
     seed=SEEDS,
     awkward=st.booleans(),
 )
-def test_matmul(batch: tuple[int, ...], m: int, n: int, k: int, seed: int, awkward: bool) -> None:
-    assert_same_bits(graph_of("MatMul", [(*batch, m, k), (*batch, k, n)], {}), seed, awkward)
-    assert_same_bits(graph_of("MatMul", [(*batch, m, k), (k, n)], {}), seed, awkward)
+def test_matmul(
+    flags: tuple[str, ...], batch: tuple[int, ...], m: int, n: int, k: int, seed: int, awkward: bool
+) -> None:
+    assert_same_bits(flags, graph_of("MatMul", [(*batch, m, k), (*batch, k, n)], {}), seed, awkward)
+    assert_same_bits(flags, graph_of("MatMul", [(*batch, m, k), (k, n)], {}), seed, awkward)
 
 
 @st.composite
@@ -183,15 +241,48 @@ def convolutions(draw: st.DrawFn) -> tuple[list[tuple[int, ...] | None], dict[st
     return shapes, attributes
 
 
-@settings(deadline=None, max_examples=60)
+@every_machine
+@settings(deadline=None, max_examples=40)
 @given(case=convolutions(), seed=SEEDS, awkward=st.booleans())
 def test_convolution(
-    case: tuple[list[tuple[int, ...] | None], dict[str, Attribute]], seed: int, awkward: bool
+    flags: tuple[str, ...],
+    case: tuple[list[tuple[int, ...] | None], dict[str, Attribute]],
+    seed: int,
+    awkward: bool,
 ) -> None:
-    assert_same_bits(graph_of("Conv", *case), seed, awkward)
+    assert_same_bits(flags, graph_of("Conv", *case), seed, awkward)
 
 
-@settings(deadline=None, max_examples=40)
+@st.composite
+def transposed_convolutions(draw: st.DrawFn) -> tuple[list[tuple[int, ...] | None], dict[str, Attribute]]:
+    """The same for ConvTranspose, whose output is larger than its input."""
+    groups = draw(st.sampled_from([1, 1, 2, 5]))
+    inputs, outputs = draw(st.sampled_from([1, 3, 16])), draw(st.sampled_from([1, 2, 8, 17]))
+    window = draw(st.sampled_from([(3, 3), (2, 2), (4, 4), (1, 5)]))
+    strides = draw(st.sampled_from([(2, 2), (1, 1), (3, 2)]))
+    pads = tuple(draw(st.integers(0, (w - 1) // 2)) for w in window) * 2
+    image = (draw(st.integers(2, 9)), draw(st.integers(2, 21)))
+    bias: tuple[int, ...] | None = (groups * outputs,) if draw(st.booleans()) else None
+    batch = draw(st.sampled_from([1, 2]))
+    shapes: list[tuple[int, ...] | None] = [(batch, groups * inputs, *image)]
+    shapes += [(groups * inputs, outputs, *window), bias]
+    return shapes, {"group": groups, "kernel_shape": window, "strides": strides, "pads": pads}
+
+
+@every_machine
+@settings(deadline=None, max_examples=25)
+@given(case=transposed_convolutions(), seed=SEEDS, awkward=st.booleans())
+def test_transposed_convolution(
+    flags: tuple[str, ...],
+    case: tuple[list[tuple[int, ...] | None], dict[str, Attribute]],
+    seed: int,
+    awkward: bool,
+) -> None:
+    assert_same_bits(flags, graph_of("ConvTranspose", *case), seed, awkward)
+
+
+@every_machine
+@settings(deadline=None, max_examples=26)
 @given(
     channels=st.integers(1, 4),
     image=st.tuples(st.integers(5, 20), st.sampled_from([5, 16, 40, 140])),
@@ -204,6 +295,7 @@ def test_convolution(
     coarse=st.booleans(),
 )
 def test_max_pool(
+    flags: tuple[str, ...],
     channels: int,
     image: tuple[int, int],
     window: tuple[int, int],
@@ -219,4 +311,4 @@ def test_max_pool(
     attributes: dict[str, Attribute] = {
         "kernel_shape": window, "strides": strides, "dilations": dilations, "pads": pads,
     }
-    assert_same_bits(graph_of("MaxPool", [(1, channels, *image)], attributes), seed, awkward, coarse=coarse)
+    assert_same_bits(flags, graph_of("MaxPool", [(1, channels, *image)], attributes), seed, awkward, coarse=coarse)

@@ -6,13 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tilegrad.codegen.c import Comment, Item, Line, SourceFile, Verbatim, print_file
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.ops import registry
-from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, KernelSignature, find_header, parse_kernel_file
+from tilegrad.ops.kernels import (
+    RUNTIME_FOLDER,
+    KernelFile,
+    KernelSignature,
+    find_header,
+    parse_kernel_file,
+    parse_kernel_text,
+)
 from tilegrad.targets.base import Target
 
 
@@ -29,15 +37,22 @@ def _source(op: str, target: Target) -> KernelFile:
     portable = registry.kernel_source(op)
     if portable is None:
         raise InternalError(f"operator {op} has nests but no C file")
-    is_ours = portable.parent == registry.OPS_FOLDER
-    chosen = (target.kernel_override(portable.name) if is_ours else None) or portable
-    parsed, original = parse_kernel_file(chosen), parse_kernel_file(portable)
-    if chosen is not portable:
-        theirs = {kernel.name: kernel.prototype for kernel in parsed.kernels}
-        for kernel in original.kernels:
-            if theirs.get(kernel.name) != kernel.prototype:
-                raise InternalError(f"{target.name}'s {portable.name} has another signature for tg_{kernel.name}")
-    return parsed
+    return target_kernels(portable, target) if portable.parent == registry.OPS_FOLDER else parse_kernel_file(portable)
+
+
+@cache
+def target_kernels(portable: Path, target: Target) -> KernelFile:
+    """An operator's kernels as a target runs them: the portable file, with the target's own definitions in place."""
+    original = parse_kernel_file(portable)
+    override = target.kernel_override(portable.name)
+    if override is None:
+        return original
+    merged = parse_kernel_text(portable, _overridden(original.text, override.read_text(encoding="utf-8")))
+    ours, theirs = ({kernel.name: kernel.prototype for kernel in file.kernels} for file in (original, merged))
+    for name in ours.keys() | theirs.keys():
+        if ours.get(name) != theirs.get(name):
+            raise InternalError(f"{target.name}'s {portable.name} has another signature for tg_{name}")
+    return merged
 
 
 def collect_kernels(schedule: Schedule) -> KernelSet:
@@ -85,18 +100,36 @@ def _headers(sources: Iterable[KernelFile], target: Target) -> dict[str, Path]:
 
 
 _DEFINITION = re.compile(
-    r"^(?P<kind>TG_KERNEL|TG_INLINE)\b[^(\n]*?\btg_(?P<function>\w+)\(|^typedef struct (?=\{[^}]*\} (?P<struct>\w+);)",
+    r"^(?P<kind>TG_KERNEL|TG_INLINE|TG_TEMPLATE|TG_SHARED)\b[^(\n]*?\btg_(?P<function>\w+)\("
+    r"|^typedef struct (?=\{[^}]*\} (?P<struct>\w+);)",
     re.MULTILINE,
 )
 _OWN_COMMENT = re.compile(r"(?:^/\*(?:(?!\*/).)*\*/\n)?\Z", re.MULTILINE | re.DOTALL)
+_INCLUDES = re.compile(r'(?:^#include "[\w.]+"\n)+', re.MULTILINE)
+
+
+def _name(definition: re.Match[str]) -> str:
+    return definition["struct"] or f"tg_{definition['function']}"
+
+
+def _overridden(portable: str, override: str) -> str:
+    """The portable text with a target's includes in place of its own, and its definitions in place of any of the name.
+
+    So a target's file holds what it does in another way, and nothing else.
+    """
+    own_names = {_name(match) for match in _DEFINITION.finditer(override)}
+    own_includes = _INCLUDES.search(override)
+    if own_includes is None or _INCLUDES.search(portable) is None:
+        raise InternalError("a kernel file includes nothing")
+    rest = _without(portable, lambda match: _name(match) in own_names)
+    rest = _INCLUDES.sub(lambda _: own_includes[0], rest, count=1)
+    return _without_orphans(rest.rstrip("\n") + "\n\n" + _INCLUDES.sub("", override, count=1))
 
 
 def only_used(source: KernelFile, used: set[str]) -> str:
     """A kernel file without the kernels that the model does not call, and without what only those needed."""
     text = _without(source.text, lambda match: match["kind"] == "TG_KERNEL" and match["function"] not in used)
-    while (shorter := _without_orphans(text)) != text:
-        text = shorter
-    return text.rstrip("\n") + "\n"
+    return _without_orphans(text)
 
 
 def _without_orphans(text: str) -> str:
@@ -104,9 +137,10 @@ def _without_orphans(text: str) -> str:
     words = Counter(re.findall(r"\w+", text))
 
     def is_orphan(match: re.Match[str]) -> bool:
-        return match["kind"] != "TG_KERNEL" and words[match["struct"] or f"tg_{match['function']}"] == 1
+        return match["kind"] != "TG_KERNEL" and words[_name(match)] == 1
 
-    return _without(text, is_orphan)
+    shorter = _without(text, is_orphan)
+    return _without_orphans(shorter) if shorter != text else text.rstrip("\n") + "\n"
 
 
 def _without(text: str, is_unused: Callable[[re.Match[str]], bool]) -> str:

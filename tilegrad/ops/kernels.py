@@ -76,7 +76,11 @@ def find_header(name: str, *folders: Path) -> Path | None:
 
 @cache
 def parse_kernel_file(path: Path) -> KernelFile:
-    text = path.read_text(encoding="utf-8")
+    return parse_kernel_text(path, path.read_text(encoding="utf-8"))
+
+
+def parse_kernel_text(path: Path, text: str) -> KernelFile:
+    """The kernels of a text that stands for the file at `path`."""
     headers = tuple(_INCLUDE.findall(text))
     own = _structs(text)
     known: dict[str, tuple[ArgumentStruct, str | None]] = {struct.name: (struct, None) for struct in own}

@@ -1,20 +1,6 @@
-/* MaxPool and its gradient, a row of windows at a time; the same kernels and bits as the portable max_pool.c. A NaN wins;
- * of equal maxima the first. */
+/* MaxPool and its gradient, sixteen windows at a time. */
 #include "tg_vector.h"
 #include "tg_window.h"
-
-typedef struct {
-    int32_t n_c, n_oh, n_ow, n_kh, n_kw, at_c, at_oh, at_ow;
-    int32_t stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
-    int32_t x_s0, x_s1, x_n1, x_n2, x_o1, x_o2, y_s0, y_s1, indices_s0, indices_s1;
-    int32_t index_by_c, index_by_h, index_by_w;
-} tg_max_pool_args;
-
-typedef struct {
-    int32_t n_c, n_ih, n_iw, n_kh, n_kw;
-    int32_t stride_h, stride_w, dilation_h, dilation_w;
-    int32_t dy_s0, dy_s1, dy_n1, dy_n2, dy_o1, dy_o2, y_s0, y_s1, x_s0, x_s1, x_n2, x_o1, x_o2, dx_s0, dx_s1;
-} tg_max_pool_grad_args;
 
 /* A row of taps of sixteen windows: `at` is where the first tap of the first window lies in a row of `width`. Which of
  * the windows have a tap inside is kept for the first taps, which are mostly all. */
@@ -43,39 +29,6 @@ TG_INLINE tg_pool_taps tg_pool_row(int at, int stride, int dilation, int taps, i
         result.kept[tap] = tg_pool_find(&result, tap);
     return result;
 }
-
-/* One window, for every type and every width. */
-#define TG_MAX_POOL_WINDOW(TYPE, WINS)                                                                                 \
-    const int top = oh * p->stride_h + p->x_o1, left = ow * p->stride_w + p->x_o2;                                     \
-    int best_h = -1, best_w = 0;                                                                                       \
-    TYPE best = 0;                                                                                                     \
-    for (int t = 0; t < p->n_kh * p->n_kw; t++) {                                                                      \
-        const int kh = t / p->n_kw, kw = t - kh * p->n_kw, h = top + kh * p->dilation_h, w = left + kw * p->dilation_w; \
-        if (h < 0 || h >= p->x_n1 || w < 0 || w >= p->x_n2)                                                            \
-            continue;                                                                                                  \
-        const TYPE value = x[c * p->x_s0 + h * p->x_s1 + w];                                                           \
-        if (best_h < 0 || WINS(value, best))                                                                           \
-            best = value, best_h = kh, best_w = kw;                                                                    \
-    }                                                                                                                  \
-    if (y != TG_NULL)                                                                                                  \
-        y[c * p->y_s0 + oh * p->y_s1 + ow] = best;                                                                     \
-    if (indices != TG_NULL) {                                                                                          \
-        const int h = (p->at_oh + oh) * p->stride_h + best_h * p->dilation_h - p->pad_h;                               \
-        const int w = (p->at_ow + ow) * p->stride_w + best_w * p->dilation_w - p->pad_w;                               \
-        indices[c * p->indices_s0 + oh * p->indices_s1 + ow] =                                                         \
-            (int64_t)(p->at_c + c) * p->index_by_c + h * p->index_by_h + w * p->index_by_w;                            \
-    }
-
-#define TG_GREATER(value, best) ((value) > (best))
-#define TG_GREATER_OR_NAN(value, best) ((value) > (best) || (value) != (value))
-
-#define TG_MAX_POOL(TYPE, WINS)                                                                                        \
-    int start, stop;                                                                                                   \
-    tg_share(p->n_c * p->n_oh, core_id, core_count, &start, &stop);                                                    \
-    for (int unit = start; unit < stop; unit++)                                                                        \
-        for (int ow = 0, c = unit / p->n_oh, oh = unit - c * p->n_oh; ow < p->n_ow; ow++) {                            \
-            TG_MAX_POOL_WINDOW(TYPE, WINS)                                                                             \
-        }
 
 /* Sixteen windows at a time, without indices. */
 TG_TEMPLATE void tg_max_pool_rows(const float *x, float *y, const tg_max_pool_args *p, int start, int stop, int stride)
@@ -115,18 +68,6 @@ TG_KERNEL void tg_max_pool(TG_MEM const float *x, TG_MEM float *y, TG_MEM int64_
         return;
     }
     TG_MAX_POOL(float, TG_GREATER_OR_NAN)
-}
-
-TG_KERNEL void tg_max_pool_u8(TG_MEM const uint8_t *x, TG_MEM uint8_t *y, TG_MEM int64_t *indices,
-                              TG_ARG const tg_max_pool_args *p, int core_id, int core_count)
-{
-    TG_MAX_POOL(uint8_t, TG_GREATER)
-}
-
-TG_KERNEL void tg_max_pool_i8(TG_MEM const int8_t *x, TG_MEM int8_t *y, TG_MEM int64_t *indices,
-                              TG_ARG const tg_max_pool_args *p, int core_id, int core_count)
-{
-    TG_MAX_POOL(int8_t, TG_GREATER)
 }
 
 /* Sixteen windows from (oh, ow) on, whose first taps lie at (ih, iw) of the image: each gives its gradient to its first
