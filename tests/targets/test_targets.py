@@ -128,14 +128,19 @@ def test_numbers_that_cannot_be(what: str) -> None:
     assert caught.value.exit_status == 2 and caught.value.stage == "target"
 
 
-@pytest.mark.parametrize("capacity_bytes", [0, -1, 240 * KIB + 1, 1 << 40])
-def test_l1_has_between_one_byte_and_the_chips(capacity_bytes: int) -> None:
+@pytest.mark.parametrize("capacity_bytes", [0, -1, 1 << 31, 1 << 40])
+def test_l1_has_a_size_that_offsets_reach(capacity_bytes: int) -> None:
     with pytest.raises(UserError) as caught:
         SIRACUSA.with_capacity(L1, capacity_bytes)
     assert str(caught.value) == (
         f"L1 of target 'siracusa' cannot have {capacity_bytes} bytes\n"
-        f"  expected: 1 to 245760 bytes\n  got: {capacity_bytes} bytes"
+        f"  expected: 1 to 2147483647 bytes\n  got: {capacity_bytes} bytes"
     )
+
+
+def test_a_chip_that_might_be_is_told_from_the_one_that_is() -> None:
+    assert SIRACUSA.with_capacity(L1, 32 * KIB).larger_than(SIRACUSA) == ()
+    assert [m.name for m in SIRACUSA.with_capacity(L1, 4096 * KIB).larger_than(SIRACUSA)] == ["L1"]
 
 
 def test_a_memory_that_a_chip_has_not() -> None:

@@ -13,6 +13,7 @@ from tilegrad.targets.board import Board
 
 TARGETS_FOLDER = Path(__file__).parent
 RAM, L1, L2, L3 = "RAM", "L1", "L2", "L3"
+ADDRESSABLE_BYTES = (1 << 31) - 1  # offsets are 32 bits, one of which says which region
 C99, OPENCL_C = "C99", "OpenCL C"
 
 
@@ -178,7 +179,7 @@ class Target:
         return path if path.exists() else None
 
     def with_capacity(self, memory: str, capacity_bytes: int) -> Target:
-        """The same chip with another arena budget; never more than the chip has."""
+        """The same chip with another arena budget. More than it has is a chip that might be, for a simulator."""
         if not self.has_memory(memory):
             raise UserError(
                 f"target '{self.name}' has no {memory}",
@@ -186,18 +187,26 @@ class Target:
                 expected=" or ".join(m.name for m in self.memories),
                 got=memory,
             )
-        limit = self.memory(memory).capacity_bytes
-        if capacity_bytes < 1 or (limit is not None and capacity_bytes > limit):
+        if not 1 <= capacity_bytes <= ADDRESSABLE_BYTES:
             raise UserError(
                 f"{memory} of target '{self.name}' cannot have {capacity_bytes} bytes",
                 stage="target",
-                expected=f"1 to {limit} bytes" if limit is not None else "1 byte or more",
+                expected=f"1 to {ADDRESSABLE_BYTES} bytes",
                 got=f"{capacity_bytes} bytes",
             )
         memories = tuple(
             replace(m, capacity_bytes=capacity_bytes) if m.name == memory else m for m in self.memories
         )
         return replace(self, memories=memories)
+
+    def larger_than(self, chip: Target) -> tuple[Memory, ...]:
+        """The memories of which this has more than `chip`."""
+        known = {memory.name: memory.capacity_bytes for memory in chip.memories}
+        return tuple(
+            memory
+            for memory in self.memories
+            if (limit := known.get(memory.name)) is not None and (memory.capacity_bytes or 0) > limit
+        )
 
     def with_cores(self, cores: int) -> Target:
         if not 1 <= cores <= self.cores:
