@@ -58,6 +58,11 @@ if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
     pip install --quiet "$torch" ||
         leave_out "$torch" "training is verified against shipped goldens or finite differences; the tests against PyTorch are skipped"
 fi
+if ! "$venv/bin/python" -c 'import pyopencl, sys; sys.exit(not pyopencl.get_platforms())' >/dev/null 2>&1; then
+    say "installing pyopencl and PoCL"
+    pip install --quiet --editable ".[opencl]" ||
+        leave_out "pyopencl and pocl-binary-distribution" "the devices opencl:N cannot be used, and their tests are skipped"
+fi
 
 if [ "$left_out_count" -gt 0 ]; then
     say "left out, $left_out_count:$left_out" | tee "$venv/.left-out"
