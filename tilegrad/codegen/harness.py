@@ -40,11 +40,27 @@ def _adapter(plan: Plan, entry: str) -> Function:
     )
 
 
-def ports_header(plan: Plan) -> str:
-    sizes = {
+def _sizes(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Packed bytes of each entry's inputs and outputs."""
+    return {
         entry: (port_offsets(entry_inputs(plan, entry))[1], port_offsets(entry_outputs(plan, entry))[1])
         for entry in ENTRIES
     }
+
+
+def _largest(plan: Plan) -> tuple[int, int]:
+    """The harness's two buffers: inputs and outputs of the entry that has most."""
+    inputs, outputs = zip(*_sizes(plan).values(), strict=True)
+    return max(*inputs, 1), max(*outputs, 1)
+
+
+def buffer_bytes(plan: Plan) -> int:
+    """RAM that the harness takes for inputs and outputs."""
+    return sum(_largest(plan))
+
+
+def ports_header(plan: Plan) -> str:
+    sizes = _sizes(plan)
     items: list[Item] = [Comment("How the harness packs inputs and outputs of each entry.")]
     for entry, (read, written) in sizes.items():
         items += [
@@ -52,8 +68,8 @@ def ports_header(plan: Plan) -> str:
             Line(f"#define TG_PORT_{entry.upper()}_OUT {written}"),
         ]
     items += [
-        Line(f"#define TG_PORT_INPUT_BYTES {max(*(read for read, _ in sizes.values()), 1)}"),
-        Line(f"#define TG_PORT_OUTPUT_BYTES {max(*(written for _, written in sizes.values()), 1)}"),
+        Line(f"#define TG_PORT_INPUT_BYTES {_largest(plan)[0]}"),
+        Line(f"#define TG_PORT_OUTPUT_BYTES {_largest(plan)[1]}"),
     ]
     for entry in ENTRIES:
         items += [Line(), _adapter(plan, entry)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from tilegrad.build.toolchain import NATIVE_FLAG, PORTABLE_FLAGS
 from tilegrad.codegen import interface, model
+from tilegrad.codegen.board import board_files
 from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
 from tilegrad.codegen.opencl import opencl_files
@@ -63,9 +64,12 @@ def _c_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
-        "Makefile": _makefile(kernels, target),
         "README.md": _readme(plan),
     }
+    objects = _objects(kernels, target)
+    texts |= (
+        {"Makefile": _makefile(objects, target)} if target.board is None else board_files(plan, target.board, objects)
+    )
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
     for name, source in kernels.files.items():
@@ -105,17 +109,21 @@ def _weights_c(image: bytes) -> str:
     )
 
 
-def _makefile(kernels: KernelSet, target: Target) -> str:
+def _objects(kernels: KernelSet, target: Target) -> tuple[str, ...]:
+    """Of the model, the harness apart."""
     runtime = [path.stem for path in _cluster_files(target) if path.suffix == ".c"]
-    flags = (*PORTABLE_FLAGS, *([NATIVE_FLAG] if target.name == "host" else []))
     sources = ["model", *runtime, *(f"kernels/{name[:-2]}" for name in kernels.files)]
-    objects = " ".join(f"{name}.o" for name in sources)
+    return tuple(f"{name}.o" for name in sources)
+
+
+def _makefile(objects: Sequence[str], target: Target) -> str:
+    flags = (*PORTABLE_FLAGS, *([NATIVE_FLAG] if target.name == "host" else []))
     return (
         "# Builds libmodel.a (drop it into your firmware) and `harness`, a program driven over stdin and stdout.\n"
         "# -ffp-contract=off is part of the result: without it, bits differ between compilers.\n"
         f"CFLAGS ?= {' '.join(flags)}\n"
         "CPPFLAGS += -DTG_STATIC_INSTANCE\n"
-        f"OBJECTS = {objects}\n\n"
+        f"OBJECTS = {' '.join(objects)}\n\n"
         "harness: main.o libmodel.a\n\t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lm\n\n"
         "libmodel.a: $(OBJECTS)\n\t$(AR) rcs $@ $^\n\n"
         "main.o model.o: model.h kernels.h ports.h tg_rt.h $(wildcard kernels/*.h)\n\n"

@@ -32,7 +32,7 @@ class Placement:
 class Board:
     """`banks` are RAM, the one that holds stacks and data first. `start` is the file of runtime/bare that begins.
 
-    `packages` are Debian's for the compiler. A compiler that cannot link by itself leaves that to `linker`.
+    `packages` are Debian's for the compiler; `link_flags` go behind the objects.
     """
 
     code: Bank
@@ -43,7 +43,6 @@ class Board:
     packages: str
     flags: tuple[str, ...]
     link_flags: tuple[str, ...]
-    linker: str | None = None
 
     @property
     def ram_bytes(self) -> int:

@@ -1,27 +1,23 @@
 /* Start of a Cortex-M program: vectors, floating-point unit, initialised data. */
 #include "tg_bare.h"
 
-extern uint32_t tg_bss_start[], tg_bss_stop[], tg_data_start[], tg_data_stop[], tg_data_image[], tg_stacks_stop[];
+extern uint32_t tg_stacks_stop[];
 
-void tg_reset(void) __attribute__((noreturn));
+void tg_start(void) __attribute__((noreturn));
 void tg_fault(void) __attribute__((naked, noreturn));
 void tg_faulted(const uint32_t *frame) __attribute__((noreturn));
 
 typedef void (*vector)(void);
 __attribute__((section(".vectors"), used)) static const vector vectors[16] = {
-    (vector)(uintptr_t)tg_stacks_stop, tg_reset, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault,
+    (vector)(uintptr_t)tg_stacks_stop, tg_start, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault,
     tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault,
 };
 
-void tg_reset(void)
+void tg_start(void)
 {
     *(volatile uint32_t *)0xE000ED88u |= 0xFu << 20; /* CPACR: the coprocessors of the floating-point unit */
     __asm__ volatile("dsb\n\tisb" ::: "memory");
-    const uint32_t *from = tg_data_image;
-    for (uint32_t *to = tg_data_start; to < tg_data_stop; to++)
-        *to = *from++;
-    for (uint32_t *at = tg_bss_start; at < tg_bss_stop; at++)
-        *at = 0;
+    tg_prepare_memory();
     tg_exit(main(0, 0));
 }
 

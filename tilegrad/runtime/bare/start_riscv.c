@@ -7,11 +7,9 @@
 
 #define CLINT_MSIP ((volatile uint32_t *)0x02000000u) /* one word a hart: its software interrupt, pending while 1 */
 
-extern uint32_t tg_bss_start[], tg_bss_stop[];
-
 __asm__(".section .text.start, \"ax\"\n"
-        ".globl _start\n"
-        "_start:\n"
+        ".globl tg_start\n"
+        "tg_start:\n"
         ".option push\n"
         ".option norelax\n"
         "    la gp, __global_pointer$\n"
@@ -41,8 +39,7 @@ void tg_trapped(uint32_t cause, uint32_t address, uint32_t value) __attribute__(
 void tg_enter(int hart)
 {
     if (hart == 0)
-        for (uint32_t *at = tg_bss_start; at < tg_bss_stop; at++)
-            *at = 0;
+        tg_prepare_memory();
 #if TG_CORES > 1
     tg_barrier();
     while (hart != 0)

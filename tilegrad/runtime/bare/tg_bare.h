@@ -18,6 +18,9 @@ void tg_exit(int status) __attribute__((noreturn));
 /* One request: the chip's own instruction, in start_*.c. */
 int32_t tg_semihost(int32_t operation, const void *block);
 
+/* Initial values to where variables are, zeros to the others: before any of them is used. */
+void tg_prepare_memory(void);
+
 /* Called by the start once memory is as C wants it, on core 0 and without arguments; its result is the exit status. */
 int main(int argc, char **argv);
 

@@ -1,6 +1,8 @@
-/* memcpy and memset: all that generated code and compilers ask of a C library. */
-#include "string.h"
-#include <stdint.h>
+/* Memory as C wants it at the start; memcpy and memset, all that generated code and compilers ask of a C library. */
+#include <string.h>
+#include "tg_bare.h"
+
+extern unsigned char tg_bss_start[], tg_bss_stop[], tg_data_start[], tg_data_stop[], tg_data_image[];
 
 typedef uint32_t __attribute__((may_alias)) word;
 
@@ -48,4 +50,10 @@ void *memset(void *to, int value, size_t bytes)
         OPAQUE();
     }
     return to;
+}
+
+void tg_prepare_memory(void)
+{
+    memcpy(tg_data_start, tg_data_image, (size_t)(tg_data_stop - tg_data_start));
+    memset(tg_bss_start, 0, (size_t)(tg_bss_stop - tg_bss_start));
 }

@@ -17,8 +17,8 @@ BOARD = Board(
     start="start_cortex_m.c",
     compiler="arm-none-eabi-gcc",
     packages="gcc-arm-none-eabi",
-    flags=("-mcpu=cortex-m55+nomve.fp", "-mthumb", "-mfloat-abi=hard", "-mfpu=auto"),
-    link_flags=("-nostdlib", "-lgcc"),
+    flags=("-O2", "-mcpu=cortex-m55+nomve.fp", "-mthumb", "-mfloat-abi=hard", "-mfpu=auto"),
+    link_flags=("-lgcc",),
 )
 
 TARGET = Target(

@@ -10,8 +10,8 @@ BOARD = Board(
     start="start_cortex_m.c",
     compiler="arm-none-eabi-gcc",
     packages="gcc-arm-none-eabi",
-    flags=("-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
-    link_flags=("-nostdlib", "-lgcc"),
+    flags=("-O2", "-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
+    link_flags=("-lgcc",),
 )
 
 TARGET = Target(

@@ -12,7 +12,7 @@ BOARD = Board(
     packages="gcc-riscv64-unknown-elf",
     # Not with _zicsr: Debian's gcc then takes the 64-bit libraries.
     flags=("-march=rv32imafc", "-mabi=ilp32f", "-mcmodel=medany"),
-    link_flags=("-nostdlib", "-lgcc"),
+    link_flags=("-lgcc",),
 )
 
 TARGET = Target(

@@ -1,0 +1,157 @@
+"""Boards that QEMU emulates: images of our own, started on bare metal, driven over semihosting.
+
+The emulator's standard streams are the harness's: the image opens them as files of the machine that serves its
+semihosting requests, so a request or a reply is one transfer, and the program ends when we go.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilegrad.build.folder import write_files
+from tilegrad.build.toolchain import Toolchain, build, find_compiler
+from tilegrad.codegen.board import IMAGE, compile_flags, link_flags
+from tilegrad.devices.base import Capabilities
+from tilegrad.devices.elf import ElfFile
+from tilegrad.devices.embedded import EmbeddedDevice, Image, Sections
+from tilegrad.devices.measure import COMPUTE_SECONDS, INSTRUCTIONS, TRANSFER_SECONDS, WALL_SECONDS
+from tilegrad.devices.process import HarnessSession
+from tilegrad.devices.qemu_counts import Counter, Counts
+from tilegrad.devices.registry import register
+from tilegrad.devices.transport import ProcessTransport
+from tilegrad.errors import DeviceError, InternalError
+from tilegrad.pipeline import Compiled
+from tilegrad.targets import base as targets
+from tilegrad.targets.board import Board
+
+_COMMON = tuple(
+    "-display none -serial none -monitor none -icount shift=0 -semihosting-config enable=on,target=native".split()
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How QEMU is asked for a board. `package` is Debian's."""
+
+    target: str
+    emulator: str
+    package: str
+    options: tuple[str, ...]
+
+
+def _machine(target: str, emulator: str, package: str, options: str) -> Machine:
+    return Machine(target, emulator, package, tuple(options.split()))
+
+
+MACHINES: Mapping[str, Machine] = {
+    "qemu:riscv32": _machine(
+        "riscv32", "qemu-system-riscv32", "qemu-system-misc", "-machine virt -bios none -m 64M -cpu rv32"
+    ),
+    "qemu:mps2-an500": _machine("cortex_m7", "qemu-system-arm", "qemu-system-arm", "-machine mps2-an500"),
+    "qemu:mps3-an547": _machine("cortex_m55", "qemu-system-arm", "qemu-system-arm", "-machine mps3-an547"),
+}
+
+
+@dataclass(frozen=True)
+class QemuImage(Image):
+    """Knows the kernels whose instructions can be told apart, and how many cores it is for."""
+
+    kernels: tuple[str, ...]
+    cores: int
+
+
+class QemuTransport(ProcessTransport):
+    """A running emulator, and what it counts."""
+
+    def __init__(self, command: tuple[str, ...], folder: Path, counter: Counter) -> None:
+        super().__init__(command, folder)
+        self.counter = counter
+
+
+class QemuSession(HarnessSession):
+    """`counts` are exact and the same on every run: the emulator counts every instruction of every core."""
+
+    def counts(self) -> Counts:
+        """Of the call that ended last, by core and by kernel."""
+        if not isinstance(self.transport, QemuTransport):
+            raise InternalError("a session of an emulator without one")
+        return self.transport.counter.last()
+
+    def _count(self, entry: str) -> Mapping[str, float]:
+        """Instructions are those of the busiest core. Seconds are the emulator's own, and say nothing of a board."""
+        start = time.perf_counter()
+        self._measure(entry, 1)
+        return {COMPUTE_SECONDS: time.perf_counter() - start, INSTRUCTIONS: float(self.counts().busiest)}
+
+
+@register
+class QemuDevice(EmbeddedDevice):
+    kind = "qemu"
+    capabilities = Capabilities(counters=(WALL_SECONDS, COMPUTE_SECONDS, TRANSFER_SECONDS, INSTRUCTIONS))
+    session_type = QemuSession
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(MACHINES)
+
+    @classmethod
+    def target_of(cls, name: str) -> str:
+        return MACHINES[name].target
+
+    @classmethod
+    def missing(cls, name: str) -> str | None:
+        machine = MACHINES[name]
+        board = _board(machine)
+        wanted = ((board.compiler, board.packages), (machine.emulator, machine.package))
+        lacking = [(tool, package) for tool, package in wanted if shutil.which(tool) is None]
+        if lacking:
+            tools = " and no ".join(tool for tool, _ in lacking)
+            return f"no {tools} (Debian: apt-get install {' '.join(package for _, package in lacking)})"
+        if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+            return "no C compiler for the plugin that counts instructions (Debian: apt-get install gcc)"
+        return None
+
+    def build(self, compiled: Compiled, folder: Path) -> Image:
+        board = _board(MACHINES[self.name])
+        files = compiled.project.files
+        write_files(folder, files)
+        toolchain = Toolchain(find_compiler(board.compiler), compile_flags(board), link_flags(board))
+        path = build(toolchain, folder, files, IMAGE, use_cache=self.use_cache)
+        launches = (launch for entry in compiled.plan.schedule.entries.values() for launch in entry.launches)
+        kernels = {nest.kernel for launch in launches for nest in launch.nests}
+        return QemuImage(path, sections(ElfFile(path)), tuple(sorted(kernels)), compiled.target.cores)
+
+    def start(self, image: Image) -> QemuTransport:
+        if not isinstance(image, QemuImage):
+            raise InternalError("an image that this device did not build")
+        folder = image.path.parent
+        machine = MACHINES[self.name]
+        counter = Counter(folder, ElfFile(image.path).symbols(), image.kernels, image.cores)
+        cores = ("-smp", str(image.cores)) if image.cores > 1 else ()
+        emulator = shutil.which(machine.emulator)
+        if emulator is None:
+            raise DeviceError(f"'{machine.emulator}' is gone", stage="run", hint=f"Debian: {machine.package}")
+        plugin = counter.build(self.use_cache)
+        command = (emulator, *machine.options, *cores, *_COMMON, *plugin, "-kernel", image.path.name)
+        return QemuTransport(command, folder, counter)
+
+
+def _board(machine: Machine) -> Board:
+    board = targets.get(machine.target).board
+    if board is None:
+        raise InternalError(f"target '{machine.target}' is no board")
+    return board
+
+
+def sections(elf: ElfFile) -> Sections:
+    sizes = {name: section.size_bytes for name, section in elf.sections.items()}
+    return Sections(
+        text_bytes=sizes[".text"],
+        data_bytes=sizes.get(".data", 0),
+        bss_bytes=sum(sizes.get(name, 0) for name in (".bss", ".state", ".arena")),
+        stack_bytes=sizes[".stacks"],
+    )

@@ -1,0 +1,76 @@
+"""Exact counts of instructions under QEMU, by core and by kernel, from a plugin that is built when it is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilegrad.build.folder import write_files
+from tilegrad.build.toolchain import Toolchain, build, find_compiler
+from tilegrad.devices.elf import Symbol
+from tilegrad.errors import DeviceError
+from tilegrad.ops.kernels import RUNTIME_FOLDER
+
+PLUGIN_FOLDER = RUNTIME_FOLDER / "qemu"
+PLUGIN_FILES = ("count_entries.c", "qemu_plugin.h")
+MAP, COUNTS, PLUGIN = "counts.map", "counts.txt", "counts.so"
+_FLAGS = tuple("-std=c99 -O2 -fPIC -Wall -Wextra -Werror".split())
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one call: instructions of each core, and of each kernel by core."""
+
+    cores: tuple[int, ...]
+    kernels: Mapping[str, tuple[int, ...]]
+
+    @property
+    def busiest(self) -> int:
+        return max(self.cores)
+
+    @property
+    def total(self) -> int:
+        return sum(self.cores)
+
+
+class Counter:
+    """Counts the calls of one running image. Lies in the image's folder."""
+
+    def __init__(self, folder: Path, symbols: Mapping[str, Symbol], kernels: Sequence[str], cores: int) -> None:
+        self.folder = folder
+        self.kernels = tuple(name for name in kernels if f"tg_{name}" in symbols)
+        self.cores = cores
+        lines = [f"{word} {symbols[f'tg_count_{word}'].address:x}" for word in ("begin", "end")]
+        for name in self.kernels:
+            symbol = symbols[f"tg_{name}"]
+            lines.append(f"kernel {symbol.address:x} {symbol.address + symbol.size_bytes:x}")
+        lines.append(f"glue {symbols['tg_callers_start'].address:x} {symbols['tg_callers_stop'].address:x}")
+        (folder / MAP).write_text("\n".join(lines) + "\n", encoding="ascii")
+
+    def build(self, use_cache: bool) -> tuple[str, ...]:
+        """The emulator's options that load the plugin, built for this machine."""
+        files = {name: (PLUGIN_FOLDER / name).read_bytes() for name in PLUGIN_FILES}
+        folder = self.folder / "plugin"
+        folder.mkdir(exist_ok=True)
+        write_files(folder, files)
+        candidates = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
+        toolchain = Toolchain(find_compiler(*candidates), _FLAGS, ("-shared",))
+        build(toolchain, folder, files, PLUGIN, use_cache=use_cache)
+        return ("-plugin", f"./plugin/{PLUGIN},map={MAP},out={COUNTS}")
+
+    def last(self) -> Counts:
+        """Of the call that ended last."""
+        lines = (self.folder / COUNTS).read_text(encoding="ascii").splitlines()[-self.cores :]
+        rows = {int(words[0]): [int(word) for word in words[1:]] for words in map(str.split, lines)}
+        if sorted(rows) != list(range(self.cores)):
+            raise DeviceError(
+                "the emulator did not count every core",
+                stage="measure",
+                expected=f"{self.cores} cores",
+                got=f"{len(rows)}",
+            )
+        ordered = [rows[core] for core in range(self.cores)]
+        kernels = {name: tuple(row[1 + i] for row in ordered) for i, name in enumerate(self.kernels)}
+        return Counts(tuple(row[0] for row in ordered), kernels)
