@@ -19,10 +19,9 @@ from tilegrad import training
 from tilegrad.devices.host import HostDevice
 from tilegrad.errors import UserError
 from tilegrad.gradcheck import check_gradients
-from tilegrad.ir.nest import Nest
+from tilegrad.ir.nest import Nest, map_nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops import registry
-from tilegrad.ops._elementwise import map_nest
 from tilegrad.ops.base import GradientBuilder, NodeView
 
 SOFTSIGN_C = """\

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tilegrad as tg
-from tilegrad.ir.nest import Nest
+from tilegrad.ir.nest import Nest, map_nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._elementwise import map_nest
 from tilegrad.ops.base import GradientBuilder, NodeView
 
 KERNELS = Path(__file__).with_name("squared_relu.c")

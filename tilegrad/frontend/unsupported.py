@@ -14,7 +14,8 @@ _UNROLL = "unroll it before exporting"
 _LOGITS = "leave it out and let the model return the scores it is computed from"
 _NOISE = "feed the random numbers as an input"
 _FLOAT = "export the float model, without quantization"
-_REWRITES: dict[str, str] = {
+_OPTIMIZED = "export without ONNX Runtime's graph optimizations"
+REWRITES: dict[str, str] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN"), "unroll it over time into Gemm, Sigmoid, Tanh and Mul"),
     **dict.fromkeys(("Loop", "Scan", "SequenceMap"), _UNROLL),
     **dict.fromkeys(("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "Multinomial"), _LOGITS),
@@ -22,20 +23,15 @@ _REWRITES: dict[str, str] = {
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger"), _FLOAT),
     **dict.fromkeys(("Resize", "Upsample"), "use ConvTranspose; for nearest neighbours Unsqueeze, Expand, Reshape"),
     **dict.fromkeys(("ScatterND", "ScatterElements", "Scatter"), "use Where, Concat or Pad"),
-    **dict.fromkeys(("GatherND", "GatherElements"), "use Gather, Slice or a Mul with a mask"),
+    "GatherND": "use Gather, GatherElements or Slice",
     "If": "export with the condition fixed",
     "Einsum": "write it as Transpose, Reshape and MatMul",
     "NonZero": "its shape depends on data; use Where",
     "Shape": "export with fixed shapes",
-    "Mean": "use Add and Mul",
-    "Sum": "use Add",
     "LRN": "use a BatchNormalization or GroupNormalization",
     "LpPool": "use Pow, AveragePool and Pow",
     "MaxUnpool": "use ConvTranspose",
-    "FusedMatMul": "export without ONNX Runtime's graph optimizations",
-    "FusedConv": "export without ONNX Runtime's graph optimizations",
-    "FusedGemm": "export without ONNX Runtime's graph optimizations",
-    "SkipLayerNormalization": "export without ONNX Runtime's graph optimizations",
+    **dict.fromkeys(("FusedConv", "FusedGemm", "SkipLayerNormalization"), _OPTIMIZED),
 }
 
 
@@ -95,7 +91,7 @@ def unsupported_error(nodes: Mapping[str, str], reasons: Mapping[str, str]) -> U
         names = by_operator[operator]
         lines.append(f"{operator}: {', '.join(repr(name) for name in names)}")
         hints += [f"'{name}': {reasons[name]}" for name in names if name in reasons]
-        rewrite = _REWRITES.get(operator.rpartition(".")[2])
+        rewrite = REWRITES.get(operator.rpartition(".")[2])
         if rewrite is not None:
             hints.append(f"{operator}: {rewrite}")
     count = len(by_operator)

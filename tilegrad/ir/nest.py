@@ -7,7 +7,7 @@ of its nest; the whole nest is just the largest tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -94,6 +94,29 @@ class Nest:
         if not self.counts_macs:
             return 0
         return prod(axis.extent for axis in self.axes) if self.macs_override is None else self.macs_override
+
+
+def map_nest(
+    kernel: str,
+    size: int,
+    reads: Sequence[tuple[str, str | None]],
+    writes: Sequence[tuple[str, str | None]],
+    constants: Mapping[str, float] | None = None,
+) -> Nest:
+    """All operands have `size` elements. Operands are (pointer name, value): the kernel's pointers, reads first."""
+
+    def operand(name: str, value: str | None, access: Access) -> Operand:
+        return Operand(name, value, access, (size,), (along("i"),))
+
+    return Nest(
+        kernel,
+        (Axis("i", size),),
+        (
+            *(operand(name, value, Access.READ) for name, value in reads),
+            *(operand(name, value, Access.WRITE) for name, value in writes),
+        ),
+        {"alpha": 0.0, "beta": 0.0, **(constants or {})},
+    )
 
 
 @dataclass(frozen=True, slots=True)

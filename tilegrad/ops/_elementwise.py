@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from tilegrad.ir.nest import FIXED, Access, Axis, Index, Nest, Operand, along
+from tilegrad.ir.nest import FIXED, Access, Axis, Index, Nest, Operand, along, map_nest
 from tilegrad.ir.types import DType
 from tilegrad.ops.base import NodeView
 
@@ -34,29 +34,6 @@ def broadcast_shapes(node: NodeView, *shapes: tuple[int, ...]) -> tuple[int, ...
             )
         result.append(wide.pop() if wide else 1)
     return tuple(result)
-
-
-def map_nest(
-    kernel: str,
-    size: int,
-    reads: Sequence[tuple[str, str | None]],
-    writes: Sequence[tuple[str, str | None]],
-    constants: Mapping[str, float] | None = None,
-) -> Nest:
-    """All operands have `size` elements. Operands are (pointer name, value): the kernel's pointers, reads first."""
-
-    def operand(name: str, value: str | None, access: Access) -> Operand:
-        return Operand(name, value, access, (size,), (along("i"),))
-
-    return Nest(
-        kernel,
-        (Axis("i", size),),
-        (
-            *(operand(name, value, Access.READ) for name, value in reads),
-            *(operand(name, value, Access.WRITE) for name, value in writes),
-        ),
-        {"alpha": 0.0, "beta": 0.0, **(constants or {})},
-    )
 
 
 def _merge_axes(

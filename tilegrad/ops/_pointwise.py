@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import ClassVar
 
-from tilegrad.ir.nest import Nest
+from tilegrad.ir.nest import Nest, map_nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._elementwise import broadcast_nest, broadcast_shapes, map_nest, type_code
+from tilegrad.ops._elementwise import broadcast_nest, broadcast_shapes, type_code
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)

@@ -10,9 +10,8 @@ from typing import ClassVar
 from zlib import crc32
 
 from tilegrad.ir.graph import Node
-from tilegrad.ir.nest import FIXED, Access, Axis, Nest, Operand, along
+from tilegrad.ir.nest import FIXED, Access, Axis, Nest, Operand, along, map_nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._elementwise import map_nest
 from tilegrad.ops._pointwise import expect_one_element, one_element
 from tilegrad.ops.base import MINIBATCH_COUNTER, GradientBuilder, NodeView, Operator
 

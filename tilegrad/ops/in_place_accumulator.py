@@ -5,9 +5,8 @@ The flag makes the reset lazy: where it is true the gradient replaces the buffer
 
 from __future__ import annotations
 
-from tilegrad.ir.nest import FIXED, Access, Axis, Nest, Operand, along
+from tilegrad.ir.nest import FIXED, Access, Axis, Nest, Operand, along, map_nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._elementwise import map_nest
 from tilegrad.ops._pointwise import expect_one_element
 from tilegrad.ops.base import NodeView, Operator
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tilegrad.ir.nest import Nest
+from tilegrad.ir.nest import Nest, map_nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._elementwise import broadcast_nest, map_nest
+from tilegrad.ops._elementwise import broadcast_nest
 from tilegrad.ops._pointwise import BroadcastOperator
 from tilegrad.ops.base import NodeView, Operator
 

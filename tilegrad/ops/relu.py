@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilegrad.ir.nest import Nest
+from tilegrad.ir.nest import Nest, map_nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._elementwise import map_nest
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 

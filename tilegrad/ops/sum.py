@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilegrad.ir.nest import Nest
-from tilegrad.ops._elementwise import map_nest
+from tilegrad.ir.nest import Nest, map_nest
 from tilegrad.ops._pointwise import VariadicOperator
 from tilegrad.ops.base import GradientBuilder, NodeView
 
