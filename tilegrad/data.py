@@ -27,7 +27,7 @@ _STAGE = "data"
 # What NumPy and zipfile raise over a damaged file; a test damages many.
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 # How many patterns there are where the model has no classes; part of the bit contract.
-_PATTERNS_WITHOUT_CLASSES = 10
+PATTERNS_WITHOUT_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class SyntheticSamples:
 
     def _labels(self, numbers: npt.NDArray[np.int64], shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
         drawn = self._draw(Purpose.LABELS, numbers, shape)
-        return random.to_bounded(drawn, self.spec.classes or _PATTERNS_WITHOUT_CLASSES)
+        return random.to_bounded(drawn, self.spec.classes or PATTERNS_WITHOUT_CLASSES)
 
     def _targets(self, numbers: npt.NDArray[np.int64]) -> Array:
         if self.spec.has_labels:

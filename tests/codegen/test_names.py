@@ -14,7 +14,7 @@ import tilegrad as tg
 from tests.support.models import model, node, value, weights
 from tests.support.projects import CONTRACT_FLAGS, opened, toolchain
 from tilegrad.codegen.c import Comment, SourceFile, comment_text, identifier, print_file
-from tilegrad.codegen.interface import _c_string
+from tilegrad.codegen.interface import c_string
 from tilegrad.pipeline import Compiled
 
 HOSTILE = {
@@ -98,7 +98,7 @@ def test_a_tensors_name_can_be_read_back(name: str, tmp_path: Path) -> None:
     manifest = json.loads(compiled.project.files["manifest.json"])
     assert [tensor["name"] for tensor in manifest["tensors"]] == names
     source = tmp_path / "print.c"
-    table = ", ".join(f'"{_c_string(text)}"' for text in names)
+    table = ", ".join(f'"{c_string(text)}"' for text in names)
     source.write_text(
         f"#include <stdio.h>\nstatic const char *const names[] = {{{table}}};\n"
         "int main(void)\n{\n"

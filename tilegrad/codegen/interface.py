@@ -125,7 +125,10 @@ def header(plan: Plan) -> str:
         Struct("tg_tensor", _tensor_fields(plan)),
         Line("extern const tg_tensor tg_tensors[TG_TENSOR_COUNT];"),
         Line(),
-        Comment("Attaches memory (aligned to TG_ALIGNMENT) and loads the initial state from the bytes of weights.bin."),
+        Comment(
+            "Attaches memory (aligned to TG_ALIGNMENT) and loads the initial state from the bytes of weights.bin.\n"
+            "Without an image (NULL) every tensor starts at zero, and the caller writes what does not."
+        ),
         Function("void", "tg_init", _init_parameters(plan)),
         Line(),
         Comment("Copies tensor `index` out of the instance, or into it."),
@@ -188,7 +191,7 @@ def tensor_table(plan: Plan) -> Item:
         address = plan.state_addresses[tensor.name]
         home = "" if plan.schedule.target.is_flat else f", {int(address.region == 'l3')}"
         rows.append(
-            f'{{"{_c_string(tensor.name)}", "{tensor.role.value}", {address.offset}, {tensor.type.size_bytes}{home}}}'
+            f'{{"{c_string(tensor.name)}", "{tensor.role.value}", {address.offset}, {tensor.type.size_bytes}{home}}}'
         )
     return Declare("const tg_tensor", "tg_tensors[TG_TENSOR_COUNT]", items=tuple(rows))
 
@@ -213,7 +216,7 @@ def tensor_access(plan: Plan) -> tuple[Item, ...]:
     return tuple(found)
 
 
-def _c_string(text: str) -> str:
+def c_string(text: str) -> str:
     """Any string as the inside of a C string literal."""
     return "".join(
         c if c.isascii() and (c.isalnum() or c in " ._-/:+=()[]<>,;@#*") else "".join(f"\\{b:03o}" for b in c.encode())
@@ -231,8 +234,11 @@ def init_function(plan: Plan) -> Function:
             Assign("m->scratch", "(unsigned char *)scratch"),
             Call("tg_attach", ("m->scratch", "m->state", "m->arena")),
             Call("tg_l3_clear", ("TG_L3_BYTES",)),
-            Call("tg_l3_write", ("0", "(const unsigned char *)image + TG_IMAGE_BYTES", "TG_L3_IMAGE_BYTES")),
         ]
+    body.append(If("image == NULL", (Call("memset", ("m->state", "0", "TG_STATE_BYTES")), Return())))
+    if not plan.schedule.target.is_flat:
+        where = "(const unsigned char *)image + TG_IMAGE_BYTES"
+        body.append(Call("tg_l3_write", ("0", where, "TG_L3_IMAGE_BYTES")))
     if plan.image_bytes:
         body.append(Call("memcpy", ("m->state", "image", "TG_IMAGE_BYTES")))
     if plan.state_bytes > plan.image_bytes:

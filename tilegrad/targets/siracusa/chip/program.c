@@ -1,0 +1,181 @@
+/* The training that the image is for. Everything comes from the seed: initial weights, samples and labels are made here
+ * with the bits that tilegrad/random.py and tilegrad/data.py make. What cannot be drawn is stored in the image. */
+#include <string.h>
+#include "image.h"
+#include "kernels/tg_random.h"
+#include "mailbox.h"
+#include "program.h"
+#include "siracusa.h"
+#include "tg_cluster.h"
+
+mailbox_t mailbox;
+unsigned char bounce[4096] __attribute__((aligned(64)));
+static unsigned char state[TG_STATE_BYTES] __attribute__((section(".bss.tg_state"), aligned(64)));
+static unsigned char scratch[TG_SCRATCH_BYTES] __attribute__((section(".bss.tg_scratch"), aligned(64)));
+extern unsigned char _arena[];
+
+static void report(uint32_t kind, uint32_t number, uint32_t value, uint32_t cycles)
+{
+    while (mailbox.written - mailbox.read == MAILBOX_RECORDS) {
+    }
+    volatile record *next = &mailbox.records[mailbox.written % MAILBOX_RECORDS];
+    next->kind = kind;
+    next->number = number;
+    next->value = value;
+    next->cycles = cycles;
+    mailbox.written++;
+}
+
+static float float_of(uint32_t bits)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } word = {bits};
+    return word.value;
+}
+
+static uint32_t bits_of(float value)
+{
+    union {
+        float value;
+        uint32_t bits;
+    } word = {value};
+    return word.bits;
+}
+
+/* Words `first` and following of a tensor. */
+static void draw(const image_tensor *tensor, uint32_t first, uint32_t count, uint32_t *words)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (tensor->fill == FILL_WORD)
+            words[i] = tensor->word;
+        else if (tensor->fill == FILL_SIGNED)
+            words[i] = bits_of(tg_initial_weight(IMAGE_SEED, tensor->stream, first + i, float_of(tensor->word)));
+        else
+            words[i] = bits_of(float_of(tensor->word) + tg_random_unit(tg_random_u32(IMAGE_SEED, TG_RANDOM_WEIGHTS,
+                                                                                      tensor->stream, first + i)));
+    }
+}
+
+/* Gives every tensor that does not start at zero its value. Stored ones first: they lie in the arena. */
+static void initialise(tg_model *m)
+{
+    for (int stored = 1; stored >= 0; stored--) {
+        for (uint32_t i = 0; i < image_tensor_count; i++) {
+            const image_tensor *tensor = &image_tensors[i];
+            const tg_tensor *place = &tg_tensors[tensor->index];
+            if ((tensor->fill == FILL_STORED) != stored)
+                continue;
+            if (stored) {
+                tg_write_tensor(m, (int)tensor->index, _arena + tensor->word);
+            } else if (!place->in_l3) {
+                draw(tensor, 0, place->bytes / 4, (uint32_t *)(void *)(m->state + place->offset));
+            } else {
+                for (uint32_t done = 0, piece; done < place->bytes; done += piece) {
+                    piece = place->bytes - done < sizeof bounce ? place->bytes - done : sizeof bounce;
+                    draw(tensor, done / 4, piece / 4, (uint32_t *)(void *)bounce);
+                    tg_l3_write(place->offset + done, bounce, piece);
+                }
+            }
+        }
+    }
+}
+
+/* The inputs of mini-batch `number`, at `x`. */
+static void make_inputs(IMAGE_INPUT_TYPE *x, uint32_t number)
+{
+    for (uint32_t i = 0; i < IMAGE_BATCH; i++, x += IMAGE_INPUT_SIZE) {
+        uint32_t sample = number * IMAGE_BATCH + i;
+#if IMAGE_VOCABULARY
+        for (uint32_t k = 0; k < IMAGE_INPUT_SIZE; k++)
+            x[k] = (IMAGE_INPUT_TYPE)tg_random_bounded(tg_random_u32(IMAGE_SEED, TG_RANDOM_DATA, sample, k),
+                                                       IMAGE_VOCABULARY);
+#else
+        tg_synthetic_sample(IMAGE_SEED, sample, (uint32_t)tg_synthetic_label(IMAGE_SEED, sample, 0, IMAGE_PATTERNS), x,
+                            IMAGE_INPUT_SIZE);
+#endif
+    }
+}
+
+/* Its labels or targets. */
+static void make_targets(tg_model *m, uint32_t number)
+{
+    IMAGE_TARGET_TYPE *y = IMAGE_TARGET(m);
+#if IMAGE_TARGETS == TARGETS_INPUT
+    memcpy(y, IMAGE_INPUT(m), sizeof *y * IMAGE_BATCH * IMAGE_TARGET_SIZE);
+    (void)number;
+#else
+    for (uint32_t i = 0; i < IMAGE_BATCH; i++, y += IMAGE_TARGET_SIZE) {
+        uint32_t sample = number * IMAGE_BATCH + i;
+#if IMAGE_TARGETS == TARGETS_LABEL
+        for (uint32_t k = 0; k < IMAGE_TARGET_SIZE; k++)
+            y[k] = tg_synthetic_label(IMAGE_SEED, sample, k, IMAGE_PATTERNS);
+#elif IMAGE_TARGETS == TARGETS_BINARY
+        tg_synthetic_binary_target(IMAGE_SEED, sample, y, IMAGE_TARGET_SIZE);
+#else
+        tg_synthetic_target(IMAGE_SEED, sample, y, IMAGE_TARGET_SIZE);
+#endif
+    }
+#endif
+}
+
+static uint32_t hash(uint32_t so_far, const uint32_t *words, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        so_far = (so_far ^ words[i]) * 16777619u;
+    return so_far;
+}
+
+/* FNV-1a over the words of the trained parameters, in initializer order. */
+static uint32_t hash_of_weights(const tg_model *m)
+{
+    uint32_t so_far = 2166136261u;
+    for (uint32_t i = 0; i < image_trained_count; i++) {
+        const tg_tensor *place = &tg_tensors[image_trained[i]];
+        if (!place->in_l3) {
+            so_far = hash(so_far, (const uint32_t *)(const void *)(m->state + place->offset), place->bytes / 4);
+            continue;
+        }
+        for (uint32_t done = 0, piece; done < place->bytes; done += piece) {
+            piece = place->bytes - done < sizeof bounce ? place->bytes - done : sizeof bounce;
+            tg_l3_read(place->offset + done, bounce, piece);
+            so_far = hash(so_far, (const uint32_t *)(const void *)bounce, piece / 4);
+        }
+    }
+    return so_far;
+}
+
+void run_program(void)
+{
+    static tg_model m;
+    uint32_t start, cycles;
+    tg_init(&m, state, _arena, scratch, 0);
+    initialise(&m);
+    for (uint32_t update = 0, number = 0; update < IMAGE_UPDATES; update++) {
+        for (uint32_t i = 0; i < IMAGE_ACCUMULATE; i++, number++) {
+            float loss = 0.0f;
+            make_inputs(IMAGE_INPUT(&m), number);
+            make_targets(&m, number);
+            start = cycle_count();
+            tg_status status = image_step(&m, &loss);
+            cycles = cycle_count() - start;
+            if (status != TG_OK)
+                report(RECORD_FAILURE, number, (uint32_t)status, 0);
+            report(RECORD_STEP, number, bits_of(loss), cycles);
+        }
+        start = cycle_count();
+        tg_update(&m);
+        report(RECORD_UPDATE, update, 0, cycle_count() - start);
+    }
+    make_inputs(IMAGE_INFER_INPUT(&m), 0);
+    start = cycle_count();
+    image_infer(&m);
+    report(RECORD_INFER, 0, 0, cycle_count() - start);
+    report(RECORD_WEIGHTS, 0, hash_of_weights(&m), 0);
+    for (int core = 0; core < TG_CORES; core++) {
+        stack_use stack = stack_of(core);
+        report(RECORD_STACK, (uint32_t)core, stack.used, stack.bytes);
+    }
+    report(RECORD_END, 0, 0, 0);
+}

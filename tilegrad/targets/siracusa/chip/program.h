@@ -1,0 +1,17 @@
+/* What core 0 runs, and what it needs of the runtime. */
+#ifndef TG_CHIP_PROGRAM_H
+#define TG_CHIP_PROGRAM_H
+#include <stdint.h>
+
+void run_program(void);
+
+/* A piece of L2 through which values pass on their way to and from L3. */
+extern unsigned char bounce[4096];
+
+/* How deep a core's stack was used so far, of how many bytes. All of them: it may have been deeper. */
+typedef struct {
+    uint32_t used, bytes;
+} stack_use;
+stack_use stack_of(int core);
+
+#endif

@@ -1,0 +1,222 @@
+"""The files of a bare-metal image: the chip's runtime as it is, and what it must know of the model, as C.
+
+The image draws its weights and samples from the seed. A tensor of a zoo model is drawn on the chip if drawing it here
+gives exactly the bits of the compiled program; every other tensor that does not start at zero is stored in the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilegrad import zoo
+from tilegrad.codegen.interface import c_string, entry_outputs
+from tilegrad.data import PATTERNS_WITHOUT_CLASSES, SampleSpec
+from tilegrad.errors import UserError
+from tilegrad.frontend import SourceKind
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import StateTensor
+from tilegrad.ops.kernels import RUNTIME_FOLDER
+from tilegrad.pipeline import Compiled
+from tilegrad.training import sample_spec
+from tilegrad.zoo.builder import RUNNING_VARIANCE_MINIMUM, Fill
+
+CHIP_FOLDER = Path(__file__).parent / "chip"
+FNV_START, FNV_PRIME = 2166136261, 16777619
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a run must give: the bits of each mini-batch's loss, and the hash of the trained weights."""
+
+    loss_bits: tuple[int, ...]
+    weights_hash: int
+
+
+@dataclass(frozen=True)
+class _Row:
+    """How tensor `index` gets its initial value: `fill` in C, the random stream, and a word that depends on it."""
+
+    index: int
+    fill: str
+    stream: int
+    word: int
+
+    def __str__(self) -> str:
+        return f"{{{self.index}, {self.fill}, {self.stream}, 0x{self.word:08x}u}}"
+
+
+def float_bits(value: float) -> int:
+    return int(np.float32(value).view(np.uint32))
+
+
+def weights_hash(arrays: Iterable[np.ndarray]) -> int:  # type: ignore[type-arg]
+    """FNV-1a over the words of the trained parameters, as the image computes it."""
+    so_far = FNV_START
+    for array in arrays:
+        for word in np.ascontiguousarray(array).view(np.uint32).ravel().tolist():
+            so_far = (so_far ^ word) * FNV_PRIME & 0xFFFFFFFF
+    return so_far
+
+
+def image_files(compiled: Compiled, steps: int, expected: Expected | None) -> dict[str, bytes]:
+    """What the image has beyond the C project, by path."""
+    if steps < 1:
+        raise UserError("the number of steps cannot be used", stage="image", expected="1 or more", got=str(steps))
+    rows, stored = _initial_rows(compiled)
+    texts = {
+        "chip/image.h": _header(compiled, steps),
+        "chip/image.c": _source(compiled, steps, rows, expected),
+        "chip/stored.S": _stored_section(stored),
+        "kernels/tg_random.h": (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8"),
+    }
+    files = {f"chip/{path.name}": path.read_bytes() for path in sorted(CHIP_FOLDER.iterdir()) if path.is_file()}
+    files |= {name: text.encode() for name, text in texts.items()}
+    if stored:
+        files["chip/stored.bin"] = stored
+    return dict(sorted(files.items()))
+
+
+def _initial_rows(compiled: Compiled) -> tuple[list[_Row], bytes]:
+    """One row for each tensor that does not start at zero, and the bytes of those that must be stored."""
+    is_zoo = compiled.model.kind is SourceKind.ZOO
+    drawn = {t.name: (i, t) for i, t in enumerate(zoo.initial_tensors(compiled.model.name))} if is_zoo else {}
+    seed = compiled.program.recipe.seed
+    rows: list[_Row] = []
+    stored = bytearray()
+    for index, tensor in enumerate(compiled.program.state):
+        content = _content(tensor)
+        if not any(content):
+            continue
+        words = np.frombuffer(content, np.uint32) if len(content) % 4 == 0 else None
+        if words is not None and (words == words[0]).all():
+            rows.append(_Row(index, "FILL_WORD", 0, int(words[0])))
+            continue
+        stream, recipe = drawn.get(tensor.name, (0, None))
+        if recipe is not None and recipe.values(seed, stream).astype("<f4").tobytes() == content:
+            is_signed = recipe.fill is Fill.SIGNED
+            word = float_bits(recipe.bound if is_signed else RUNNING_VARIANCE_MINIMUM)
+            rows.append(_Row(index, "FILL_SIGNED" if is_signed else "FILL_UNIT", stream, word))
+            continue
+        rows.append(_Row(index, "FILL_STORED", 0, len(stored)))
+        stored += content + bytes(-len(content) % 8)
+    return rows, bytes(stored)
+
+
+def _content(tensor: StateTensor) -> bytes:
+    if tensor.initial is None:
+        return b""
+    return np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<")).tobytes()
+
+
+def _pointer(plan: Plan, entry: str, value: str) -> str:
+    address = plan.address(entry, value)
+    return f"((void *)((m)->{address.region} + {address.offset}))"
+
+
+def _header(compiled: Compiled, steps: int) -> str:
+    program, plan = compiled.program, compiled.plan
+    spec = sample_spec(compiled)
+    step, infer = program.entries["step"], program.entries["infer"]
+    x, y = infer.inputs[0], program.target_input
+    places = {value: _pointer(plan, "step", value) for value in step.inputs}
+    arguments = ["m", *places.values(), "loss"]
+    inferring = [
+        "m",
+        _pointer(plan, "infer", x),
+        *(_pointer(plan, "infer", o.value) for o in entry_outputs(plan, "infer")),
+    ]
+    return f"""/* What this image trains and how. Generated by tilegrad. */
+#ifndef TG_CHIP_IMAGE_H
+#define TG_CHIP_IMAGE_H
+#include "model.h"
+#include "program.h"
+
+#define IMAGE_MODEL "{c_string(program.name)}"
+#define IMAGE_SEED {program.recipe.seed}u
+#define IMAGE_UPDATES {steps}
+#define IMAGE_ACCUMULATE {program.recipe.accumulate}
+#define IMAGE_BATCH {program.recipe.batch}
+
+/* A sample: half noise, half the pattern of its label, or tokens below a vocabulary. */
+#define IMAGE_INPUT_TYPE {spec.input_dtype.c_name}
+#define IMAGE_INPUT_SIZE {int(np.prod(spec.input_shape, dtype=np.int64))}
+#define IMAGE_VOCABULARY {0 if spec.input_dtype.is_float else spec.vocabulary or 2}
+#define IMAGE_PATTERNS {spec.classes or PATTERNS_WITHOUT_CLASSES}
+#define TARGETS_LABEL 0
+#define TARGETS_INPUT 1
+#define TARGETS_BINARY 2
+#define TARGETS_SIGNED 3
+#define IMAGE_TARGETS {_targets(spec)}
+#define IMAGE_TARGET_TYPE {step.types[y].dtype.c_name}
+#define IMAGE_TARGET_SIZE {int(np.prod(spec.target_shape, dtype=np.int64))}
+
+/* Samples are made where the entries look for them, and results stay where they are. */
+#define IMAGE_INPUT(m) {places[x]}
+#define IMAGE_INFER_INPUT(m) {inferring[1]}
+#define IMAGE_TARGET(m) {places[y]}
+static inline tg_status image_step(tg_model *m, float *loss) {{ return tg_step({", ".join(arguments)}); }}
+static inline tg_status image_infer(tg_model *m) {{ return tg_infer({", ".join(inferring)}); }}
+
+/* Where a tensor's initial value comes from: one word for all, a uniform number times `word`, a uniform number plus
+ * `word`, or bytes in the image. */
+enum {{ FILL_WORD, FILL_SIGNED, FILL_UNIT, FILL_STORED }};
+typedef struct {{
+    uint32_t index, fill, stream, word;
+}} image_tensor;
+extern const image_tensor image_tensors[];
+extern const uint32_t image_tensor_count;
+
+/* The trained tensors, in initializer order. */
+extern const uint32_t image_trained[];
+extern const uint32_t image_trained_count;
+
+/* What the simulator gave, if it was asked: the bits of each loss, and the hash of the trained weights. */
+extern const uint32_t image_is_checked, image_weights, image_losses[];
+
+#endif
+"""
+
+
+def _targets(spec: SampleSpec) -> str:
+    if spec.has_labels:
+        return "TARGETS_LABEL"
+    if spec.is_reconstruction:
+        return "TARGETS_INPUT"
+    return "TARGETS_BINARY" if spec.loss == "bce_with_logits" else "TARGETS_SIGNED"
+
+
+def _table(declaration: str, items: Sequence[object]) -> str:
+    """At least one item: C has no empty arrays."""
+    body = ",\n    ".join(map(str, items or ["{0}" if "image_tensor " in declaration else "0"]))
+    return f"const {declaration}[] = {{\n    {body},\n}};\n"
+
+
+def _source(compiled: Compiled, steps: int, rows: Sequence[_Row], expected: Expected | None) -> str:
+    program = compiled.program
+    positions = {tensor.name: i for i, tensor in enumerate(program.state)}
+    trained = [positions[tensor.name] for tensor in program.trainable]
+    count = steps * program.recipe.accumulate
+    losses = [f"0x{bits:08x}u" for bits in expected.loss_bits] if expected is not None else [0] * count
+    if len(losses) != count:
+        raise UserError(
+            "the expected losses are of another run", stage="image", expected=str(count), got=str(len(losses))
+        )
+    return (
+        '/* Tables of this image. Generated by tilegrad. */\n#include "image.h"\n\n'
+        + _table("image_tensor image_tensors", rows)
+        + f"const uint32_t image_tensor_count = {len(rows)};\n\n"
+        + _table("uint32_t image_trained", trained)
+        + f"const uint32_t image_trained_count = {len(trained)};\n\n"
+        + f"const uint32_t image_is_checked = {int(expected is not None)};\n"
+        + f"const uint32_t image_weights = 0x{0 if expected is None else expected.weights_hash:08x}u;\n"
+        + _table("uint32_t image_losses", losses)
+    )
+
+
+def _stored_section(stored: bytes) -> str:
+    body = '    .incbin "chip/stored.bin"\n' if stored else ""
+    return f'# Initial values that nothing can generate.\n    .section .tg_stored,"a"\n{body}'
