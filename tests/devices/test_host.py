@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -16,9 +15,7 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
-from tests.support.projects import batch, everything, opened, state_of, zoo_model
-from tests.support.projects import toolchain as tools_of
-from tilegrad.build import toolchain
+from tests.support.projects import batch, opened, state_of, zoo_model
 from tilegrad.devices.base import Device, Session
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import HarnessSession
@@ -287,134 +284,6 @@ def test_the_program_ends_when_python_does() -> None:
     while is_running(pid) and time.monotonic() < end:
         time.sleep(0.02)
     assert not is_running(pid)
-
-
-# ---- building
-
-QUICK = tools_of("gcc", ("-std=c99", "-O0"))
-"""The optimizer's time is not what these tests are about."""
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
-    monkeypatch.setenv("TILEGRAD_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "tilegrad" / "objects"
-
-
-def test_objects_are_kept_and_taken(
-    cache: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(compiled, QUICK) as session:
-        expected = everything(session)
-    kept = {path.name: path.read_bytes() for path in cache.iterdir()}
-    assert len(kept) == len(compiled.project.c_files) and all(name.endswith(".o") for name in kept)
-    commands: list[list[str]] = []
-    checked = toolchain._checked
-
-    def watched(command: list[str], folder: Path) -> None:
-        commands.append(command)
-        checked(command, folder)
-
-    monkeypatch.setattr(toolchain, "_checked", watched)
-    with opened(compiled, QUICK) as session:
-        assert everything(session) == expected
-    assert len(commands) == 1 and "-c" not in commands[0], "only the link was left to do"
-    assert {path.name: path.read_bytes() for path in cache.iterdir()} == kept
-
-
-@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "a folder"])
-def test_a_damaged_cache_is_no_obstacle(cache: Path, compiled: Compiled, damage: str) -> None:
-    with opened(compiled, QUICK) as session:
-        expected = everything(session)
-    for path in cache.iterdir():
-        content = path.read_bytes()
-        if damage == "truncated":
-            path.write_bytes(content[: len(content) // 2])
-        elif damage == "empty":
-            path.write_bytes(b"")
-        elif damage == "flipped":
-            path.write_bytes(content[:-200] + bytes([content[-200] ^ 1]) + content[-199:])
-        else:
-            path.unlink()
-            path.mkdir()
-    with opened(compiled, QUICK) as session:
-        assert everything(session) == expected
-    with opened(compiled, QUICK) as session:  # and what the repair left is sound
-        assert everything(session) == expected
-
-
-@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null"])
-def test_no_place_for_a_cache(compiled: Compiled, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    monkeypatch.setenv("TILEGRAD_CACHE", place)
-    assert toolchain.cache_folder() is None
-    with opened(compiled, QUICK) as session:
-        assert session.step(*batch(compiled)) > 0
-
-
-def test_a_cache_that_cannot_be_written_to(
-    cache: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Full, or read-only for a user who is not root."""
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    with opened(compiled, QUICK) as session:
-        assert session.step(*batch(compiled)) > 0
-    assert list(cache.iterdir()) == []
-
-
-def test_other_flags_are_other_objects(cache: Path, compiled: Compiled) -> None:
-    tools = toolchain.host_toolchain()
-    name = "model.c"
-    keys = {
-        toolchain._key(one, name, compiled.project.files)
-        for one in (
-            tools,
-            toolchain.Toolchain(tools.compiler, (*tools.flags, "-DX")),
-            toolchain.Toolchain(tools.compiler, tuple(flag for flag in tools.flags if flag != "-march=native")),
-        )
-    }
-    assert len(keys) == 3
-    changed = {**compiled.project.files, "kernels/tg_kernel.h": b"/* other */\n"}
-    assert toolchain._key(tools, name, changed) not in keys, "a header two includes away counts"
-
-
-def test_many_builds_at_once(cache: Path, compiled: Compiled) -> None:
-    """Threads that fill an empty cache together."""
-
-    def run(_: int) -> object:
-        with opened(compiled, QUICK) as session:
-            return everything(session)
-
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(run, range(4)))
-    assert all(result == results[0] for result in results)
-    assert all(path.suffix == ".o" for path in cache.iterdir())
-
-
-def test_a_read_only_working_directory(compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    monkeypatch.chdir("/proc")  # root may write where permissions say no; nobody may write here
-    with opened(compiled) as session:
-        assert session.step(*batch(compiled)) > 0
-    monkeypatch.chdir(tmp_path)
-    with opened(compiled) as session:
-        assert session.step(*batch(compiled)) > 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_for_temporary_files_with_a_hostile_name(
-    compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strange = tmp_path / "a b; $(touch owned) 'c' ü"
-    strange.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(strange))
-    with opened(compiled) as session:
-        assert session.step(*batch(compiled)) > 0
-    assert list(strange.iterdir()) == [] and not (tmp_path / "owned").exists()
 
 
 # ---- by name

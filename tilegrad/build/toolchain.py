@@ -6,14 +6,15 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from tilegrad.build.cache import ObjectCache, open_cache
+from tilegrad.build.tools import Tools
 from tilegrad.errors import DeviceError
 
 PORTABLE_FLAGS = tuple(
@@ -22,8 +23,6 @@ PORTABLE_FLAGS = tuple(
 """For any compiler that takes GNU options; -ffp-contract=off is part of the result's bits."""
 
 NATIVE_FLAG = "-march=native"
-COMPILE_TIMEOUT_SECONDS = 300
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class Toolchain:
     link_flags: tuple[str, ...] = ()
 
 
-@cache
 def find_compiler(*candidates: str) -> str:
     for candidate in candidates:
         found = shutil.which(candidate)
@@ -55,64 +53,21 @@ def host_toolchain() -> Toolchain:
     return Toolchain(compiler, (*PORTABLE_FLAGS, NATIVE_FLAG, "-DTG_STATIC_INSTANCE"), ("-lm",))
 
 
-@cache
+@lru_cache
 def compiler_identity(compiler: str) -> str:
     """What `--version` says."""
-    done = _run([compiler, "--version"], Path.cwd())
-    return done.stdout
+    return Tools().run([compiler, "--version"], Path(tempfile.gettempdir())).stdout
 
 
-@cache
+@lru_cache
 def _identity(toolchain: Toolchain) -> str:
     """All but the sources that an object depends on: the compiler, its flags, and what those mean on this machine.
 
     The predefined macros say which instructions -march=native stands for: a cache may be shared between machines.
     """
     compiler, flags = toolchain.compiler, toolchain.flags
-    macros = _run([compiler, *flags, "-dM", "-E", "-x", "c", os.devnull], Path.cwd()).stdout
+    macros = Tools().run([compiler, *flags, "-dM", "-E", "-x", "c", os.devnull], Path(tempfile.gettempdir())).stdout
     return repr((compiler_identity(compiler), flags, macros))
-
-
-def cache_folder() -> Path | None:
-    """Where objects are kept, or None where there is no place for them."""
-    root = Path(os.environ.get("TILEGRAD_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser())
-    folder = root / "tilegrad" / "objects"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder if os.access(folder, os.W_OK) else None
-
-
-def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            list(command),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=COMPILE_TIMEOUT_SECONDS,
-        )
-    except FileNotFoundError as error:
-        raise DeviceError(f"cannot run '{command[0]}'", stage="build", hint="check that it is installed") from error
-    except subprocess.TimeoutExpired as error:
-        raise DeviceError(
-            f"'{Path(command[0]).name}' did not finish in {COMPILE_TIMEOUT_SECONDS} s", stage="build"
-        ) from error
-
-
-def _checked(command: Sequence[str], folder: Path) -> None:
-    done = _run(command, folder)
-    if done.returncode != 0:
-        words = "\n    ".join(done.stderr.strip().splitlines()[:12])
-        raise DeviceError(
-            f"the C compiler failed with status {done.returncode}",
-            stage="build",
-            got=f"{' '.join(command)}\n    {words}",
-        )
 
 
 _INCLUDE = re.compile(rb'^\s*#\s*include\s+"([\w./]+)"', re.MULTILINE)
@@ -130,18 +85,19 @@ def _with_headers(name: str, files: Mapping[str, bytes]) -> list[str]:
     return found
 
 
-def _object(toolchain: Toolchain, folder: Path, name: str, files: Mapping[str, bytes], use_cache: bool) -> str:
+def _object(
+    tools: Tools, toolchain: Toolchain, folder: Path, name: str, files: Mapping[str, bytes], cache: ObjectCache | None
+) -> str:
     """Compiles one file, or takes its object from the cache. Returns the object's path below `folder`."""
     result = name[:-2] + ".o"
-    kept = cache_folder() if use_cache else None
-    path = None if kept is None else kept / f"{_key(toolchain, name, files)}.o"
-    content = None if path is None else _take(path)
+    key = "" if cache is None else _key(toolchain, name, files)
+    content = None if cache is None else cache.take(key)
     if content is not None:
         (folder / result).write_bytes(content)
         return result
-    _checked([toolchain.compiler, *toolchain.flags, "-c", name, "-o", result], folder)
-    if path is not None:
-        _keep(path, (folder / result).read_bytes())
+    tools.checked([toolchain.compiler, *toolchain.flags, "-c", name, "-o", result], folder)
+    if cache is not None:
+        cache.keep(key, (folder / result).read_bytes())
     return result
 
 
@@ -152,39 +108,26 @@ def _key(toolchain: Toolchain, name: str, files: Mapping[str, bytes]) -> str:
     return key.hexdigest()
 
 
-def _take(path: Path) -> bytes | None:
-    """A cached object, or None where there is none or it is damaged: its checksum comes first."""
-    try:
-        kept = path.read_bytes()
-    except OSError:
-        return None
-    digest, content = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
-    return content if hashlib.sha256(content).digest() == digest else None
-
-
-def _keep(path: Path, content: bytes) -> None:
-    """Appears whole or not at all; a cache that cannot be written is no obstacle."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
-            try:
-                partial.write(hashlib.sha256(content).digest() + content)
-                partial.close()
-                os.replace(partial.name, path)
-            except BaseException:
-                Path(partial.name).unlink()
-                raise
-    except OSError:
-        return
-
-
 def build(
     toolchain: Toolchain, folder: Path, files: Mapping[str, bytes], output: str, *, use_cache: bool = True
 ) -> Path:
-    """Compiles the C files of a project that lies in `folder`, and links them."""
-    sources = [name for name in sorted(files) if name.endswith(".c") and name != "weights.c"]
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        objects = list(
-            pool.map(lambda name: _object(toolchain, folder, name, files, use_cache), sources)
-        )
-    _checked([toolchain.compiler, *toolchain.flags, *objects, "-o", output, *toolchain.link_flags], folder)
+    """Compiles the C and assembly files of a project that lies in `folder`, and links them."""
+    sources = [name for name in sorted(files) if name.endswith((".c", ".S")) and name != "weights.c"]
+    cache = open_cache(use_cache)
+    tools = Tools()
+    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as pool:
+        try:
+            compiling = [pool.submit(_object, tools, toolchain, folder, name, files, cache) for name in sources]
+            finished, _ = wait(compiling, return_when=FIRST_EXCEPTION)
+            for done in finished:
+                done.result()
+        except BaseException:
+            # A failure or an interrupt: the other compilers are not waited for.
+            pool.shutdown(wait=False, cancel_futures=True)
+            tools.stop()
+            raise
+    objects = [done.result() for done in compiling]
+    if cache is not None:
+        cache.finish()
+    tools.checked([toolchain.compiler, *toolchain.flags, *objects, "-o", output, *toolchain.link_flags], folder)
     return folder / output

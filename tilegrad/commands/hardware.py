@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -10,11 +9,10 @@ import typer
 
 from tilegrad.errors import UserError
 from tilegrad.scheduling.options import BUFFERINGS, HOMES, ScheduleOptions
+from tilegrad.sizes import parse_size
 from tilegrad.targets.base import L1, L2, Target
 
 _PANEL = "Chip and schedule"
-_SIZE = re.compile(r"(\d+)\s*([KkMm]?)(?:i?[Bb])?")
-_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 
 Tiling = Annotated[
     str,
@@ -61,14 +59,6 @@ Cores = Annotated[
         "--cores", metavar="N", help="Cores that compute. Default: all.", rich_help_panel=_PANEL, show_default=False
     ),
 ]
-
-
-def parse_size(option: str, text: str) -> int:
-    """Bytes, or with K or M for 1024 and 1024*1024 of them."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise UserError(f"{option} is not a size", stage="recipe", expected="64K, 2M or bytes", got=text)
-    return int(match[1]) * _UNITS[match[2].lower()]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.build.toolchain import cache_folder
+from tilegrad.build.cache import cache_folder
 from tilegrad.devices.registry import kinds
 from tilegrad.report.output import table
 
