@@ -9,6 +9,7 @@ from typing import Any
 
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
+from tilegrad.memory.board import image_parts, place
 from tilegrad.memory.lifetimes import align
 from tilegrad.pipeline import Compiled
 from tilegrad.targets.base import Target
@@ -57,7 +58,10 @@ class LevelMemory:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The facts. `state_bytes` are by role, as aligned in memory; `advice` is empty where everything fits."""
+    """The facts. `state_bytes` are by role, as aligned in memory; `advice` is empty where everything fits.
+
+    `image_bytes` are what the image of a board takes beside state and arena, by what it is for.
+    """
 
     model: str
     target: str
@@ -72,6 +76,7 @@ class Inspection:
     parameters: tuple[ParameterUse, ...]
     state_bytes: Mapping[str, int]
     entries: Mapping[str, EntryMemory]
+    image_bytes: Mapping[str, int]
     memory: Mapping[str, LevelMemory]
     c_lines: int
     notes: tuple[str, ...]
@@ -112,7 +117,10 @@ def unlimited(target: Target) -> Target:
 
 
 def inspect_program(compiled: Compiled, target: Target | None = None) -> Inspection:
-    """Describes a program; `target` has the real capacities where it was compiled for `unlimited(target)`."""
+    """Describes a program; `target` has the real capacities where it was compiled for `unlimited(target)`.
+
+    What fits into the RAM of a board but not into its banks is DoesNotFit.
+    """
     program, plan = compiled.program, compiled.plan
     chip = target or compiled.target
     memory = {
@@ -134,10 +142,13 @@ def inspect_program(compiled: Compiled, target: Target | None = None) -> Inspect
         parameters=_parameters(compiled),
         state_bytes=_state_bytes(program, plan.alignment_bytes),
         entries={name: EntryMemory(entry.arena_bytes, entry.lower_bound_bytes) for name, entry in plan.entries.items()},
+        image_bytes=image_parts(plan.schedule),
         memory=memory,
         c_lines=compiled.project.line_count,
         notes=compiled.model.notes,
     )
+    if facts.fits and chip.board is not None:
+        place(replace(plan.schedule, target=chip), chip.board, plan.state_bytes, plan.arena_bytes)
     return facts if facts.fits else replace(facts, advice=_advice(facts, program))
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilegrad.build.toolchain import PORTABLE_FLAGS
-from tilegrad.codegen.harness import buffer_bytes
 from tilegrad.ir.plan import Plan
-from tilegrad.memory.lifetimes import align
+from tilegrad.memory.board import place
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.targets.base import Target
 from tilegrad.targets.board import Board, Placement
@@ -16,8 +15,6 @@ from tilegrad.targets.board import Board, Placement
 IMAGE = "image.elf"
 SCRIPT = "link.ld"
 BARE_FOLDER = RUNTIME_FOLDER / "bare"
-HARNESS_DATA_BYTES = 24
-"""The harness's own variables: the instance, two handles, a command for the other cores."""
 
 _SHARED = ("string.h", "tg_bare.h", "tg_memory.c", "tg_port.h", "tg_semihost.c")
 _CPPFLAGS = ("-I.", "-Ibare", "-DTG_BARE")
@@ -33,35 +30,10 @@ def link_flags(board: Board) -> tuple[str, ...]:
     return ("-nostdlib", "-Wl,--gc-sections", "-T", SCRIPT, *board.link_flags)
 
 
-def ram_bytes(plan: Plan) -> dict[str, int]:
-    """RAM of a board's image by what it holds, known before anything is linked."""
-    target = plan.schedule.target
-    if target.board is None:
-        return {}
-    return {
-        "state": plan.state_bytes,
-        "arena": max(plan.arena_bytes, 1),
-        "stack": target.cores * target.board.stack_bytes,
-        "buffers": buffer_bytes(plan),
-        "data": HARNESS_DATA_BYTES,
-    }
-
-
-def place(plan: Plan, board: Board) -> Placement:
-    """Which bank holds what; DoesNotFit with the banks where there is no way."""
-    parts = ram_bytes(plan)
-    step = max(plan.alignment_bytes, 16)
-    beside = sum(align(parts[name], step) for name in ("stack", "buffers", "data"))
-    return board.place(beside, align(parts["state"], step), align(parts["arena"], step))
-
-
 def board_files(plan: Plan, board: Board, objects: Sequence[str]) -> dict[str, str]:
     """By path. `objects` are those of the model: itself and its kernels."""
     target = plan.schedule.target
-    # A board with all the memory in the world stands for one that is too small: described, and never linked.
-    is_described_only = target.memory(target.home).capacity_bytes is None
-    last = board.banks[-1]
-    placement = Placement(last, last, last) if is_described_only else place(plan, board)
+    placement = place(plan.schedule, board, plan.state_bytes, plan.arena_bytes)
     names = (*_SHARED, board.start)
     texts = {f"bare/{name}": (BARE_FOLDER / name).read_text(encoding="utf-8") for name in names}
     texts[SCRIPT] = linker_script(target, board, placement, plan.alignment_bytes)

@@ -8,18 +8,12 @@ from tilegrad.codegen.c import Comment, Function, Item, Line, Return, SourceFile
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
-
-PORT_ALIGNMENT_BYTES = 64
+from tilegrad.memory.board import buffer_bytes, packed_offsets
 
 
 def port_offsets(ports: Sequence[Port]) -> tuple[tuple[int, ...], int]:
     """Where each port lies in the packed payload, and the payload's size."""
-    offsets = []
-    position = 0
-    for port in ports:
-        offsets.append(position)
-        position += -(-port.type.size_bytes // PORT_ALIGNMENT_BYTES) * PORT_ALIGNMENT_BYTES
-    return tuple(offsets), position
+    return packed_offsets([port.type for port in ports])
 
 
 def _adapter(plan: Plan, entry: str) -> Function:
@@ -40,27 +34,12 @@ def _adapter(plan: Plan, entry: str) -> Function:
     )
 
 
-def _sizes(plan: Plan) -> dict[str, tuple[int, int]]:
-    """Packed bytes of each entry's inputs and outputs."""
-    return {
+def ports_header(plan: Plan) -> str:
+    sizes = {
         entry: (port_offsets(entry_inputs(plan, entry))[1], port_offsets(entry_outputs(plan, entry))[1])
         for entry in ENTRIES
     }
-
-
-def _largest(plan: Plan) -> tuple[int, int]:
-    """The harness's two buffers: inputs and outputs of the entry that has most."""
-    inputs, outputs = zip(*_sizes(plan).values(), strict=True)
-    return max(*inputs, 1), max(*outputs, 1)
-
-
-def buffer_bytes(plan: Plan) -> int:
-    """RAM that the harness takes for inputs and outputs."""
-    return sum(_largest(plan))
-
-
-def ports_header(plan: Plan) -> str:
-    sizes = _sizes(plan)
+    input_bytes, output_bytes = buffer_bytes(plan.schedule)
     items: list[Item] = [Comment("How the harness packs inputs and outputs of each entry.")]
     for entry, (read, written) in sizes.items():
         items += [
@@ -68,8 +47,8 @@ def ports_header(plan: Plan) -> str:
             Line(f"#define TG_PORT_{entry.upper()}_OUT {written}"),
         ]
     items += [
-        Line(f"#define TG_PORT_INPUT_BYTES {_largest(plan)[0]}"),
-        Line(f"#define TG_PORT_OUTPUT_BYTES {_largest(plan)[1]}"),
+        Line(f"#define TG_PORT_INPUT_BYTES {input_bytes}"),
+        Line(f"#define TG_PORT_OUTPUT_BYTES {output_bytes}"),
     ]
     for entry in ENTRIES:
         items += [Line(), _adapter(plan, entry)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from tilegrad.build.folder import check_folder, write_folder
+from tilegrad.build.workspace import Workspace
 from tilegrad.commands.options import check_stage
+from tilegrad.devices.embedded import EmbeddedDevice, Image
 from tilegrad.devices.registry import device_kind
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
@@ -89,9 +92,33 @@ def check_output(folder: Path | None) -> None:
         check_folder(folder)
 
 
-def write_project(compiled: Compiled, folder: Path, run: dict[str, object] | None = None) -> None:
+@dataclass(frozen=True)
+class BuiltImage:
+    """`facts` are about the file, `content` is what is in it."""
+
+    facts: Image
+    content: bytes
+
+
+def build_image(compiled: Compiled, device: str, *, use_cache: bool) -> BuiltImage | None:
+    """The image of a program, where the device takes one. The emulator or board itself need not be there."""
+    kind = device_kind(device)
+    if not issubclass(kind, EmbeddedDevice):
+        return None
+    with kind(device, use_cache=use_cache) as opened, closing(Workspace()) as workspace:
+        assert isinstance(opened, EmbeddedDevice)
+        image = opened.build(compiled, workspace.path)
+        return BuiltImage(image, image.path.read_bytes())
+
+
+def write_project(
+    compiled: Compiled,
+    folder: Path,
+    run: dict[str, object] | None = None,
+    extra: Mapping[str, bytes] | None = None,
+) -> None:
     """The C project and, after a run, its result as `run.json`: without times, so that two runs give the same bytes."""
-    files = dict(compiled.project.files)
+    files = {**compiled.project.files, **(extra or {})}
     if run is not None:
         files["run.json"] = json.dumps({key: value for key, value in run.items() if key != "timings"}).encode()
     write_folder(folder, files)

@@ -11,7 +11,15 @@ from rich.text import Text
 
 from tilegrad import inference
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import check_output, compile_for, import_model, target_of, watch, write_project
+from tilegrad.commands.compiling import (
+    build_image,
+    check_output,
+    compile_for,
+    import_model,
+    target_of,
+    watch,
+    write_project,
+)
 from tilegrad.commands.groups import grouped
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
@@ -25,7 +33,7 @@ from tilegrad.report.inference import inference_report
 from tilegrad.report.inspection import inspection_report, parameter_table
 from tilegrad.report.output import Output, Progress, heading
 from tilegrad.report.tiles import tiles_json, tiles_report
-from tilegrad.report.training import code_line, memory_table, time_line
+from tilegrad.report.training import code_line, image_line, memory_table, time_line
 from tilegrad.training import memory_json
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
@@ -92,8 +100,12 @@ def compile_project(
     chip: hardware.ChipOptions,
     json_to: options.JsonTo = None,
     dump_after: options.DumpAfter = None,
+    no_cache: options.NoCache = False,
 ) -> int:
-    """Write the C project of a model: plain C99 that infers and trains, no malloc, no dependency. Nothing is run."""
+    """Write the C project of a model: plain C99 that infers and trains, no malloc, no dependency. Nothing is run.
+
+    For a board, its image is in the folder too.
+    """
     output = Output(json_to)
     if output_folder is None and dump_after is None:
         raise UserError(
@@ -109,8 +121,12 @@ def compile_project(
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, limited, observer, schedule=schedule, weights_as_c=weights_c)
+        image = None
+        if output_folder is not None and target is None:
+            image = observer.run("build", lambda: build_image(compiled, device, use_cache=not no_cache))
+    extra = {} if image is None else {image.facts.path.name: image.content}
     if output_folder is not None:
-        write_project(compiled, output_folder)
+        write_project(compiled, output_folder, extra=extra)
     output.write_json(
         {
             "model": compiled.program.name,
@@ -118,14 +134,17 @@ def compile_project(
             "target": compiled.target.name,
             "output": None if output_folder is None else str(output_folder),
             "memory": {name: memory_json(use) for name, use in compiled.plan.memory.items()},
+            "image": None if image is None else image.facts.as_json(),
             "c_lines": compiled.project.line_count,
             "timings": observer.seconds,
-            "files": sorted(compiled.project.files),
+            "files": sorted({*compiled.project.files, *extra}),
         }
     )
     if output_folder is not None:
         output.show(heading(f"{compiled.program.name} for {compiled.target.name}"), Text(), memory_table(compiled.plan))
         output.show(Text(), time_line(observer.seconds), code_line(compiled, output_folder))
+        if image is not None:
+            output.show(image_line(image.facts))
     return 0
 
 

@@ -9,6 +9,7 @@ from tilegrad.ir.plan import Address, EntryPlan, MemoryUse, Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Schedule
 from tilegrad.memory.allocate import allocate, lower_bound
+from tilegrad.memory.board import image_parts, place
 from tilegrad.memory.levels import plan_levels
 from tilegrad.memory.lifetimes import align, analyse, temporaries
 from tilegrad.memory.validate import is_valid, validate_plan
@@ -26,15 +27,20 @@ def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
     }
     arena_bytes = max(entry.arena_bytes for entry in entries.values())
     bound = max(entry.lower_bound_bytes for entry in entries.values())
-    use = MemoryUse(state_bytes + arena_bytes, memory.capacity_bytes, state_bytes + bound)
+    beside = sum(image_parts(schedule).values())
+    kept = state_bytes + beside
+    use = MemoryUse(kept + arena_bytes, memory.capacity_bytes, kept + bound)
     if memory.capacity_bytes is not None and use.used_bytes > memory.capacity_bytes:
         raise DoesNotFit(
             f"the program does not fit into {memory.name} of {schedule.target.name}",
             stage="memory",
             expected=f"at most {memory.capacity_bytes} bytes",
-            got=f"{use.used_bytes} bytes: {state_bytes} of state and {arena_bytes} of activations",
+            got=f"{use.used_bytes} bytes: {state_bytes} of state and {arena_bytes} of activations"
+            + (f", and {beside} of stacks, buffers and data" if beside else ""),
             hint="train fewer parameters (--train last:K), a smaller batch, or a stateless optimizer (sgd)",
         )
+    if schedule.target.board is not None:
+        place(schedule, schedule.target.board, state_bytes, arena_bytes)
     plan = Plan(
         schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, {memory.name: use}
     )

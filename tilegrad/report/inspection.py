@@ -73,6 +73,8 @@ def budget_table(facts: Inspection) -> Table:
     made.add_row("  arena", "the entries share it", count_text(arena), count_text(bound), ratio_text(arena, bound))
     for entry, need in facts.entries.items():
         made.add_row("", entry, "", count_text(need.lower_bound_bytes), "")
+    for part, size in facts.image_bytes.items():
+        made.add_row("  image", part, count_text(size), count_text(size), "")
     return made
 
 

@@ -9,7 +9,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tilegrad.devices.embedded import Image
 from tilegrad.ir.plan import Plan
+from tilegrad.memory.board import image_parts
 from tilegrad.pipeline import Compiled
 from tilegrad.report.format import bytes_text, count_text, error_text, plural, ratio_text, seconds_text
 from tilegrad.report.output import heading, table
@@ -140,6 +142,8 @@ def memory_table(plan: Plan) -> Table:
     bound = max(entry.lower_bound_bytes for entry in plan.entries.values())
     made.add_row("  state", bytes_text(plan.state_bytes), bytes_text(plan.state_bytes), "", "")
     made.add_row("  arena", bytes_text(plan.arena_bytes), bytes_text(bound), ratio_text(plan.arena_bytes, bound), "")
+    for part, size in image_parts(plan.schedule).items():
+        made.add_row(f"  {part}", bytes_text(size), bytes_text(size), "", "")
     return made
 
 
@@ -155,3 +159,11 @@ def code_line(compiled: Compiled, folder: Path | None) -> Text:
     if folder is None:
         return Text(f"{size}; -o DIR keeps the project")
     return Text(f"{size}, in {folder} (start with {folder / 'README.md'})")
+
+
+def image_line(image: Image) -> Text:
+    sections = image.sections
+    return Text(
+        f"image: {image.path.name}, {count_text(sections.text_bytes)} bytes of code and constants, "
+        f"{count_text(sections.ram_bytes)} of RAM (state, arena, stack, buffers)"
+    )
