@@ -18,7 +18,11 @@ typedef ulong uint64_t;
 #define TG_MEM __global
 #define TG_ARG __private
 #define TG_NULL 0
+#if defined(__clang__) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+#define TG_FMA(a, b, c) __builtin_fmaf((a), (b), (c)) /* the instruction, where a driver's fma() is a call */
+#else
 #define TG_FMA(a, b, c) fma((a), (b), (c))
+#endif
 #define TG_SQRT(x) sqrt(x)
 #define TG_INFINITY INFINITY
 #define TG_NAN NAN
