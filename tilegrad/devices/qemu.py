@@ -6,10 +6,13 @@ semihosting requests, so a request or a reply is one transfer, and the program e
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
@@ -27,10 +30,12 @@ from tilegrad.errors import DeviceError, InternalError
 from tilegrad.pipeline import Compiled
 from tilegrad.targets import base as targets
 from tilegrad.targets.board import Board
+from tilegrad.targets.riscv32v.target import VECTOR_BITS
 
 _COMMON = tuple(
     "-display none -serial none -monitor none -icount shift=0 -semihosting-config enable=on,target=native".split()
 )
+PROBE_TIMEOUT_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,12 @@ def _machine(target: str, emulator: str, package: str, options: str) -> Machine:
 MACHINES: Mapping[str, Machine] = {
     "qemu:riscv32": _machine(
         "riscv32", "qemu-system-riscv32", "qemu-system-misc", "-machine virt -bios none -m 64M -cpu rv32"
+    ),
+    "qemu:riscv32v": _machine(
+        "riscv32v",
+        "qemu-system-riscv32",
+        "qemu-system-misc",
+        f"-machine virt -bios none -m 64M -cpu rv32,v=true,vlen={VECTOR_BITS},vext_spec=v1.0",
     ),
     "qemu:mps2-an500": _machine("cortex_m7", "qemu-system-arm", "qemu-system-arm", "-machine mps2-an500"),
     "qemu:mps3-an547": _machine("cortex_m55", "qemu-system-arm", "qemu-system-arm", "-machine mps3-an547"),
@@ -106,14 +117,15 @@ class QemuDevice(EmbeddedDevice):
     def missing(cls, name: str) -> str | None:
         machine = MACHINES[name]
         board = _board(machine)
-        wanted = ((board.compiler, board.packages), (machine.emulator, machine.package))
+        wanted = (*board.tools, (machine.emulator, machine.package))
         lacking = [(tool, package) for tool, package in wanted if shutil.which(tool) is None]
         if lacking:
             tools = " and no ".join(tool for tool, _ in lacking)
             return f"no {tools} (Debian: apt-get install {' '.join(package for _, package in lacking)})"
         if not any(map(shutil.which, ("cc", "gcc", "clang"))):
             return "no C compiler for the plugin that counts instructions (Debian: apt-get install gcc)"
-        return None
+        words = _refusal(board)
+        return None if words is None else f"{board.compiler} cannot compile for {machine.target}: {words}"
 
     def build(self, compiled: Compiled, folder: Path) -> Image:
         board = _board(MACHINES[self.name])
@@ -145,6 +157,21 @@ def _board(machine: Machine) -> Board:
     if board is None:
         raise InternalError(f"target '{machine.target}' is no board")
     return board
+
+
+@cache
+def _refusal(board: Board) -> str | None:
+    """What a compiler says that does not know the chip; an old clang has no vectors, say."""
+    done = subprocess.run(
+        [board.compiler, *board.flags, "-E", "-x", "c", os.devnull],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=PROBE_TIMEOUT_SECONDS,
+    )
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason given"])[0]
 
 
 def sections(elf: ElfFile) -> Sections:

@@ -32,17 +32,20 @@ class Placement:
 class Board:
     """`banks` are RAM, the one that holds stacks and data first. `start` is the file of runtime/bare that begins.
 
-    `packages` are Debian's for the compiler; `link_flags` go behind the objects.
+    `tools` are what makes an image, the compiler first, each with Debian's package; `link_flags` go behind the objects.
     """
 
     code: Bank
     banks: tuple[Bank, ...]
     stack_bytes: int
     start: str
-    compiler: str
-    packages: str
+    tools: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
     link_flags: tuple[str, ...]
+
+    @property
+    def compiler(self) -> str:
+        return self.tools[0][0]
 
     @property
     def ram_bytes(self) -> int:

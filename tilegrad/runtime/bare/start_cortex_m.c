@@ -39,8 +39,10 @@ void tg_faulted(const uint32_t *frame)
     tg_exit(3);
 }
 
-__attribute__((naked, noinline)) int32_t tg_semihost(int32_t operation, const void *block)
-{
-    (void)operation, (void)block;
-    __asm__("bkpt 0xab\n\tbx lr");
-}
+__asm__(".section .text.tg_semihost, \"ax\"\n"
+        ".globl tg_semihost\n"
+        ".thumb_func\n"
+        "tg_semihost:\n"
+        "    bkpt 0xab\n"
+        "    bx lr\n"
+        ".text\n");

@@ -31,7 +31,8 @@ __asm__(".section .text.start, \"ax\"\n"
         "    csrr a0, mcause\n"
         "    csrr a1, mepc\n"
         "    csrr a2, mtval\n"
-        "    j tg_trapped\n");
+        "    j tg_trapped\n"
+        ".text\n");
 
 void tg_enter(int hart) __attribute__((noreturn));
 void tg_trapped(uint32_t cause, uint32_t address, uint32_t value) __attribute__((noreturn));
@@ -60,18 +61,19 @@ void tg_trapped(uint32_t cause, uint32_t address, uint32_t value)
     tg_exit(3);
 }
 
-/* The instructions around ebreak say that it is a request; they must not be compressed. */
-__attribute__((naked, noinline, aligned(16))) int32_t tg_semihost(int32_t operation, const void *block)
-{
-    (void)operation, (void)block;
-    __asm__(".option push\n"
-            ".option norvc\n"
-            "slli x0, x0, 0x1f\n"
-            "ebreak\n"
-            "srai x0, x0, 7\n"
-            "ret\n"
-            ".option pop\n");
-}
+/* The instructions around ebreak say that it is a request; they must not be compressed, nor lie in two pages. */
+__asm__(".section .text.tg_semihost, \"ax\"\n"
+        ".globl tg_semihost\n"
+        "    .balign 16\n"
+        "tg_semihost:\n"
+        ".option push\n"
+        ".option norvc\n"
+        "    slli x0, x0, 0x1f\n"
+        "    ebreak\n"
+        "    srai x0, x0, 7\n"
+        "    ret\n"
+        ".option pop\n"
+        ".text\n");
 
 #if TG_CORES > 1
 

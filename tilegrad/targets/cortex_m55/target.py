@@ -15,8 +15,7 @@ BOARD = Board(
     ),
     stack_bytes=4096,
     start="start_cortex_m.c",
-    compiler="arm-none-eabi-gcc",
-    packages="gcc-arm-none-eabi",
+    tools=(("arm-none-eabi-gcc", "gcc-arm-none-eabi"),),
     flags=("-O2", "-mcpu=cortex-m55+nomve.fp", "-mthumb", "-mfloat-abi=hard", "-mfpu=auto"),
     link_flags=("-lgcc",),
 )

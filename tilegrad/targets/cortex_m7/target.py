@@ -8,8 +8,7 @@ BOARD = Board(
     banks=(Bank("SSRAM", 0x2000_0000, 4 * MIB), Bank("PSRAM", 0x6000_0000, 16 * MIB)),
     stack_bytes=4096,
     start="start_cortex_m.c",
-    compiler="arm-none-eabi-gcc",
-    packages="gcc-arm-none-eabi",
+    tools=(("arm-none-eabi-gcc", "gcc-arm-none-eabi"),),
     flags=("-O2", "-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
     link_flags=("-lgcc",),
 )

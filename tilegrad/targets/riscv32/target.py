@@ -8,8 +8,7 @@ BOARD = Board(
     banks=(Bank("RAM", 0x8020_0000, 62 * MIB),),
     stack_bytes=8192,
     start="start_riscv.c",
-    compiler="riscv64-unknown-elf-gcc",
-    packages="gcc-riscv64-unknown-elf",
+    tools=(("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf"),),
     # Not with _zicsr: Debian's gcc then takes the 64-bit libraries.
     flags=("-march=rv32imafc", "-mabi=ilp32f", "-mcmodel=medany"),
     link_flags=("-lgcc",),

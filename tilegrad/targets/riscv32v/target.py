@@ -1,0 +1,34 @@
+"""The board of `riscv32` with vectors of 256 bits: clang finds the loops over independent outputs.
+
+Sums keep their order: nothing allows a compiler to reassociate them, so the bits are those of the other boards.
+"""
+
+from dataclasses import replace
+
+from tilegrad.targets.riscv32.target import BOARD as SCALAR_BOARD
+from tilegrad.targets.riscv32.target import TARGET as SCALAR
+
+VECTOR_BITS = 256
+
+BOARD = replace(
+    SCALAR_BOARD,
+    tools=(("clang", "clang"), ("riscv64-unknown-elf-ld", "binutils-riscv64-unknown-elf")),
+    flags=(
+        "--target=riscv32-unknown-elf",
+        "-march=rv32imafcv",
+        "-mabi=ilp32f",
+        "-mcmodel=medany",
+        "-mllvm",
+        f"-riscv-v-vector-bits-min={VECTOR_BITS}",
+        "-Wno-unused-command-line-argument",  # of the above, when it links
+    ),
+    link_flags=("--ld-path=riscv64-unknown-elf-ld", "-Wl,-m,elf32lriscv"),
+)
+
+TARGET = replace(
+    SCALAR,
+    name="riscv32v",
+    summary=f"RV32IMAFCV: 1 to 8 harts with vectors of {VECTOR_BITS} bits, 62 MB of flat RAM, portable kernels",
+    runtime="riscv32",
+    board=BOARD,
+)
