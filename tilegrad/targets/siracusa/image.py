@@ -6,6 +6,7 @@ gives exactly the bits of the compiled program; every other tensor that does not
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,5 +219,6 @@ def _source(compiled: Compiled, steps: int, rows: Sequence[_Row], expected: Expe
 
 
 def _stored_section(stored: bytes) -> str:
-    body = '    .incbin "chip/stored.bin"\n' if stored else ""
+    """Names the bytes by their hash, so that a cached object is theirs."""
+    body = f'    .incbin "chip/stored.bin" # {hashlib.sha256(stored).hexdigest()}\n' if stored else ""
     return f'# Initial values that nothing can generate.\n    .section .tg_stored,"a"\n{body}'

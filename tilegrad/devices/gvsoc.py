@@ -1,0 +1,196 @@
+"""Siracusa's cycle model, GVSoC: an image that makes its own data, runs a whole training and prints what came of it.
+
+Nothing can be sent to the image or read from it while it runs, so a training is rehearsed on the simulator first. The
+image carries the losses and the hash of the weights that came of it, compares bits, and exits with the verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tilegrad.devices.base import Capabilities, Session
+from tilegrad.devices.embedded import EmbeddedDevice, Image
+from tilegrad.devices.registry import open_device, register
+from tilegrad.devices.residency import Residency
+from tilegrad.devices.transport import ProcessTransport, Transport
+from tilegrad.errors import DeviceError, UserError
+from tilegrad.pipeline import Compiled
+from tilegrad.targets.siracusa.build import build_image, folder_files, missing_compiler
+from tilegrad.targets.siracusa.image import Expected, float_bits, weights_hash
+from tilegrad.training import make_batches
+
+SIMULATOR = "sim:siracusa"
+VARIABLE = "TILEGRAD_GVSOC"
+TIMEOUT_SECONDS = 3600.0
+VERDICTS = ("same", "differs", "unchecked", "failed")
+
+
+def find_gvsoc() -> str | None:
+    """The simulator's command: what the variable names, else what is on PATH."""
+    return shutil.which(os.environ.get(VARIABLE) or "gvsoc")
+
+
+@dataclass(frozen=True)
+class ImageRun:
+    """What an image printed. Losses are one per mini-batch; cycles are the chip's own, one count per call."""
+
+    losses: tuple[float, ...]
+    cycles: Mapping[str, tuple[int, ...]]
+    weights_hash: int
+    stack_bytes: tuple[int, ...]
+    verdict: str
+    exit_status: int
+
+    @property
+    def loss_bits(self) -> tuple[int, ...]:
+        return tuple(map(float_bits, self.losses))
+
+
+_LINES = {
+    "step": re.compile(r"step (\d+) loss 0x([0-9a-f]{8})(?: expected 0x[0-9a-f]{8})? cycles (\d+)"),
+    "update": re.compile(r"update (\d+) cycles (\d+)"),
+    "infer": re.compile(r"infer (\d+) cycles (\d+)"),
+    "weights": re.compile(r"weights 0x([0-9a-f]{8})(?: expected 0x[0-9a-f]{8})?"),
+    "stack": re.compile(r"stack (\d+) used (\d+) of \d+"),
+    "verdict": re.compile(f"verdict ({'|'.join(VERDICTS)})"),
+}
+
+
+def parse_console(text: str, exit_status: int) -> ImageRun:
+    """Reads what the image printed, between whatever the simulator says itself; an incomplete run is a DeviceError."""
+    found: dict[str, list[tuple[str, ...]]] = {name: [] for name in _LINES}
+    for line in text.splitlines():
+        for name, pattern in _LINES.items():
+            match = pattern.fullmatch(line.strip())
+            if match is not None:
+                found[name].append(match.groups())
+    for name in ("step", "update"):
+        numbers = [int(groups[0]) for groups in found[name]]
+        if numbers != list(range(len(numbers))):
+            raise _incomplete(f"its {name}s are numbered {numbers}", text)
+    for name in ("weights", "verdict"):
+        if len(found[name]) != 1:
+            raise _incomplete(f"it printed {len(found[name])} lines with '{name}'", text)
+    bits = np.array([int(groups[1], 16) for groups in found["step"]], np.uint32)
+    return ImageRun(
+        losses=tuple(bits.view(np.float32).tolist()),
+        cycles={name: tuple(int(groups[-1]) for groups in found[name]) for name in ("step", "update", "infer")},
+        weights_hash=int(found["weights"][0][0], 16),
+        stack_bytes=tuple(int(groups[1]) for groups in found["stack"]),
+        verdict=found["verdict"][0][0],
+        exit_status=exit_status,
+    )
+
+
+def _incomplete(what: str, text: str) -> DeviceError:
+    words = "\n    ".join(text.strip().splitlines()[-12:])
+    return DeviceError(f"the image did not run to its end: {what}", stage="run", got=f"\n    {words}")
+
+
+@dataclass(frozen=True)
+class SiracusaImage(Image):
+    """`files` are all that the image is made of, by path: what a folder with it holds."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def rehearse(compiled: Compiled, steps: int, *, use_cache: bool = True) -> Expected:
+    """The bits that the simulator gives: those of each loss, and the hash of the trained weights."""
+    batches = make_batches(compiled, None)
+    accumulate = compiled.program.recipe.accumulate
+    losses = []
+    with open_device(SIMULATOR, use_cache=use_cache) as simulator, simulator.load(compiled) as session:
+        for i in range(steps * accumulate):
+            losses.append(session.step(*batches.batch(i)))
+            if (i + 1) % accumulate == 0:
+                session.update()
+        return Expected(tuple(map(float_bits, losses)), weights_hash(session.parameters().values()))
+
+
+@register
+class GvsocDevice(EmbeddedDevice):
+    """`steps` is the number of updates that an image makes; a rehearsal gives it bits to compare with."""
+
+    kind = "gvsoc"
+    capabilities = Capabilities(is_interactive=False, counters=())
+
+    def __init__(
+        self, name: str = "gvsoc:siracusa", *, use_cache: bool = True, steps: int = 4, rehearses: bool = True
+    ) -> None:
+        super().__init__(name, use_cache=use_cache)
+        self.steps = steps
+        self.rehearses = rehearses
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return ("gvsoc:siracusa",)
+
+    @classmethod
+    def target_of(cls, name: str) -> str:
+        del name
+        return "siracusa"
+
+    @classmethod
+    def missing(cls, name: str) -> str | None:
+        del name
+        if find_gvsoc() is None:
+            named = os.environ.get(VARIABLE)
+            return (
+                f"{VARIABLE} names '{named}', which is no program"
+                if named
+                else f"no gvsoc on PATH, nor {VARIABLE} (the chip's cycle model, built from its sources); "
+                "images can be compiled without it"
+            )
+        return missing_compiler()
+
+    def build(self, compiled: Compiled, folder: Path) -> SiracusaImage:
+        expected = rehearse(compiled, self.steps, use_cache=self.use_cache) if self.rehearses else None
+        files = folder_files(compiled, self.steps, expected)
+        image = build_image(compiled, folder, files, use_cache=self.use_cache)
+        return SiracusaImage(image.path, image.sections, files)
+
+    def start(self, image: Image) -> Transport:
+        gvsoc = find_gvsoc()
+        if gvsoc is None:
+            raise DeviceError(f"device '{self.name}' cannot be used here: {self.missing(self.name)}", stage="device")
+        path = image.path.resolve()
+        work = path.parent / "work"
+        work.mkdir(exist_ok=True)
+        command = [gvsoc, "--target=siracusa", f"--work={work}", f"--binary={path}", "run"]
+        reader, writer = os.pipe()
+        return ProcessTransport(command, path.parent, channel=(reader, writer))
+
+    def run(self, image: Image, *, timeout_seconds: float = TIMEOUT_SECONDS) -> ImageRun:
+        """Runs an image to its end. Other bits than the rehearsal's are a verdict; anything else is a DeviceError."""
+        transport = self.start(image)
+        try:
+            status = transport.wait(timeout_seconds)
+            ended = f"ended with status {status}"
+            if status is None:
+                transport.kill()
+                ended = f"did not end in {timeout_seconds:g} s"
+            said = transport.console()
+            if status not in (0, 1, 2):
+                raise DeviceError(
+                    f"the simulator {ended}",
+                    stage="run",
+                    got=" ".join(transport.command) + "".join(f"\n    {line}" for line in said.splitlines()[-12:]),
+                    hint=f"the folder is '{transport.folder}'",
+                )
+            return parse_console(said, status)
+        finally:
+            transport.close()
+
+    def _load(self, compiled: Compiled, residency: Residency) -> Session:
+        raise UserError(
+            f"device '{self.name}' runs whole trainings: nothing can be sent to it or read from it meanwhile",
+            stage="load",
+            hint=f"tilegrad compile {compiled.program.name} --device {self.name} -o DIR gives its image",
+        )

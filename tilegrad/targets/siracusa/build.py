@@ -1,0 +1,162 @@
+"""Links a bare-metal image. The fabric controller has no floating point, so its code is compiled by itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tilegrad.build.folder import write_files
+from tilegrad.build.toolchain import PORTABLE_FLAGS, Toolchain, build
+from tilegrad.devices.elf import ElfFile
+from tilegrad.devices.embedded import Image, Sections
+from tilegrad.errors import DeviceError, DoesNotFit
+from tilegrad.pipeline import Compiled
+from tilegrad.targets.base import L2
+from tilegrad.targets.siracusa.image import Expected, image_files
+from tilegrad.targets.siracusa.target import L2_SHARED_BYTES
+
+IMAGE = "image.elf"
+COMPILER = "riscv64-unknown-elf-gcc"
+PACKAGE = "gcc-riscv64-unknown-elf"
+STACK_BYTES = 0x1000
+_FABRIC = "fabric.o"
+_FABRIC_SOURCES = ("chip/fabric.c", "chip/image.c", "chip/start.S", "chip/stored.S")
+_NOT_OF_THE_IMAGE = ("main.c", "ports.h", "tg_sim.c", "weights.c", "weights.bin")
+
+# Nothing is vectorised: the cores have no vectors, and gcc would move bytes by the word where addresses happen to be
+# aligned. The kernels' costs were counted with the same flags.
+_FLAGS = (
+    *PORTABLE_FLAGS,
+    *(
+        "-mabi=ilp32 -ffreestanding -fno-builtin -fno-tree-loop-distribute-patterns -fno-tree-vectorize "
+        "-msmall-data-limit=0 -mcmodel=medany -mno-relax -I. -Ichip"
+    ).split(),
+)
+CLUSTER_FLAGS = (*_FLAGS, "-march=rv32imf_zicsr")
+FABRIC_FLAGS = (*_FLAGS, "-Os", "-march=rv32im_zicsr")
+# With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
+_LINK_FLAGS = ("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-T", "chip/link.ld")
+
+
+def missing_compiler() -> str | None:
+    return None if shutil.which(COMPILER) else f"no {COMPILER} (Debian: apt-get install {PACKAGE})"
+
+
+def folder_files(compiled: Compiled, steps: int, expected: Expected | None) -> dict[str, bytes]:
+    """Everything that an image is made of, and the Makefile that makes it; what only a simulator needs is left out."""
+    files = {name: data for name, data in compiled.project.files.items() if name not in _NOT_OF_THE_IMAGE}
+    files |= image_files(compiled, steps, expected)
+    files["Makefile"] = _makefile(compiled, files).encode()
+    files["README.md"] = _readme(compiled, steps, expected).encode()
+    return dict(sorted(files.items()))
+
+
+def build_image(compiled: Compiled, folder: Path, files: Mapping[str, bytes], *, use_cache: bool = True) -> Image:
+    """Writes `folder_files` below an existing folder and links them there."""
+    reason = missing_compiler()
+    if reason is not None:
+        raise DeviceError(f"an image for Siracusa cannot be built: {reason}", stage="build")
+    write_files(folder, files)
+    fabric = {name: data for name, data in files.items() if name in _FABRIC_SOURCES or name.endswith(".h")}
+    cluster = {name: data for name, data in files.items() if name not in _FABRIC_SOURCES}
+    build(Toolchain(COMPILER, FABRIC_FLAGS, ("-r", "-nostdlib")), folder, fabric, _FABRIC, use_cache=use_cache)
+    try:
+        path = build(
+            Toolchain(COMPILER, CLUSTER_FLAGS, (_FABRIC, *_link_flags(compiled))),
+            folder,
+            cluster,
+            IMAGE,
+            use_cache=use_cache,
+        )
+    except DeviceError as error:
+        raise _explained(error, compiled) from error
+    return Image(path, _sections(path))
+
+
+def _link_flags(compiled: Compiled) -> tuple[str, ...]:
+    arena = max(compiled.plan.arena_bytes, 1)
+    return (*_LINK_FLAGS, f"-Wl,--defsym=_arena_bytes={arena}", "-lgcc")
+
+
+def _explained(error: DeviceError, compiled: Compiled) -> Exception:
+    """A region that overflows is no failure of the linker's but a budget that is too small."""
+    found = re.search(r"region `SHARED' overflowed by (\d+) bytes", error.got or "")
+    if found is None:
+        return error
+    room = (compiled.target.memory(L2).capacity_bytes or L2_SHARED_BYTES) - int(found[1]) - 64
+    return DoesNotFit(
+        "code, tables and tensors do not fit into the shared part of L2 together",
+        stage="build",
+        expected=f"at most {L2_SHARED_BYTES} bytes",
+        got=f"{L2_SHARED_BYTES + int(found[1])} bytes",
+        hint=f"--l2 {room // 1024}K leaves room for the code",
+    )
+
+
+def _sections(path: Path) -> Sections:
+    """By where bytes are: all of the image is RAM, loaded through the debug port."""
+    sizes = {name: section.size_bytes for name, section in ElfFile(path).sections.items()}
+
+    def total(*names: str) -> int:
+        return sum(sizes.get(name, 0) for name in names)
+
+    return Sections(
+        text_bytes=total(".vectors", ".text_fabric", ".text", ".rodata"),
+        data_bytes=total(".data", ".stored"),
+        bss_bytes=total(".arena", ".state", ".bss"),
+        stack_bytes=STACK_BYTES,
+    )
+
+
+def _makefile(compiled: Compiled, files: Mapping[str, bytes]) -> str:
+    sources = [name for name in files if name.endswith((".c", ".S"))]
+    fabric = " ".join(f"{name[:-2]}.o" for name in sources if name in _FABRIC_SOURCES)
+    cluster = " ".join(f"{name[:-2]}.o" for name in sources if name not in _FABRIC_SOURCES)
+    link = " ".join(_link_flags(compiled))
+    return (
+        f"# Builds {IMAGE} for Siracusa. The fabric controller has no floating point: its code is compiled by itself.\n"
+        "# -ffp-contract=off is part of the result: without it, bits differ between compilers.\n"
+        f"CC = {COMPILER}\n"
+        f"CLUSTER = {' '.join(CLUSTER_FLAGS)}\n"
+        f"FABRIC = {' '.join(FABRIC_FLAGS)}\n"
+        f"CLUSTER_OBJECTS = {cluster}\n"
+        f"FABRIC_OBJECTS = {fabric}\n\n"
+        f"{IMAGE}: $(CLUSTER_OBJECTS) {_FABRIC} chip/link.ld\n"
+        f"\t$(CC) $(CLUSTER) $(CLUSTER_OBJECTS) -o $@ {_FABRIC} {link}\n\n"
+        f"{_FABRIC}: $(FABRIC_OBJECTS)\n\t$(CC) $(FABRIC) $(FABRIC_OBJECTS) -o $@ -r -nostdlib\n\n"
+        "$(FABRIC_OBJECTS): %.o: %.*\n\t$(CC) $(FABRIC) -c $< -o $@\n\n"
+        "$(CLUSTER_OBJECTS): %.o: %.c\n\t$(CC) $(CLUSTER) -c $< -o $@\n\n"
+        f"clean:\n\trm -f {IMAGE} {_FABRIC} $(CLUSTER_OBJECTS) $(FABRIC_OBJECTS)\n\n.PHONY: clean\n"
+    )
+
+
+def _readme(compiled: Compiled, steps: int, expected: Expected | None) -> str:
+    program = compiled.program
+    name = " ".join(program.name.split())
+    checked = (
+        "It compares each loss and the trained weights with the bits that `sim:siracusa` gave"
+        if expected is not None
+        else "It was given nothing to compare losses with"
+    )
+    return f"""# {name}: an image for Siracusa that trains, generated by tilegrad
+
+`{IMAGE}` needs nothing else: {steps} updates of {program.recipe.accumulate} mini-batches of {program.recipe.batch},
+with weights, samples and labels made on the chip from seed {program.recipe.seed}. {checked}.
+
+```text
+gvsoc --target=siracusa --work /absolute/folder --binary /absolute/{IMAGE} run
+```
+
+The console has a line for each step (the loss as bits, and cycles), each update, inference and stack. Exit status: 0
+the same bits, or nothing to compare with; 1 other bits; 2 the run failed.
+
+| file | what |
+|---|---|
+| `model.h`, `model.c`, `kernels/` | the model: entries, tables, kernels |
+| `tg_tile.c`, `tg_cluster.h` | the tile runtime, and what it asks of a chip |
+| `chip/` | Siracusa: start-up, linker script, drivers, the program, its tables |
+| `Makefile` | builds the image again with `{COMPILER}` |
+| `manifest.json` | tensors, offsets, entries and memory, for scripts |
+"""
