@@ -94,31 +94,32 @@ def check_output(folder: Path | None) -> None:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """`facts` are about the file, `content` is what is in it."""
+    """`files` are all that a folder with the image holds, itself included."""
 
     facts: Image
-    content: bytes
+    files: Mapping[str, bytes]
 
 
-def build_image(compiled: Compiled, device: str, *, use_cache: bool) -> BuiltImage | None:
+def build_image(compiled: Compiled, device: str, *, steps: int, use_cache: bool) -> BuiltImage | None:
     """The image of a program, where the device takes one. The emulator or board itself need not be there."""
     kind = device_kind(device)
     if not issubclass(kind, EmbeddedDevice):
         return None
     with kind(device, use_cache=use_cache) as opened, closing(Workspace()) as workspace:
         assert isinstance(opened, EmbeddedDevice)
+        opened.steps = steps
         image = opened.build(compiled, workspace.path)
-        return BuiltImage(image, image.path.read_bytes())
+        return BuiltImage(image, opened.folder_files(compiled, image))
 
 
 def write_project(
     compiled: Compiled,
     folder: Path,
     run: dict[str, object] | None = None,
-    extra: Mapping[str, bytes] | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
     """The C project and, after a run, its result as `run.json`: without times, so that two runs give the same bytes."""
-    files = {**compiled.project.files, **(extra or {})}
+    written = dict(compiled.project.files if files is None else files)
     if run is not None:
-        files["run.json"] = json.dumps({key: value for key, value in run.items() if key != "timings"}).encode()
-    write_folder(folder, files)
+        written["run.json"] = json.dumps({key: value for key, value in run.items() if key != "timings"}).encode()
+    write_folder(folder, written)

@@ -96,6 +96,9 @@ def compile_project(
     weights_c: Annotated[
         bool, typer.Option("--weights-c", help="Also write the weights as a C array, for firmware without files.")
     ] = False,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", help="Updates of an image that runs by itself (gvsoc:siracusa).")
+    ] = 4,
     recipe_options: options.RecipeOptions,
     chip: hardware.ChipOptions,
     json_to: options.JsonTo = None,
@@ -123,10 +126,10 @@ def compile_project(
         compiled = compile_for(model, recipe, limited, observer, schedule=schedule, weights_as_c=weights_c)
         image = None
         if output_folder is not None and target is None:
-            image = observer.run("build", lambda: build_image(compiled, device, use_cache=not no_cache))
-    extra = {} if image is None else {image.facts.path.name: image.content}
+            image = observer.run("build", lambda: build_image(compiled, device, steps=steps, use_cache=not no_cache))
+    files = compiled.project.files if image is None else image.files
     if output_folder is not None:
-        write_project(compiled, output_folder, extra=extra)
+        write_project(compiled, output_folder, files=files)
     output.write_json(
         {
             "model": compiled.program.name,
@@ -137,7 +140,7 @@ def compile_project(
             "image": None if image is None else image.facts.as_json(),
             "c_lines": compiled.project.line_count,
             "timings": observer.seconds,
-            "files": sorted({*compiled.project.files, *extra}),
+            "files": sorted(files),
         }
     )
     if output_folder is not None:

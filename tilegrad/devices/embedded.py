@@ -43,7 +43,12 @@ class Image:
 
 
 class EmbeddedDevice(HarnessDevice):
-    """Adds an image to a device. What `start` returns has a console, an exit status, and a way to talk to it."""
+    """Adds an image to a device. What `start` returns has a console, an exit status, and a way to talk to it.
+
+    `steps` is the number of updates of an image that runs by itself, where the device is not interactive.
+    """
+
+    steps: int = 4
 
     @abstractmethod
     def build(self, compiled: Compiled, folder: Path) -> Image:
@@ -55,6 +60,10 @@ class EmbeddedDevice(HarnessDevice):
     @abstractmethod
     def start(self, image: Image) -> Transport:
         """Flashes the board, or starts an emulator on the image."""
+
+    def folder_files(self, compiled: Compiled, image: Image) -> dict[str, bytes]:
+        """All that a folder with the image holds, by path."""
+        return {**compiled.project.files, image.path.name: image.path.read_bytes()}
 
     def _start(self, compiled: Compiled, folder: Path) -> Transport:
         return self.start(self.build(compiled, folder))

@@ -156,6 +156,11 @@ class GvsocDevice(EmbeddedDevice):
         image = build_image(compiled, folder, files, use_cache=self.use_cache)
         return SiracusaImage(image.path, image.sections, files)
 
+    def folder_files(self, compiled: Compiled, image: Image) -> dict[str, bytes]:
+        """The harness and the simulated cluster stay out: an image has a program of its own."""
+        files = image.files if isinstance(image, SiracusaImage) else compiled.project.files
+        return {**files, image.path.name: image.path.read_bytes()}
+
     def start(self, image: Image) -> Transport:
         gvsoc = find_gvsoc()
         if gvsoc is None:

@@ -111,9 +111,10 @@ def _sections(path: Path) -> Sections:
 
 
 def _makefile(compiled: Compiled, files: Mapping[str, bytes]) -> str:
-    sources = [name for name in files if name.endswith((".c", ".S"))]
-    fabric = " ".join(f"{name[:-2]}.o" for name in sources if name in _FABRIC_SOURCES)
-    cluster = " ".join(f"{name[:-2]}.o" for name in sources if name not in _FABRIC_SOURCES)
+    def of(suffixes: str | tuple[str, ...], is_fabric: bool) -> str:
+        chosen = (name for name in sorted(files) if name.endswith(suffixes) and (name in _FABRIC_SOURCES) is is_fabric)
+        return " ".join(f"{name[:-2]}.o" for name in chosen)
+
     link = " ".join(_link_flags(compiled))
     return (
         f"# Builds {IMAGE} for Siracusa. The fabric controller has no floating point: its code is compiled by itself.\n"
@@ -121,12 +122,13 @@ def _makefile(compiled: Compiled, files: Mapping[str, bytes]) -> str:
         f"CC = {COMPILER}\n"
         f"CLUSTER = {' '.join(CLUSTER_FLAGS)}\n"
         f"FABRIC = {' '.join(FABRIC_FLAGS)}\n"
-        f"CLUSTER_OBJECTS = {cluster}\n"
-        f"FABRIC_OBJECTS = {fabric}\n\n"
+        f"CLUSTER_OBJECTS = {of('.c', False)}\n"
+        f"FABRIC_OBJECTS = {of(('.c', '.S'), True)}\n\n"
         f"{IMAGE}: $(CLUSTER_OBJECTS) {_FABRIC} chip/link.ld\n"
         f"\t$(CC) $(CLUSTER) $(CLUSTER_OBJECTS) -o $@ {_FABRIC} {link}\n\n"
         f"{_FABRIC}: $(FABRIC_OBJECTS)\n\t$(CC) $(FABRIC) $(FABRIC_OBJECTS) -o $@ -r -nostdlib\n\n"
-        "$(FABRIC_OBJECTS): %.o: %.*\n\t$(CC) $(FABRIC) -c $< -o $@\n\n"
+        f"{of('.c', True)}: %.o: %.c\n\t$(CC) $(FABRIC) -c $< -o $@\n\n"
+        f"{of('.S', True)}: %.o: %.S\n\t$(CC) $(FABRIC) -c $< -o $@\n\n"
         "$(CLUSTER_OBJECTS): %.o: %.c\n\t$(CC) $(CLUSTER) -c $< -o $@\n\n"
         f"clean:\n\trm -f {IMAGE} {_FABRIC} $(CLUSTER_OBJECTS) $(FABRIC_OBJECTS)\n\n.PHONY: clean\n"
     )
