@@ -51,7 +51,7 @@ TG_INLINE uint32_t tg_conv_pack(const float *x, const tg_conv_map *c, tg_conv_pi
     const float *from = inside ? x + h * c->x_row + w : x;
     panel += piece.lane;
     for (int i = 0; i < channels && inside; i++, from += c->x_channel, panel += step) {
-        const tg_v16 v = tg_v_load_apart(from, c->lane_w, inside);
+        const tg_v16 v = tg_v_load_apart(from, c->lane_w, tg_v_apart_of(c->lane_w, inside), tg_v_set(0.0f));
         if (piece.count == 16)
             tg_v_store(panel, v);
         else
@@ -123,7 +123,7 @@ TG_INLINE int tg_conv_gather(int numerator, int taps, int stride, int dilation, 
 typedef struct {
     int count;
     int32_t x_at[TG_PLANE_TAPS], w_at[TG_PLANE_TAPS];
-    uint32_t inside[TG_PLANE_TAPS];
+    tg_v_apart inside[TG_PLANE_TAPS];
 } tg_conv_taps;
 
 TG_INLINE void tg_conv_find(const tg_conv_map *c, const tg_conv_piece *piece, int pieces, tg_conv_taps *found)
@@ -140,7 +140,7 @@ TG_INLINE void tg_conv_find(const tg_conv_map *c, const tg_conv_piece *piece, in
                 if (h >= 0 && h < c->x_height && start < stop)
                     inside |= (tg_v_first(stop) & ~tg_v_first(start)) << piece[i].lane;
             }
-            found->inside[at] = inside;
+            found->inside[at] = tg_v_apart_of(c->lane_w, inside);
             found->x_at[at] = (below + c->lane_h * piece[0].h) * c->x_row + right + c->lane_w * piece[0].w;
             found->w_at[at] = row * c->w_row + tap * c->w_tap;
             found->count += inside != 0;
@@ -150,8 +150,9 @@ TG_INLINE void tg_conv_find(const tg_conv_map *c, const tg_conv_piece *piece, in
 TG_TEMPLATE tg_v16 tg_conv_sum(const float *x, const float *w, const tg_conv_taps *taps, int lane, tg_v16 sum)
 {
     for (int t = 0; t < taps->count; t++)
-        sum = tg_v_fma_some(tg_v_set(w[taps->w_at[t]]), tg_v_load_apart(x + taps->x_at[t], lane, taps->inside[t]), sum,
-                            taps->inside[t]);
+        sum = tg_v_fma_some(tg_v_set(w[taps->w_at[t]]),
+                            tg_v_load_apart(x + taps->x_at[t], lane, taps->inside[t], tg_v_set(0.0f)), sum,
+                            taps->inside[t].lanes);
     return sum;
 }
 

@@ -39,36 +39,67 @@ TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
     return _mm512_mask3_fmadd_ps(a, b, c, (__mmask16)mask);
 }
 TG_TEMPLATE tg_v16 tg_v_select(uint32_t mask, tg_v16 a, tg_v16 b) { return _mm512_mask_blend_ps((__mmask16)mask, b, a); }
-/* Masks of the lanes where a > b or a is no number; where both are equal or no numbers. */
-TG_TEMPLATE uint32_t tg_v_above(tg_v16 a, tg_v16 b)
+TG_TEMPLATE tg_v16 tg_v_add_some(tg_v16 a, tg_v16 b, uint32_t mask) { return _mm512_mask_add_ps(a, (__mmask16)mask, a, b); }
+/* a where it is greater than b or no number, otherwise b. */
+TG_TEMPLATE tg_v16 tg_v_greater(tg_v16 a, tg_v16 b)
 {
-    return (uint32_t)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) | (uint32_t)_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    return _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
 }
-TG_TEMPLATE uint32_t tg_v_equal(tg_v16 a, tg_v16 b)
+/* Masks of those lanes of `mask` where both are equal, and where a is no number. */
+TG_TEMPLATE uint32_t tg_v_equal(tg_v16 a, tg_v16 b, uint32_t mask)
 {
-    return (uint32_t)_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) |
-           ((uint32_t)_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) & (uint32_t)_mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q));
+    return (uint32_t)_mm512_mask_cmp_ps_mask((__mmask16)mask, a, b, _CMP_EQ_OQ);
+}
+TG_TEMPLATE uint32_t tg_v_nan(tg_v16 a, uint32_t mask)
+{
+    return (uint32_t)_mm512_mask_cmp_ps_mask((__mmask16)mask, a, a, _CMP_UNORD_Q);
 }
 /* Lane l is p[at[l]]. */
 TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
 {
     return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, _mm512_loadu_si512(at), p, 4);
 }
-/* Lane l is p[l * step]; every other element is read faster than any other pattern. */
-TG_TEMPLATE tg_v16 tg_v_load_apart(const float *p, int step, uint32_t mask)
+/* A mask for lanes that are `step` elements apart in memory: two masks of what is read for every other element. */
+typedef struct {
+    uint16_t lanes, low, high;
+} tg_v_apart;
+TG_TEMPLATE tg_v_apart tg_v_apart_of(int step, uint32_t mask)
+{
+    tg_v_apart result = {(uint16_t)mask, 0, 0};
+#if defined(__BMI2__)
+    if (step == 2)
+        result.low = (uint16_t)_pdep_u32(mask & 0xFFu, 0x5555u), result.high = (uint16_t)_pdep_u32(mask >> 8, 0x5555u);
+#endif
+    return result;
+}
+/* Lane l is p[l * step], or that of `rest`; every other element is read faster than any other pattern. */
+TG_TEMPLATE tg_v16 tg_v_load_apart(const float *p, int step, tg_v_apart mask, tg_v16 rest)
 {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     if (step == 1)
-        return tg_v_load_some(p, mask);
+        return _mm512_mask_loadu_ps(rest, mask.lanes, p);
 #if defined(__BMI2__)
-    if (step == 2) {
-        const tg_v16 low = tg_v_load_some(p, _pdep_u32(mask & 0xFFu, 0x5555u));
-        const tg_v16 high = tg_v_load_some(p + 16, _pdep_u32(mask >> 8, 0x5555u));
-        return _mm512_permutex2var_ps(low, _mm512_slli_epi32(lanes, 1), high);
-    }
+    if (step == 2)
+        return _mm512_permutex2var_ps(_mm512_mask_loadu_ps(rest, mask.low, p), _mm512_slli_epi32(lanes, 1),
+                                      _mm512_mask_loadu_ps(rest, mask.high, p + 16));
 #endif
-    const __m512i at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(step));
-    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, at, p, 4);
+    return _mm512_mask_i32gather_ps(rest, mask.lanes, _mm512_mullo_epi32(lanes, _mm512_set1_epi32(step)), p, 4);
+}
+TG_TEMPLATE void tg_v_store_apart(float *p, int step, uint32_t mask, tg_v16 v)
+{
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    if (step == 1)
+        tg_v_store_some(p, mask, v);
+    else
+        _mm512_mask_i32scatter_ps(p, (__mmask16)mask, _mm512_mullo_epi32(lanes, _mm512_set1_epi32(step)), v, 4);
+}
+/* The first `count` of a[0], b[0], a[1], b[1], ... */
+TG_TEMPLATE void tg_v_store_pairs(float *p, int count, tg_v16 a, tg_v16 b)
+{
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    tg_v_store_some(p, tg_v_first(count), _mm512_permutex2var_ps(a, low, b));
+    tg_v_store_some(p + 16, tg_v_first(count - 16), _mm512_permutex2var_ps(a, high, b));
 }
 TG_TEMPLATE void tg_v_scatter(float *p, const int32_t *at, uint32_t mask, tg_v16 v)
 {
@@ -132,23 +163,45 @@ TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
     TG_EACH_LANE(mask >> l & 1u ? TG_FMA(a.lane[l], b.lane[l], c.lane[l]) : c.lane[l])
 }
 TG_TEMPLATE tg_v16 tg_v_select(uint32_t mask, tg_v16 a, tg_v16 b) { TG_EACH_LANE(mask >> l & 1u ? a.lane[l] : b.lane[l]) }
-#define TG_EACH_BIT(a, b, CONDITION)                                                                                   \
-    uint32_t mask = 0;                                                                                                 \
-    TG_LANES(l)                                                                                                        \
-    {                                                                                                                  \
-        const float x = a.lane[l], y = b.lane[l];                                                                      \
-        mask |= (uint32_t)(CONDITION) << l;                                                                            \
-    }                                                                                                                  \
-    return mask;
-TG_TEMPLATE uint32_t tg_v_above(tg_v16 a, tg_v16 b) { TG_EACH_BIT(a, b, (x > y || x != x)) }
-TG_TEMPLATE uint32_t tg_v_equal(tg_v16 a, tg_v16 b) { TG_EACH_BIT(a, b, (x == y || (x != x && y != y))) }
+TG_TEMPLATE tg_v16 tg_v_add_some(tg_v16 a, tg_v16 b, uint32_t mask)
+{
+    TG_EACH_LANE(mask >> l & 1u ? a.lane[l] + b.lane[l] : a.lane[l])
+}
+TG_TEMPLATE tg_v16 tg_v_greater(tg_v16 a, tg_v16 b)
+{
+    TG_EACH_LANE(a.lane[l] > b.lane[l] || a.lane[l] != a.lane[l] ? a.lane[l] : b.lane[l])
+}
+#define TG_EACH_BIT(CONDITION)                                                                                         \
+    uint32_t result = 0;                                                                                               \
+    TG_LANES(l) result |= (mask >> l & 1u) & (uint32_t)(CONDITION) ? 1u << l : 0u;                                     \
+    return result;
+TG_TEMPLATE uint32_t tg_v_equal(tg_v16 a, tg_v16 b, uint32_t mask) { TG_EACH_BIT(a.lane[l] == b.lane[l]) }
+TG_TEMPLATE uint32_t tg_v_nan(tg_v16 a, uint32_t mask) { TG_EACH_BIT(a.lane[l] != a.lane[l]) }
 TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
 {
     TG_EACH_LANE(mask >> l & 1u ? p[at[l]] : 0.0f)
 }
-TG_TEMPLATE tg_v16 tg_v_load_apart(const float *p, int step, uint32_t mask)
+typedef struct {
+    uint16_t lanes;
+} tg_v_apart;
+TG_TEMPLATE tg_v_apart tg_v_apart_of(int step, uint32_t mask)
 {
-    TG_EACH_LANE(mask >> l & 1u ? p[l * step] : 0.0f)
+    const tg_v_apart result = {(uint16_t)mask};
+    (void)step;
+    return result;
+}
+TG_TEMPLATE tg_v16 tg_v_load_apart(const float *p, int step, tg_v_apart mask, tg_v16 rest)
+{
+    TG_EACH_LANE(mask.lanes >> l & 1u ? p[l * step] : rest.lane[l])
+}
+TG_TEMPLATE void tg_v_store_apart(float *p, int step, uint32_t mask, tg_v16 v)
+{
+    TG_LANES(l) if (mask >> l & 1u) p[l * step] = v.lane[l];
+}
+TG_TEMPLATE void tg_v_store_pairs(float *p, int count, tg_v16 a, tg_v16 b)
+{
+    for (int i = 0; i < tg_min(count, 32); i++)
+        p[i] = i % 2 == 0 ? a.lane[i / 2] : b.lane[i / 2];
 }
 TG_TEMPLATE void tg_v_scatter(float *p, const int32_t *at, uint32_t mask, tg_v16 v)
 {
