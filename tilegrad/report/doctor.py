@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import shutil
-import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.build.cache import cache_folder
+from tilegrad.build.cache import cache_folder, limit_bytes
+from tilegrad.build.tools import Tools
 from tilegrad.devices.registry import kinds
+from tilegrad.errors import DeviceError
+from tilegrad.report.format import bytes_text
 from tilegrad.report.output import table
 
 VERSION_TIMEOUT_SECONDS = 10
@@ -23,7 +27,10 @@ VERSION_TIMEOUT_SECONDS = 10
 
 @dataclass(frozen=True)
 class Tool:
-    """A program on PATH or a Python package. `needed` tells what tilegrad cannot work without."""
+    """A program on PATH or a Python package. `needed` tells what tilegrad cannot work without.
+
+    `proof` tries a program that was found, and says what is wrong with it.
+    """
 
     name: str
     unlocks: str
@@ -31,6 +38,8 @@ class Tool:
     candidates: tuple[str, ...] = ()
     package: str | None = None
     needed: bool = False
+    variable: str | None = None  # the environment variable that names another program
+    proof: Callable[[str], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,44 +53,106 @@ class Finding:
     needed: bool
 
 
+def _cannot_compile(compiler: str) -> str | None:
+    """A compiler without a C library's headers, or without a linker, is no compiler."""
+    with tempfile.TemporaryDirectory(prefix="tilegrad-") as folder:
+        (Path(folder) / "try.c").write_text("#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n")
+        try:
+            Tools(VERSION_TIMEOUT_SECONDS).checked([compiler, "try.c", "-o", "try"], Path(folder))
+        except DeviceError as error:
+            return f"{compiler} cannot compile a program: {(error.got or error.message).splitlines()[-1].strip()}"
+    return None
+
+
+def _debian(*packages: str) -> str:
+    return f"Debian: apt-get install {' '.join(packages)}"
+
+
 TOOLS = (
     Tool(
         "C compiler",
-        "the device `host`: everything that runs generated C",
-        "Debian: apt-get install gcc libc6-dev",
+        "the devices `host` and `sim:*`: everything that runs generated C on this machine",
+        _debian("gcc", "libc6-dev"),
         candidates=("cc", "gcc", "clang"),
         needed=True,
+        variable="CC",
+        proof=_cannot_compile,
     ),
-    Tool("onnx", "reading models", "pip install onnx", package="onnx", needed=True),
+    Tool("onnx", "reading models", "PyPI: pip install onnx", package="onnx", needed=True),
     Tool(
         "PyTorch",
         "verification of every loss, gradient and weight of any model; loading a torch.nn.Module; benchmarks",
-        "pip install 'tilegrad[torch]'",
+        "PyPI: pip install 'tilegrad[torch]'",
         package="torch",
     ),
     Tool(
-        "clang",
-        "the tests that compile generated C with a second compiler",
-        "Debian: apt-get install clang",
-        candidates=("clang",),
+        "RISC-V compiler",
+        "the device `qemu:riscv32` and images for `gvsoc:siracusa`; `make calibrate`",
+        _debian("gcc-riscv64-unknown-elf"),
+        candidates=("riscv64-unknown-elf-gcc",),
     ),
     Tool(
-        "make",
-        "building a generated project with its own Makefile",
-        "Debian: apt-get install make",
-        candidates=("make",),
+        "QEMU for RISC-V",
+        "the device `qemu:riscv32`, with exact counts of instructions; `make calibrate`",
+        _debian("qemu-system-misc"),
+        candidates=("qemu-system-riscv32",),
     ),
+    Tool(
+        "Cortex-M compiler",
+        "the devices `qemu:mps2-an500` and `qemu:mps3-an547`",
+        _debian("gcc-arm-none-eabi"),
+        candidates=("arm-none-eabi-gcc",),
+    ),
+    Tool(
+        "QEMU for Arm",
+        "the devices `qemu:mps2-an500` and `qemu:mps3-an547`",
+        _debian("qemu-system-arm"),
+        candidates=("qemu-system-arm",),
+    ),
+    Tool(
+        "pyopencl",
+        "the devices `opencl:N`",
+        "PyPI: pip install 'tilegrad[opencl]'",
+        package="pyopencl",
+    ),
+    Tool(
+        "PoCL",
+        "an OpenCL driver that runs on this machine's own cores, for `opencl:N` without a graphics card",
+        "PyPI: pip install pocl-binary-distribution",
+        package="pocl_binary_distribution",
+    ),
+    Tool("ld", "PoCL, which links what it compiles", _debian("binutils"), candidates=("ld",)),
+    Tool(
+        "GVSoC",
+        "running images on the chip's cycle model, `gvsoc:siracusa`; images can be compiled without it",
+        "no Debian or PyPI package: build gvsoc from its sources, then put it on PATH or name it in TILEGRAD_GVSOC",
+        candidates=("gvsoc",),
+        variable="TILEGRAD_GVSOC",
+    ),
+    Tool(
+        "clang",
+        "vector code for RISC-V under QEMU; the tests that compile generated C with a second compiler",
+        _debian("clang"),
+        candidates=("clang",),
+    ),
+    Tool("make", "building a generated project with its own Makefile", _debian("make"), candidates=("make",)),
     Tool(
         "onnxruntime",
         "the inference column of `make bench`, and tests against it",
-        "pip install 'tilegrad[onnxruntime]'",
+        "PyPI: pip install 'tilegrad[onnxruntime]'",
         package="onnxruntime",
     ),
     Tool(
         "onnxscript",
         "loading a torch.nn.Module with PyTorch's newer exporter",
-        "pip install onnxscript",
+        "PyPI: pip install onnxscript",
         package="onnxscript",
+    ),
+    Tool(
+        "OR-tools",
+        "tests of the memory planner against a solver",
+        "PyPI: pip install ortools",
+        package="ortools",
     ),
 )
 
@@ -91,24 +162,19 @@ def examine() -> tuple[Finding, ...]:
 
 
 def _program(tool: Tool) -> Finding:
-    where = next(filter(None, map(shutil.which, tool.candidates)), None)
-    version = "" if where is None else _version(where)
-    return Finding(tool.name, where is not None, version, where or "", tool.unlocks, tool.get, tool.needed)
+    named = os.environ.get(tool.variable) if tool.variable is not None else None
+    where = next(filter(None, map(shutil.which, (named,) if named else tool.candidates)), None)
+    wrong = tool.proof(where) if where is not None and tool.proof is not None else None
+    version = "" if where is None else wrong or _version(where)
+    is_found = where is not None and wrong is None
+    return Finding(tool.name, is_found, version, where or "", tool.unlocks, tool.get, tool.needed)
 
 
 def _version(program: str) -> str:
     """The first line of `--version`; a program that does not answer is still there."""
     try:
-        done = subprocess.run(
-            [program, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=VERSION_TIMEOUT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = Tools(VERSION_TIMEOUT_SECONDS).run([program, "--version"], Path(tempfile.gettempdir()))
+    except DeviceError:
         return "does not answer --version"
     return next(iter(done.stdout.splitlines()), "").strip()
 
@@ -120,7 +186,7 @@ def _package(tool: Tool) -> Finding:
     if spec is None:
         return Finding(tool.name, False, "", "", tool.unlocks, tool.get, tool.needed)
     try:
-        version = importlib.metadata.version(tool.package)
+        version = importlib.metadata.version(tool.package.replace("_", "-"))
     except importlib.metadata.PackageNotFoundError:
         version = "unknown version"
     where = str(Path(spec.origin).parent) if spec.origin else ""
@@ -138,6 +204,7 @@ def as_json(findings: tuple[Finding, ...]) -> dict[str, Any]:
         "tools": [asdict(finding) for finding in findings],
         "devices": [{"name": name, "usable": reason is None, "reason": reason} for name, reason in devices().items()],
         "cache": None if folder is None else str(folder),
+        "cache_limit": limit_bytes(),
     }
 
 
@@ -153,11 +220,13 @@ def doctor_report(findings: tuple[Finding, ...]) -> Iterator[RenderableType]:
         absent = table("missing", "would unlock", "get it")
         for finding in missing:
             style = "bold red" if finding.needed else ""
-            absent.add_row(Text(finding.tool, style=style), finding.unlocks, finding.get)
+            why = f"{finding.unlocks} ({finding.version})" if finding.version else finding.unlocks
+            absent.add_row(Text(finding.tool, style=style), why, finding.get)
         yield absent
     yield Text()
     for name, reason in devices().items():
         yield Text(f"device {name}: " + ("usable" if reason is None else reason))
     folder = cache_folder()
-    yield Text("no place to keep compiled objects" if folder is None else f"compiled objects are kept in {folder}")
+    kept = f"compiled objects are kept in {folder}, up to {bytes_text(limit_bytes())} of them"
+    yield Text("no place to keep compiled objects" if folder is None else kept)
     yield Text("everything tilegrad uses is here" if not missing else f"{len(missing)} missing")
