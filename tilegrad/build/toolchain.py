@@ -27,11 +27,15 @@ NATIVE_FLAG = "-march=native"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """`flags` are for compiling, `link_flags` go behind the objects."""
+    """`flags` are for compiling, `link_flags` go behind the objects.
+
+    `linker` is the command that links, where that is not the compiler with its flags.
+    """
 
     compiler: str
     flags: tuple[str, ...]
     link_flags: tuple[str, ...] = ()
+    linker: tuple[str, ...] = ()
 
 
 def find_compiler(*candidates: str) -> str:
@@ -129,5 +133,6 @@ def build(
     objects = [done.result() for done in compiling]
     if cache is not None:
         cache.finish()
-    tools.checked([toolchain.compiler, *toolchain.flags, *objects, "-o", output, *toolchain.link_flags], folder)
+    linker = toolchain.linker or (toolchain.compiler, *toolchain.flags)
+    tools.checked([*linker, *objects, "-o", output, *toolchain.link_flags], folder)
     return folder / output

@@ -131,7 +131,7 @@ class QemuDevice(EmbeddedDevice):
         board = _board(MACHINES[self.name])
         files = compiled.project.files
         write_files(folder, files)
-        toolchain = Toolchain(find_compiler(board.compiler), compile_flags(board), link_flags(board))
+        toolchain = Toolchain(find_compiler(board.compiler), compile_flags(board), link_flags(board), board.linker)
         path = build(toolchain, folder, files, IMAGE, use_cache=self.use_cache)
         launches = (launch for entry in compiled.plan.schedule.entries.values() for launch in entry.launches)
         kernels = {nest.kernel for launch in launches for nest in launch.nests}
@@ -147,7 +147,7 @@ class QemuDevice(EmbeddedDevice):
         emulator = shutil.which(machine.emulator)
         if emulator is None:
             raise DeviceError(f"'{machine.emulator}' is gone", stage="run", hint=f"Debian: {machine.package}")
-        plugin = counter.build(self.use_cache)
+        plugin = counter.options(self.use_cache)
         command = (emulator, *machine.options, *cores, *_COMMON, *plugin, "-kernel", image.path.name)
         return QemuTransport(command, folder, counter)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
-from tilegrad.build.toolchain import Toolchain, build, find_compiler
+from tilegrad.build.toolchain import Toolchain, build, host_toolchain
+from tilegrad.build.workspace import Workspace
 from tilegrad.devices.elf import Symbol
 from tilegrad.errors import DeviceError
 from tilegrad.ops.kernels import RUNTIME_FOLDER
@@ -49,16 +51,10 @@ class Counter:
         lines.append(f"glue {symbols['tg_callers_start'].address:x} {symbols['tg_callers_stop'].address:x}")
         (folder / MAP).write_text("\n".join(lines) + "\n", encoding="ascii")
 
-    def build(self, use_cache: bool) -> tuple[str, ...]:
-        """The emulator's options that load the plugin, built for this machine."""
-        files = {name: (PLUGIN_FOLDER / name).read_bytes() for name in PLUGIN_FILES}
-        folder = self.folder / "plugin"
-        folder.mkdir(exist_ok=True)
-        write_files(folder, files)
-        candidates = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
-        toolchain = Toolchain(find_compiler(*candidates), _FLAGS, ("-shared",))
-        build(toolchain, folder, files, PLUGIN, use_cache=use_cache)
-        return ("-plugin", f"./plugin/{PLUGIN},map={MAP},out={COUNTS}")
+    def options(self, use_cache: bool) -> tuple[str, ...]:
+        """The emulator's, with which it loads the plugin."""
+        (self.folder / PLUGIN).write_bytes(_plugin(use_cache))
+        return ("-plugin", f"./{PLUGIN},map={MAP},out={COUNTS}")
 
     def last(self) -> Counts:
         """Of the call that ended last."""
@@ -74,3 +70,13 @@ class Counter:
         ordered = [rows[core] for core in range(self.cores)]
         kernels = {name: tuple(row[1 + i] for row in ordered) for i, name in enumerate(self.kernels)}
         return Counts(tuple(row[0] for row in ordered), kernels)
+
+
+@lru_cache
+def _plugin(use_cache: bool) -> bytes:
+    """A shared library for this machine."""
+    files = {name: (PLUGIN_FOLDER / name).read_bytes() for name in PLUGIN_FILES}
+    with closing(Workspace()) as workspace:
+        write_files(workspace.path, files)
+        toolchain = Toolchain(host_toolchain().compiler, _FLAGS, ("-shared",))
+        return build(toolchain, workspace.path, files, PLUGIN, use_cache=use_cache).read_bytes()

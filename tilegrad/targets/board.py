@@ -32,7 +32,8 @@ class Placement:
 class Board:
     """`banks` are RAM, the one that holds stacks and data first. `start` is the file of runtime/bare that begins.
 
-    `tools` are what makes an image, the compiler first, each with Debian's package; `link_flags` go behind the objects.
+    `tools` are what makes an image, the compiler first, each with Debian's package. `link_flags` go behind the objects;
+    `linker` is the command that links, where that is not the compiler with its flags.
     """
 
     code: Bank
@@ -42,6 +43,7 @@ class Board:
     tools: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
     link_flags: tuple[str, ...]
+    linker: tuple[str, ...] = ()
 
     @property
     def compiler(self) -> str:

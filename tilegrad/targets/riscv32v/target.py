@@ -12,7 +12,7 @@ VECTOR_BITS = 256
 
 BOARD = replace(
     SCALAR_BOARD,
-    tools=(("clang", "clang"), ("riscv64-unknown-elf-ld", "binutils-riscv64-unknown-elf")),
+    tools=(("clang", "clang"), *SCALAR_BOARD.tools),
     flags=(
         "--target=riscv32-unknown-elf",
         "-march=rv32imafcv",
@@ -20,9 +20,8 @@ BOARD = replace(
         "-mcmodel=medany",
         "-mllvm",
         f"-riscv-v-vector-bits-min={VECTOR_BITS}",
-        "-Wno-unused-command-line-argument",  # of the above, when it links
     ),
-    link_flags=("--ld-path=riscv64-unknown-elf-ld", "-Wl,-m,elf32lriscv"),
+    linker=(SCALAR_BOARD.compiler, *SCALAR_BOARD.flags),
 )
 
 TARGET = replace(
