@@ -26,15 +26,16 @@ already, the table names it; `test_the_table_is_true` looks it up. The rest is i
 | a step read what nobody wrote | tests/codegen/test_project.py::test_two_instances_share_nothing_and_a_bad_label_touches_nothing |
 | planning took gigabytes | test_import_to_c_is_quick_and_small |
 | two identical runs gave different C | tests/codegen/test_project.py::test_every_file_is_the_same_from_any_process_into_any_folder |
-| a device left methods unimplemented | tests/devices/test_host.py::test_an_incomplete_device_cannot_be_made |
+| a device left methods unimplemented | tests/devices/test_contract.py::test_an_incomplete_device_cannot_be_registered |
 | a program of another device was accepted | tests/devices/test_host.py::test_a_program_for_another_target_is_refused |
-| unsupported counters came back as -1 | tests/cli/test_train.py::test_json_has_every_key_of_the_contract |
-| intermediates landed in the working directory | tests/devices/test_host.py::test_a_read_only_working_directory |
-| a path went through a shell | tests/devices/test_host.py::test_a_folder_for_temporary_files_with_a_hostile_name |
-| many builds at once disturbed each other | tests/devices/test_host.py::test_many_builds_at_once |
+| a tensor of another device was accepted | tests/devices/test_contract.py::test_handles_that_cannot_be_used |
+| unsupported counters came back as -1 | tests/devices/test_contract.py::test_a_counter_that_the_device_lacks |
+| intermediates landed in the working directory | tests/build/test_build.py::test_a_read_only_working_directory |
+| a path went through a shell | tests/build/test_build.py::test_a_folder_for_temporary_files_with_a_hostile_name |
+| many builds at once disturbed each other | tests/build/test_build.py::test_many_builds_at_once |
 | importing changed PATH and read a login name | test_importing_has_no_side_effects |
-| the eleventh loaded module failed | tests/devices/test_host.py::test_a_hundred_loads |
-| modules leaked when evaluation raised | tests/devices/test_host.py::test_an_exception_inside_leaves_nothing |
+| the eleventh loaded module failed | tests/devices/test_conformance.py::test_a_hundred_loads |
+| modules leaked when evaluation raised | tests/devices/test_conformance.py::test_closing_the_device_closes_its_sessions |
 | errors were dumps, and came one at a time | tests/errors/test_cli_errors.py::test_all_unsupported_operators_are_listed_at_once |
 """  # noqa: E501
 

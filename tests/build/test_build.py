@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, finish, start
 from tests.support.projects import batch, everything, opened, zoo_model
 from tests.support.projects import toolchain as tools_of
 from tilegrad.build import toolchain
@@ -270,6 +272,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def are_gone(pids: Iterable[int]) -> bool:
+    """A killed process may need a moment to go; one that was not killed would need a minute."""
+    end = time.monotonic() + 20
+    while any(map(is_alive, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not any(map(is_alive, pids))
+
+
 def pids_in(path: Path, count: int) -> list[int]:
     end = time.monotonic() + 30
     while not path.exists() or len(path.read_text().split()) < count:
@@ -286,7 +296,7 @@ def test_a_compiler_that_hangs_ends_with_its_children(tmp_path: Path) -> None:
     hanging = script_of(tmp_path / "hangingcc", FORKING)
     with pytest.raises(DeviceError, match=r"'hangingcc' did not finish in 0\.5 s"):
         Tools(timeout_seconds=0.5).run([hanging], tmp_path)
-    assert not any(is_alive(pid) for pid in pids_in(tmp_path / "pids", 2))
+    assert are_gone(pids_in(tmp_path / "pids", 2))
 
 
 def test_stopping_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
@@ -296,7 +306,7 @@ def test_stopping_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
         pids = pids_in(tmp_path / "pids", 2)
         tools.stop()
         assert running.result(timeout=30).returncode == -9
-    assert not any(is_alive(pid) for pid in pids)
+    assert are_gone(pids)
     with pytest.raises(DeviceError, match="the build was stopped"):
         tools.run([hanging], tmp_path)
 
@@ -307,7 +317,7 @@ def test_one_failure_stops_the_other_compilers(compiled: Compiled, tmp_path: Pat
     tools = toolchain.Toolchain(script_of(tmp_path / "cc", text), ())
     with HostDevice(toolchain=tools, use_cache=False) as device, pytest.raises(DeviceError, match="with status 1"):
         device.load(compiled)
-    assert not any(is_alive(pid) for pid in pids_in(tmp_path / "pids", 2))
+    assert are_gone(pids_in(tmp_path / "pids", 2))
     assert not (tmp_path / "finished").exists()
 
 
@@ -336,3 +346,19 @@ def test_no_place_for_temporary_files(compiled: Compiled, tmp_path: Path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(DeviceError, match="there is no place for temporary files"), opened(compiled):
         pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_compilers(tmp_path: Path, number: signal.Signals) -> None:
+    """They are in groups of their own, so that it is tilegrad who ends them, children included."""
+    scratch, pids = tmp_path / "scratch", tmp_path / "pids"
+    scratch.mkdir()
+    hanging = script_of(tmp_path / "cc", f"cd {tmp_path}; {FORKING}")
+    environment = {"CC": hanging, "TMPDIR": str(scratch), "TILEGRAD_CACHE": str(tmp_path / "cache")}
+    process = start("train", "simplemlp", "--no-cache", "--device", "host", environment=environment)
+    running = pids_in(pids, 2)
+    process.send_signal(number)
+    answer = finish(process)
+    assert answer.status == 130 and answer.err == "interrupted: nothing was written\n"
+    assert are_gone({*running, *pids_in(pids, 2)})
+    assert list(scratch.iterdir()) == []

@@ -115,8 +115,15 @@ def process_of(session: object) -> ProcessTransport:
     return session.transport
 
 
-def processes_of_group(group: int) -> list[int]:
-    """Processes of a group that still run; each program is a group of its own."""
+def is_over(transport: ProcessTransport) -> bool:
+    """Whether nothing of a program's group runs on; what was killed may need a moment to go."""
+    end = time.monotonic() + 20
+    while _processes_of_group(transport.process.pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not _processes_of_group(transport.process.pid)
+
+
+def _processes_of_group(group: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -151,7 +158,7 @@ def check_failure(error: DeviceError, transport: ProcessTransport, what: str) ->
     assert error.hint == f"the folder is '{transport.folder}'"
     assert (transport.folder / "model.c").exists()
     assert " ".join(transport.command) in (transport.folder / "failure.txt").read_text()
-    assert processes_of_group(transport.process.pid) == []
+    assert is_over(transport)
 
 
 def interrupt(transport: ProcessTransport) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import tilegrad as tg
 from tests.support.projects import batch, opened, state_of, zoo_model
-from tilegrad.devices.base import Device, Session
+from tilegrad.devices.base import Session
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.registry import open_device
@@ -81,21 +81,6 @@ def test_gradients_accumulate_until_the_update(session: Session) -> None:
         np.testing.assert_array_equal(twice[name], gradient + gradient)
 
 
-def test_parameters_can_be_put_back(session: Session) -> None:
-    x, y = batch(session.compiled)
-    start = session.parameters()
-    session.step(x, y)
-    session.update()
-    after = session.step(x, y)
-    session.update()
-    session.set_parameters(start)
-    session.step(x, y)
-    session.update()
-    assert session.step(x, y) == after
-    for name, array in start.items():
-        assert array.flags.owndata and array.flags.writeable, name
-
-
 def test_the_learning_rate_is_state(session: Session) -> None:
     """A schedule is the caller's: the rate is a tensor like any other, a scalar at that."""
     x, y = batch(session.compiled)
@@ -154,59 +139,6 @@ def test_wrong_inputs_are_refused_by_name(session: Session) -> None:
             call()
         assert str(caught.value) == text
     assert state_of(session) == before
-
-
-def test_two_sessions_at_once(compiled: Compiled) -> None:
-    x, y = batch(compiled)
-    with HostDevice() as device:
-        first, second = device.load(compiled), device.load(compiled)
-        untouched = state_of(second)
-        losses = []
-        for _ in range(3):
-            losses.append(first.step(x, y))
-            first.update()
-        assert state_of(second) == untouched
-        for loss in losses:
-            assert second.step(x, y) == loss
-            second.update()
-        assert state_of(first) == state_of(second)
-
-
-def test_a_hundred_loads(compiled: Compiled) -> None:
-    """Nothing is left of a closed session: no process, no folder, no open file."""
-    x, y = batch(compiled)
-    losses = set()
-    with HostDevice() as device:
-        files = 0
-        for _ in range(100):
-            with device.load(compiled) as session:
-                assert isinstance(session, HarnessSession)
-                losses.add(session.step(x, y))
-                folder, pid = session.folder, session.transport.process.pid
-            assert not folder.exists() and not exists(pid)
-            files = files or len(list(Path("/proc/self/fd").iterdir()))
-        assert len(list(Path("/proc/self/fd").iterdir())) <= files + 2
-    assert len(losses) == 1
-
-
-def test_closing_the_device_closes_its_sessions(compiled: Compiled) -> None:
-    with HostDevice() as device:
-        sessions = [device.load(compiled) for _ in range(2)]
-        sessions[0].close()
-        sessions[0].close()  # once more is no error
-    for session in sessions:
-        assert isinstance(session, HarnessSession)
-        assert not session.folder.exists() and not exists(session.transport.process.pid)
-        with pytest.raises(DeviceError, match="the program is not running"):
-            session.step(*batch(compiled))
-
-
-def test_an_exception_inside_leaves_nothing(compiled: Compiled) -> None:
-    with pytest.raises(KeyError), HostDevice() as device:
-        session = device.load(compiled)
-        raise KeyError
-    assert isinstance(session, HarnessSession)
-    assert not session.folder.exists() and not exists(session.transport.process.pid)
 
 
 # ---- crashes and hangs
@@ -310,15 +242,3 @@ def test_a_program_for_another_target_is_refused() -> None:
         "  got: target 'mcu'\n"
         "  hint: compile with --device host"
     )
-
-
-def test_an_incomplete_device_cannot_be_made() -> None:
-    class Half(Device):
-        kind = "half"
-
-        @classmethod
-        def names(cls) -> tuple[str, ...]:
-            return ("half",)
-
-    with pytest.raises(TypeError, match="abstract"):
-        Half("half")  # type: ignore[abstract]
