@@ -65,13 +65,14 @@ class Board:
                 if bank is not None:
                     left[bank] -= size
                     taken.append(bank)
-            if len(taken) == len(order):
+            if len(taken) == len(order) and free[self.banks[0]] >= 0:
                 arena, state = taken if order[0] == arena_bytes else reversed(taken)
                 return Placement(self.banks[0], state, arena)
         raise DoesNotFit(
             "the program does not fit into the board's banks of RAM",
             stage="memory",
-            expected=", ".join(f"{size} bytes of {bank.name}" for bank, size in free.items()) + " beside its data",
+            expected=", ".join(f"{max(size, 0)} bytes of {bank.name}" for bank, size in free.items())
+            + f" beside {data_bytes} of stacks, buffers and data",
             got=f"{state_bytes} bytes of state and {arena_bytes} of activations, each in one piece",
             hint="train fewer parameters (--train last:K), a smaller batch, or a stateless optimizer (sgd)",
         )

@@ -1,0 +1,136 @@
+"""Emulated boards: the host's bits on every number of cores, and exact counts of instructions."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.devices.boards import RISCV, board, every_way
+from tests.devices.conformance import Subject, bits, reference_run
+from tests.support.projects import batch
+from tilegrad.build.folder import write_files
+from tilegrad.codegen.board import IMAGE
+from tilegrad.devices.elf import ElfFile
+from tilegrad.devices.measure import INSTRUCTIONS
+from tilegrad.devices.qemu import QemuDevice, QemuImage, QemuSession, sections
+from tilegrad.devices.qemu_counts import Counts
+from tilegrad.errors import UserError
+from tilegrad.pipeline import Compiled
+from tilegrad.training import train
+
+STEPS = 20
+on_riscv = pytest.mark.parametrize("name", [board(RISCV)])
+
+
+def counts_of(name: str, compiled: Compiled) -> Counts:
+    """Of one step, on a machine started for it."""
+    with Subject(name).open() as device:
+        session = device.load(compiled)
+        assert isinstance(session, QemuSession)
+        session.launch("step", batch(compiled))
+        return session.counts()
+
+
+# ---- results
+
+
+@every_way
+@pytest.mark.parametrize("model", ["simplemlp", "autoencoder_tiny"])
+def test_the_bits_are_the_hosts(name: str, cores: int, model: str) -> None:
+    subject = Subject(name)
+    with subject.open() as device:
+        run = train(subject.program(model, cores), device, steps=STEPS, verify=False)
+    assert bits(run) == bits(reference_run(model, STEPS))
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+@every_way
+@pytest.mark.parametrize("model", ["dscnn", "resnet8", "cct"])
+def test_the_bits_of_large_models_are_the_hosts(name: str, cores: int, model: str) -> None:
+    test_the_bits_are_the_hosts(name, cores, model)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("model", ["simplemlp", "autoencoder_tiny", "dscnn", "cct"])
+def test_the_simulators_bits_are_the_same(model: str) -> None:
+    subject = Subject("sim:siracusa")
+    with subject.open() as device:
+        run = train(subject.program(model), device, steps=STEPS, verify=False)
+    assert bits(run) == bits(reference_run(model, STEPS))
+
+
+# ---- counts
+
+
+COUNTED = """
+#include "tg_bare.h"
+__attribute__((noinline)) void tg_count_begin(void) { __asm__ volatile("" ::: "memory"); }
+__attribute__((noinline)) void tg_count_end(void) { __asm__ volatile("" ::: "memory"); }
+#if TG_CORES > 1
+void tg_barrier(void);
+void tg_other_core(void) { tg_barrier(); }
+#endif
+__attribute__((noinline)) void tg_loop(void)
+{
+    __asm__ volatile("li t0, 1000\\n1: addi t0, t0, -1\\n xori t1, t0, 5\\n bnez t0, 1b" ::: "t0", "t1", "memory");
+}
+int main(int argc, char **argv)
+{
+    (void)argc, (void)argv;
+    tg_count_begin();
+    tg_loop();
+    tg_count_end();
+    return 0;
+}
+"""
+
+
+@on_riscv
+def test_counts_are_those_of_a_program_counted_by_hand(name: str, tmp_path: Path) -> None:
+    """`li`, a thousand turns of three instructions, and the return are the loop's; the rest is its caller's."""
+    files = {**Subject(name).program("simplemlp", 1).project.files, "main.c": COUNTED.encode()}
+    write_files(tmp_path, files)
+    done = subprocess.run(["make", "-s", "-C", tmp_path, IMAGE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    image = QemuImage(tmp_path / IMAGE, sections(ElfFile(tmp_path / IMAGE)), ("loop",), 1)
+    transport = QemuDevice(name).start(image)
+    assert transport.wait(60) == 0, transport.console()
+    counts = transport.counter.last()
+    transport.close()
+    assert counts.kernels["loop"] == (3002,)
+    assert 3002 < counts.total < 3020
+
+
+@on_riscv
+@pytest.mark.parametrize("cores", [1, 8])
+def test_counts_are_the_same_on_every_run(name: str, cores: int) -> None:
+    compiled = Subject(name).program("autoencoder_tiny", cores)
+    counts = counts_of(name, compiled)
+    assert counts == counts_of(name, compiled)
+    assert len(counts.cores) == cores and all(count > 0 for count in counts.cores)
+    of_kernels = [sum(kernel[core] for kernel in counts.kernels.values()) for core in range(cores)]
+    # Between kernels there are calls and, with several harts, barriers that nobody spins in.
+    assert all(0.9 * total < kernels < total for total, kernels in zip(counts.cores, of_kernels, strict=True))
+
+
+@on_riscv
+def test_instructions_are_a_counter(name: str) -> None:
+    subject = Subject(name)
+    compiled = subject.program("simplemlp", 2)
+    with subject.open() as device:
+        session = device.load(compiled)
+        measured = session.measure("step", batch(compiled), repeat=3, counters=(INSTRUCTIONS,))
+        assert len(set(measured.of(INSTRUCTIONS))) == 1 and measured.median(INSTRUCTIONS) > 1000
+        with pytest.raises(UserError, match="does not count 'cycles'"):
+            session.measure("step", batch(compiled), counters=("cycles",))
+
+
+@pytest.mark.slow
+@on_riscv
+def test_eight_harts_share_the_work(name: str) -> None:
+    alone, together = (counts_of(name, Subject(name).program("resnet8", cores)) for cores in (1, 8))
+    assert alone.busiest >= 6 * together.busiest
