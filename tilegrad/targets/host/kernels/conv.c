@@ -83,14 +83,14 @@ typedef struct {
 
 #define TG_DW_PANEL 16384
 
-/* `inputs` input channels (of `height`, a literal) by `width` vectors of output channels, at window position (kh, kw). */
+/* `height` input channels by `width` vectors of `outs` output channels, at window position (kh, kw). */
 TG_TEMPLATE void tg_conv_dw_block(const float *x, const float *panel, float *dw, const tg_conv_dw_args *p,
-                                  const tg_conv_box *box, int inputs, int outs, int kh, int kw, int height, int width)
+                                  const tg_conv_box *box, int outs, int kh, int kw, int height, int width)
 {
     int oh, oh_stop, ow, ow_stop;
     int32_t at[64];
     tg_v16 sum[8][4];
-    const float *from[8];
+    const int64_t by = (int64_t)sizeof(float) * p->x_s2; /* from channel to channel, in bytes */
     tg_window_taps(kh * p->dilation_h + p->x_o3, p->stride_h, p->n_oh, 0, p->x_n3, &oh, &oh_stop);
     tg_window_taps(kw * p->dilation_w + p->x_o4, p->stride_w, p->n_ow, 0, p->x_n4, &ow, &ow_stop);
     oh = tg_max(oh, box->oh_start), oh_stop = tg_min(oh_stop, box->oh_stop);
@@ -101,20 +101,20 @@ TG_TEMPLATE void tg_conv_dw_block(const float *x, const float *panel, float *dw,
     {
         TG_UNROLL for (int j = 0; j < width; j++)
             sum[i][j] = box->first ? tg_v_set(0.0f)
-                                   : tg_v_gather(dw + tg_min(i, inputs - 1) * p->dw_s2, at + 16 * j, tg_v_first(outs - 16 * j));
+                                   : tg_v_gather(dw + i * p->dw_s2, at + 16 * j, tg_v_first(outs - 16 * j));
     }
     for (; oh < oh_stop && ow < ow_stop; oh++) {
         const float *d = panel + ((oh - box->oh_start) * (box->ow_stop - box->ow_start) + ow - box->ow_start) * 16 * width;
-        const float *row = x + (oh * p->stride_h + kh * p->dilation_h + p->x_o3) * p->x_s3 + kw * p->dilation_w + p->x_o4;
-        TG_UNROLL for (int i = 0; i < height; i++)
-            from[i] = row + tg_min(i, inputs - 1) * p->x_s2;
-        for (int q = ow * p->stride_w; q < ow_stop * p->stride_w; q += p->stride_w, d += 16 * width) {
+        const float *stop = d + (ow_stop - ow) * 16 * width;
+        const float *row = x + (oh * p->stride_h + kh * p->dilation_h + p->x_o3) * p->x_s3;
+        const char *from = (const char *)(row + ow * p->stride_w + kw * p->dilation_w + p->x_o4);
+        for (; d < stop; d += 16 * width, from += (int64_t)sizeof(float) * p->stride_w) {
             tg_v16 gradient[4];
             TG_UNROLL for (int j = 0; j < width; j++)
                 gradient[j] = tg_v_load(d + 16 * j);
             TG_UNROLL for (int i = 0; i < height; i++)
             {
-                const tg_v16 v = tg_v_set(from[i][q]);
+                const tg_v16 v = tg_v_set(*(const float *)((i < 4 ? from : from + 4 * by) + (i & 3) * by));
                 TG_UNROLL for (int j = 0; j < width; j++)
                     sum[i][j] = tg_v_fma(gradient[j], v, sum[i][j]);
             }
@@ -123,10 +123,7 @@ TG_TEMPLATE void tg_conv_dw_block(const float *x, const float *panel, float *dw,
     TG_UNROLL for (int i = 0; i < height; i++)
     {
         TG_UNROLL for (int j = 0; j < width; j++)
-        {
-            if (i < inputs)
-                tg_v_scatter(dw + i * p->dw_s2, at + 16 * j, tg_v_first(outs - 16 * j), sum[i][j]);
-        }
+            tg_v_scatter(dw + i * p->dw_s2, at + 16 * j, tg_v_first(outs - 16 * j), sum[i][j]);
     }
 }
 
@@ -134,19 +131,25 @@ TG_TEMPLATE void tg_conv_dw_block(const float *x, const float *panel, float *dw,
 TG_TEMPLATE void tg_conv_dw_window(const float *x, const float *panel, float *dw, const tg_conv_dw_args *p,
                                    const tg_conv_box *box, int outs, int width)
 {
-    const int height = width == 4 ? 4 : 8;
-    for (int i = 0; i < p->n_i; i += height)
+    for (int i = 0, inputs = width == 4 ? 4 : 8; i < p->n_i; i += inputs) {
+        while (inputs > p->n_i - i)
+            inputs = inputs == 4 ? 3 : inputs == 3 ? 2 : inputs / 2;
         for (int tap = 0; tap < p->n_kh * p->n_kw; tap++) {
-            const int kh = tap / p->n_kw, kw = tap - kh * p->n_kw, inputs = tg_min(height, p->n_i - i);
+            const int kh = tap / p->n_kw, kw = tap - kh * p->n_kw;
             const float *from = x + i * p->x_s2;
             float *out = dw + i * p->dw_s2 + kh * p->dw_s3 + kw;
-            if (inputs == 1)
-                tg_conv_dw_block(from, panel, out, p, box, 1, outs, kh, kw, 1, width);
-            else if (inputs <= 4)
-                tg_conv_dw_block(from, panel, out, p, box, inputs, outs, kh, kw, 4, width);
+            if (inputs == 8)
+                tg_conv_dw_block(from, panel, out, p, box, outs, kh, kw, 8, width);
+            else if (inputs == 4)
+                tg_conv_dw_block(from, panel, out, p, box, outs, kh, kw, 4, width);
+            else if (inputs == 3)
+                tg_conv_dw_block(from, panel, out, p, box, outs, kh, kw, 3, width);
+            else if (inputs == 2)
+                tg_conv_dw_block(from, panel, out, p, box, outs, kh, kw, 2, width);
             else
-                tg_conv_dw_block(from, panel, out, p, box, inputs, outs, kh, kw, height, width);
+                tg_conv_dw_block(from, panel, out, p, box, outs, kh, kw, 1, width);
         }
+    }
 }
 
 TG_SHARED void tg_conv_dw_any(const float *x, const float *dy, float *dw, const tg_conv_dw_args *p, int core_id,

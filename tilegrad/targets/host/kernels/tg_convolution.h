@@ -38,66 +38,98 @@ TG_INLINE int tg_conv_pieces(const tg_conv_map *c, int at, int count, tg_conv_pi
     return pieces;
 }
 
-/* One tap of a piece for `channels` channels, into rows `step` apart of the panel. Returns the lanes inside the image. */
-TG_INLINE uint32_t tg_conv_pack(const float *x, const tg_conv_map *c, tg_conv_piece piece, int row, int tap, int channels,
-                                float *panel, int step)
+/* Where a panel's rows come from, the same for every channel: `source` i is one tap of one piece, from x + at of the
+ * channel to panel + to. Rows of the panel are taps; a_at and taken as in a product, for all channels of a panel. Pieces
+ * are stored whole: what is beyond a piece belongs to a source further on. */
+#define TG_CONV_SOURCES 320
+typedef struct {
+    int32_t at, to;
+    tg_v_apart inside;
+} tg_conv_source;
+
+typedef struct {
+    int count;
+    uint32_t all; /* the lanes that have all taps */
+    int32_t a_at[TG_PANEL_DEPTH];
+    uint16_t taken[TG_PANEL_DEPTH][2];
+    tg_conv_source source[TG_CONV_SOURCES];
+} tg_conv_sources;
+
+/* The `taps` taps from number `tap` on of a window, for `channels` channels. */
+TG_INLINE void tg_conv_find_sources(const tg_conv_map *c, const tg_conv_piece *piece, int pieces, int tap, int taps,
+                                    int channels, tg_conv_sources *found)
 {
-    int h = c->at_h + c->lane_h * piece.h + c->tap_h * row, w = c->at_w + c->lane_w * piece.w + c->tap_w * tap;
-    int start = 0, stop = 0;
-    if (h >= 0 && h < c->x_height)
-        tg_window_taps(w, c->lane_w, piece.count, 0, c->x_width, &start, &stop);
-    const uint32_t inside = stop > start ? tg_v_first(stop) & ~tg_v_first(start) : 0u;
-    const uint32_t exist = tg_v_first(piece.count);
-    const float *from = inside ? x + h * c->x_row + w : x;
-    panel += piece.lane;
-    for (int i = 0; i < channels && inside; i++, from += c->x_channel, panel += step) {
-        const tg_v16 v = tg_v_load_apart(from, c->lane_w, tg_v_apart_of(c->lane_w, inside), tg_v_set(0.0f));
-        if (piece.count == 16)
-            tg_v_store(panel, v);
-        else
-            tg_v_store_some(panel, exist, v);
+    found->count = 0;
+    found->all = 0xFFFFFFFFu;
+    for (int t = 0; t < taps; t++) {
+        const int row = (tap + t) / c->taps, column = tap + t - row * c->taps;
+        uint32_t taken = 0;
+        for (int i = 0; i < pieces; i++) {
+            const int h = c->at_h + c->lane_h * piece[i].h + c->tap_h * row;
+            const int w = c->at_w + c->lane_w * piece[i].w + c->tap_w * column;
+            int start = tg_max(-w, 0), stop = tg_min(c->x_width - w, piece[i].count);
+            if (c->lane_w != 1)
+                tg_window_taps(w, c->lane_w, piece[i].count, 0, c->x_width, &start, &stop);
+            const uint32_t inside = h >= 0 && h < c->x_height ? tg_v_first(stop) & ~tg_v_first(start) : 0u;
+            const tg_conv_source source = {h * c->x_row + w, t * TG_PANEL_WIDTH + piece[i].lane,
+                                           tg_v_apart_of(c->lane_w, inside)};
+            found->source[found->count] = source;
+            found->count += inside != 0;
+            taken |= inside << piece[i].lane;
+        }
+        for (int i = 0; i < channels; i++) {
+            found->a_at[i * taps + t] = i * c->w_channel + row * c->w_row + column * c->w_tap;
+            found->taken[i * taps + t][0] = (uint16_t)taken;
+            found->taken[i * taps + t][1] = (uint16_t)(taken >> 16);
+        }
+        found->all &= taken;
     }
-    return inside;
+}
+
+TG_TEMPLATE void tg_conv_pack(const float *x, const tg_conv_map *c, const tg_conv_sources *found, int channels, int taps,
+                              float *panel, int lane)
+{
+    for (int i = 0; i < channels; i++, x += c->x_channel, panel += taps * TG_PANEL_WIDTH)
+        for (int s = 0; s < found->count; s++) {
+            const tg_conv_source source = found->source[s];
+            tg_v_store(panel + source.to, tg_v_load_apart(x + source.at, lane, source.inside, tg_v_set(0.0f)));
+        }
 }
 
 /* Outputs [start, stop) of the map, counted row by row. */
 TG_SHARED void tg_conv_run(const float *x, const float *w, const float *b, float *y, const tg_conv_map *c, int start,
                            int stop)
 {
-    TG_ALIGNED float panel[TG_PANEL_DEPTH * TG_PANEL_WIDTH];
-    const int window = c->rows * c->taps, part = tg_min(window, TG_PANEL_DEPTH); /* taps of one channel in a panel */
-    const int group = window == 0 ? 0 : part < window ? 1 : TG_PANEL_DEPTH / window, channels = window ? c->channels : 0;
-    int32_t a_at[TG_PANEL_DEPTH], y_at[TG_PANEL_WIDTH];
-    uint16_t taken[TG_PANEL_DEPTH][2];
+    TG_ALIGNED float panel[TG_PANEL_DEPTH * TG_PANEL_WIDTH + 16];
+    const int window = c->rows * c->taps, channels = window ? c->channels : 0;
+    int32_t y_at[TG_PANEL_WIDTH];
     tg_conv_piece piece[TG_PANEL_WIDTH];
+    tg_conv_sources found;
     for (int at = start; at < stop; at += TG_PANEL_WIDTH) {
         const int count = tg_min(TG_PANEL_WIDTH, stop - at), pieces = tg_conv_pieces(c, at, count, piece, y_at);
+        const int part = tg_min(tg_min(window, TG_PANEL_DEPTH), TG_CONV_SOURCES / pieces); /* of a channel in a panel */
+        const int group = part < window ? 1 : TG_PANEL_DEPTH / tg_max(window, 1);
         const uint32_t exist = tg_v_first(count) | tg_v_first(count - 16) << 16;
         const int is_dense = y_at[count - 1] - y_at[0] == count - 1;
         tg_product p = {
             .n_m = c->outs, .n_n = count, .a_by_m = c->w_out, .b_by_k = TG_PANEL_WIDTH, .y_by_m = c->y_out,
-            .first = c->first, .a_at = a_at, .y_at = is_dense ? TG_NULL : y_at, .a = w, .b = panel,
+            .first = c->first, .a_at = found.a_at, .y_at = is_dense ? TG_NULL : y_at, .b = panel,
             .y = is_dense ? y + y_at[0] : y,
         };
         for (int channel = 0, tap = 0; channel == 0 || channel < channels; p.first = 0) {
             const int used = tg_min(group, channels - channel), taps = tg_min(part, window - tap);
-            uint32_t all = exist;
-            for (int t = 0; t < taps; t++) {
-                const int row = (tap + t) / c->taps, column = tap + t - row * c->taps;
-                uint32_t inside = 0;
-                for (int i = 0; i < pieces; i++)
-                    inside |= tg_conv_pack(x + channel * c->x_channel, c, piece[i], row, column, used,
-                                           panel + t * TG_PANEL_WIDTH, taps * TG_PANEL_WIDTH)
-                              << piece[i].lane;
-                for (int i = 0; i < used; i++) {
-                    taken[i * taps + t][0] = (uint16_t)inside;
-                    taken[i * taps + t][1] = (uint16_t)(inside >> 16);
-                    a_at[i * taps + t] = (channel + i) * c->w_channel + row * c->w_row + column * c->w_tap;
-                }
-                all &= inside;
-            }
+            const float *from = x + channel * c->x_channel;
+            if (channel == 0 || part < window)
+                tg_conv_find_sources(c, piece, pieces, tap, taps, used, &found);
+            if (c->lane_w == 1)
+                tg_conv_pack(from, c, &found, used, taps, panel, 1);
+            else if (c->lane_w == 2)
+                tg_conv_pack(from, c, &found, used, taps, panel, 2);
+            else
+                tg_conv_pack(from, c, &found, used, taps, panel, c->lane_w);
+            p.a = w + channel * c->w_channel;
             p.n_k = used * taps;
-            p.taken = all == exist ? TG_NULL : taken[0];
+            p.taken = (found.all & exist) == exist ? TG_NULL : found.taken[0];
             tap += taps;
             if (tap == window)
                 tap = 0, channel += tg_max(used, 1);

@@ -45,13 +45,13 @@ TG_TEMPLATE void tg_product_block(const tg_product *p, int height, int width, in
                                  : tg_v_load_some(p->y + i * p->y_by_m + 16 * j, tg_v_first(p->n_n - 16 * j));
     }
     for (; a_at < stop; a_at++, b += p->b_by_k) {
-        const char *first = (const char *)(p->a + *a_at);
+        const char *first = (const char *)(p->a + *a_at), *fifth = first + 4 * by;
         tg_v16 column[8];
         TG_UNROLL for (int j = 0; j < width; j++)
             column[j] = how == 1 ? tg_v_load_some(b + 16 * j, tg_v_first(p->n_n - 16 * j)) : tg_v_load(b + 16 * j);
         TG_UNROLL for (int i = 0; i < height; i++)
         {
-            const tg_v16 x = tg_v_set(*(const float *)((i < 4 ? first : first + 4 * by) + (i & 3) * by));
+            const tg_v16 x = tg_v_set(*(const float *)((i < 4 ? first : fifth) + (i & 3) * by));
             TG_UNROLL for (int j = 0; j < width; j++)
                 sum[i][j] = how == 2 ? tg_v_fma_some(x, column[j], sum[i][j], taken[j])
                                      : tg_v_fma(x, column[j], sum[i][j]);
