@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tilegrad import __version__
 from tilegrad.data import Batches, SampleSpec, load_npz, synthetic
 from tilegrad.devices.base import Device, FloatArrays, Session
+from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import Role
@@ -49,10 +50,13 @@ class Run:
     verdict: Verdict | None
     timings_seconds: dict[str, float] = field(default_factory=dict)
     estimates: dict[str, EntryTiming] = field(default_factory=dict)
+    counted_cycles: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def cycles(self) -> dict[str, int | None]:
-        """Estimated, of one call of each entry."""
+        """Of one call of each entry: counted by the chip itself where it can, else estimated."""
+        if self.counted_cycles:
+            return {entry: self.counted_cycles.get(entry) for entry in ("step", "update", "infer")}
         return {
             entry: round(self.estimates[entry].cycles) if entry in self.estimates else None
             for entry in ("step", "update", "infer")
@@ -141,9 +145,7 @@ def sample_spec(compiled: Compiled) -> SampleSpec:
     return input_spec(compiled, program.loss, y.shape[1:], program.label_classes)
 
 
-def input_spec(
-    compiled: Compiled, loss: str, target_shape: tuple[int, ...], classes: int | None
-) -> SampleSpec:
+def input_spec(compiled: Compiled, loss: str, target_shape: tuple[int, ...], classes: int | None) -> SampleSpec:
     """A sample whose input is the infer entry's, with the given target."""
     program = compiled.program
     data_inputs = program.entries["infer"].inputs
@@ -214,6 +216,20 @@ def train(
     if not device.capabilities.runs:
         with device.load(compiled):
             return Run(compiled, device.name, steps, (), {}, {}, {}, {}, None)
+    if isinstance(device, AutonomousDevice):
+        if data is not None:
+            raise UserError(f"device '{device.name}' makes its data from the seed", stage="data", got=f"--data {data}")
+        with device.rehearsal() as simulator:
+            rehearsed = train(
+                compiled,
+                simulator,
+                steps=steps,
+                verify=verify,
+                tolerance=tolerance,
+                keep_gradients=keep_gradients,
+                progress=progress,
+            )
+        return _performed(rehearsed, device)
     progress("build", 0, 1)
     start = time.perf_counter()
     with device.load(compiled) as session:
@@ -254,6 +270,15 @@ def train(
     )
     timings["verify"] = time.perf_counter() - start
     return replace(run, verdict=verdict)
+
+
+def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
+    """The run on the chip: bits that are not the rehearsal's are an error, so all but the cycles is the same."""
+    start = time.perf_counter()
+    device.steps = rehearsed.steps
+    cycles = device.train(rehearsed.compiled, rehearsed.losses, rehearsed.weights)
+    seconds = {**rehearsed.timings_seconds, "image": time.perf_counter() - start}
+    return replace(rehearsed, device=device.name, timings_seconds=seconds, estimates={}, counted_cycles=cycles)
 
 
 def _beginning_with_gradients(

@@ -53,7 +53,7 @@ def compare(
             progress=progress,
         )
     output.write_json(comparison_json(imported.name, device, target, recipe, rows))
-    output.show(*comparison_report(imported.name, device, recipe, rows))
+    output.show(*comparison_report(imported.name, device, target, recipe, rows))
     if all(row.run is None for row in rows):
         return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="see the rows above"))
     wrong = [row.mode for row in rows if row.run is not None and row.run.verdict and not row.run.verdict.verified]

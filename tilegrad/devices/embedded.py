@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.process import HarnessDevice
+from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import Transport
+from tilegrad.errors import UserError
 from tilegrad.pipeline import Compiled
 
 
@@ -43,12 +47,10 @@ class Image:
 
 
 class EmbeddedDevice(HarnessDevice):
-    """Adds an image to a device. What `start` returns has a console, an exit status, and a way to talk to it.
+    """Adds an image to a device. What `start` returns has a console, an exit status, and a way to talk to it."""
 
-    `steps` is the number of updates of an image that runs by itself, where the device is not interactive.
-    """
-
-    steps: int = 4
+    steps = 4
+    """Updates that an image makes which runs by itself; others are told what to do while they run."""
 
     @abstractmethod
     def build(self, compiled: Compiled, folder: Path) -> Image:
@@ -67,3 +69,28 @@ class EmbeddedDevice(HarnessDevice):
 
     def _start(self, compiled: Compiled, folder: Path) -> Transport:
         return self.start(self.build(compiled, folder))
+
+
+class AutonomousDevice(EmbeddedDevice):
+    """A device whose image runs a whole training by itself, with data from the seed: it is not interactive.
+
+    The training is rehearsed on a simulator first, and the image compares its bits with those of the rehearsal.
+    """
+
+    @abstractmethod
+    def rehearsal(self) -> Device:
+        """The device to rehearse on, opened."""
+
+    @abstractmethod
+    def train(self, compiled: Compiled, losses: tuple[float, ...], weights: FloatArrays) -> Mapping[str, int]:
+        """Runs `steps` updates and returns the cycles of one call of each entry.
+
+        Other losses or weights than these, by a single bit, are a VerificationError.
+        """
+
+    def _load(self, compiled: Compiled, residency: Residency) -> Session:
+        raise UserError(
+            f"device '{self.name}' runs whole trainings: nothing can be sent to it or read from it meanwhile",
+            stage="load",
+            hint=f"tilegrad train {compiled.program.name} --device {self.name}",
+        )

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tilegrad.devices.base import Capabilities, Session
-from tilegrad.devices.embedded import EmbeddedDevice, Image
+from tilegrad.build.workspace import Workspace
+from tilegrad.devices.base import Capabilities, Device, FloatArrays
+from tilegrad.devices.embedded import AutonomousDevice, Image
 from tilegrad.devices.registry import open_device, register
-from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, Transport
-from tilegrad.errors import DeviceError, UserError
+from tilegrad.errors import DeviceError, VerificationError
 from tilegrad.pipeline import Compiled
 from tilegrad.targets.siracusa.build import build_image, folder_files, missing_compiler
 from tilegrad.targets.siracusa.image import Expected, float_bits, weights_hash
@@ -115,18 +115,15 @@ def rehearse(compiled: Compiled, steps: int, *, use_cache: bool = True) -> Expec
 
 
 @register
-class GvsocDevice(EmbeddedDevice):
-    """`steps` is the number of updates that an image makes; a rehearsal gives it bits to compare with."""
+class GvsocDevice(AutonomousDevice):
+    """An image is given the bits to compare with: `expected`, or what a rehearsal gives when it is built."""
 
     kind = "gvsoc"
     capabilities = Capabilities(is_interactive=False, counters=())
 
-    def __init__(
-        self, name: str = "gvsoc:siracusa", *, use_cache: bool = True, steps: int = 4, rehearses: bool = True
-    ) -> None:
+    def __init__(self, name: str = "gvsoc:siracusa", *, use_cache: bool = True) -> None:
         super().__init__(name, use_cache=use_cache)
-        self.steps = steps
-        self.rehearses = rehearses
+        self.expected: Expected | None = None
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -151,7 +148,7 @@ class GvsocDevice(EmbeddedDevice):
         return missing_compiler()
 
     def build(self, compiled: Compiled, folder: Path) -> SiracusaImage:
-        expected = rehearse(compiled, self.steps, use_cache=self.use_cache) if self.rehearses else None
+        expected = self.expected or rehearse(compiled, self.steps, use_cache=self.use_cache)
         files = folder_files(compiled, self.steps, expected)
         image = build_image(compiled, folder, files, use_cache=self.use_cache)
         return SiracusaImage(image.path, image.sections, files)
@@ -193,9 +190,41 @@ class GvsocDevice(EmbeddedDevice):
         finally:
             transport.close()
 
-    def _load(self, compiled: Compiled, residency: Residency) -> Session:
-        raise UserError(
-            f"device '{self.name}' runs whole trainings: nothing can be sent to it or read from it meanwhile",
-            stage="load",
-            hint=f"tilegrad compile {compiled.program.name} --device {self.name} -o DIR gives its image",
-        )
+    def rehearsal(self) -> Device:
+        return open_device(SIMULATOR, use_cache=self.use_cache)
+
+    def train(self, compiled: Compiled, losses: tuple[float, ...], weights: FloatArrays) -> Mapping[str, int]:
+        self.expected = Expected(tuple(map(float_bits, losses)), weights_hash(weights.values()))
+        workspace = Workspace()
+        try:
+            ran = self.run(self.build(compiled, workspace.path))
+        except DeviceError as error:
+            workspace.keep(str(error))
+            raise
+        except BaseException:
+            workspace.close()
+            raise
+        workspace.close()
+        self._check(ran, self.expected)
+        # The first call of each entry fills the instruction caches; the last is like all that follow.
+        return {entry: counts[-1] for entry, counts in ran.cycles.items() if counts}
+
+    def _check(self, ran: ImageRun, expected: Expected) -> None:
+        if ran.verdict == "failed":
+            raise DeviceError("the image failed: a label outside the classes, or a stack too small", stage="run")
+        pairs = zip(ran.loss_bits, expected.loss_bits, strict=False)
+        wrong = [i for i, (got, wanted) in enumerate(pairs) if got != wanted]
+        if wrong:
+            raise VerificationError(
+                f"the chip's losses are not the simulator's from mini-batch {wrong[0]} on",
+                stage="verify",
+                expected=f"0x{expected.loss_bits[wrong[0]]:08x}",
+                got=f"0x{ran.loss_bits[wrong[0]]:08x}",
+            )
+        if ran.verdict != "same" or len(ran.losses) != len(expected.loss_bits):
+            raise VerificationError(
+                "the chip's weights are not the simulator's",
+                stage="verify",
+                expected=f"hash 0x{expected.weights_hash:08x} after {len(expected.loss_bits)} mini-batches",
+                got=f"hash 0x{ran.weights_hash:08x} after {len(ran.losses)}",
+            )

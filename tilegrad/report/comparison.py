@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tilegrad.comparison import Row, hidden_share
 from tilegrad.recipe import Recipe
-from tilegrad.report.format import bytes_text, count_text
+from tilegrad.report.format import bytes_text, count_text, estimated_cycles
 from tilegrad.report.output import heading, table
 from tilegrad.targets.base import Target
 
@@ -23,14 +23,17 @@ def comparison_json(model: str, device: str, target: Target, recipe: Recipe, row
         "cores": target.cores,
         "batch": recipe.batch,
         "accum": recipe.accumulate,
-        "cycles_are": "estimated",
+        "cycles_are": "estimated" if target.is_calibrated else "estimated, uncalibrated",
         "rows": [row.as_json() for row in rows],
     }
 
 
-def comparison_report(model: str, device: str, recipe: Recipe, rows: Sequence[Row]) -> Iterator[RenderableType]:
+def comparison_report(
+    model: str, device: str, target: Target, recipe: Recipe, rows: Sequence[Row]
+) -> Iterator[RenderableType]:
     yield heading(f"{model} on {device}")
-    yield Text(f"estimated cycles of one update: batch {recipe.batch}, {recipe.accumulate} mini-batch(es) per update")
+    word = estimated_cycles(target.is_calibrated)
+    yield Text(f"{word} of one update: batch {recipe.batch}, {recipe.accumulate} mini-batch(es) per update")
     yield Text()
     right = ("cycles", "speed-up", "MAC/cycle", "tiles", "L1", "L2", "L3", "L2-L1", "L3-L2", "hidden", "stalled")
     made = table("mode", *right, "verdict", right=right)

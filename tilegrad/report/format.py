@@ -46,5 +46,10 @@ def shape_text(shape: Sequence[int]) -> str:
     return "scalar" if not shape else "×".join(map(str, shape))
 
 
+def estimated_cycles(is_calibrated: bool) -> str:
+    """What a figure from the cost model is called: never just cycles."""
+    return "estimated cycles" if is_calibrated else "estimated cycles (uncalibrated: another chip's costs)"
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count_text(count)} {noun}" if count == 1 else f"{count_text(count)} {noun}s"

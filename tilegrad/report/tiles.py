@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tilegrad.ir.schedule import Tiling
 from tilegrad.pipeline import Compiled
-from tilegrad.report.format import bytes_text, count_text
+from tilegrad.report.format import bytes_text, count_text, estimated_cycles
 from tilegrad.report.output import heading, table
 
 
@@ -51,7 +51,7 @@ def why(tiling: Tiling) -> str:
 
 def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
     yield heading(f"{compiled.name} for {compiled.target.name}: tiles of one training step")
-    right = ("tiles", "L1", "moved", "estimated cycles")
+    right = ("tiles", "L1", "moved", estimated_cycles(compiled.target.is_calibrated))
     made = table("node", "kernel", "tile", *right, "why", right=right)
     for node, kernel, tiling in _tilings(compiled):
         if tiling is None:

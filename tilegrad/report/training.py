@@ -13,7 +13,15 @@ from tilegrad.devices.embedded import Image
 from tilegrad.ir.plan import Plan
 from tilegrad.memory.board import image_parts
 from tilegrad.pipeline import Compiled
-from tilegrad.report.format import bytes_text, count_text, error_text, plural, ratio_text, seconds_text
+from tilegrad.report.format import (
+    bytes_text,
+    count_text,
+    error_text,
+    estimated_cycles,
+    plural,
+    ratio_text,
+    seconds_text,
+)
 from tilegrad.report.output import heading, table
 from tilegrad.training import Run, parameter_count
 from tilegrad.verify.compare import Verdict
@@ -40,7 +48,7 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield Text()
     yield memory_table(run.compiled.plan)
     yield Text()
-    if run.estimates:
+    if run.estimates or run.counted_cycles:
         yield cycles_line(run)
     yield time_line(run.timings_seconds)
     yield code_line(run.compiled, folder)
@@ -76,9 +84,10 @@ def checked_report(run: Run) -> Iterator[Text]:
 
 
 def cycles_line(run: Run) -> Text:
-    calls = ", ".join(f"{name} {count_text(round(timing.cycles))}" for name, timing in run.estimates.items())
+    calls = ", ".join(f"{name} {count_text(cycles)}" for name, cycles in run.cycles.items() if cycles is not None)
     rate = "-" if run.macs_per_cycle is None else f"{run.macs_per_cycle:.2f}"
-    return Text(f"estimated cycles: {calls}; {rate} MAC/cycle over an update")
+    word = "cycles, counted by the chip" if run.counted_cycles else estimated_cycles(run.compiled.target.is_calibrated)
+    return Text(f"{word}: {calls}; {rate} MAC/cycle over an update")
 
 
 def loss_table(run: Run) -> Table:

@@ -128,6 +128,7 @@ class Target:
     fpus: int = 1
     clock_hz: int = 0
     costs: CoreCosts | None = None
+    is_calibrated: bool = True  # its costs were counted and measured for it, not taken from another chip
     runtime: str | None = None  # the folder whose kernels and C runtime it uses, where not its own
     board: Board | None = None  # what images are made for, where the target is a board
     language: str = C99  # of the generated program: C, or OpenCL C, whose kernels a host program launches
