@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilegrad.devices.registry import open_device
+from tilegrad.devices.residency import Residency
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
@@ -21,6 +22,7 @@ __all__ = [
     "Momentum",
     "Operator",
     "Recipe",
+    "Residency",
     "Target",
     "compile",
     "load",

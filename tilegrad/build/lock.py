@@ -23,7 +23,8 @@ class Claim:
             hint="wait for it to end, or end it",
         )
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            # Read-only, so that a lock another user made can be asked for too.
+            self._file = os.open(path, os.O_RDONLY | (0 if path.exists() else os.O_CREAT), 0o644)
         except OSError as error:
             raise DeviceError(f"cannot lock '{path}': {error.strerror}", stage="device") from error
         try:

@@ -116,7 +116,7 @@ def _measured_call(
 ) -> tuple[dict[str, float], dict[str, Array]]:
     """One call: its counters, and its outputs by name."""
     start = time.perf_counter()
-    if arrays is not None:
+    if arrays:
         session._place_checked(entry, arrays)
     placed = time.perf_counter()
     counted = dict(session.count(entry))
