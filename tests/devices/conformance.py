@@ -100,14 +100,17 @@ def bits(run: Run) -> dict[str, object]:
 
 # ---- faults
 
-_UPDATE = "tg_status tg_update(tg_model *m)\n{\n"
+_UPDATES = {"model.c": "tg_status tg_update(tg_model *m)\n{\n", "kernels.cl": "tg_sgd_args p)\n{\n"}
+"""Where an update begins, by the file that has it: a function in C, a kernel that is launched in OpenCL C."""
+
 CRASH = "    __builtin_trap();\n"
 HANG = "    for (volatile int hangs = 1; hangs;) {\n    }\n"
 
 
 def faulty(compiled: Compiled, fault: str) -> Compiled:
     """The program with a fault at the start of its update."""
-    return patched(compiled, "model.c", _UPDATE, _UPDATE + fault)
+    ((name, start),) = ((name, start) for name, start in _UPDATES.items() if name in compiled.project.files)
+    return patched(compiled, name, start, start + fault)
 
 
 def process_of(session: object) -> ProcessTransport:
@@ -156,7 +159,7 @@ def check_failure(error: DeviceError, transport: ProcessTransport, what: str) ->
     assert re.match(rf"the program {what} \((status \d+|signal SIG[A-Z]+)\)\n", text), text
     assert error.exit_status == 3 and error.got is not None and error.got.startswith(" ".join(transport.command))
     assert error.hint == f"the folder is '{transport.folder}'"
-    assert (transport.folder / "model.c").exists()
+    assert (transport.folder / "manifest.json").exists()
     assert " ".join(transport.command) in (transport.folder / "failure.txt").read_text()
     assert is_over(transport)
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
-from tests.scheduling.programs import compiled_for, host_state
+from tests.scheduling.programs import compiled_for, host_state, patched
 from tests.support.command_line import CommandLine, finish, start
 from tests.support.models import model, node, value
 from tests.support.projects import batch
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.opencl import kernels_source
+from tilegrad.codegen.opencl import BUILD_OPTIONS, kernels_source
 from tilegrad.devices import opencl
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.opencl import OpenclDevice
@@ -84,8 +84,10 @@ def test_20_steps_of_every_model_leave_the_hosts_bits(name: str, device: OpenclD
 @here
 @pytest.mark.parametrize(("work_items", "group_items"), [(1, 1), (7, 1), (300, 1), (12, 3)])
 def test_any_number_of_work_items_gives_the_same_bits(work_items: int, group_items: int, device: OpenclDevice) -> None:
-    device.work_items, device.group_items = work_items, group_items
-    assert state_after(compiled_for("autoencoder_tiny", TARGET), 4, device) == host_state("autoencoder_tiny", 4)
+    compiled = patched(
+        compiled_for("autoencoder_tiny", TARGET), "run.py", "(units, 1)", f"({work_items}, {group_items})"
+    )
+    assert state_after(compiled, 4, device) == host_state("autoencoder_tiny", 4)
 
 
 def inference(nodes: list[object], inputs: int, outputs: int, count: int, target: str) -> Compiled:
@@ -154,23 +156,20 @@ def test_every_kernel_is_opencl_c(device: OpenclDevice) -> None:
     source = kernels_source(
         KernelSet(files, signatures, headers), set(signatures), TARGET.folder / "tg_rt.h", "everything"
     )
-    program = device.build(source)
+    cl = importlib.import_module("pyopencl")
+    program = cl.Program(cl.Context([device.driver]), source).build(list(BUILD_OPTIONS), cache_dir=False)
     assert set(program.kernel_names.split(";")) == {f"run_{name}" for name in signatures}
 
 
 # ---- launches and residency
 
 
-@here
-def test_a_nest_is_a_launch(device: OpenclDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nest_is_a_launch() -> None:
+    """And a launch is one kernel: run.py enqueues each of the list once."""
     compiled = compiled_for("odd_cnn", TARGET)
-    session = device.load(compiled)
-    launched: list[object] = []
-    enqueue = device.enqueue
-    monkeypatch.setattr(device, "enqueue", lambda kernel: launched.append(kernel) or enqueue(kernel))
-    session.step(*batch(compiled))
-    launches = compiled.plan.schedule.entries["step"].launches
-    assert len(launched) == sum(len(launch.nests) for launch in launches) > 10
+    listed = json.loads(compiled.project.files["launches.json"])["entries"]
+    for entry, scheduled in compiled.plan.schedule.entries.items():
+        assert len(listed[entry]["launches"]) == sum(len(launch.nests) for launch in scheduled.launches) > 0
 
 
 @here
@@ -216,20 +215,6 @@ def test_times_come_from_the_devices_own_clock(compiled: Compiled, device: Openc
         session.measure("infer", [x], expected={compiled.program.entries["infer"].outputs[0]: np.ones((1, 10))})
 
 
-@here
-def test_sessions_share_nothing(compiled: Compiled, device: OpenclDevice) -> None:
-    x, y = batch(compiled)
-    one, two = device.load(compiled), device.load(compiled)
-    loss = one.step(x, y)
-    one.update()
-    assert two.step(x, y) == loss != one.step(x, y)
-    one.close()
-    one.close()
-    with pytest.raises(UserError, match="freed already"):
-        one.step(x, y)
-    assert np.isfinite(two.step(x, y))
-
-
 # ---- memory
 
 
@@ -258,11 +243,16 @@ def test_a_device_that_is_too_small_says_the_budget(compiled: Compiled, device: 
     assert caught.value.exit_status == 2 and caught.value.message == "the memory of 'opencl:0' is too small"
     for size in (4096, plan.state_bytes, plan.arena_bytes):
         assert str(size) in f"{caught.value.expected} {caught.value.got}"
+    assert device.live_bytes == 0
     device.memory_bytes, device.largest_buffer_bytes = 1 << 40, 2048
     with pytest.raises(DoesNotFit, match="2048 in one buffer"):
         device.load(compiled)
     with pytest.raises(DoesNotFit):
         device.allocate(2049)
+    device.largest_buffer_bytes = 1 << 40
+    session = device.load(compiled)
+    assert device.live_bytes >= plan.state_bytes + plan.arena_bytes, "a program is on the device"
+    session.close()
     assert device.live_bytes == 0
 
 
@@ -426,11 +416,16 @@ def test_a_driver_without_our_arithmetic_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 @here
-def test_the_compilers_words_are_shown(compiled: Compiled, device: OpenclDevice) -> None:
+def test_the_compilers_words_are_shown(
+    compiled: Compiled, device: OpenclDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     files = {**compiled.project.files, "kernels.cl": b"__kernel void run_copy_b1() { undeclared = 1; }\n"}
     with pytest.raises(DeviceError) as caught:
         device.load(replace(compiled, project=replace(compiled.project, files=files)))
     assert caught.value.exit_status == 3 and "undeclared" in str(caught.value.got)
+    (folder,) = tmp_path.glob("tilegrad-*")
+    assert caught.value.hint == f"the folder is '{folder}'" and "undeclared" in (folder / "kernels.cl").read_text()
     assert device.live_bytes == 0
 
 
@@ -445,19 +440,6 @@ def test_a_label_outside_the_classes_computes_nothing(compiled: Compiled, device
             session.step(x, np.full_like(y, label))
     for name, array in session.gradients().items():
         np.testing.assert_array_equal(array, before[name])
-
-
-@here
-def test_a_kernel_that_does_not_end_in_time(compiled: Compiled, device: OpenclDevice) -> None:
-    source = "__kernel void slow(__global float *x) { for (int i = 0; i < 100000000; i++) x[i & 7] += 1.0f; }"
-    kernel = device.cl.Kernel(device.build(source), "slow")
-    kernel.set_args(device.allocate(64).buffer)
-    device.wait_limit_seconds = 0.0
-    event = device.enqueue(kernel)
-    with pytest.raises(DeviceError, match="did not finish within 0 s"):
-        device.wait(event)
-    device.wait_limit_seconds = 60.0
-    device.wait(event)
 
 
 @here

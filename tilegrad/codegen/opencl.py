@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilegrad.codegen.c import Call, Comment, Function, Item, Line, SourceFile, Verbatim, comment_text, print_file
+from tilegrad.codegen.harness import port_offsets
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.codegen.kernels import KernelSet, only_used
 from tilegrad.codegen.lowering import FlatLowering, KernelCall
@@ -166,36 +167,48 @@ def launches_json(program: OpenclProgram) -> str:
     }
     entries = {
         entry: {
-            "inputs": [_port(plan, entry, port) for port in entry_inputs(plan, entry)],
+            "input_bytes": port_offsets(entry_inputs(plan, entry))[1],
+            "inputs": _ports(plan, entry, entry_inputs(plan, entry)),
             "launches": [_launch(launch) for launch in launches],
-            "outputs": [_port(plan, entry, port) for port in entry_outputs(plan, entry)],
+            "output_bytes": port_offsets(entry_outputs(plan, entry))[1],
+            "outputs": _ports(plan, entry, entry_outputs(plan, entry)),
         }
         for entry, launches in program.entries.items()
     }
     head = {
         "source": KERNELS_FILE,
         "build_options": list(BUILD_OPTIONS),
-        "buffers": {"state": buffer_bytes(plan.state_bytes), "arena": buffer_bytes(plan.arena_bytes)},
+        "buffers": program_buffers(plan),
     }
     rows = [(key, json.dumps(value)) for key, value in head.items()]
     rows += [("kernels", _lines(kernels, 1)), ("entries", _lines(entries, 3))]
     return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in rows) + "\n}\n"
 
 
-def buffer_bytes(size_bytes: int) -> int:
-    """OpenCL has no empty buffers."""
-    return max(size_bytes, 1)
+def program_buffers(plan: Plan) -> dict[str, int]:
+    """Bytes of each buffer. Inputs have their own: the arena's bytes are reused within a step. None may be empty."""
+    inputs = max(port_offsets(entry_inputs(plan, entry))[1] for entry in ENTRIES)
+    return {"state": max(plan.state_bytes, 1), "arena": max(plan.arena_bytes, 1), "inputs": max(inputs, 1)}
 
 
-def _port(plan: Plan, entry: str, port: Port) -> dict[str, Any]:
-    address = plan.address(entry, port.value)
-    return {
-        "name": port.value,
-        "buffer": address.region,
-        "offset": address.offset,
-        "dtype": port.type.dtype.numpy.name,
-        "shape": list(port.type.shape),
-    }
+def _ports(plan: Plan, entry: str, ports: Sequence[Port]) -> list[dict[str, Any]]:
+    """Where each lies in its buffer, and `at` which byte of the packed payload that the harness takes."""
+    program = plan.schedule.program
+    made = []
+    for port, at in zip(ports, port_offsets(ports)[0], strict=True):
+        address = plan.address(entry, port.value)
+        made.append(
+            {
+                "name": port.value,
+                "dtype": port.type.dtype.numpy.name,
+                "shape": list(port.type.shape),
+                "buffer": address.region,
+                "offset": address.offset,
+                "at": at,
+                "classes": program.label_classes if port.value == program.target_input else None,
+            }
+        )
+    return made
 
 
 def _launch(launch: KernelLaunch) -> dict[str, Any]:
@@ -238,10 +251,10 @@ def _readme(plan: Plan) -> str:
 | `{LAUNCHES_FILE}` | what to launch for each entry, with which arguments |
 | `weights.bin` | the initial state ({plan.image_bytes} bytes), little endian |
 | `manifest.json` | recipe, entries with shapes, every state tensor with its offset, memory, MACs |
-| `run.py` | all of what follows, in numpy and pyopencl: `python run.py DATA.npz` |
+| `run.py` | all of what follows, in numpy and pyopencl: `python run.py DATA.npz` trains |
 
 Memory: a buffer `state` of {plan.state_bytes} bytes, kept between calls; a buffer `arena` of {plan.arena_bytes} bytes,
-free between calls.
+free between calls. Inputs that are to stay on the device need a third, `inputs`: the arena's bytes are reused.
 
 1. Build `{KERNELS_FILE}` with `{" ".join(BUILD_OPTIONS)}`. The device must keep subnormals
    and divide with correct rounding (`CL_DEVICE_SINGLE_FP_CONFIG`), or its bits are not those verified.
@@ -252,6 +265,6 @@ free between calls.
 4. Launch any number of work items, in one dimension, in groups of any size. Each computes its share of the outputs,
    and the bits are the same.
 
-`step` is one mini-batch and adds to the gradients; `update` is one optimizer step. Labels are not checked here: a class
-outside the model's is the caller's mistake.
+`step` is one mini-batch and adds to the gradients; `update` is one optimizer step. Kernels do not check labels: a host
+program has to, against `classes`.
 """

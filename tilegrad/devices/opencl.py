@@ -1,8 +1,9 @@
 """Accelerators reached through OpenCL: `opencl:N` is the N-th device of all the drivers on this machine.
 
-A program is two buffers that stay on the device and a list of kernels whose arguments were set when it was loaded; to
-run an entry is to enqueue its kernels, in order. The driver works inside this process: a kernel that crashes takes
-Python along, which is why these devices say `has_process=False`.
+A program is its folder: run.py there places the state on the device, sets the arguments of every kernel, and runs an
+entry by enqueueing its kernels. It is a process of its own and speaks the harness protocol, so that a kernel that
+crashes or hangs takes nothing along: OpenCL cannot stop a kernel, and some drivers run them inside the process. Memory
+that is allocated through the device is this process's.
 """
 
 from __future__ import annotations
@@ -10,28 +11,27 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import shutil
+import struct
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilegrad.codegen.harness import port_offsets
-from tilegrad.codegen.interface import entry_inputs, entry_outputs
-from tilegrad.codegen.kernels import collect_kernels
-from tilegrad.codegen.opencl import BUILD_OPTIONS, KERNELS_FILE, KernelLaunch, buffer_bytes, opencl_program
-from tilegrad.devices.accelerator import AcceleratorDevice, DeviceTensor
-from tilegrad.devices.base import Array, Capabilities, Session, bad_label
-from tilegrad.devices.measure import COMPUTE_SECONDS
+from tilegrad.build.folder import write_files
+from tilegrad.codegen.opencl import program_buffers
+from tilegrad.devices.accelerator import AcceleratorDevice
+from tilegrad.devices.base import Capabilities, Session
+from tilegrad.devices.process import MEASURE, REPLY_TIMEOUT_SECONDS, UPDATE, HarnessDevice, HarnessSession
 from tilegrad.devices.registry import register
 from tilegrad.devices.residency import Residency
+from tilegrad.devices.transport import ProcessTransport, TransportError
 from tilegrad.errors import DeviceError, DoesNotFit
-from tilegrad.ir.program import ENTRIES, StateTensor
 from tilegrad.pipeline import Compiled
 
-WAIT_LIMIT_SECONDS = 600.0
-LAST_WORDS = 12  # lines of a compiler's log that are shown
 _PACKAGES = "PyPI: pip install 'tilegrad[opencl]', which is pyopencl and pocl-binary-distribution"
 
 
@@ -75,22 +75,32 @@ def _unfit(device: Any) -> str | None:
     return None
 
 
+class OpenclSession(HarnessSession):
+    """The folder's own host program, run.py, as a process."""
+
+    @property
+    def resident_bytes(self) -> int:
+        return 0 if self._is_closed else sum(program_buffers(self.compiled.plan).values())
+
+
 @register
-class OpenclDevice(AcceleratorDevice):
+class OpenclDevice(HarnessDevice, AcceleratorDevice):
     kind = "opencl"
-    capabilities = Capabilities(has_process=False)
+    capabilities = Capabilities()
+    session_type = OpenclSession
 
     def __init__(self, name: str = "opencl:0", *, use_cache: bool = True) -> None:
         super().__init__(name, use_cache=use_cache)
-        self.wait_limit_seconds = WAIT_LIMIT_SECONDS
-        self.driver = _drivers()[0][int(name.partition(":")[2])]
+        self.driver = _drivers()[0][self._number(name)]
         self.memory_bytes = int(self.driver.global_mem_size)
         self.largest_buffer_bytes = int(self.driver.max_mem_alloc_size)
-        self.cl: Any = importlib.import_module("pyopencl")
-        self.work_items, self.group_items = self._work_size()
-        self._context = self.cl.Context([self.driver])
-        profiling = self.cl.command_queue_properties.PROFILING_ENABLE
-        self._queue = self.cl.CommandQueue(self._context, properties=profiling)
+        self._cl: Any = importlib.import_module("pyopencl")
+        self._context = self._cl.Context([self.driver])
+        self._queue = self._cl.CommandQueue(self._context)
+
+    @staticmethod
+    def _number(name: str) -> int:
+        return int(name.partition(":")[2])
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -103,40 +113,47 @@ class OpenclDevice(AcceleratorDevice):
     @classmethod
     def missing(cls, name: str) -> str | None:
         drivers, reason = _drivers()
-        return reason or _unfit(drivers[int(name.partition(":")[2])])
-
-    def _work_size(self) -> tuple[int, int]:
-        """Work items of a launch, and of a group. Any number gives the same bits; a CPU's core takes one at a time."""
-        units = int(self.driver.max_compute_units)
-        if self.driver.type & self.cl.device_type.CPU:
-            return units, 1
-        group = min(64, int(self.driver.max_work_group_size))
-        return 4 * units * group, group
+        return reason or _unfit(drivers[cls._number(name)])
 
     # ---- memory
 
+    @property
+    def live_bytes(self) -> int:
+        """Programs count, too: their buffers are on the device while their sessions are open."""
+        programs = sum(session.resident_bytes for session in self._sessions if isinstance(session, OpenclSession))
+        return super().live_bytes + programs
+
     def _allocate(self, size_bytes: int) -> Any:
-        self.expect_room({"this buffer": size_bytes})
+        sizes = {"this buffer": size_bytes}
+        self._expect_room(sizes)
         try:
-            return self.cl.Buffer(self._context, self.cl.mem_flags.READ_WRITE, size_bytes)
-        except self.cl.Error as error:
-            raise self._no_room({"this buffer": size_bytes}) from error
+            return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, size_bytes)
+        except self._cl.Error as error:
+            raise self._no_room(sizes) from error
 
     def _free(self, buffer: Any) -> None:
         buffer.release()
 
     def _copy_to(self, buffer: Any, offset: int, data: memoryview) -> None:
-        self.wait(self._enqueued(self.cl.enqueue_copy, buffer, data, dst_offset=offset, is_blocking=False))
+        self._command(self._cl.enqueue_copy, buffer, data, dst_offset=offset)
 
     def _copy_from(self, buffer: Any, offset: int, size_bytes: int) -> bytes:
         data = np.empty(size_bytes, np.uint8)
-        self.wait(self._enqueued(self.cl.enqueue_copy, data, buffer, src_offset=offset, is_blocking=False))
+        self._command(self._cl.enqueue_copy, data, buffer, src_offset=offset)
         return data.tobytes()
 
     def _fill_zero(self, buffer: Any, offset: int, size_bytes: int) -> None:
-        self.wait(self._enqueued(self.cl.enqueue_fill_buffer, buffer, np.uint8(0), offset, size_bytes))
+        self._command(self._cl.enqueue_fill_buffer, buffer, np.uint8(0), offset, size_bytes)
 
-    def expect_room(self, sizes: Mapping[str, int]) -> None:
+    def _command(self, enqueue: Any, *arguments: Any, **named: Any) -> None:
+        """Done when it returns."""
+        try:
+            enqueue(self._queue, *arguments, **named)
+            self._queue.finish()
+        except self._cl.Error as error:
+            raise DeviceError(f"device '{self.identity}' refused a command: {error}", stage="run") from error
+
+    def _expect_room(self, sizes: Mapping[str, int]) -> None:
         """Refuses, with the budget, what the device cannot hold beside what is on it."""
         if self.live_bytes + sum(sizes.values()) > self.memory_bytes or max(sizes.values()) > self.largest_buffer_bytes:
             raise self._no_room(sizes)
@@ -152,178 +169,35 @@ class OpenclDevice(AcceleratorDevice):
             hint="train fewer parameters (--train last:K), a smaller batch, or a stateless optimizer (sgd)",
         )
 
-    # ---- what sessions use
-
-    def build(self, source: str) -> Any:
-        """A program; what the driver's compiler says against it is the error."""
-        program = self.cl.Program(self._context, source)
-        try:
-            return program.build(list(BUILD_OPTIONS), cache_dir=False)
-        except self.cl.Error as error:
-            raise DeviceError(
-                f"the OpenCL compiler of '{self.identity}' failed",
-                stage="build",
-                got="\n    ".join(str(error).strip().splitlines()[-LAST_WORDS:]),
-                hint=f"`tilegrad compile --device {self.name} -o DIR` writes the source, {KERNELS_FILE}",
-            ) from error
-
-    def kernel(self, program: Any, launch: KernelLaunch, buffers: Mapping[str, DeviceTensor]) -> Any:
-        """A kernel with its arguments set: all that is left is to enqueue it."""
-        kernel = self.cl.Kernel(program, launch.kernel)
-        arguments: list[Any] = []
-        for place in launch.operands:
-            buffer = None if place is None else buffers[place.region].buffer
-            arguments += [buffer, np.uint64(0 if place is None else place.offset)]
-        kernel.set_args(*arguments, np.frombuffer(launch.argument_bytes, np.uint8))
-        return kernel
-
-    def enqueue(self, kernel: Any) -> Any:
-        return self._enqueued(self.cl.enqueue_nd_range_kernel, kernel, (self.work_items,), (self.group_items,))
-
-    def enqueue_copy(self, target: DeviceTensor, to: int, source: DeviceTensor, at: int, size_bytes: int) -> Any:
-        """A copy that does not leave the device."""
-        return self._enqueued(
-            self.cl.enqueue_copy, target.buffer, source.buffer, dst_offset=to, src_offset=at, byte_count=size_bytes
-        )
-
-    def flush(self) -> None:
-        self._queue.flush()
-
-    def _enqueued(self, command: Any, *arguments: Any, **named: Any) -> Any:
-        try:
-            return command(self._queue, *arguments, **named)
-        except self.cl.Error as error:
-            raise DeviceError(f"'{self.identity}' refused a command: {error}", stage="run") from error
-
-    def wait(self, event: Any) -> None:
-        """Until a command is done. Polls, so that Ctrl-C and the time limit work while a kernel runs."""
-        self._queue.flush()
-        deadline = time.monotonic() + self.wait_limit_seconds
-        pause = 20e-6
-        while (status := event.command_execution_status) > self.cl.command_execution_status.COMPLETE:
-            if time.monotonic() > deadline:
-                raise DeviceError(
-                    f"'{self.identity}' did not finish within {self.wait_limit_seconds:g} s",
-                    stage="run",
-                    got=f"{self.driver.name.strip()}, {self.driver.platform.version.strip()}",
-                    hint="OpenCL cannot stop a kernel: end this process",
-                )
-            time.sleep(pause)
-            pause = min(pause * 1.25, 2e-3)
-        if status < 0:
-            raise DeviceError(f"a command on '{self.identity}' failed with status {status}", stage="run")
+    # ---- programs
 
     def _load(self, compiled: Compiled, residency: Residency) -> Session:
-        return OpenclSession(self, compiled, residency)
+        self._expect_room(program_buffers(compiled.plan))
+        return super()._load(compiled, residency)
 
-
-class OpenclSession(Session):
-    """State and arena stay on the device. Inputs have a buffer of their own: the arena's bytes are reused in a step."""
-
-    def __init__(self, device: OpenclDevice, compiled: Compiled, residency: Residency) -> None:
-        super().__init__(compiled, residency)
-        self.device = device
-        self._is_closed = False
-        plan = compiled.plan
-        self._offsets = {entry: port_offsets(entry_inputs(plan, entry)) for entry in ENTRIES}
-        sizes = {
-            "state": buffer_bytes(plan.state_bytes),
-            "arena": buffer_bytes(plan.arena_bytes),
-            "inputs": buffer_bytes(max(size for _, size in self._offsets.values())),
-        }
-        device.expect_room(sizes)
-        program = device.build(compiled.project.files[KERNELS_FILE].decode())
-        self._buffers: dict[str, DeviceTensor] = {}
+    def _start(self, compiled: Compiled, folder: Path) -> ProcessTransport:
+        write_files(folder, compiled.project.files)
+        command = [sys.executable, "run.py", "--serve", str(self._number(self.name))]
+        environment = {} if self.use_cache else {"POCL_KERNEL_CACHE": "0"}
+        transport = ProcessTransport(command, folder, environment=environment)
         try:
-            for name, size in sizes.items():
-                self._buffers[name] = device.allocate(size)
-            device.fill_zero(self._buffers["state"])
-            device.copy_to(self._buffers["state"], compiled.project.files["weights.bin"])
-            self._kernels = self._prepared(program)
+            self._expect_answer(transport)
         except BaseException:
-            self.close()
+            transport.close()
             raise
+        return transport
 
-    def _prepared(self, program: Any) -> dict[str, list[Any]]:
-        """Kernels by entry; equal launches, of the forward pass in `infer` and `step`, are one object."""
-        made: dict[object, Any] = {}
-
-        def prepared(launches: Iterable[KernelLaunch]) -> list[Any]:
-            result = []
-            for launch in launches:
-                key = (launch.kernel, launch.operands, launch.argument_bytes)
-                if key not in made:
-                    made[key] = self.device.kernel(program, launch, self._buffers)
-                result.append(made[key])
-            return result
-
-        plan = self.compiled.plan
-        entries = opencl_program(plan, collect_kernels(plan.schedule)).entries
-        return {entry: prepared(launches) for entry, launches in entries.items()}
-
-    def _place(self, entry: str, inputs: Sequence[Array]) -> None:
-        self._check_labels(entry, inputs)
-        for array, offset in zip(inputs, self._offsets[entry][0], strict=True):
-            self.device.copy_to(self._buffers["inputs"], array, offset)
-
-    def _check_labels(self, entry: str, inputs: Sequence[Array]) -> None:
-        """What generated C does before it computes."""
-        program = self.compiled.program
-        for port, array in zip(entry_inputs(self.compiled.plan, entry), inputs, strict=True):
-            is_label = port.value == program.target_input and program.label_classes is not None
-            if is_label and not np.all((array >= 0) & (array < program.label_classes)):
-                raise bad_label(self.compiled)
-
-    def _enqueue(self, entry: str) -> list[Any]:
-        """One event per kernel."""
-        device, plan = self.device, self.compiled.plan
-        for buffer in self._buffers.values():
-            device.check_owned(buffer)
-        for port, offset in zip(entry_inputs(plan, entry), self._offsets[entry][0], strict=True):
-            if port.type.size_bytes:
-                place = plan.address(entry, port.value)
-                inside = self._buffers[place.region]
-                device.enqueue_copy(inside, place.offset, self._buffers["inputs"], offset, port.type.size_bytes)
-        events = [device.enqueue(kernel) for kernel in self._kernels[entry]]
-        device.flush()
-        return events
-
-    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
-        """Returns once all is enqueued, unless outputs are wanted: nothing else has to wait for the device."""
-        if inputs is not None:
-            self._place(entry, inputs)
-        self._enqueue(entry)
-        return self._fetch(entry) if wants_outputs else None
-
-    def _fetch(self, entry: str) -> list[Array]:
-        results = []
-        for port in entry_outputs(self.compiled.plan, entry):
-            place = self.compiled.plan.address(entry, port.value)
-            data = self.device.copy_from(self._buffers[place.region], port.type.size_bytes, place.offset)
-            results.append(np.frombuffer(data, port.type.dtype.numpy).reshape(port.type.shape).copy())
-        return results
-
-    def _count(self, entry: str) -> Mapping[str, float]:
-        """The device's own clock, kernels alone."""
-        events = self._enqueue(entry)
-        for event in events[-1:]:
-            self.device.wait(event)
-        nanoseconds = sum(event.profile.end - event.profile.start for event in events)
-        return {COMPUTE_SECONDS: nanoseconds * 1e-9}
-
-    def _read(self, tensor: StateTensor) -> Array:
-        place = self.compiled.plan.state_addresses[tensor.name]
-        data = self.device.copy_from(self._buffers[place.region], tensor.type.size_bytes, place.offset)
-        return np.frombuffer(data, tensor.type.dtype.numpy).reshape(tensor.type.shape).copy()
-
-    def _write(self, tensor: StateTensor, value: Array) -> None:
-        place = self.compiled.plan.state_addresses[tensor.name]
-        self.device.copy_to(self._buffers[place.region], value, place.offset)
-
-    def close(self) -> None:
-        """Freed buffers stay known by name: what is asked of a closed session says that they are freed."""
-        self._kernels = {}
-        if not self._is_closed:
-            self._is_closed = True
-            for buffer in self._buffers.values():
-                self.device.free(buffer)
+    def _expect_answer(self, transport: ProcessTransport) -> None:
+        """The program answers once its kernels are built; what the driver's compiler has against them is the error."""
+        deadline = time.monotonic() + REPLY_TIMEOUT_SECONDS
+        try:
+            transport.send(struct.pack("<IIII", MEASURE, 8, UPDATE, 0), deadline)
+            transport.receive(8 + 24, deadline)
+        except TransportError as error:
+            status = transport.kill()
+            words = "".join(f"\n    {line}" for line in transport.last_words().splitlines())
+            raise DeviceError(
+                f"the program cannot be built for '{self.identity}': it {error} (status {status})",
+                stage="build",
+                got=" ".join(transport.command) + words,
+            ) from error
