@@ -61,12 +61,12 @@ class Way:
 # The hand-made models are so small that their L1 is, too; every value of every dimension meets every other's.
 SMALL_WAYS = (
     Way("off", "L2", 2, 8 * KIB),
-    Way("off", "L3", 8, KIB),
-    Way("single", "L2", 1, 2 * KIB),
-    Way("single", "L3", 8, KIB),
-    Way("double", "L2", 8, KIB),
-    Way("double", "L3", 2, 8 * KIB),
-    Way("double", "L3", 1, 2 * KIB),
+    Way("off", "L3", 8, 2 * KIB),
+    Way("single", "L2", 1, 4 * KIB),
+    Way("single", "L3", 8, 2 * KIB),
+    Way("double", "L2", 8, 2 * KIB),
+    Way("double", "L3", 2, 16 * KIB),
+    Way("double", "L3", 1, 4 * KIB),
 )
 SLICE = [
     *((name, way) for name in ("odd_cnn", "attention") for way in SMALL_WAYS),
@@ -117,7 +117,7 @@ def test_scalar_loss_over_tiles() -> None:
     recipe = Recipe(batch=96)
     model = imported("simplemlp").with_batch(96)
     losses = []
-    for l1_bytes in (KIB, 128 * KIB):
+    for l1_bytes in (2 * KIB, 128 * KIB):
         for buffering in ("single", "double"):
             options = ScheduleOptions(buffering=buffering)
             compiled = compile_model(model, recipe, siracusa(l1_bytes), options=options)
@@ -127,7 +127,7 @@ def test_scalar_loss_over_tiles() -> None:
                 if launch.node.op == "SoftmaxCrossEntropyLoss"
             ]
             counts = [tiling.tile_count for tiling in loss.tilings if tiling is not None]
-            assert (max(counts) > 1) is (l1_bytes == KIB)
+            assert (max(counts) > 1) is (l1_bytes == 2 * KIB)
             with quick_sim() as device:
                 losses.append(train(compiled, device, steps=2, verify=False).losses)
     assert len(set(losses)) == 1
@@ -185,7 +185,8 @@ def test_no_wait_can_be_left_out(name: str, way: Way) -> None:
         trace = read_trace(session.folder / session.TRACE)
         count = sum(words[0] in "wv" for entry in ("step", "update") for words in trace[entry])
         assert count > 15
-        functions = set(re.findall(r"^static void (\w+)\(tg_model \*m\)", _model_c(compiled), re.MULTILINE))
+        functions = set(re.findall(r"^static void (\w+)\(tg_tiles \*t\)", _model_c(compiled), re.MULTILINE))
+        functions.add("first_table")
         for dropped in range(1, count + 1):
             broken = again(session, {"TG_SIM_DROP_WAIT": str(dropped)})
             with broken, pytest.raises(DeviceError) as caught:
@@ -216,44 +217,48 @@ DRIVER_FAULTS = {
         "none is under way|has not arrived|is still reading|still under way",
     ),
     "a buffer reused one tile early": (
-        "if (tile->number > 0 && operand->slots == 2)\n            flight->slot ^= 1;",
+        "if (what == NEXT_TILE)\n            operand->scratch = operand->turn - operand->scratch;",
         "",
         "the kernel reads L1.* where a transfer has not arrived",
     ),
     "a result's buffer reused one tile early": (
-        "if (operand->access == TG_WRITE)\n            settle(&run->flight[i].storing[slots[i]]);",
+        "if (what == RESULTS)\n            operand->scratch = operand->turn - operand->scratch;",
         "",
         "the kernel writes L1.* which a transfer is still reading",
     ),
     "a missing transfer": (
-        "flight->loading = box.bytes ? start_transfer(run, i, &box, flight->slot, 1) : NONE;",
-        "flight->loading = box.bytes && i != 1 ? start_transfer(run, i, &box, flight->slot, 1) : NONE;",
+        "if (!(mask & 1))\n            continue;",
+        "if (!(mask & 1) || home == homes_of(call) + 1)\n            continue;",
         "operand 1 at L1.* was not brought",
     ),
+    "a missing part": (
+        "tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);",
+        "tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows - (operand->rows > 1), operand->stride);",
+        "was not brought|never left",
+    ),
     "a result that never leaves": (
-        "if (box.bytes)\n            flight->storing[flight->slot] =",
-        "if (box.bytes && tile->number > 0)\n            flight->storing[flight->slot] =",
-        "a result at L1.* never left",
+        "t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);",
+        "t->storing = NONE;",
+        "a result at L1.* never left|where a result has not left",
     ),
     "a transfer past the end of L1": (
-        "return m->scratch + operand->scratch +",
-        "return m->scratch + TG_SCRATCH_BYTES - 8 + operand->scratch +",
+        "unsigned char *slots = t->scratch + call->slots;\n    for (; mask",
+        "unsigned char *slots = t->scratch + TG_SCRATCH_BYTES - 8;\n    for (; mask",
         "passes the end of L1",
     ),
     "a transfer past the end of L2": (
-        "far += box->start[d] * stride[d + 1];",
-        "far += box->start[d] * stride[d + 1] + TG_ARENA_BYTES + TG_STATE_BYTES;",
+        "*far = home_of(t, *home) + operand->far;",
+        "*far = home_of(t, *home) + operand->far + TG_ARENA_BYTES + TG_STATE_BYTES;",
         "passes the end of L2",
     ),
     "one request used twice": (
-        "int request = tg_dma_open(inward);",
-        "static int kept = NONE;\n    int request = kept == NONE ? (kept = tg_dma_open(inward)) : kept;",
+        "request = tg_dma_open(what != RESULTS);",
+        "{ static int kept = NONE; request = kept == NONE ? (kept = tg_dma_open(what != RESULTS)) : kept; }",
         "none is under way|a request that is not open|twice|takes .* that no kernel produced",
     ),
     "a transfer longer than the engine takes": (
-        "if (rows == 1 || row_bytes == far_stride) {",
-        "if (rows > 0) {\n        tg_dma_add(request, scratch, far, row_bytes, 8 + TG_DMA_LONGEST / row_bytes, 0);\n"
-        "        return;",
+        "tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);",
+        "tg_dma_add(request, scratch, far, operand->row_bytes, 8 + TG_DMA_LONGEST / operand->row_bytes, 0);",
         "is longer than the engine takes|passes the end",
     ),
     "a request waited for twice": (
@@ -262,9 +267,19 @@ DRIVER_FAULTS = {
         "a DMA transfer is waited for, but none is under way",
     ),
     "a wait before the parts are added": (
-        "int request = tg_dma_open(inward);",
-        "int request = tg_dma_open(inward);\n    tg_dma_wait(request);",
+        "request = tg_dma_open(what != RESULTS);",
+        "tg_dma_wait(request = tg_dma_open(what != RESULTS));",
         "a part is added to a request that is not open",
+    ),
+    "a table read before it arrived": (
+        "settle(&t->fetching);\n    tg_table",
+        "t->fetching = NONE;\n    tg_table",
+        "the conductor reads L1.* where a transfer has not arrived",
+    ),
+    "a table brought over another that is in use": (
+        "(uint32_t *)(void *)(t->scratch + call->next_scratch);\n    t->fetching",
+        "t->call ? t->call : (uint32_t *)(void *)(t->scratch + call->next_scratch);\n    t->fetching",
+        "where a table is in use|a table at L1.* was not brought",
     ),
 }
 
@@ -275,16 +290,23 @@ def test_faults_of_the_driver_stop_the_run(fault: str) -> None:
     assert re.search(text, hazard_of(patched(small_program(), "tg_tile.c", old, new)))
 
 
-START = re.compile(r"m->l3_requests\[(\d+)\] = tg_l3_start\(m->arena \+ (\d+), (\d+)u, (\d+), ([01])\);")
-WAIT = re.compile(r"tg_l3_wait\(m->l3_requests\[(\d+)\]\);")
+def test_a_wrong_halo_stops_the_run() -> None:
+    """A driver that brings a row less than the window reaches."""
+    compiled = compiled_for("odd_cnn", siracusa(2 * KIB), ScheduleOptions(buffering="double"))
+    faulty = patched(compiled, "tg_tile.c", "start = low > 0 ? low : 0;", "start = low > 0 ? low + 1 : 0;")
+    assert "was not brought" in hazard_of(faulty)
+
+
+START = re.compile(r"t->m->l3_requests\[(\d+)\] = tg_l3_start\(t->arena \+ (\d+), (\d+)u, (\d+), ([01])\);")
+WAIT = re.compile(r"tg_l3_wait\(t->m->l3_requests\[(\d+)\]\);")
 STAGING_FAULTS = {
-    "a wait on the wrong transfer": (WAIT, r"tg_l3_wait(m->l3_requests[\1] + 1);"),
+    "a wait on the wrong transfer": (WAIT, r"tg_l3_wait(t->m->l3_requests[\1] + 1);"),
     "a missing wait": (WAIT, ""),
     "a missing transfer": (START, ""),
     "a transfer started twice": (START, r"\g<0> \g<0>"),
-    "one request used twice": (START, r"\g<0> m->l3_requests[0] = m->l3_requests[\1];"),
-    "past the end of L2": (START, r"m->l3_requests[\1] = tg_l3_start(m->arena + TG_ARENA_BYTES, \3u, \4, \5);"),
-    "past the end of L3": (START, r"m->l3_requests[\1] = tg_l3_start(m->arena + \2, TG_L3_BYTES, \4, \5);"),
+    "one request used twice": (START, r"\g<0> t->m->l3_requests[0] = t->m->l3_requests[\1];"),
+    "past the end of L2": (START, r"t->m->l3_requests[\1] = tg_l3_start(t->arena + TG_ARENA_BYTES, \3u, \4, \5);"),
+    "past the end of L3": (START, r"t->m->l3_requests[\1] = tg_l3_start(t->arena + \2, TG_L3_BYTES, \4, \5);"),
 }
 
 

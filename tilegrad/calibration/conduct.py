@@ -1,6 +1,6 @@
 """What the conducting core spends in the tile runtime: generated models, counted with everything but that left out.
 
-The tables that describe a nest are constants in L2, so each load from them waits for L2.
+A nest's table is in scratchpad while it runs; what is still loaded from the constants in L2 waits for L2.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from tilegrad.calibration.counting import COMPILER, COUNTERS, EMULATOR, FLAGS, F
 from tilegrad.calibration.fit import CLASSES, non_negative_least_squares
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, class_cycles
+from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, class_cycles, conduct_trips
 from tilegrad.targets.base import L1, L2, Target
 
 MODELS = ("autoencoder", "cct", "dscnn", "mobilenetv1", "resnet8")
 SCRATCH_BYTES = (240 * 1024, 64 * 1024, 24 * 1024)
-_RECORD = struct.Struct("<9i")
+_RECORD = struct.Struct("<5i")
 _STRING_H = """#include <stddef.h>
 void *memcpy(void *, const void *, size_t);
 void *memset(void *, int, size_t);
@@ -34,19 +35,17 @@ void *memset(void *, int, size_t);
 
 @dataclass(frozen=True)
 class Conducted:
-    """One nest: how many tiles, requests and parts it had, and the conducting core's instructions."""
+    """One nest: how many tiles, requests, parts and operands it had, and the conducting core's instructions."""
 
     tiles: int
     requests: int
     parts: int
     operands: int
-    dims: int
     counts: Mapping[str, int]
 
     @property
     def trips(self) -> tuple[float, ...]:
-        """As named by CONDUCT_TRIPS."""
-        return self.tiles, self.tiles * self.operands, self.tiles * self.dims, self.parts
+        return conduct_trips(self.tiles, self.operands, self.requests, self.parts)
 
 
 def _tool(name: str) -> str:
@@ -62,7 +61,7 @@ def _undefined(objects: list[str]) -> list[str]:
             used.add(words[-1])
         elif len(words) == 3:
             defined.add(words[-1])
-    renamed = {"__real_tg_run_nest", "tg_run_nest"}
+    renamed = {"__real_tg_run_nests", "tg_run_nests"}
     return sorted(used - defined - renamed)
 
 
@@ -79,7 +78,7 @@ def _program(folder: Path) -> Path:
     objects.append(str(folder / "missing.o"))
     run_tool([COMPILER, *FLAGS, "-c", str(missing), "-o", objects[-1]])
     elf = folder / "conduct.elf"
-    run_tool([COMPILER, *LINK_FLAGS, "-Wl,--wrap=tg_run_nest", *objects, "-o", str(elf), "-lgcc"])
+    run_tool([COMPILER, *LINK_FLAGS, "-Wl,--wrap=tg_run_nests", *objects, "-o", str(elf), "-lgcc"])
     return elf
 
 
@@ -98,12 +97,14 @@ def _counted(folder: Path) -> Iterator[Conducted]:
     start, stop = _constants(elf)
     counts = folder / "counts"
     done = run_tool([EMULATOR, "-plugin", f"{plugin()},lo={start},hi={stop},out={counts}", str(elf)])
-    lines = counts.read_text(encoding="ascii").splitlines()
-    for record, line in zip(_RECORD.iter_unpack(done.stdout), lines, strict=True):
-        tiles, requests, parts, _, _, _, operands, dims, _ = record
-        row = dict(zip(COUNTERS, map(int, line.split()), strict=True))
-        total = sum(row[name] for name in COUNTERS if name.startswith("i_") and name != "i_branch_taken")
-        yield Conducted(tiles, requests, parts, operands, dims, {"i_total": total, **row})
+    lines = iter(counts.read_text(encoding="ascii").splitlines())
+    for tiles, requests, parts, operands, stretches in _RECORD.iter_unpack(done.stdout):
+        total: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        for line in islice(lines, stretches):
+            for name, value in zip(COUNTERS, map(int, line.split()), strict=True):
+                total[name] += value
+        instructions = sum(total[name] for name in COUNTERS if name.startswith("i_") and name != "i_branch_taken")
+        yield Conducted(tiles, requests, parts, operands, {"i_total": instructions, **total})
 
 
 def count_conducting(target: Target) -> list[Conducted]:

@@ -53,7 +53,13 @@ def filled(pieces: Sequence[str], width: int = 108) -> str:
 
 
 class Lowering(ABC):
-    """Translates nests in order; what they need declared first is in `items` afterwards."""
+    """Translates nests in order; what they need declared first is in `items` afterwards.
+
+    Functions of nodes take `parameter`, and an entry calls them with `argument`.
+    """
+
+    parameter = "tg_model *m"
+    argument = "m"
 
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         self.plan = plan
@@ -67,6 +73,10 @@ class Lowering(ABC):
     @abstractmethod
     def items(self) -> list[Item]:
         """Tables and helper functions."""
+
+    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+        """A function's statements, from those of its nests."""
+        return list(statements)
 
     def at_start(self, entry: str) -> tuple[Statement, ...]:
         return ()

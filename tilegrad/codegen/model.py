@@ -90,7 +90,7 @@ def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering
             where = place(plan, entry, port.value)
             body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
     body += lowering.after_inputs(entry)
-    body += [Call(call, ("m",)) for call in calls]
+    body += [Call(call, (lowering.argument,)) for call in calls]
     body += lowering.at_end(entry)
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
@@ -149,10 +149,11 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
                 for k, nest in enumerate(launch.nests):
                     body += lowering.nest(entry, number, k)
                     used.add(nest.kernel)
+            body = lowering.body(body)
             # The forward pass of infer and step is the same code at the same addresses: emitted once.
             if tuple(body) not in names:
                 names[tuple(body)] = group.name
-                made = Function("static void", group.name, ("tg_model *m",), tuple(body), group.title)
+                made = Function("static void", group.name, (lowering.parameter,), tuple(body), group.title)
                 functions += [Line(), made]
             calls.append(names[tuple(body)])
         functions += [Line(), _entry_function(plan, entry, calls, lowering)]

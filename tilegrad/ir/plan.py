@@ -64,6 +64,27 @@ class Stay:
 
 
 @dataclass(frozen=True)
+class NestPlace:
+    """Where nest `nest` of launch `launch` works in scratchpad, in bytes, and how it overlaps with its neighbours.
+
+    `table` is its description in words (scheduling/tables.py), which is at `table_offset` with the call in front of it.
+    Operands in `early` are requested before the nest before computes its last tile. If `drains`, results of the nest
+    before have arrived in L2 before this one requests anything; if `leaves`, its own may be on their way when it ends.
+    """
+
+    launch: int
+    nest: int
+    table: tuple[int, ...]
+    table_offset: int
+    table_bytes: int
+    slots_offset: int
+    early: tuple[str, ...] = ()
+    drains: bool = False
+    leaves: bool = False
+    is_fetched_late: bool = False
+
+
+@dataclass(frozen=True)
 class EntryPlan:
     """`addresses` are of values that stay put; `stays`, by value, are of those that come and go."""
 
@@ -74,6 +95,7 @@ class EntryPlan:
     lower_bound_bytes: int
     stays: Mapping[str, tuple[Stay, ...]] = field(default_factory=dict)
     staging: tuple[Staging, ...] = ()
+    places: tuple[NestPlace, ...] = ()
 
 
 @dataclass(frozen=True)

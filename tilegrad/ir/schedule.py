@@ -85,9 +85,12 @@ class EntrySchedule:
 
 @dataclass(frozen=True)
 class Schedule:
+    """`overlaps`: a nest's first transfers may start, and its last ones end, while its neighbours compute."""
+
     program: Program
     target: Target
     entries: Mapping[str, EntrySchedule]
+    overlaps: bool = False
 
     def macs(self, entry: str) -> int:
         return sum(nest.macs for launch in self.entries[entry].launches for nest in launch.nests)

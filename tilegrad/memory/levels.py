@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.allocate import allocate, lower_bound
 from tilegrad.memory.lifetimes import align
+from tilegrad.memory.scratch import place_nests
 from tilegrad.memory.validate_levels import validate_levels
 from tilegrad.scheduling.homes import EntryHomes, Homes, choose_homes
 from tilegrad.targets.base import L1, L2, L3
@@ -41,24 +44,19 @@ def _plan(schedule: Schedule, homes: Homes) -> Plan:
         l3_bytes, l3_bound = max(l3_bytes, used), max(l3_bound, bound)
     arena_bytes = max(entry.arena_bytes for entry in entries.values())
     arena_bound = max(entry.lower_bound_bytes for entry in entries.values())
-    scratch_bytes = max(
-        (
-            tiling.scratch_bytes
-            for entry in schedule.entries.values()
-            for launch in entry.launches
-            for tiling in launch.tilings
-            if tiling is not None
-        ),
-        default=0,
-    )
     memory = {
-        L1: MemoryUse(scratch_bytes, target.memory(L1).capacity_bytes, scratch_bytes),
+        L1: MemoryUse(0, target.memory(L1).capacity_bytes, 0),
         L2: MemoryUse(state_bytes + arena_bytes, target.memory(L2).capacity_bytes, state_bytes + arena_bound),
         L3: MemoryUse(l3_bytes, target.memory(L3).capacity_bytes, l3_bound),
     }
-    return Plan(
+    plan = Plan(
         schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, memory, l3_image_bytes
     )
+    if not schedule.is_tiled:
+        return plan
+    plan, scratch_bytes = place_nests(plan)
+    l1 = MemoryUse(scratch_bytes, target.memory(L1).capacity_bytes, scratch_bytes)
+    return replace(plan, memory={**memory, L1: l1})
 
 
 def _expect_fit(plan: Plan) -> None:

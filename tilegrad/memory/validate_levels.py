@@ -81,11 +81,14 @@ def _check_sizes(plan: Plan) -> None:
             raise PlanError(f"plan: {memory} holds {use.capacity_bytes} bytes, the plan uses {use.used_bytes}")
     if plan.memory[L2].used_bytes < plan.state_bytes + plan.arena_bytes:
         raise PlanError(f"plan: {L2} is said to use less than the state and the arena")
-    for entry in plan.schedule.entries.values():
-        for launch in entry.launches:
-            for tiling in launch.tilings:
-                if tiling is not None and tiling.scratch_bytes > plan.memory[L1].used_bytes:
-                    raise PlanError(f"plan: {L1} is said to use less than node '{launch.node.name}'")
+    for name, entry in plan.schedule.entries.items():
+        for place in plan.entries[name].places:
+            launch = entry.launches[place.launch]
+            tiling = launch.tilings[place.nest]
+            assert tiling is not None
+            ends = (place.table_offset + place.table_bytes, place.slots_offset + tiling.scratch_bytes)
+            if max(ends) > plan.memory[L1].used_bytes:
+                raise PlanError(f"plan: {L1} is said to use less than node '{launch.node.name}'")
     images = {STATE: plan.image_bytes, OUTSIDE: plan.l3_image_bytes}
     for tensor in plan.schedule.program.state:
         address = plan.state_addresses[tensor.name]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from pathlib import Path
 
 from tilegrad.errors import InternalError
@@ -130,7 +131,6 @@ class _Clock:
         self.inward: dict[str, bool] = {}
         self.done: dict[str, float] = {}
         self.l3_done: dict[str, float] = {}
-        self.parts = 0
         self.position = 0
         self.nests: list[NestTiming] = []
         self.nest_start = 0.0
@@ -139,7 +139,7 @@ class _Clock:
 
     def run(self, events: Sequence[Sequence[str]]) -> EntryTiming:
         handlers = {"o": self.open, "a": self.add, "w": self.wait, "k": self.call}
-        handlers |= {"s": self.start_l3, "v": self.wait_l3}
+        handlers |= {"s": self.start_l3, "v": self.wait_l3, "n": self.enter}
         for kind, *words in events:
             handlers[kind](words)
         if self.position != len(self.calls):
@@ -158,7 +158,20 @@ class _Clock:
             tuple(self.nests),
         )
 
+    def _conduct(self, *trips: float) -> None:
+        """The conducting core works, in the order of CONDUCT_TRIPS."""
+        cycles = sum(map(mul, self.costs.conduct, trips))
+        self.now += cycles
+        self.conduct += cycles
+
+    def enter(self, words: Sequence[str]) -> None:
+        """A nest begins. Where it runs on operands in L2 its first call follows, and there is nothing to conduct."""
+        self._end_nest()
+        if self.position < len(self.calls) and self.calls[self.position].level == self.target.compute:
+            self._conduct(1, len(self.calls[self.position].nest.operands))
+
     def open(self, words: Sequence[str]) -> None:
+        self._conduct(0, 0, 0, 0, 1)
         self.inward[words[0]] = words[1] == "1"
         self.done[words[0]] = self.now
 
@@ -167,11 +180,11 @@ class _Clock:
         inward = self.inward[request]
         timing = self.engine.inward if inward else self.engine.outward
         busy = row_bytes * rows * timing.cycles_per_byte + (rows - 1) * timing.cycles_per_extra_row
+        self._conduct(0, 0, 0, 0, 0, 1)
         self.now += self.engine.enqueue_cycles
         self.conduct += self.engine.enqueue_cycles
         free = self.channels[inward].take(self.now, busy, row_bytes * rows)
         self.done[request] = max(self.done[request], free + timing.setup_cycles)
-        self.parts += 1
 
     def wait(self, words: Sequence[str]) -> None:
         stall = max(0.0, self.done[words[0]] - self.now)
@@ -195,14 +208,9 @@ class _Clock:
 
     def call(self, words: Sequence[str]) -> None:
         call = self.calls[self.position]
-        previous = self.calls[self.position - 1] if self.position else None
-        if previous is None or (previous.launch, id(previous.nest)) != (call.launch, id(call.nest)):
-            self._end_nest()
         self.position += 1
-        conduct = self.costs.conduct_cycles(call.nest, 1, self.parts)
-        self.parts = 0
-        self.now += conduct
-        self.conduct += conduct
+        if self.nest_tiles:
+            self._conduct(0, 0, 1, len(call.nest.operands))
         sizes = {axis: tile_range.size for axis, tile_range in call.tile.items()}
         cycles = self.costs.cycles(call.nest, sizes, call.level, self.target.cores)
         self.computing.append((self.now, self.now + cycles))

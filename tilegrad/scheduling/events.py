@@ -1,18 +1,19 @@
-"""What the tile runtime does for one nest, event by event: a mirror of runtime/cluster/tg_tile.c.
+"""What the tile runtime does, event by event: a mirror of runtime/cluster/tg_tile.c.
 
 The verifier proves properties of these lists, and a test proves that the C driver does exactly this, by its trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 from tilegrad.ir.nest import Access, Nest, Operand, Range, Tile, operand_box, row_major_strides
 from tilegrad.ir.schedule import Tiling
-from tilegrad.scheduling.footprint import moving_axes, tiles
+from tilegrad.scheduling.footprint import Level, moving_axes, tiles, transfer_levels
 
 Box = tuple[Range, ...]
 
@@ -41,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A request for a box: opened and given all its parts. `far_start` is where the box begins in the operand."""
+    """A box is added to a request, which its first box opens. `far_start` is where the box begins in the operand."""
 
     request: int
     tile: int
@@ -70,6 +71,7 @@ class Compute:
 
 
 Event = Start | Wait | Compute
+T = TypeVar("T")
 
 
 def sizes_of(box: Box) -> tuple[int, ...]:
@@ -77,153 +79,178 @@ def sizes_of(box: Box) -> tuple[int, ...]:
 
 
 def split_transfer(
-    shape: tuple[int, ...], sizes: tuple[int, ...], element_bytes: int, longest_bytes: int
+    levels: Sequence[Level], sizes: Sequence[int], longest_bytes: int, is_long: bool
 ) -> tuple[Part, ...]:
-    """The parts that move a box of these sizes: mirrors `start_transfer` and `add_rows`."""
-    strides = tuple(stride * element_bytes for stride in row_major_strides(shape))
-    inner = len(sizes)
-    row_bytes = element_bytes
-    while inner > 0 and (inner == len(sizes) or sizes[inner] == shape[inner]):
-        inner -= 1
-        row_bytes *= sizes[inner]
-    rows = sizes[inner - 1] if inner > 0 else 1
-    far_stride = strides[inner - 1] if inner > 0 else row_bytes
-    outer = max(inner - 1, 0)
+    """The parts that move a box of these sizes. `is_long` if some box of the operand is more than the engine takes."""
+    counts = [level.size(sizes) for level in levels]
+    strides = [level.far_stride for level in levels]
+    row_bytes, rows, stride = counts[0], 1, 0
+    if len(counts) > 1:
+        rows, stride = counts[1], strides[1]
+    if len(counts) <= 2 and not is_long:
+        return (Part(0, 0, row_bytes, rows, stride),)
     parts: list[Part] = []
     scratch = 0
-    for index in product(*(range(size) for size in sizes[:outer])):
-        far = sum(i * stride for i, stride in zip(index, strides[:outer], strict=True))
-        parts += _pieces(scratch, far, row_bytes, rows, far_stride, longest_bytes)
+    for index in product(*(range(count) for count in reversed(counts[2:]))):
+        far = sum(i * step for i, step in zip(index, reversed(strides[2:]), strict=True))
+        parts += pieces(scratch, far, row_bytes, rows, stride, longest_bytes)
         scratch += row_bytes * rows
     return tuple(parts)
 
 
-def _pieces(
-    scratch: int, far: int, row_bytes: int, rows: int, far_stride: int, longest_bytes: int
-) -> Iterator[Part]:
+def pieces(scratch: int, far: int, row_bytes: int, rows: int, stride: int, longest_bytes: int) -> Iterator[Part]:
     """Pieces that the engine takes."""
-    if rows == 1 or row_bytes == far_stride:
-        left = row_bytes * rows
-        while left > 0:
-            piece = left if left < longest_bytes else longest_bytes & ~7
-            yield Part(scratch, far, piece, 1, piece)
-            scratch, far, left = scratch + piece, far + piece, left - piece
-        return
     most = longest_bytes // row_bytes
     if most == 0:
         for row in range(rows):
-            here, there = scratch + row * row_bytes, far + row * far_stride
-            yield from _pieces(here, there, row_bytes, 1, row_bytes, longest_bytes)
+            done = 0
+            while done < row_bytes:
+                left = row_bytes - done
+                piece = left if left < longest_bytes else longest_bytes & ~7
+                yield Part(scratch + row * row_bytes + done, far + row * stride + done, piece, 1, 0)
+                done += piece
         return
     while rows > 0:
         piece = min(rows, most)
-        yield Part(scratch, far, row_bytes, piece, far_stride)
-        scratch, far, rows = scratch + row_bytes * piece, far + far_stride * piece, rows - piece
+        yield Part(scratch, far, row_bytes, piece, stride)
+        scratch, far, rows = scratch + row_bytes * piece, far + stride * piece, rows - piece
 
 
 @dataclass
-class _Flight:
-    """An operand while its nest runs: `flight_t`."""
+class Flow:
+    """What is under way as nests follow each other: the requests of `tg_tiles`."""
+
+    requests: int = 0
+    loading: int | None = None
+    storing: int | None = None
+
+    def open(self) -> int:
+        self.requests += 1
+        return self.requests - 1
+
+    def settle_loads(self, tile: int) -> Iterator[Wait]:
+        if self.loading is not None:
+            yield Wait(self.loading, tile)
+            self.loading = None
+
+    def settle_stores(self, tile: int) -> Iterator[Wait]:
+        if self.storing is not None:
+            yield Wait(self.storing, tile)
+            self.storing = None
+
+
+@dataclass
+class _Moving:
+    """An operand while its nest runs. `slot` is the one that the tile loaded last lies in (results: computed in)."""
 
     operand: Operand
     loops: int
     slots: int
     slot: int = 0
-    loading: int | None = None
-    storing: list[int | None] = field(default_factory=lambda: [None, None])
 
 
-class _Driver:
-    """`run_in_tiles`, with lists of events in place of calls."""
+class NestRun:
+    """One nest: `run_nest`, with events in place of calls."""
 
-    def __init__(self, nest: Nest, tiling: Tiling, element_bytes: Mapping[str, int], longest_bytes: int) -> None:
+    def __init__(
+        self,
+        nest: Nest,
+        tiling: Tiling,
+        element_bytes: Mapping[str, int],
+        longest_bytes: int,
+        flow: Flow | None = None,
+    ) -> None:
         self.nest = nest
         self.tiling = tiling
         self.element_bytes = element_bytes
         self.longest_bytes = longest_bytes
-        self.requests = 0
+        self.flow = flow or Flow()
         self.parts: dict[tuple[str, tuple[int, ...]], tuple[Part, ...]] = {}
-        self.flights = [
-            _Flight(operand, sum(1 << i for i in moving_axes(operand, tiling.loops)), tiling.slots[operand.name].count)
+        self.moving = [
+            _Moving(operand, sum(1 << i for i in moving_axes(operand, tiling.loops)), tiling.slots[operand.name].count)
             for operand in nest.operands
             if operand.value is not None
         ]
+        self.levels = {
+            operand.name: transfer_levels(operand, nest, tiling.loops, element_bytes[operand.name])
+            for operand in nest.operands
+            if operand.value is not None
+        }
+        self.every = tiles(nest, tiling.loops)
 
-    def run(self) -> Iterator[Event]:
-        every = tiles(self.nest, self.tiling.loops)
-        yield from self._load(0, *every[0])
-        for number, (tile, _) in enumerate(every):
-            for flight in self.flights:
-                yield from self._settle_load(flight, number)
-            slots = {flight.operand.name: flight.slot for flight in self.flights}
-            following = every[number + 1] if number + 1 < len(every) else None
-            if following is not None and self.tiling.is_double:
+    def first_loads(self, names: Collection[str]) -> Iterator[Event]:
+        """Requests operands of the first tile: `load_first`."""
+        for one in self.moving:
+            if one.operand.access is Access.READ and one.operand.name in names:
+                yield from self._start(one, 0, self.every[0][0], True)
+
+    def run(
+        self,
+        *,
+        early: Collection[str] = (),
+        drains: bool = False,
+        leaves: bool = False,
+        behind_loads: Iterable[T] = (),
+        ahead: Iterable[T] = (),
+    ) -> Iterator[Event | T]:
+        """`early` operands were requested before. What the runtime does for the next nest meanwhile: `behind_loads`
+        of the first tile, and `ahead` of the last tile's computation."""
+        if drains:
+            yield from self.flow.settle_stores(0)
+        yield from self.first_loads([one.operand.name for one in self.moving if one.operand.name not in early])
+        yield from behind_loads
+        for number, (tile, _) in enumerate(self.every):
+            yield from self.flow.settle_loads(number)
+            slots = {one.operand.name: one.slot for one in self.moving}
+            following = self.every[number + 1] if number + 1 < len(self.every) else None
+            if following is None:
+                yield from ahead
+            elif self.tiling.is_double:
                 yield from self._load(number + 1, *following)
-            yield from self._compute(number, tile, slots)
+            boxes = {one.operand.name: operand_box(one.operand, tile) for one in self.moving}
+            yield Compute(number, tile, slots, boxes)
+            yield from self.flow.settle_stores(number)
             yield from self._store(number, tile, None if following is None else following[1])
             if following is not None and not self.tiling.is_double:
+                yield from self.flow.settle_stores(number)
                 yield from self._load(number + 1, *following)
-        for flight in self.flights:
-            yield from self._settle_store(flight, 0, len(every) - 1)
-            yield from self._settle_store(flight, 1, len(every) - 1)
+        if not leaves:
+            yield from self.flow.settle_stores(len(self.every) - 1)
 
     def _load(self, number: int, tile: Tile, moved: int) -> Iterator[Event]:
-        for flight in self.flights:
-            if flight.operand.access is not Access.READ or (number > 0 and not moved & flight.loops):
-                continue
-            if number > 0 and flight.slots == 2:
-                flight.slot ^= 1
-            box = operand_box(flight.operand, tile)
-            flight.loading = None
-            if prod(sizes_of(box)):
-                flight.loading = self.requests
-                yield self._start(flight, number, box, True)
-
-    def _start(self, flight: _Flight, number: int, box: Box, inward: bool) -> Start:
-        operand = flight.operand
-        size = self.element_bytes[operand.name]
-        key = (operand.name, sizes_of(box))
-        if key not in self.parts:
-            self.parts[key] = split_transfer(operand.shape, key[1], size, self.longest_bytes)
-        far = size * sum(r.start * s for r, s in zip(box, row_major_strides(operand.shape), strict=True))
-        self.requests += 1
-        return Start(self.requests - 1, number, operand.name, inward, flight.slot, box, far, self.parts[key])
-
-    def _settle_load(self, flight: _Flight, number: int) -> Iterator[Event]:
-        if flight.loading is not None:
-            yield Wait(flight.loading, number)
-            flight.loading = None
-
-    def _settle_store(self, flight: _Flight, slot: int, number: int) -> Iterator[Event]:
-        request = flight.storing[slot]
-        if request is not None:
-            yield Wait(request, number)
-            flight.storing[slot] = None
-
-    def _compute(self, number: int, tile: Tile, slots: Mapping[str, int]) -> Iterator[Event]:
-        for flight in self.flights:
-            if flight.operand.access is Access.WRITE:
-                yield from self._settle_store(flight, slots[flight.operand.name], number)
-        boxes = {flight.operand.name: operand_box(flight.operand, tile) for flight in self.flights}
-        yield Compute(number, tile, slots, boxes)
+        for one in self.moving:
+            if one.operand.access is Access.READ and moved & one.loops:
+                one.slot ^= one.slots - 1
+                yield from self._start(one, number, tile, True)
 
     def _store(self, number: int, tile: Tile, moved: int | None) -> Iterator[Event]:
         """`moved` None: behind the last tile."""
-        for flight in self.flights:
-            if flight.operand.access is not Access.WRITE or (moved is not None and not moved & flight.loops):
-                continue
-            box = operand_box(flight.operand, tile)
-            if prod(sizes_of(box)):
-                flight.storing[flight.slot] = self.requests
-                yield self._start(flight, number, box, False)
-            if not self.tiling.is_double:
-                yield from self._settle_store(flight, flight.slot, number)
-            if flight.slots == 2:
-                flight.slot ^= 1
+        for one in self.moving:
+            if one.operand.access is Access.WRITE and (moved is None or moved & one.loops):
+                yield from self._start(one, number, tile, False)
+                one.slot ^= one.slots - 1
+
+    def _start(self, one: _Moving, number: int, tile: Tile, inward: bool) -> Iterator[Start]:
+        operand = one.operand
+        box = operand_box(operand, tile)
+        sizes = sizes_of(box)
+        if not prod(sizes):
+            return
+        size = self.element_bytes[operand.name]
+        key = (operand.name, sizes)
+        if key not in self.parts:
+            is_long = self.tiling.slots[operand.name].slot_bytes > self.longest_bytes
+            self.parts[key] = split_transfer(self.levels[operand.name], sizes, self.longest_bytes, is_long)
+        far = size * sum(r.start * s for r, s in zip(box, row_major_strides(operand.shape), strict=True))
+        if inward:
+            request = self.flow.loading = self.flow.open() if self.flow.loading is None else self.flow.loading
+        else:
+            request = self.flow.storing = self.flow.open() if self.flow.storing is None else self.flow.storing
+        yield Start(request, number, operand.name, inward, one.slot, box, far, self.parts[key])
 
 
 def nest_events(
     nest: Nest, tiling: Tiling, element_bytes: Mapping[str, int], longest_bytes: int
 ) -> Iterator[Event]:
-    """Everything the runtime does for a nest, in order. `element_bytes` by operand."""
-    return _Driver(nest, tiling, element_bytes, longest_bytes).run()
+    """What the runtime does for a nest on its own, in order. `element_bytes` by operand."""
+    return NestRun(nest, tiling, element_bytes, longest_bytes).run()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile
+from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile, operand_box, row_major_strides, whole
 from tilegrad.ir.schedule import Loop
 
 Sizes = Mapping[str, int]
@@ -37,28 +37,51 @@ def box_shape(operand: Operand, sizes: Sizes) -> tuple[int, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """A box on the move: `parts` parts of `rows` rows of `row_bytes`."""
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of a box on the move: `factor` steps, times the box's extent along `dim` if that is cut.
 
-    row_bytes: int
-    rows: int
-    parts: int
+    The innermost level is a row, in bytes; each further one repeats it `far_stride` bytes apart in L2.
+    """
 
-    @property
-    def size_bytes(self) -> int:
-        return self.row_bytes * self.rows * self.parts
+    factor: int
+    dim: int | None
+    far_stride: int
+
+    def size(self, box: Sequence[int]) -> int:
+        return self.factor if self.dim is None else self.factor * box[self.dim]
 
 
-def transfer_of(shape: Sequence[int], box: Sequence[int], element_bytes: int) -> Transfer:
-    """How a box of a row-major tensor is moved: mirrors `start_transfer` in runtime/cluster/tg_tile.c."""
-    rank = inner = len(box)
-    row = element_bytes
-    while inner > 0 and (inner == rank or box[inner] == shape[inner]):
-        inner -= 1
-        row *= box[inner]
-    rows = box[inner - 1] if inner > 0 else 1
-    return Transfer(row, rows, prod(box[: max(inner - 1, 0)]))
+def transfer_levels(
+    operand: Operand, nest: Nest, loops: Sequence[Loop], element_bytes: int
+) -> tuple[Level, ...]:
+    """How boxes of an operand are moved, innermost level first, whatever the tile: what is whole in every tile is one
+    with what lies inside it."""
+    everything = operand_box(operand, whole(nest))
+    strides = row_major_strides(operand.shape)
+    levels: list[Level] = []
+    factor, stride, is_closed = element_bytes, 0, False
+    for d in reversed(range(len(operand.shape))):
+        size, is_cut = everything[d].size, is_dimension_cut(operand, d, loops)
+        if operand.shape[d] == 1 and size == 1 and not is_cut:
+            continue
+        if is_closed:
+            factor, stride, is_closed = 1, strides[d] * element_bytes, False
+        if is_cut:
+            levels.append(Level(factor, d, stride))
+            is_closed = True
+            continue
+        factor *= size
+        if size != operand.shape[d]:
+            levels.append(Level(factor, None, stride))
+            is_closed = True
+    if not is_closed:
+        levels.append(Level(factor, None, stride))
+    return (levels[0], *(level for level in levels[1:] if level.dim is not None or level.factor != 1))
+
+
+def is_dimension_cut(operand: Operand, d: int, loops: Sequence[Loop]) -> bool:
+    return operand.index is not None and any(operand.index[d].coefficient(loop.axis) for loop in loops)
 
 
 def moving_axes(operand: Operand, loops: Sequence[Loop]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from operator import mul
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from tilegrad.targets.base import CoreCosts, Target
 UNKNOWN_CALL_INSTRUCTIONS = 100.0
 UNKNOWN_STEP_INSTRUCTIONS = 12.0
 UNKNOWN_STEP_LOADS = 3.0
+# A call and a table are brought for each nest.
+TABLE_PARTS = 2
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,13 @@ class InstructionMix:
 
 
 # What the tile runtime's work is proportional to.
-CONDUCT_TRIPS = ("tiles", "tiles*operands", "tiles*dimensions", "transfer parts")
+CONDUCT_TRIPS = ("nests", "operands", "further tiles", "further tiles*operands", "requests", "transfer parts")
+
+
+def conduct_trips(tiles: float, operands: float, requests: float, parts: float) -> tuple[float, ...]:
+    """As named by CONDUCT_TRIPS, for one nest. The request and the two parts that bring its table are among them."""
+    return 1.0, operands, tiles - 1, (tiles - 1) * operands, requests, parts
+
 
 CLASSES = tuple(f.name for f in fields(InstructionMix) if f.name != "all_fdiv_sqrt")
 
@@ -240,8 +248,12 @@ class KernelCosts:
             all_divisions = _dot(bound.coefficients.divisions, bound.counter(call_of(nest, sizes, starts, 1)))
         return InstructionMix(**counts, all_fdiv_sqrt=all_divisions)
 
-    def conduct_cycles(self, nest: Nest, tile_count: int, parts: float) -> float:
-        """What the conducting core spends in the tile runtime on a nest of so many tiles and transfer parts."""
-        operands = [operand for operand in nest.operands if operand.value is not None]
-        trips = (tile_count, tile_count * len(operands), tile_count * sum(len(o.shape) for o in operands), parts)
-        return _dot(self.table["conduct"]["cycles"], trips)
+    @cached_property
+    def conduct(self) -> tuple[float, ...]:
+        """Cycles of the conducting core in the tile runtime, by CONDUCT_TRIPS."""
+        return tuple(self.table["conduct"]["cycles"])
+
+    def conduct_cycles(self, nest: Nest, tile_count: int, requests: float, parts: float) -> float:
+        """What the conducting core spends in the tile runtime on a nest, that it is described included."""
+        trips = conduct_trips(tile_count, len(nest.operands), requests + 1, parts + TABLE_PARTS)
+        return _dot(self.conduct, trips)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilegrad.errors import UserError
-from tilegrad.ir.graph import Graph
+from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
@@ -15,6 +15,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.scheduling.tables import argument_fields
 from tilegrad.scheduling.tiling import TilingOptions, TilingSearch
 from tilegrad.scheduling.verify import verify_schedule
 from tilegrad.targets.base import Target
@@ -28,7 +29,8 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if not target.is_flat and options.is_tiled:
         tiler = _Tiler(TilingOptions(target, options.buffering, KernelCosts(target)))
     entries = {name: _schedule_entry(graph, tiler) for name, graph in program.entries.items()}
-    return verify_schedule(Schedule(program, target, entries))
+    overlaps = tiler is not None and options.buffering != "single"
+    return verify_schedule(Schedule(program, target, entries, overlaps))
 
 
 class _Tiler:
@@ -38,7 +40,7 @@ class _Tiler:
         self.options = options
         self.known: dict[object, Tiling] = {}
 
-    def tiling(self, nest: Nest, types: Mapping[str, TensorType], node_name: str) -> Tiling:
+    def tiling(self, nest: Nest, types: Mapping[str, TensorType], node: Node) -> Tiling:
         element_bytes = {
             operand.name: types[operand.value].dtype.size_bytes
             for operand in nest.operands
@@ -51,7 +53,8 @@ class _Tiler:
             tuple(element_bytes.items()),
         )
         if key not in self.known:
-            self.known[key] = TilingSearch(self.options, nest, element_bytes).choose(node_name)
+            fields = argument_fields(node.op, nest.kernel)
+            self.known[key] = TilingSearch(self.options, nest, element_bytes, fields).choose(node.name)
         return self.known[key]
 
 
@@ -72,6 +75,6 @@ def _schedule_entry(graph: Graph, tiler: _Tiler | None) -> EntrySchedule:
         nests = () if operator.is_view else operator.nests(NodeView(node, graph.types))
         tilings: tuple[Tiling | None, ...] = (None,) * len(nests)
         if tiler is not None:
-            tilings = tuple(tiler.tiling(nest, types, node.name) for nest in nests)
+            tilings = tuple(tiler.tiling(nest, types, node) for nest in nests)
         launches.append(Launch(node, tuple(nests), tilings))
     return EntrySchedule(graph, tuple(launches))

@@ -24,9 +24,10 @@ from tilegrad.scheduling.footprint import (
     load_count,
     moving_axes,
     tileable_axes,
-    transfer_of,
+    transfer_levels,
 )
 from tilegrad.scheduling.kernel_cost import KernelCosts
+from tilegrad.scheduling.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, Fields, described_bytes, table_words
 from tilegrad.targets.base import Target
 
 # Candidate numbers of tiles along an axis; beyond the last, sizes shrink by halves.
@@ -35,6 +36,8 @@ _BLOCK = 4  # kernels work on register blocks of four
 EVALUATED = 32  # candidates whose cycles are estimated, after a ranking by traffic
 TILE_WORTH_BYTES = 2000
 MOST_AXES_CUT = 3
+NEXT_TABLE_BYTES = 1024
+NOT_ESTIMATED = TileEstimate(inf, 0.0, 0.0, 0, "")
 
 
 @dataclass(frozen=True)
@@ -129,13 +132,20 @@ def traffic_bytes(operand: Operand, loops: Sequence[Loop], sizes: Mapping[str, i
 class TilingSearch:
     """Searches one nest."""
 
-    def __init__(self, options: TilingOptions, nest: Nest, element_bytes: Mapping[str, int]) -> None:
+    def __init__(
+        self, options: TilingOptions, nest: Nest, element_bytes: Mapping[str, int], fields: Fields
+    ) -> None:
         self.options = options
         self.nest = nest
         self.element_bytes = element_bytes
+        self.fields = fields
         self.target = options.target
         self.alignment = self.target.memory(self.target.compute).alignment_bytes
         self.engine = self.target.engine(self.target.home, self.target.compute)
+        whole_table = (NEST_WORDS + CALL_WORDS + (1 + OPERAND_WORDS) * len(nest.operands) + len(fields)) * 4
+        # Candidates leave room for their table, about as large, and for the next nest's where it costs little.
+        ahead_bytes = NEXT_TABLE_BYTES if options.scratch_bytes >= 32 * NEXT_TABLE_BYTES else 0
+        self.budget_bytes = options.scratch_bytes - whole_table - ahead_bytes
 
     def choose(self, name: str) -> Tiling:
         """`name` is the operator's, for the error when nothing fits."""
@@ -145,23 +155,30 @@ class TilingSearch:
             # One tile has nothing to overlap with; it may still be the best, and with little scratchpad the only way.
             singles = self._candidates(False)
             candidates += [single for single in singles if single.tile_count == 1 or not candidates]
-        if not candidates:
-            raise self._does_not_fit(name)
-        best, best_key = None, (inf, inf)
-        for candidate in candidates:
-            estimate = self._estimate(candidate)
-            key = (estimate.cycles, float(estimate.dma_bytes))
-            if key < best_key:
-                best, best_key = (candidate, estimate), key
-        assert best is not None
-        candidate, estimate = best
-        return self._tiling(candidate, estimate)
+        estimated = [(self._estimate(candidate), candidate) for candidate in candidates]
+        estimated.sort(key=lambda pair: (pair[0].cycles, pair[0].dma_bytes))
+        for estimate, candidate in estimated:
+            tiling = self._tiling(candidate, estimate)
+            if self._fits(tiling):
+                return tiling
+        for is_double in (*modes, False):
+            for candidate in self._shrunk(is_double):
+                return self._tiling(candidate, self._estimate(candidate))
+        raise self._does_not_fit(name)
+
+    def _fits(self, tiling: Tiling) -> bool:
+        """With the table that describes it."""
+        return tiling.scratch_bytes + self._table_bytes(tiling) <= self.options.scratch_bytes
+
+    def _table_bytes(self, tiling: Tiling) -> int:
+        words = table_words(self.nest, tiling, self.fields, self.element_bytes, self.engine.longest_bytes)
+        return align(described_bytes(words, len(self.nest.operands)), self.alignment)
 
     def _candidates(self, is_double: bool) -> list[_Candidate]:
         """Those that fit, the most promising by traffic and tile count."""
         axes = tileable_axes(self.nest)
         found: list[_Candidate] = []
-        for count in range(MOST_AXES_CUT + 1):
+        for count in range(MOST_AXES_CUT + 1 if self.budget_bytes > 0 else 0):
             for chosen in combinations(axes, count):
                 found += CandidateGroup(self, chosen, is_double).best()
         if not found:
@@ -170,26 +187,31 @@ class TilingSearch:
         return found[:EVALUATED]
 
     def _shrunk(self, is_double: bool) -> list[_Candidate]:
-        """Where no choice of few axes fits: halves whatever saves most until it does."""
-        sizes = ordered_sizes(self.nest, {axis.name: axis.extent for axis in self.nest.axes})
+        """Where no choice of few axes fits."""
+        found = (one for one in self._ever_smaller(is_double) if self._fits(self._tiling(one, NOT_ESTIMATED)))
+        best = next(found, None)
+        return [] if best is None or (is_double and not best.loops) else [best]  # one tile has none to overlap with
+
+    def _ever_smaller(self, is_double: bool) -> Iterator[_Candidate]:
+        """From the whole nest to single steps: halves whatever saves most."""
+        sizes: Mapping[str, int] = ordered_sizes(self.nest, {axis.name: axis.extent for axis in self.nest.axes})
         axes = tileable_axes(self.nest)
-
-        def size_of(sizes: Mapping[str, int]) -> int:
-            loops = next(_loop_orders(self.nest, sizes))
-            slots = _slot_counts(self.nest, loops, is_double)
-            return footprint(self.nest, sizes, slots, self.element_bytes, self.alignment)
-
-        while size_of(sizes) > self.options.scratch_bytes:
+        while True:
+            yield self._candidate(sizes, is_double)
             smaller = [
                 ordered_sizes(self.nest, {**sizes, axis: -(-sizes[axis] // 2)}) for axis in axes if sizes[axis] > 1
             ]
             if not smaller:
-                return []
-            sizes = min(smaller, key=size_of)
+                return
+            sizes = min(smaller, key=lambda one: self._candidate(one, is_double).footprint_bytes)
+
+    def _candidate(self, sizes: Mapping[str, int], is_double: bool) -> _Candidate:
         loops = next(_loop_orders(self.nest, sizes))
-        if is_double and not loops:
-            return []  # one tile has no other to overlap with
-        return [_Candidate(sizes, loops, is_double, size_of(sizes), 0, prod(loop.count for loop in loops))]
+        slots = _slot_counts(self.nest, loops, is_double)
+        size_bytes = footprint(self.nest, sizes, slots, self.element_bytes, self.alignment)
+        present = [operand for operand in self.nest.operands if operand.value is not None]
+        moved = sum(traffic_bytes(o, loops, sizes, self.element_bytes[o.name]) for o in present)
+        return _Candidate(sizes, loops, is_double, size_bytes, moved, prod(loop.count for loop in loops))
 
     def _compute_cycles(self, candidate: _Candidate) -> float:
         """Over all tiles: full and ragged ones along each loop."""
@@ -216,17 +238,18 @@ class TilingSearch:
             moved = traffic_bytes(operand, candidate.loops, candidate.sizes, size)
             loads = load_count(operand, candidate.loops)
             box = box_shape(operand, candidate.sizes)
-            shape = transfer_of(operand.shape, box, size)
+            counts = [level.size(box) for level in transfer_levels(operand, self.nest, candidate.loops, size)]
+            rows = counts[1] if len(counts) > 1 else 1
             timing = self.engine.outward if operand.access is Access.WRITE else self.engine.inward
-            cycles = moved * timing.cycles_per_byte + loads * shape.parts * (
-                timing.setup_cycles / 4 + (shape.rows - 1) * timing.cycles_per_extra_row
+            cycles = moved * timing.cycles_per_byte + loads * prod(counts[2:]) * (
+                timing.setup_cycles / 4 + (rows - 1) * timing.cycles_per_extra_row
             )
-            parts += loads * shape.parts
+            parts += loads * prod(counts[2:])
             if operand.access is Access.WRITE:
                 outward += cycles
             else:
                 inward += cycles
-        conduct = costs.conduct_cycles(self.nest, candidate.tile_count, parts)
+        conduct = costs.conduct_cycles(self.nest, candidate.tile_count, 2.0 * candidate.tile_count, parts)
         count = candidate.tile_count
         if candidate.is_double:
             steady = max(compute + conduct, inward, outward) * (count - 1) / count
@@ -249,26 +272,29 @@ class TilingSearch:
             offset += slot_bytes * counts[operand.name]
         return Tiling(candidate.loops, slots, candidate.is_double, offset, estimate)
 
-    def smallest_footprint_bytes(self) -> int:
-        """With every axis cut to single steps."""
-        sizes = ordered_sizes(self.nest, dict.fromkeys((axis.name for axis in self.nest.axes), 1))
-        slots = {operand.name: 1 for operand in self.nest.operands}
-        return footprint(self.nest, sizes, slots, self.element_bytes, self.alignment)
+    def smallest(self) -> tuple[_Candidate, int]:
+        """The tile that needs least, with the table that describes it; the bytes of both together."""
+        found = []
+        for candidate in self._ever_smaller(False):
+            tiling = self._tiling(candidate, NOT_ESTIMATED)
+            found.append((candidate, tiling.scratch_bytes + self._table_bytes(tiling)))
+        return min(found, key=lambda pair: pair[1])
 
     def _does_not_fit(self, name: str) -> DoesNotFit:
-        sizes = ordered_sizes(self.nest, dict.fromkeys((axis.name for axis in self.nest.axes), 1))
+        candidate, size_bytes = self.smallest()
         budget = ", ".join(
-            f"{operand.name} {prod(box_shape(operand, sizes)) * self.element_bytes[operand.name]}"
+            f"{operand.name} {prod(box_shape(operand, candidate.sizes)) * self.element_bytes[operand.name]}"
             for operand in self.nest.operands
             if operand.value is not None
         )
+        table_bytes = self._table_bytes(self._tiling(candidate, NOT_ESTIMATED))
         return DoesNotFit(
             f"the smallest tile of tg_{self.nest.kernel} does not fit into {self.target.compute}",
             stage="tiling",
             node=name,
             expected=f"at most {self.options.scratch_bytes} bytes",
-            got=f"{self.smallest_footprint_bytes()} bytes: {budget}",
-            hint=f"give {self.target.compute} at least {self.smallest_footprint_bytes()} bytes (--l1)",
+            got=f"{size_bytes} bytes: {budget}, its description {table_bytes}",
+            hint=f"give {self.target.compute} at least {size_bytes} bytes (--l1)",
         )
 
 
@@ -364,7 +390,7 @@ class CandidateGroup:
         if not len(self.sizes[self.nest.axes[0].name]):
             return []
         footprint_bytes = self._footprint()
-        fits = footprint_bytes <= self.search.options.scratch_bytes
+        fits = footprint_bytes <= self.search.budget_bytes
         if self.is_double:
             fits &= np.logical_or.reduce([self._counts(axis) > 1 for axis in self._cut_axes()] or [~fits & fits])
         if not fits.any():

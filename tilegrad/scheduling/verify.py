@@ -101,17 +101,17 @@ def verify_in_place(
     operands = {operand.name: operand for operand in nest.operands}
     reader, writer = (operands[name] for name in pair)
     overwritten = np.zeros(prod(writer.shape), dtype=bool)
-    arriving: dict[int, Box] = {}
+    arriving: dict[int, list[Box]] = {}
     longest_bytes = target.engine(target.home, target.compute).longest_bytes
     for event in nest_events(nest, tiling, element_bytes, longest_bytes):
         if isinstance(event, Wait):
             arriving.pop(event.request, None)
         elif isinstance(event, Start) and event.operand == reader.name:
-            arriving[event.request] = event.box
+            arriving.setdefault(event.request, []).append(event.box)
             _expect_intact(overwritten, reader, event.box, nest, node, event.tile)
         elif isinstance(event, Start) and event.operand == writer.name:
             overwritten.reshape(writer.shape)[_slices(event.box)] = True
-            for box in arriving.values():
+            for box in (box for boxes in arriving.values() for box in boxes):
                 _expect_intact(overwritten, reader, box, nest, node, event.tile)
 
 
@@ -223,8 +223,8 @@ class _Replay:
         self.reductions = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
         self.positions = _Positions()
         self.held: dict[tuple[str, int], _Held] = {}
-        self.under_way: dict[int, Start] = {}
-        self.busy: dict[tuple[str, int], int] = {}
+        self.under_way: dict[int, list[Start]] = {}
+        self.busy: dict[tuple[str, int], Start] = {}
         self.used_requests: set[int] = set()
         self.stored = {
             name: np.zeros(operand.shape, dtype=bool)
@@ -259,20 +259,20 @@ class _Replay:
         slot = self.tiling.slots.get(event.operand)
         if slot is None or not 0 <= event.slot < slot.count:
             raise self.error(event.tile, event.operand, f"it has no slot {event.slot}")
-        if event.request in self.used_requests:
+        opened = self.under_way.get(event.request)
+        if event.request in self.used_requests or (opened is not None and opened[0].inward is not event.inward):
             raise self.error(event.tile, event.operand, f"request {event.request} is used twice")
         if event.inward is (operand.access is Access.WRITE):
             raise self.error(event.tile, event.operand, "the transfer goes the wrong way")
         place = (event.operand, event.slot)
         if place in self.busy:
-            other = self.under_way[self.busy[place]]
+            other = self.busy[place]
             raise self.error(
                 event.tile, event.operand, f"slot {event.slot} is in use by the transfer of tile {other.tile}"
             )
         self.check_transfer(event, operand, slot)
-        self.used_requests.add(event.request)
-        self.under_way[event.request] = event
-        self.busy[place] = event.request
+        self.under_way.setdefault(event.request, []).append(event)
+        self.busy[place] = event
         if len(self.under_way) > MOST_REQUESTS:
             raise self.error(event.tile, event.operand, f"more than {MOST_REQUESTS} transfers are under way")
         if event.inward:
@@ -321,15 +321,17 @@ class _Replay:
         self.known_transfers.add(key)
 
     def wait(self, event: Wait) -> None:
-        start = self.under_way.pop(event.request, None)
-        if start is None:
+        starts = self.under_way.pop(event.request, None)
+        if starts is None:
             raise self.error(event.tile, None, f"waits for request {event.request}, which is not under way")
-        place = (start.operand, start.slot)
-        del self.busy[place]
-        if start.inward:
-            self.held[place] = _Held(start.box, is_produced=False)
-        else:
-            del self.held[place]
+        self.used_requests.add(event.request)
+        for start in starts:
+            place = (start.operand, start.slot)
+            del self.busy[place]
+            if start.inward:
+                self.held[place] = _Held(start.box, is_produced=False)
+            else:
+                del self.held[place]
 
     def compute(self, event: Compute) -> None:
         self.check_tile(event)
@@ -405,8 +407,8 @@ class _Replay:
             raise self.error(event.number, name, "the reduction's tiles are out of order")
 
     def finish(self, tile: int) -> None:
-        for start in self.under_way.values():
-            raise self.error(start.tile, start.operand, "its transfer is never waited for")
+        for starts in self.under_way.values():
+            raise self.error(starts[0].tile, starts[0].operand, "its transfer is never waited for")
         for (name, slot), held in self.held.items():
             if held.is_produced:
                 raise self.error(tile, name, f"the result in slot {slot} never leaves")

@@ -4,19 +4,22 @@
 #define TG_CLUSTER_H
 #include <stdint.h>
 
-/* Tells the runtime where an instance's memories are, and brackets a call of an entry. */
+/* Tells the runtime where an instance's memories are, and brackets a call of an entry; `words` are constants in L2 that
+ * describe the program. */
 void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *arena);
-void tg_begin(const char *entry);
+void tg_begin(const char *entry, const uint32_t *words, uint32_t bytes);
 void tg_end(const char *entry);
 
 enum { TG_READ = 0, TG_WRITE = 1 }; /* what a kernel does with an operand */
 
-/* Names the nest that follows, for messages; a chip has no use for it. */
+/* For a simulator alone; a chip's may be empty. `tg_enter` names the nest that begins, `tg_table` says that the
+ * conductor is about to read words it has had brought to scratchpad (or, with none, that it needs them no more). */
 void tg_enter(const char *nest);
+void tg_table(const void *table, uint32_t bytes);
 
 /* L2 <-> scratchpad. A request may have several parts, added one by one, and is waited for as a whole, exactly once.
  * At most TG_DMA_REQUESTS are under way at a time: the engine has as many transfer counters.
- * A part is `rows` rows of `row_bytes`, dense in scratchpad, `far_stride` bytes apart in L2. */
+ * A part is `rows` rows of `row_bytes`, dense in scratchpad, `far_stride` bytes apart in L2; one row has no stride. */
 enum { TG_DMA_REQUESTS = 16 };
 int tg_dma_open(int inward);
 void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint32_t rows, uint32_t far_stride);
@@ -31,17 +34,16 @@ void tg_l3_clear(uint32_t bytes);
 void tg_l3_write(uint32_t l3_offset, const void *data, uint32_t bytes);
 void tg_l3_read(uint32_t l3_offset, void *data, uint32_t bytes);
 
-/* Runs `call(at, args, core_id, core_count)` on every core and returns when all are done. `bytes` and `access` describe
- * the operands at `at`; a chip has no use for them, a simulator checks them. */
+/* Runs `call(job->at, job->args, core_id, core_count)` on every core and returns when all are done. The rest of the job
+ * is for a simulator: who runs, which tile, and the nest's table as it was before the first tile (see tg_tile.h), from
+ * which follows what each operand covers. */
 typedef void tg_kernel_call(void *const *at, const void *args, int core_id, int core_count);
 typedef struct {
-    const char *name; /* of the nest, for messages */
+    const char *name;
     int tile;
-    int operand_count;
     void *const *at;
-    const uint32_t *bytes;
-    const uint8_t *access;
     const void *args;
+    const uint32_t *nest;
 } tg_job;
 void tg_run_on_cores(tg_kernel_call *call, const tg_job *job);
 

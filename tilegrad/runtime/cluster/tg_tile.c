@@ -1,179 +1,15 @@
-#include <string.h>
 #include "tg_tile.h"
 
 enum { NONE = -1 };
 
-/* One tile: the range of each loop, and which loops moved since the tile before (all, for the first). */
-typedef struct {
-    int32_t index[TG_MAX_LOOPS], start[TG_MAX_LOOPS], size[TG_MAX_LOOPS];
-    uint32_t moved;
-    int number;
-} tile_t;
+static tg_nest *nest_of(const tg_tiles *t) { return (tg_nest *)(void *)t->words; }
+static tg_operand *operands_of(tg_nest *nest) { return (tg_operand *)(void *)(nest + 1); }
+static tg_loop *loops_of(tg_nest *nest) { return (tg_loop *)(void *)(operands_of(nest) + nest->operand_count); }
+static const uint32_t *homes_of(const tg_call *call) { return (const uint32_t *)(const void *)(call + 1); }
 
-/* Where the tile's part of an operand is. */
-typedef struct {
-    int32_t start[TG_MAX_RANK], size[TG_MAX_RANK];
-    uint32_t bytes;
-} box_t;
-
-/* An operand while its nest runs. `slot` is the one that the tile loaded last lies in (for results: is computed in). */
-typedef struct {
-    int slot;
-    int loading;    /* request under way, or NONE */
-    int storing[2]; /* per slot */
-} flight_t;
-
-static int32_t minimum(int32_t a, int32_t b) { return a < b ? a : b; }
-static int32_t maximum(int32_t a, int32_t b) { return a > b ? a : b; }
-
-static int32_t floor_div(int32_t a, int32_t b)
+static unsigned char *home_of(const tg_tiles *t, uint32_t home)
 {
-    if (b == 1)
-        return a;
-    int32_t quotient = a / b;
-    return quotient * b > a ? quotient - 1 : quotient;
-}
-
-static void enter_tile(const tg_nest *nest, tile_t *tile)
-{
-    for (int i = 0; i < nest->loop_count; i++) {
-        tile->start[i] = tile->index[i] * nest->loops[i].tile;
-        tile->size[i] = minimum(nest->loops[i].tile, nest->loops[i].extent - tile->start[i]);
-    }
-}
-
-/* Innermost loop first; returns 0 behind the last tile. */
-static int next_tile(const tg_nest *nest, tile_t *tile)
-{
-    tile->moved = 0;
-    tile->number++;
-    for (int i = nest->loop_count - 1; i >= 0; i--) {
-        tile->moved |= 1u << i;
-        tile->index[i]++;
-        if (tile->index[i] * nest->loops[i].tile < nest->loops[i].extent) {
-            enter_tile(nest, tile);
-            return 1;
-        }
-        tile->index[i] = 0;
-    }
-    return 0;
-}
-
-static void find_box(const tg_operand *operand, const tile_t *tile, box_t *box)
-{
-    box->bytes = operand->element_bytes;
-    for (int d = 0; d < operand->rank; d++) {
-        const tg_dim *dim = &operand->dims[d];
-        int32_t start = dim->low, stop = dim->high;
-        if (dim->loop != NONE) {
-            int32_t low = dim->coefficient * tile->start[dim->loop] + dim->low;
-            int32_t high = dim->coefficient * (tile->start[dim->loop] + tile->size[dim->loop] - 1) + dim->high;
-            start = maximum(0, -floor_div(-low, dim->divisor));
-            stop = maximum(start, minimum(dim->extent, floor_div(high, dim->divisor) + 1));
-        }
-        box->start[d] = start;
-        box->size[d] = stop - start;
-        box->bytes *= (uint32_t)(stop - start);
-    }
-}
-
-/* A nest while it runs. */
-typedef struct {
-    const tg_model *m;
-    const tg_nest *nest;
-    const uint32_t *homes;
-    const char *who;
-    flight_t flight[TG_MAX_OPERANDS];
-} run_t;
-
-static unsigned char *home_of(const run_t *run, int i)
-{
-    uint32_t home = run->homes[i];
-    return home & TG_IN_STATE ? run->m->state + (home & ~TG_IN_STATE) : run->m->arena + home;
-}
-
-static unsigned char *scratch_slot(const tg_model *m, const tg_operand *operand, int slot)
-{
-    return m->scratch + operand->scratch + (uint32_t)slot * operand->slot_bytes;
-}
-
-/* Adds a part, cut into pieces that the engine takes. */
-static void add_rows(int request, unsigned char *scratch, unsigned char *far, uint32_t row_bytes, uint32_t rows,
-                     uint32_t far_stride)
-{
-    if (rows == 1 || row_bytes == far_stride) { /* contiguous: cut anywhere */
-        for (uint32_t left = row_bytes * rows, piece; left > 0; left -= piece) {
-            piece = left < TG_DMA_LONGEST ? left : TG_DMA_LONGEST & ~7u;
-            tg_dma_add(request, scratch, far, piece, 1, piece);
-            scratch += piece;
-            far += piece;
-        }
-        return;
-    }
-    uint32_t most = TG_DMA_LONGEST / row_bytes;
-    if (most == 0) {
-        for (uint32_t row = 0; row < rows; row++)
-            add_rows(request, scratch + row * row_bytes, far + row * far_stride, row_bytes, 1, row_bytes);
-        return;
-    }
-    for (uint32_t piece; rows > 0; rows -= piece) {
-        piece = rows < most ? rows : most;
-        tg_dma_add(request, scratch, far, row_bytes, piece, far_stride);
-        scratch += row_bytes * piece;
-        far += far_stride * piece;
-    }
-}
-
-/* Starts the transfer of a box, as few parts as possible: what is contiguous on both sides is one row, and one level of
- * rows is one part. */
-static int start_transfer(const run_t *run, int i, const box_t *box, int slot, int inward)
-{
-    const tg_operand *operand = &run->nest->operands[i];
-    unsigned char *scratch = scratch_slot(run->m, operand, slot);
-    unsigned char *far = home_of(run, i);
-    int32_t stride[TG_MAX_RANK + 1], index[TG_MAX_RANK] = {0};
-    int rank = operand->rank, d;
-    stride[rank] = operand->element_bytes;
-    for (d = rank - 1; d >= 0; d--) {
-        far += box->start[d] * stride[d + 1];
-        stride[d] = stride[d + 1] * operand->dims[d].extent;
-    }
-    int inner = rank; /* dimensions inner.. are one row */
-    uint32_t row_bytes = operand->element_bytes;
-    while (inner > 0 && (inner == rank || box->size[inner] == operand->dims[inner].extent))
-        row_bytes *= (uint32_t)box->size[--inner];
-    uint32_t rows = inner > 0 ? (uint32_t)box->size[inner - 1] : 1;
-    uint32_t far_stride = inner > 0 ? (uint32_t)stride[inner] : row_bytes;
-    int request = tg_dma_open(inward);
-    for (;;) {
-        unsigned char *part = far;
-        for (d = 0; d < inner - 1; d++)
-            part += index[d] * stride[d + 1];
-        add_rows(request, scratch, part, row_bytes, rows, far_stride);
-        scratch += row_bytes * rows;
-        for (d = inner - 2; d >= 0 && ++index[d] == box->size[d]; d--)
-            index[d] = 0;
-        if (d < 0)
-            return request;
-    }
-}
-
-/* Requests the operands that the tile reads and that the tile before did not have already. */
-static void load_tile(run_t *run, const tile_t *tile)
-{
-    for (int i = 0; i < run->nest->operand_count; i++) {
-        const tg_operand *operand = &run->nest->operands[i];
-        flight_t *flight = &run->flight[i];
-        box_t box;
-        if (operand->access != TG_READ || run->homes[i] == TG_ABSENT)
-            continue;
-        if (tile->number > 0 && !(tile->moved & operand->loops))
-            continue;
-        find_box(operand, tile, &box);
-        if (tile->number > 0 && operand->slots == 2)
-            flight->slot ^= 1;
-        flight->loading = box.bytes ? start_transfer(run, i, &box, flight->slot, 1) : NONE;
-    }
+    return home & TG_IN_STATE ? t->state + (home & ~TG_IN_STATE) : t->arena + home;
 }
 
 static void settle(int *request)
@@ -183,168 +19,324 @@ static void settle(int *request)
     *request = NONE;
 }
 
-/* The kernel's arguments for this tile. */
-static void fill_arguments(const tg_nest *nest, const tile_t *tile, const box_t *boxes, int32_t *words)
+/* Adds rows, cut into pieces that the engine takes. */
+static void add_pieces(int request, unsigned char *scratch, unsigned char *far, uint32_t row_bytes, uint32_t rows,
+                       uint32_t stride)
 {
-    int first = 1, last = 1;
-    for (int i = 0; i < nest->loop_count; i++) {
-        if (nest->loops[i].reduction) {
-            first &= tile->start[i] == 0;
-            last &= tile->start[i] + tile->size[i] == nest->loops[i].extent;
+    uint32_t most = TG_DMA_LONGEST / row_bytes, piece;
+    if (most == 0) {
+        for (; rows > 0; rows--, far += stride - row_bytes)
+            for (uint32_t left = row_bytes; left > 0; left -= piece, scratch += piece, far += piece) {
+                piece = left < TG_DMA_LONGEST ? left : TG_DMA_LONGEST & ~7u;
+                tg_dma_add(request, scratch, far, piece, 1, 0);
+            }
+        return;
+    }
+    for (; rows > 0; rows -= piece, scratch += piece * row_bytes, far += piece * stride) {
+        piece = rows < most ? rows : most;
+        tg_dma_add(request, scratch, far, row_bytes, piece, stride);
+    }
+}
+
+/* A box of more levels than the engine has, or one that may be too long for it. */
+static void add_levels(int request, const tg_operand *operand, unsigned char *scratch, unsigned char *far,
+                       const uint32_t *levels, uint32_t depth)
+{
+    if (depth == 0) {
+        add_pieces(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);
+        return;
+    }
+    uint32_t inner = operand->row_bytes * operand->rows;
+    for (uint32_t i = 1; i < depth; i++)
+        inner *= levels[2 * i - 2];
+    for (uint32_t i = 0; i < levels[2 * depth - 2]; i++)
+        add_levels(request, operand, scratch + i * inner, far + i * levels[2 * depth - 1], levels, depth - 1);
+}
+
+static int add_large_box(const uint32_t *words, const tg_operand *operand, unsigned char *scratch, unsigned char *far,
+                         int request)
+{
+    if (operand->row_bytes == 0 || operand->rows == 0)
+        return request;
+    if (request == NONE)
+        request = tg_dma_open(operand->access == TG_READ);
+    add_levels(request, operand, scratch, far, words + operand->levels + 1, words[operand->levels]);
+    return request;
+}
+
+/* Adds boxes of operands, given as bits, to a request, which is opened for the first. What they are for says whether
+ * slots change: the next tile's operands go into the other one, results leave it behind. */
+enum { FIRST_TILE, NEXT_TILE, RESULTS };
+static inline int add_boxes(const tg_tiles *t, const tg_call *call, uint32_t *words, uint32_t mask, int what, int request)
+{
+    tg_operand *operand = operands_of((tg_nest *)(void *)words);
+    const uint32_t *home = homes_of(call);
+    unsigned char *slots = t->scratch + call->slots;
+    for (; mask; mask >>= 1, operand++, home++) {
+        if (!(mask & 1))
+            continue;
+        if (what == NEXT_TILE)
+            operand->scratch = operand->turn - operand->scratch;
+        unsigned char *scratch = slots + operand->scratch, *far = home_of(t, *home) + operand->far;
+        if (operand->levels == 0) {
+            if (request == NONE)
+                request = tg_dma_open(what != RESULTS);
+            tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);
+        } else {
+            request = add_large_box(words, operand, scratch, far, request);
+        }
+        if (what == RESULTS)
+            operand->scratch = operand->turn - operand->scratch;
+    }
+    return request;
+}
+
+static void load_first(tg_tiles *t, const uint32_t *call_words, uint32_t *words, uint32_t mask)
+{
+    t->loading = add_boxes(t, (const tg_call *)(const void *)call_words, words, mask, FIRST_TILE, t->loading);
+}
+
+static void move_dims(uint32_t *words, const tg_loop *loop, tg_dim *dim, int count)
+{
+    for (; count > 0; count--, dim++) {
+        int32_t start = loop->start, size = loop->size;
+        if (dim->divisor) {
+            int32_t reach = dim->coefficient * (size - 1);
+            int32_t low = dim->coefficient * start + dim->low + (reach < 0 ? reach : 0);
+            int32_t high = dim->coefficient * start + dim->high + (reach > 0 ? reach : 0);
+            if (dim->divisor > 1) { /* exact quotients between the ends: up from below, down from above */
+                low = low > 0 ? (low + dim->divisor - 1) / dim->divisor : 0;
+                high = high < 0 ? -1 : high / dim->divisor;
+            }
+            start = low > 0 ? low : 0;
+            size = (high < dim->extent ? high + 1 : dim->extent) - start;
+            if (size < 0)
+                size = 0;
+        }
+        words[dim->far] += (uint32_t)((start - dim->start) * dim->far_stride);
+        dim->start = start;
+        if (dim->shape) {
+            dim->size = size;
+            words[dim->shape] = (uint32_t)(dim->factor * size);
         }
     }
-    memcpy(words, nest->args, (size_t)nest->words * sizeof *words);
-    for (int i = 0; i < nest->field_count; i++) {
-        const tg_field *field = &nest->fields[i];
-        const tg_operand *operand = &nest->operands[field->index];
-        int32_t value = 0;
+}
+
+/* What moves for the next tile: loops, innermost first, and the operands that they move. */
+typedef struct {
+    int loops;
+    uint32_t reads, results;
+} moved_t;
+
+/* Boxes of what is read move along. */
+static moved_t advance(tg_nest *nest, uint32_t *words)
+{
+    moved_t moved = {0, 0, 0};
+    for (tg_loop *loop = loops_of(nest);; loop++) {
+        loop->start += loop->tile;
+        int32_t left = loop->extent - loop->start;
+        if (left <= 0) {
+            loop->start = 0;
+            left = loop->tile;
+        }
+        loop->size = left < loop->tile ? left : loop->tile;
+        moved.loops++;
+        moved.reads |= loop->reads;
+        moved.results |= loop->results;
+        move_dims(words, loop, (tg_dim *)(void *)(words + loop->dims), loop->read_count);
+        if (loop->start > 0)
+            return moved;
+    }
+}
+
+static int are_at_end(tg_nest *nest, uint32_t mask, int is_first)
+{
+    for (const tg_loop *loop = loops_of(nest); mask; loop++, mask >>= 1)
+        if ((mask & 1) && (is_first ? loop->start != 0 : loop->start + loop->size != loop->extent))
+            return 0;
+    return 1;
+}
+
+static void fill_fields(tg_nest *nest, uint32_t *words, const tg_loop *loop)
+{
+    const tg_field *field = (const tg_field *)(const void *)(words + loop->fields);
+    int32_t before = 0, value = 0;
+    for (int i = loop->field_count; i > 0; i--, field++) {
+        int32_t of = (int32_t)words[field->of], by = field->by;
         switch (field->kind) {
-        case TG_N:
-            value = tile->size[field->index];
+        case TG_COPY:
+            before = 0, value = of;
             break;
-        case TG_AT:
-            value = tile->start[field->index];
-            break;
-        case TG_FIRST:
-            value = first;
-            break;
-        case TG_LAST:
-            value = last;
-            break;
-        case TG_BOX_N:
-            value = boxes[field->index].size[field->dim];
-            break;
-        case TG_BOX_O: {
-            const tg_dim *dim = &operand->dims[field->dim];
-            value = dim->coefficient * tile->start[dim->loop] + dim->offset -
-                    dim->divisor * boxes[field->index].start[field->dim];
+        case TG_ORIGIN: {
+            const tg_dim *dim = (const tg_dim *)(const void *)(words + field->of);
+            before = 0, value = dim->coefficient * loop->start + by - dim->divisor * dim->start;
             break;
         }
-        default: /* TG_STRIDE: boxes are dense */
-            value = field->coefficient;
-            for (int d = field->dim + 1; d < operand->rank; d++)
-                value *= boxes[field->index].size[d];
+        case TG_SET:
+            before = 0, value = by;
+            break;
+        case TG_SCALE:
+            before = 0, value = by * of;
+            break;
+        case TG_ADD:
+            before = (int32_t)words[field->word], value = by * of;
+            break;
+        case TG_TIMES:
+            value *= of;
+            break;
+        default:
+            before = 0, value = are_at_end(nest, (uint32_t)by, field->kind == TG_FIRST);
             break;
         }
-        words[field->word] += value;
+        words[field->word] = (uint32_t)(before + value);
     }
 }
 
-static void compute_tile(run_t *run, const tile_t *tile, const int *slots)
+/* Addresses, boxes of results and arguments for the next tile. */
+static void turn(tg_tiles *t, tg_nest *nest, const tg_call *call, moved_t moved)
 {
-    const tg_nest *nest = run->nest;
-    box_t boxes[TG_MAX_OPERANDS];
-    void *at[TG_MAX_OPERANDS];
-    uint32_t bytes[TG_MAX_OPERANDS];
-    uint8_t access[TG_MAX_OPERANDS];
-    int32_t words[TG_MAX_WORDS];
-    for (int i = 0; i < nest->operand_count; i++) {
-        const tg_operand *operand = &nest->operands[i];
-        at[i] = 0;
-        bytes[i] = 0;
-        access[i] = operand->access;
-        if (run->homes[i] == TG_ABSENT)
-            continue;
-        find_box(operand, tile, &boxes[i]);
-        at[i] = scratch_slot(run->m, operand, slots[i]);
-        bytes[i] = boxes[i].bytes;
-        if (operand->access == TG_WRITE)
-            settle(&run->flight[i].storing[slots[i]]);
-    }
-    fill_arguments(nest, tile, boxes, words);
-    tg_job job = {run->who, tile->number, nest->operand_count, at, bytes, access, words};
-    tg_run_on_cores(nest->call, &job);
+    tg_operand *operand = operands_of(nest);
+    void **at = t->at;
+    for (uint32_t mask = moved.reads | moved.results; mask; mask >>= 1, operand++, at++)
+        if (mask & 1)
+            *at = t->scratch + call->slots + operand->scratch;
+    tg_loop *loop = loops_of(nest);
+    for (int i = 0; i < moved.loops; i++, loop++)
+        if (loop->write_count)
+            move_dims(t->words, loop, (tg_dim *)(void *)(t->words + loop->dims) + loop->read_count, loop->write_count);
+    loop = loops_of(nest);
+    for (int i = 0; i < moved.loops; i++, loop++)
+        if (loop->field_count)
+            fill_fields(nest, t->words, loop);
 }
 
-/* Takes finished results back: those whose box the next tile leaves (`moved`), or all behind the last tile. */
-static void store_tile(run_t *run, const tile_t *tile, uint32_t moved, int is_last)
+static void add_words(int request, uint32_t *to, const uint32_t *from, uint32_t count)
 {
-    for (int i = 0; i < run->nest->operand_count; i++) {
-        const tg_operand *operand = &run->nest->operands[i];
-        flight_t *flight = &run->flight[i];
-        box_t box;
-        if (operand->access != TG_WRITE || run->homes[i] == TG_ABSENT || !(is_last || moved & operand->loops))
-            continue;
-        find_box(operand, tile, &box);
-        if (box.bytes)
-            flight->storing[flight->slot] = start_transfer(run, i, &box, flight->slot, 0);
-        if (run->nest->mode != TG_DOUBLE)
-            settle(&flight->storing[flight->slot]);
-        if (operand->slots == 2)
-            flight->slot ^= 1;
-    }
-}
-
-static void run_in_tiles(run_t *run)
-{
-    const tg_nest *nest = run->nest;
-    tile_t tile, next;
-    memset(&tile, 0, sizeof tile);
-    enter_tile(nest, &tile);
-    load_tile(run, &tile);
-    for (int more = 1; more;) {
-        int slots[TG_MAX_OPERANDS];
-        for (int i = 0; i < nest->operand_count; i++) {
-            settle(&run->flight[i].loading);
-            slots[i] = run->flight[i].slot;
-        }
-        next = tile;
-        more = next_tile(nest, &next);
-        if (more && nest->mode == TG_DOUBLE)
-            load_tile(run, &next);
-        compute_tile(run, &tile, slots);
-        store_tile(run, &tile, next.moved, !more);
-        if (more && nest->mode != TG_DOUBLE)
-            load_tile(run, &next);
-        tile = next;
-    }
-    for (int i = 0; i < nest->operand_count; i++) {
-        settle(&run->flight[i].storing[0]);
-        settle(&run->flight[i].storing[1]);
-    }
-}
-
-/* Computes on the operands where they live. */
-static void run_whole(const run_t *run)
-{
-    const tg_nest *nest = run->nest;
-    void *at[TG_MAX_OPERANDS];
-    uint32_t bytes[TG_MAX_OPERANDS];
-    uint8_t access[TG_MAX_OPERANDS];
-    tile_t tile;
-    memset(&tile, 0, sizeof tile);
-    for (int i = 0; i < nest->operand_count; i++) {
-        const tg_operand *operand = &nest->operands[i];
-        box_t box;
-        at[i] = 0;
-        bytes[i] = 0;
-        access[i] = operand->access;
-        if (run->homes[i] == TG_ABSENT)
-            continue;
-        find_box(operand, &tile, &box);
-        unsigned char *start = home_of(run, i);
-        int32_t stride = operand->element_bytes;
-        uint32_t span = box.bytes ? operand->element_bytes : 0;
-        for (int d = operand->rank - 1; d >= 0; d--) {
-            start += box.start[d] * stride;
-            span += box.bytes ? (uint32_t)(stride * (box.size[d] - 1)) : 0;
-            stride *= operand->dims[d].extent;
-        }
-        at[i] = start;
-        bytes[i] = span;
-    }
-    tg_job job = {run->who, 0, nest->operand_count, at, bytes, access, nest->args};
-    tg_run_on_cores(nest->call, &job);
-}
-
-void tg_run_nest(const tg_model *m, const tg_nest *nest, const uint32_t *homes, const char *who)
-{
-    run_t run = {m, nest, homes, who, {{0, NONE, {NONE, NONE}}}};
-    for (int i = 0; i < nest->operand_count; i++)
-        run.flight[i] = (flight_t){0, NONE, {NONE, NONE}};
-    tg_enter(who);
-    if (nest->mode == TG_WHOLE)
-        run_whole(&run);
+    unsigned char *far = (unsigned char *)(uintptr_t)from;
+    if (count * 4 <= TG_DMA_LONGEST)
+        tg_dma_add(request, to, far, count * 4, 1, 0);
     else
-        run_in_tiles(&run);
+        add_pieces(request, (unsigned char *)to, far, count * 4, 1, 0);
+}
+
+static void fetch(tg_tiles *t, const tg_call *call)
+{
+    uint32_t *to = (uint32_t *)(void *)(t->scratch + call->next_scratch);
+    t->fetching = tg_dma_open(1);
+    add_words(t->fetching, to, t->program + t->position, call->next_words);
+    add_words(t->fetching, to + call->next_words, t->program + call->next_table, call->next_table_words);
+    t->position += call->next_words;
+}
+
+/* The next call and its table: waits for them. */
+static uint32_t *fetched(tg_tiles *t, const tg_call *call)
+{
+    uint32_t *next = (uint32_t *)(void *)(t->scratch + call->next_scratch);
+    settle(&t->fetching);
+    tg_table(next, (call->next_words + call->next_table_words) * 4);
+    return next;
+}
+
+static uint32_t *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
+{
+    tg_nest *nest = nest_of(t);
+    tg_job job = {who, 0, t->at, t->words + nest->args, t->program + t->table};
+    tg_kernel_call *kernel = t->kernels[nest->kernel];
+    for (int left = nest->tiles - 1; left > 0; left--, job.tile++) {
+        settle(&t->loading);
+        moved_t moved = advance(nest, t->words);
+        if (nest->is_double)
+            t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
+        tg_run_on_cores(kernel, &job);
+        settle(&t->storing);
+        t->storing = add_boxes(t, call, t->words, moved.results, RESULTS, NONE);
+        if (!nest->is_double) {
+            settle(&t->storing);
+            t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
+        }
+        turn(t, nest, call, moved);
+    }
+    uint32_t *next = 0;
+    settle(&t->loading);
+    if (t->fetching != NONE) {
+        next = fetched(t, call);
+        load_first(t, next, next + call->next_words, ((const tg_call *)(const void *)next)->early);
+    }
+    tg_run_on_cores(kernel, &job);
+    settle(&t->storing);
+    t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
+    return next;
+}
+
+static void run_nest(tg_tiles *t, const char *who)
+{
+    const tg_call *call = (const tg_call *)(const void *)t->call;
+    tg_nest *nest = nest_of(t);
+    tg_operand *operand = operands_of(nest);
+    const uint32_t *home = homes_of(call);
+    unsigned char *slots = t->scratch + call->slots;
+    tg_enter(who);
+    if (call->flags & TG_DRAIN)
+        settle(&t->storing);
+    load_first(t, t->call, t->words, call->late);
+    if (call->next_words && !(call->flags & TG_NEXT_LATE))
+        fetch(t, call);
+    for (int i = 0; i < nest->operand_count; i++, operand++, home++)
+        t->at[i] = *home == TG_ABSENT ? 0 : slots + operand->scratch;
+    uint32_t *next = run_tiles(t, call, who);
+    if (!(call->flags & TG_LEAVE))
+        settle(&t->storing);
+    uint32_t words = call->next_words, table = call->next_table;
+    if (!next && words) { /* the next may come to lie where this one is */
+        tg_call kept = *call;
+        tg_table(0, 0);
+        fetch(t, &kept);
+        next = fetched(t, &kept);
+    }
+    t->table = table;
+    t->call = next;
+    t->words = next + words;
+}
+
+void tg_run_nests(tg_tiles *t, int count, const char *who)
+{
+    for (; count > 0; count--)
+        run_nest(t, who);
+}
+
+void tg_run_whole(tg_tiles *t, int count, const char *who)
+{
+    for (; count > 0; count--) {
+        const tg_call *call = (const tg_call *)(const void *)(t->program + t->position);
+        const uint32_t *words = t->program + t->table;
+        const tg_nest *nest = (const tg_nest *)(const void *)words;
+        const tg_operand *operand = (const tg_operand *)(const void *)(nest + 1);
+        for (int i = 0; i < nest->operand_count; i++, operand++)
+            t->at[i] = homes_of(call)[i] == TG_ABSENT ? 0 : home_of(t, homes_of(call)[i]) + operand->far;
+        tg_job job = {who, 0, t->at, words + nest->args, words};
+        tg_enter(who);
+        tg_run_on_cores(t->kernels[nest->kernel], &job);
+        t->position += (uint32_t)(sizeof *call / 4) + (uint32_t)nest->operand_count;
+        t->table = call->next_table;
+    }
+}
+
+void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry)
+{
+    tg_call first = {entry->call_words, entry->table, entry->table_words, entry->scratch, 0, 0, 0, 0, 0};
+    *t = (tg_tiles){.m = m, .scratch = m->scratch, .state = m->state, .arena = m->arena, .program = program->words, .kernels = program->kernels,
+                    .position = entry->position, .table = entry->table, .loading = NONE, .storing = NONE,
+                    .fetching = NONE};
+    tg_begin(entry->name, program->words, program->bytes);
+    if (entry->call_words) {
+        fetch(t, &first);
+        t->call = fetched(t, &first);
+        t->words = t->call + first.next_words;
+    }
+}
+
+void tg_stop(tg_tiles *t, const tg_entry *entry)
+{
+    settle(&t->storing);
+    tg_end(entry->name);
 }

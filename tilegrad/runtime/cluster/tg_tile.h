@@ -1,61 +1,114 @@
-/* A loop nest in tiles, as constant tables, and the one function that runs it: it computes each tile's boxes, brings
- * operands into scratchpad, runs the kernel on all cores, and takes results back, with the next tile's transfers under
- * way while the current one computes if the nest is double buffered. */
+/* Loop nests in tiles, as constant tables, and the functions that run them.
+ *
+ * One array of words, in L2, describes a program: a table for each kind of nest (loops, operands, the kernel's argument
+ * words) and, for each entry, a row of calls: which table, where its operands live, where it works in scratchpad. A
+ * call and its table are brought into scratchpad together, while the nest before runs, and are changed there from tile
+ * to tile; everything that does not change is in them as the first tile needs it. */
 #ifndef TG_TILE_H
 #define TG_TILE_H
 #include "model.h"
 #include "tg_cluster.h"
 
-enum { TG_MAX_LOOPS = 6, TG_MAX_RANK = 7, TG_MAX_OPERANDS = 10, TG_MAX_WORDS = 64 };
+enum { TG_MAX_OPERANDS = 10 };
 
-/* A tiled axis: tiles of `tile` out of `extent`, the last one maybe smaller. Loops are listed outermost first. */
+/* A table: this, then operands, loops, dimensions, fields, argument words and levels. Places in it are numbers of
+ * words from its start. */
 typedef struct {
-    int32_t extent, tile;
-    int32_t reduction; /* outputs continue their accumulator from tile to tile */
-} tg_loop;
+    int32_t kernel; /* which of the program's */
+    int32_t operand_count, loop_count;
+    int32_t args;
+    int32_t tiles;
+    int32_t is_double; /* the next tile's transfers are under way while a tile computes */
+} tg_nest;
 
-/* One dimension of an operand. Its positions are (coefficient * axis + inner part + offset) / divisor, clipped to the
- * extent; with the inner part, of axes that are not tiled, the offset is between `low` and `high`. Without a loop (-1)
- * the positions are `low` up to but not including `high`, whatever the tile. */
+/* An operand: the box of it that the tile touches, as a transfer. */
 typedef struct {
-    int32_t loop, coefficient, low, high, offset, divisor, extent;
-} tg_dim;
-
-typedef struct {
-    uint32_t scratch;    /* byte offset of its first slot in scratchpad */
-    uint32_t slot_bytes; /* distance to the second slot, if it has one */
-    uint8_t access, element_bytes, rank;
-    uint8_t slots; /* 0: an operand of a nest that computes where its operands live */
-    uint8_t loops; /* bit i: loop i moves this operand */
-    const tg_dim *dims;
+    int32_t access;                   /* TG_READ or TG_WRITE */
+    uint32_t scratch;                 /* byte offset of its slot */
+    uint32_t turn;                    /* that, plus the offset of the other slot */
+    uint32_t far;                     /* byte offset of the box in the tensor */
+    uint32_t row_bytes, rows, stride; /* rows are dense in scratchpad and `stride` bytes apart in L2 */
+    int32_t levels; /* 0, or where there is: how many levels beyond rows, (count, stride) of each, innermost first */
 } tg_operand;
 
-/* A word of the kernel's arguments that changes from tile to tile. */
-enum { TG_N, TG_AT, TG_FIRST, TG_LAST, TG_BOX_N, TG_BOX_O, TG_STRIDE };
+/* A tiled axis: tiles of `tile` out of `extent`, the last one maybe smaller. Loops are listed innermost first. */
 typedef struct {
-    uint8_t word, kind, index, dim; /* index: of a loop (N, AT) or an operand (BOX_N, BOX_O, STRIDE) */
-    int32_t coefficient;            /* of STRIDE */
+    int32_t extent, tile, start, size;
+    uint32_t reads, results;               /* operands that it moves, as bits */
+    int32_t dims, read_count, write_count; /* dimensions that it moves: of what is read, then of results */
+    int32_t fields, field_count;
+} tg_loop;
+
+/* One dimension of an operand that a loop moves: positions (coefficient * axis + inner part) / divisor, clipped to the
+ * extent, where the inner part, of axes that are not tiled, lies between `low` and `high`. Divisor 0: just the axis. */
+typedef struct {
+    int32_t far;        /* place of the operand's byte offset */
+    int32_t far_stride; /* bytes per position */
+    int32_t shape;      /* place of the word that is `factor` times the size, or 0 where no size ever changes */
+    int32_t factor;
+    int32_t coefficient, low, high, divisor, extent;
+    int32_t start, size;
+} tg_dim;
+
+/* An argument word that changes: a copy of another word; a position `by` less the divisor times the box's start; `by`
+ * as it is; a word times `by`, alone or added to what is there; that times another word; or whether the reduction loops
+ * (mask `by`) are at their first or last tile. */
+enum { TG_COPY, TG_ORIGIN, TG_SET, TG_SCALE, TG_ADD, TG_TIMES, TG_FIRST, TG_LAST };
+typedef struct {
+    int32_t word, kind, of, by;
 } tg_field;
 
-enum { TG_WHOLE, TG_SINGLE, TG_DOUBLE }; /* computed in L2 as a whole; in tiles; in tiles with overlapping transfers */
-
-/* What nests of one kind have in common: all but where their operands live. */
+/* A call. With what comes after it in the entry, if anything does (`next_words`, of the call, is not 0). Operands as bits:
+ * those requested while the nest before computes its last tile, the others that are read, and results. */
 typedef struct {
-    tg_kernel_call *call;
-    const void *args; /* the words that stay the same, and zeros */
-    const tg_loop *loops;
-    const tg_operand *operands;
-    const tg_field *fields;
-    uint8_t words, loop_count, operand_count, field_count;
-    uint8_t mode;
-} tg_nest;
+    uint32_t next_words, next_table, next_table_words;
+    uint32_t next_scratch; /* where the next call and its table go */
+    uint32_t slots;        /* where this nest's slots begin */
+    uint32_t early, late, results;
+    uint32_t flags;
+} tg_call; /* then a home for each operand */
+enum {
+    TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */
+    TG_LEAVE = 2,     /* the last results may be on their way when the nest ends */
+    TG_NEXT_LATE = 4, /* the next call and its table have no room beside this nest */
+};
 
 /* Where an operand lives in L2: an offset into the arena or the state; an absent optional has no place. */
 #define TG_IN_STATE 0x80000000u
 #define TG_ABSENT 0xffffffffu
 
-/* Runs a nest on operands at `homes`; `who` is named in messages. */
-void tg_run_nest(const tg_model *m, const tg_nest *nest, const uint32_t *homes, const char *who);
-#define TG_RUN_NEST(nest, ...) tg_run_nest(m, &(nest), (const uint32_t[]){__VA_ARGS__}, __func__)
+/* What a program consists of; `bytes` of its words. */
+typedef struct {
+    tg_kernel_call *const *kernels;
+    const uint32_t *words;
+    uint32_t bytes;
+} tg_program;
+
+/* Where an entry begins: its first call and that one's table, in words, and where they go in scratchpad. An entry that
+ * computes where its operands live has no words there (`call_words` is 0). */
+typedef struct {
+    const char *name;
+    uint32_t position, call_words, table, table_words, scratch;
+} tg_entry;
+
+/* An entry while it runs: on the conducting core's stack. */
+typedef struct {
+    tg_model *m;
+    unsigned char *scratch, *state, *arena;
+    const uint32_t *program;
+    tg_kernel_call *const *kernels;
+    uint32_t position; /* of the call that is fetched next */
+    uint32_t table;    /* of the current nest */
+    uint32_t *call, *words; /* of the current nest, in scratchpad */
+    int loading, storing, fetching; /* requests under way */
+    void *at[TG_MAX_OPERANDS];
+} tg_tiles;
+
+void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry);
+/* Runs the next nests; `who` is named in messages. */
+void tg_run_nests(tg_tiles *t, int count, const char *who);
+/* The same on operands where they live in L2, each nest as one call. */
+void tg_run_whole(tg_tiles *t, int count, const char *who);
+void tg_stop(tg_tiles *t, const tg_entry *entry);
 
 #endif

@@ -3,8 +3,9 @@
  *
  *  - A transfer's data arrives when it is waited for, not before. Until then its destination is poison, and its source
  *    must not change.
- *  - What a kernel reads in scratchpad must have been brought there by this nest, and what leaves it must have been
+ *  - What a kernel reads in scratchpad must have been brought there for this nest, and what leaves it must have been
  *    produced by a kernel of this nest. Results are poison before their first tile and after they left.
+ *  - Nothing is brought to where a result has not left or where a table is in use, and a table is read when it is there.
  *  - A kernel sees copies of its operands, each between guard zones: what lies beside them is poison, must be unchanged
  *    when it is done, and so must be what it only reads.
  *  - Cores run one after the other, in either order, so a kernel that depends on their order fails.
@@ -21,7 +22,7 @@
 #include "tg_tile.h"
 
 enum { POISON = 0xff, GUARD_BYTES = 1024, L3_REQUESTS = 256 };
-enum { ABSENT = 0, BROUGHT, PRODUCED }; /* what a byte of scratchpad holds */
+enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING }; /* what a byte of scratchpad holds */
 
 typedef struct {
     unsigned char *near, *far;
@@ -42,6 +43,10 @@ typedef struct {
 
 static struct {
     unsigned char *scratch, *state, *arena;
+    const unsigned char *words; /* the program's constants */
+    size_t word_bytes;
+    const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
+    size_t table_bytes, next_table_bytes;
     const char *entry, *nest;
     int tile;
     long waits, drop_wait;
@@ -82,6 +87,8 @@ static int is_inside(const unsigned char *p, size_t bytes, const unsigned char *
 }
 
 static int is_scratch(const void *p, size_t bytes) { return is_inside(p, bytes, sim.scratch, TG_SCRATCH_BYTES); }
+
+static int is_words(const void *p, size_t bytes) { return is_inside(p, bytes, sim.words, sim.word_bytes); }
 
 static int is_l2(const void *p, size_t bytes)
 {
@@ -266,9 +273,29 @@ static int all(const void *p, size_t bytes, int what)
 static const char *place(const unsigned char *p)
 {
     static char text[32];
+    if (is_words(p, 1)) {
+        snprintf(text, sizeof text, "words %ld", (long)(p - sim.words));
+        return text;
+    }
     int is_state = is_inside(p, 0, sim.state, TG_STATE_BYTES) && !is_inside(p, 1, sim.arena, TG_ARENA_BYTES);
     snprintf(text, sizeof text, "%s %ld", is_state ? "state" : "arena", (long)(p - (is_state ? sim.state : sim.arena)));
     return text;
+}
+
+static void expect_l2(const unsigned char *far, uint32_t rows, uint32_t row_bytes, uint32_t far_stride)
+{
+    if (rows && !is_l2(far, (size_t)(rows - 1) * far_stride + row_bytes))
+        hazard("a transfer of %lu bytes at %s passes the end of L2", (unsigned long)rows * row_bytes, describe(far));
+}
+
+/* Nothing may be brought to where something else is still needed. */
+static void expect_free(const unsigned char *p, size_t bytes)
+{
+    const unsigned char *first = holds + (p - sim.scratch);
+    if (memchr(first, PRODUCED, bytes) != NULL)
+        hazard("a transfer to %s, %lu bytes, where a result has not left", describe(p), (unsigned long)bytes);
+    if (overlap(p, bytes, sim.table, sim.table_bytes) || overlap(p, bytes, sim.next_table, sim.next_table_bytes))
+        hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
 }
 
 int tg_dma_open(int inward)
@@ -286,18 +313,19 @@ void tg_dma_add(int id, void *scratch, void *far, uint32_t row_bytes, uint32_t r
         hazard("a part is added to a request that is not open");
     if (!is_scratch(scratch, bytes))
         hazard("a transfer of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(scratch));
-    if (rows && !is_l2(far, (size_t)(rows - 1) * far_stride + row_bytes))
-        hazard("a transfer of %lu bytes at %s passes the end of L2", (unsigned long)bytes, describe(far));
+    if (!requests[id].is_inward || !is_words(far, bytes))
+        expect_l2(far, rows, row_bytes, far_stride);
     /* The engine takes no longer ones; the runtime splits by rows. */
     if (bytes > TG_DMA_LONGEST)
         hazard("a transfer of %lu bytes is longer than the engine takes", (unsigned long)bytes);
     if (!requests[id].is_inward && bytes && !all(scratch, bytes, PRODUCED))
         hazard("a transfer takes %lu bytes from %s that no kernel produced", (unsigned long)bytes, describe(scratch));
+    if (requests[id].is_inward)
+        expect_free(scratch, bytes);
     event("a %d %u %u %u %ld %s\n", id, (unsigned)row_bytes, (unsigned)rows, (unsigned)far_stride,
           (long)((unsigned char *)scratch - sim.scratch), place(far));
     add_part(&requests[id], part, "a DMA transfer");
-    if (requests[id].is_inward)
-        memset(holds + ((unsigned char *)scratch - sim.scratch), ABSENT, bytes);
+    memset(holds + ((unsigned char *)scratch - sim.scratch), requests[id].is_inward ? ABSENT : LEAVING, bytes);
 }
 
 void tg_dma_wait(int id)
@@ -358,11 +386,14 @@ static void expect_none_under_way(const request_t *table, int count, const char 
                    table[i].nest ? table[i].nest : "no nest", table[i].tile);
 }
 
-void tg_begin(const char *entry)
+void tg_begin(const char *entry, const uint32_t *words, uint32_t bytes)
 {
     int i = 0;
+    sim.words = (const unsigned char *)words;
+    sim.word_bytes = bytes;
+    sim.table_bytes = sim.next_table_bytes = 0;
     sim.entry = entry;
-    sim.nest = NULL;
+    sim.nest = "first_table"; /* which is brought before there is a nest */
     sim.tile = 0;
     memset(sim.scratch, POISON, TG_SCRATCH_BYTES);
     memset(sim.arena, POISON, TG_ARENA_BYTES);
@@ -389,7 +420,83 @@ void tg_enter(const char *nest)
     expect_all_left();
     sim.nest = nest;
     sim.tile = 0;
+    sim.table = sim.next_table;
+    sim.table_bytes = sim.next_table_bytes;
+    sim.next_table_bytes = 0;
     memset(holds, ABSENT, sizeof holds);
+    event("n %s\n", nest);
+}
+
+void tg_table(const void *table, uint32_t bytes)
+{
+    if (!bytes) {
+        sim.table_bytes = sim.next_table_bytes = 0;
+        return;
+    }
+    if (!is_scratch(table, bytes))
+        hazard("a table of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(table));
+    expect_settled(table, bytes, 0, NULL, "the conductor");
+    if (!all(table, bytes, BROUGHT))
+        hazard("a table at %s, %lu bytes, was not brought", describe(table), (unsigned long)bytes);
+    sim.next_table = table;
+    sim.next_table_bytes = bytes;
+}
+
+/* A word of a nest's table for a tile: boxes that loops move have another size at the edges. Computed from the tile's
+ * number alone, where the runtime goes from tile to tile. */
+static uint32_t word_for(const uint32_t *nest_words, uint32_t place, int tile)
+{
+    const tg_nest *nest = (const void *)nest_words;
+    const tg_loop *loop = (const void *)((const tg_operand *)(const void *)(nest + 1) + nest->operand_count);
+    for (int i = 0; i < nest->loop_count; i++, loop++) {
+        int32_t count = (loop->extent + loop->tile - 1) / loop->tile, start = tile % count * loop->tile;
+        int32_t last = (start + loop->tile < loop->extent ? start + loop->tile : loop->extent) - 1;
+        const tg_dim *dim = (const void *)(nest_words + loop->dims);
+        for (int k = 0; k < loop->read_count + loop->write_count; k++, dim++) {
+            int32_t size = 0;
+            if (!dim->shape || (uint32_t)dim->shape != place)
+                continue;
+            for (int32_t at = 0; dim->divisor && at < dim->extent; at++) {
+                int32_t from = dim->coefficient * (dim->coefficient > 0 ? start : last) + dim->low;
+                int32_t to = dim->coefficient * (dim->coefficient > 0 ? last : start) + dim->high;
+                size += dim->divisor * at >= from && dim->divisor * at <= to;
+            }
+            return (uint32_t)(dim->factor * (dim->divisor ? size : last - start + 1));
+        }
+        tile /= count;
+    }
+    return nest_words[place];
+}
+
+static uint32_t operand_bytes(const tg_job *job, int i)
+{
+    const tg_nest *nest = (const void *)job->nest;
+    const tg_operand *operand = (const tg_operand *)(const void *)(nest + 1) + i;
+    uint32_t at = (uint32_t)((const uint32_t *)(const void *)&operand->row_bytes - job->nest);
+    uint32_t bytes = word_for(job->nest, at, job->tile) * word_for(job->nest, at + 1, job->tile);
+    for (uint32_t k = 0; operand->levels && k < job->nest[operand->levels]; k++)
+        bytes *= word_for(job->nest, (uint32_t)operand->levels + 1 + 2 * k, job->tile);
+    return job->at[i] ? bytes : 0;
+}
+
+/* A job with what its operands cover. */
+typedef struct {
+    int operand_count;
+    void *const *at;
+    uint32_t bytes[TG_MAX_OPERANDS];
+    int access[TG_MAX_OPERANDS];
+} work_t;
+
+static work_t work_of(const tg_job *job)
+{
+    const tg_nest *nest = (const void *)job->nest;
+    const tg_operand *operand = (const void *)(nest + 1);
+    work_t work = {.operand_count = nest->operand_count, .at = job->at};
+    for (int i = 0; i < nest->operand_count; i++, operand++) {
+        work.bytes[i] = operand_bytes(job, i);
+        work.access[i] = operand->access;
+    }
+    return work;
 }
 
 /* Bytes that a kernel's operands cover, and the copy that the kernel sees: operands at one address share it. */
@@ -402,7 +509,7 @@ enum { MAX_REGIONS = TG_MAX_OPERANDS };
 static unsigned char stage[TG_STATE_BYTES + TG_ARENA_BYTES + TG_SCRATCH_BYTES + (MAX_REGIONS + 1) * (GUARD_BYTES + 64)]
     __attribute__((aligned(64)));
 
-static int find_regions(const tg_job *job, region_t *regions)
+static int find_regions(const work_t *job, region_t *regions)
 {
     int count = 0;
     for (int i = 0; i < job->operand_count; i++) {
@@ -470,7 +577,7 @@ static unsigned char *copy_of(const region_t *regions, const unsigned char *p)
     return region->copy + (p - region->start);
 }
 
-static void expect_operand(const tg_job *job, int i)
+static void expect_operand(const work_t *job, int i)
 {
     unsigned char *at = job->at[i];
     if (!is_scratch(at, job->bytes[i]) && !is_l2(at, job->bytes[i]))
@@ -488,30 +595,31 @@ void tg_run_on_cores(tg_kernel_call *call, const tg_job *job)
 {
     region_t regions[MAX_REGIONS];
     void *at[TG_MAX_OPERANDS];
+    work_t work = work_of(job);
     sim.nest = job->name;
     sim.tile = job->tile;
     event("k %s %d", job->name, job->tile);
-    for (int i = 0; i < job->operand_count; i++) {
-        int is_in_scratch = job->bytes[i] && is_scratch(job->at[i], job->bytes[i]);
+    for (int i = 0; i < work.operand_count; i++) {
+        int is_in_scratch = work.bytes[i] && is_scratch(job->at[i], work.bytes[i]);
         event(" %ld:%u", is_in_scratch ? (long)((unsigned char *)job->at[i] - sim.scratch) : -1L,
-              (unsigned)job->bytes[i]);
-        if (job->bytes[i])
-            expect_operand(job, i);
+              (unsigned)work.bytes[i]);
+        if (work.bytes[i])
+            expect_operand(&work, i);
     }
     event("\n");
-    int count = find_regions(job, regions);
+    int count = find_regions(&work, regions);
     copy_regions(regions, count);
-    for (int i = 0; i < job->operand_count; i++)
-        at[i] = job->bytes[i] ? copy_of(regions, job->at[i]) : job->at[i];
+    for (int i = 0; i < work.operand_count; i++)
+        at[i] = work.bytes[i] ? copy_of(regions, job->at[i]) : job->at[i];
     uint32_t is_backwards = sim.calls++ * 2654435761u >> 31;
     for (int i = 0; i < TG_CORES; i++)
         call(at, job->args, is_backwards ? TG_CORES - 1 - i : i, TG_CORES);
     check_regions(regions, count);
-    for (int i = 0; i < job->operand_count; i++) {
-        if (!job->bytes[i] || job->access[i] != TG_WRITE)
+    for (int i = 0; i < work.operand_count; i++) {
+        if (!work.bytes[i] || work.access[i] != TG_WRITE)
             continue;
-        memcpy(job->at[i], at[i], job->bytes[i]);
-        if (is_scratch(job->at[i], job->bytes[i]))
-            memset(holds + ((unsigned char *)job->at[i] - sim.scratch), PRODUCED, job->bytes[i]);
+        memcpy(job->at[i], at[i], work.bytes[i]);
+        if (is_scratch(job->at[i], work.bytes[i]))
+            memset(holds + ((unsigned char *)job->at[i] - sim.scratch), PRODUCED, work.bytes[i]);
     }
 }
