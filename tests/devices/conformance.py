@@ -76,10 +76,15 @@ def all_devices() -> list[object]:
     return made
 
 
-def present(family: type[Device] = Device) -> tuple[Subject, ...]:
-    """The devices of a family that can be tested here."""
-    subjects = map(Subject, registry.device_names())
-    return tuple(subject for subject in subjects if issubclass(subject.kind, family) and subject.unable is None)
+def present(family: type[Device] = Device, *, has_process: bool = False) -> list[object]:
+    """The devices of a family that can be tested here. `make check` takes two of them, `make test` all."""
+    made: list[object] = []
+    for subject in map(Subject, registry.device_names()):
+        fits = issubclass(subject.kind, family) and (subject.kind.capabilities.has_process or not has_process)
+        if fits and subject.unable is None:
+            marks = [] if subject.name in ("host", registry.DEFAULT_DEVICE) else [pytest.mark.slow]
+            made.append(pytest.param(subject, id=subject.name, marks=marks))
+    return made
 
 
 @cache

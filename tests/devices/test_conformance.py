@@ -41,12 +41,10 @@ from tilegrad.pipeline import Compiled
 from tilegrad.targets import base as targets
 from tilegrad.training import train
 
-every_device = pytest.mark.parametrize("subject", present(), ids=str)
-every_accelerator = pytest.mark.parametrize("subject", present(AcceleratorDevice), ids=str)
-every_board = pytest.mark.parametrize("subject", present(EmbeddedDevice), ids=str)
-every_process = pytest.mark.parametrize(
-    "subject", [subject for subject in present() if subject.kind.capabilities.has_process], ids=str
-)
+every_device = pytest.mark.parametrize("subject", present())
+every_accelerator = pytest.mark.parametrize("subject", present(AcceleratorDevice))
+every_board = pytest.mark.parametrize("subject", present(EmbeddedDevice))
+every_process = pytest.mark.parametrize("subject", present(has_process=True))
 """Where a crash is survived; elsewhere programs run inside this process."""
 
 
