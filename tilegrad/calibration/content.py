@@ -23,6 +23,7 @@ _QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 4096) for i in range(409
 _TYPE_BYTES = (4, 1, 2, 4, 8, 1, 2, 4, 8, 1)
 _BOOL_CODE = 9
 _POSITIVE_INPUTS = ("log_map", "sqrt", "sqrt_grad", "pow_broadcast", "pow_grad", "pow_exponent_grad", "pow_scalar")
+_POSITIVE_OPERANDS = ("spread",)  # a variance, or an inverse deviation
 _NUMPY_TYPES: Mapping[str, npt.DTypeLike] = {
     "float": np.float32, "int32_t": np.int32, "uint32_t": np.uint32, "int64_t": np.int64, "int8_t": np.int8,
     "tg_b1": np.uint8, "tg_b2": np.uint16, "tg_b4": np.uint32, "tg_b8": np.uint64,
@@ -98,7 +99,8 @@ def contents(nest: Nest, c_types: list[str], tile: Tile, seed: int) -> dict[str,
         plain = c_type.replace("const", "").replace("*", "").strip()
         if plain == "float":
             floats = _QUANTILES[(values * 4096).astype(np.int64)]
-            found: Array = np.abs(floats) if nest.kernel in _POSITIVE_INPUTS else floats
+            is_positive = nest.kernel in _POSITIVE_INPUTS or operand.name in _POSITIVE_OPERANDS
+            found: Array = np.abs(floats) if is_positive else floats
         elif plain in ("int64_t", "int32_t"):
             found = (values * _index_limit(nest)).astype(_NUMPY_TYPES[plain])
         elif plain == "uint8_t":

@@ -5,7 +5,7 @@
 TG_KERNEL void tg_add(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, TG_ARG const tg_map_args *p,
                     int core_id, int core_count)
 {
-    TG_STREAM(y[i] = a[i] + b[i];)
+    TG_STREAM2(float, y, a, b, u + v)
 }
 
 TG_KERNEL void tg_add_broadcast(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y,

@@ -139,12 +139,13 @@ TG_KERNEL void tg_conv(TG_MEM const float *x, TG_MEM const float *w, TG_MEM cons
 TG_KERNEL void tg_conv_single(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
                               TG_ARG const tg_conv_args *p, int core_id, int core_count)
 {
+    tg_plane plane = {p->n_oh, p->n_ow, p->x_o3, p->x_o4, p->x_n3, p->x_n4, p->x_s3, p->y_s3};
     if (!(p->n_i == 1 && p->n_kh == 3 && p->n_kw == 3 && p->dilation_h == 1 && p->dilation_w == 1 &&
-          p->stride_h == p->stride_w && p->stride_h <= 2 && p->first && p->last)) {
+          p->stride_h == p->stride_w && p->stride_h <= 2 && p->first && p->last &&
+          tg_plane_is_usual(plane, p->stride_h))) {
         tg_conv_any(x, w, b, y, p, 1, core_id, core_count);
         return;
     }
-    tg_plane plane = {p->n_oh, p->n_ow, p->x_o3, p->x_o4, p->x_n3, p->x_n4, p->x_s3, p->y_s3};
     int start, stop;
     tg_share(p->n_n * p->n_g * p->n_o * p->n_oh, core_id, core_count, &start, &stop);
     if (start >= stop)
@@ -157,9 +158,10 @@ TG_KERNEL void tg_conv_single(TG_MEM const float *x, TG_MEM const float *w, TG_M
         TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.group * p->b_s0 + at.block;
         TG_MEM float *map = y + at.outer * p->y_s0 + at.group * p->y_s1 + at.block * p->y_s2;
         if (p->stride_h == 1)
-            tg_plane_forward(image, weight, p->w_s3, bias, map, plane, row, row_stop, 1, 1);
+            tg_plane_forward(image, weight, p->w_s3, map, plane, row, row_stop, 1, 1);
         else
-            tg_plane_forward(image, weight, p->w_s3, bias, map, plane, row, row_stop, 2, 1);
+            tg_plane_forward(image, weight, p->w_s3, map, plane, row, row_stop, 2, 1);
+        tg_plane_bias(bias, map, plane, row, row_stop);
         at.row = p->n_oh - 1;
         tg_conv_advance(&at, p->n_g, p->n_o, p->n_oh);
     }
@@ -174,12 +176,15 @@ TG_KERNEL void tg_conv_dx(TG_MEM const float *dy, TG_MEM const float *w, TG_MEM 
 TG_KERNEL void tg_conv_single_dx(TG_MEM const float *dy, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *dx,
                                  TG_ARG const tg_conv_dx_args *p, int core_id, int core_count)
 {
+    const int is_strided = p->stride_h == 2; /* else windows begin two before the last tap */
+    tg_plane plane = {p->n_ih, p->n_iw, p->dy_o3 - (is_strided ? 0 : 2), p->dy_o4 - (is_strided ? 0 : 2), p->dy_n3, p->dy_n4,
+                      p->dy_s3, p->dx_s3};
     if (!(p->n_o == 1 && p->n_kh == 3 && p->n_kw == 3 && p->dilation_h == 1 && p->dilation_w == 1 &&
-          p->stride_h == p->stride_w && p->stride_h <= 2 && p->first && p->last)) {
+          p->stride_h == p->stride_w && p->stride_h <= 2 && p->first && p->last &&
+          (is_strided || tg_plane_is_usual(plane, 1)))) {
         tg_conv_dx_any(dy, w, b, dx, p, 1, core_id, core_count);
         return;
     }
-    tg_plane plane = {p->n_ih, p->n_iw, p->dy_o3, p->dy_o4, p->dy_n3, p->dy_n4, p->dy_s3, p->dx_s3};
     int start, stop;
     tg_share(p->n_n * p->n_g * p->n_i * p->n_ih, core_id, core_count, &start, &stop);
     if (start >= stop)
@@ -191,10 +196,11 @@ TG_KERNEL void tg_conv_single_dx(TG_MEM const float *dy, TG_MEM const float *w, 
         TG_MEM const float *weight = w + at.group * p->w_s0 + at.block * p->w_s2;
         TG_MEM const float *bias = b == TG_NULL ? TG_NULL : b + at.group * p->b_s0 + at.block;
         TG_MEM float *image = dx + at.outer * p->dx_s0 + at.group * p->dx_s1 + at.block * p->dx_s2;
-        if (p->stride_h == 1)
-            tg_plane_forward(map, weight, p->w_s3, bias, image, plane, row, row_stop, 1, -1);
+        if (is_strided)
+            tg_plane_gather(map, weight, p->w_s3, image, plane, row, row_stop);
         else
-            tg_plane_gather(map, weight, p->w_s3, bias, image, plane, row, row_stop);
+            tg_plane_forward(map, weight, p->w_s3, image, plane, row, row_stop, 1, -1);
+        tg_plane_bias(bias, image, plane, row, row_stop);
         at.row = p->n_ih - 1;
         tg_conv_advance(&at, p->n_g, p->n_i, p->n_ih);
     }
@@ -368,19 +374,19 @@ TG_KERNEL void tg_conv_dw(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM 
 TG_KERNEL void tg_conv_single_dw(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
                                  TG_ARG const tg_conv_dw_args *p, int core_id, int core_count)
 {
+    tg_plane plane = {p->n_oh, p->n_ow, p->x_o3, p->x_o4, p->x_n3, p->x_n4, p->x_s3, p->dy_s3};
     if (!(p->n_kh == 3 && p->n_kw == 3 && p->dilation_h == 1 && p->dilation_w == 1 && p->stride_h == p->stride_w &&
-          p->stride_h <= 2)) {
+          p->stride_h <= 2 && p->n_n > 0 && tg_plane_is_usual(plane, p->stride_h))) {
         tg_conv_dw_any(x, dy, dw, p, 1, core_id, core_count);
         return;
     }
-    tg_plane plane = {p->n_n > 0 ? p->n_oh : 0, p->n_ow, p->x_o3, p->x_o4, p->x_n3, p->x_n4, p->x_s3, p->dy_s3};
     int start, stop;
     tg_share(p->n_g * p->n_o * p->n_i, core_id, core_count, &start, &stop);
     if (start >= stop)
         return;
     tg_conv_at at = tg_conv_locate(start, p->n_o, p->n_i, 1); /* (group, o, i) */
     for (int unit = start; unit < stop; unit++, tg_conv_advance(&at, p->n_o, p->n_i, 1))
-        for (int n = 0; n < tg_max(p->n_n, 1); n++) { /* even an empty batch has a gradient: zero */
+        for (int n = 0; n < p->n_n; n++) {
             TG_MEM const float *image = x + n * p->x_s0 + at.outer * p->x_s1 + at.block * p->x_s2;
             TG_MEM const float *map = dy + n * p->dy_s0 + at.outer * p->dy_s1 + at.group * p->dy_s2;
             TG_MEM float *out = dw + at.outer * p->dw_s0 + at.group * p->dw_s1 + at.block * p->dw_s2;

@@ -13,7 +13,7 @@ TG_KERNEL void tg_momentum(TG_MEM const float *w, TG_MEM const float *g, TG_MEM 
 {
     const float step = -*lr, momentum = p->momentum, decay = p->weight_decay;
     const int has_decay = decay != 0.0f, is_nesterov = p->nesterov;
-    TG_STREAM(float weight = w[i]; float slope = has_decay ? TG_FMA(decay, weight, g[i]) : g[i];
+    TG_MAP(float weight = w[i]; float slope = has_decay ? TG_FMA(decay, weight, g[i]) : g[i];
            float velocity = TG_FMA(momentum, v[i], slope);
            float direction = is_nesterov ? TG_FMA(momentum, velocity, slope) : velocity; v_out[i] = velocity;
            w_out[i] = TG_FMA(step, direction, weight);)

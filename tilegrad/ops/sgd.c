@@ -11,8 +11,8 @@ TG_KERNEL void tg_sgd(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const
 {
     const float step = -*lr, decay = p->weight_decay;
     if (decay == 0.0f) {
-        TG_STREAM(w_out[i] = TG_FMA(step, g[i], w[i]);)
+        TG_STREAM2(float, w_out, g, w, TG_FMA(step, u, v))
     } else {
-        TG_STREAM(w_out[i] = TG_FMA(step, TG_FMA(decay, w[i], g[i]), w[i]);)
+        TG_STREAM2(float, w_out, g, w, TG_FMA(step, TG_FMA(decay, v, u), v))
     }
 }

@@ -1,13 +1,27 @@
-/* Blocks of outputs held in registers: macros that repeat F for each row, or for each (row, column), of a block, and
- * functions inlined so that literal arguments select the code. */
+/* Blocks of outputs held in registers: macros that repeat F for each row, or for each (row, column), of a block;
+ * functions inlined so that literal arguments select the code, and functions kept apart so that their loops have all
+ * registers and little code. */
 #ifndef TG_BLOCK_H
 #define TG_BLOCK_H
 #include "tg_kernel.h"
 
 #if defined(__GNUC__) && !defined(__OPENCL_VERSION__)
 #define TG_TEMPLATE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define TG_APART static __attribute__((noinline, unused))
+#else
+#define TG_APART static __attribute__((noinline, noclone, unused))
+#endif
 #else
 #define TG_TEMPLATE static inline
+#define TG_APART static inline
+#endif
+
+/* Whether the compiler knows here, after inlining, that E holds. */
+#ifdef __GNUC__
+#define TG_LITERALLY(E) (__builtin_constant_p(E) && (E))
+#else
+#define TG_LITERALLY(E) 0
 #endif
 
 #define TG_ROW4(F) F(0) F(1) F(2) F(3)

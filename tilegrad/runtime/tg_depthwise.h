@@ -5,112 +5,183 @@
 #include "tg_block.h"
 #include "tg_window.h"
 
-/* `map` is rows x columns of windows; window (row, column) has its tap (kh, kw) at image position
- * (top + stride * row + tap * kh, left + stride * column + tap * kw), tap being 1, or -1 for the input gradient. */
+/* `map` is rows x columns of windows; window (row, column) covers the image from (top + stride * row,
+ * left + stride * column) on, three by three. */
 typedef struct {
     int rows, columns, top, left, height, width, image_row, map_row;
 } tg_plane;
 
 #define TG_NINE(F) F(0, 0) F(0, 1) F(0, 2) F(1, 0) F(1, 1) F(1, 2) F(2, 0) F(2, 1) F(2, 2)
 
-/* The windows [*start, *stop) of `count` that lie inside the image altogether. */
-TG_TEMPLATE void tg_plane_inner(int base, int stride, int tap, int count, int extent, int *start, int *stop)
+/* Whether `count` windows reach at most one element beyond the image, on either side, and none beyond both. */
+TG_INLINE int tg_plane_fits(int low, int stride, int count, int extent)
 {
-    int low = tap > 0 ? base : base - 2, start_of_last;
-    tg_window_taps(low, stride, count, 0, extent, start, stop);
-    tg_window_taps(low + 2, stride, count, 0, extent, &start_of_last, stop);
-    (void)start_of_last;
+    return low >= -1 && extent >= 2 && low + stride * (count - 1) + 2 <= extent;
 }
 
-/* Rows [start, stop) of one column of the map, top to bottom; its three tap columns are inside the image or not as has0
- * to has2 say. Those (where speed matters), `stride` and `tap` are literals; `at` is the first tap's column. Rows whose
- * window is not inside the image are checked tap by tap, all of them if not `rolling`. */
-TG_TEMPLATE void tg_plane_strip(TG_MEM const float *image, TG_MEM const float *w, int w_row, TG_MEM float *map,
-                                tg_plane p, int start, int stop, int at, int stride, int tap, int has0, int has1,
-                                int has2, int rolling)
+TG_INLINE int tg_plane_is_usual(tg_plane p, int stride)
 {
-#define TG_STRIP_WEIGHT(i, j) const float w##i##j = has##j ? w[i * w_row + j] : 0.0f;
-#define TG_STRIP_LOAD(r)                                                                                               \
-    if (has0)                                                                                                          \
-        r##0 = x[-skipped];                                                                                            \
-    if (has1)                                                                                                          \
-        r##1 = x[tap - skipped];                                                                                       \
-    if (has2)                                                                                                          \
-        r##2 = x[2 * tap - skipped];                                                                                   \
-    x += p.image_row;
-#define TG_STRIP_TAPS(i, r)                                                                                            \
-    if (has0)                                                                                                          \
-        sum = TG_FMA(r##0, w##i##0, sum);                                                                              \
-    if (has1)                                                                                                          \
-        sum = TG_FMA(r##1, w##i##1, sum);                                                                              \
-    if (has2)                                                                                                          \
-        sum = TG_FMA(r##2, w##i##2, sum);
-#define TG_STRIP_WINDOW(a, b, c)                                                                                       \
+    return p.rows > 0 && p.columns > 0 && tg_plane_fits(p.top, stride, p.rows, p.height) &&
+           tg_plane_fits(p.left, stride, p.columns, p.width);
+}
+
+/* A row of windows, left to right. The window's columns are a, b and c, which turn; r0 to r2 are a column's elements,
+ * of which the first (HAS0) or the last (HAS2) may be missing, as may the first column (at the left edge) or the last
+ * (at the right). `WINDOW(a, b, c, HAS0, HAS2, LEFT, RIGHT)` is what is done with one; x0 to x2 are the image's rows at
+ * the first column that exists, `inner` the windows that have all three columns. */
+#define TG_PLANE_LOAD(r, AT, HAS0, HAS2)                                                                               \
+    if (HAS0)                                                                                                          \
+        r##0 = x0[AT];                                                                                                 \
+    r##1 = x1[AT];                                                                                                     \
+    if (HAS2)                                                                                                          \
+        r##2 = x2[AT];
+#define TG_PLANE_NEXT(N) x0 += (N), x1 += (N), x2 += (N);
+#define TG_PLANE_ROW(WINDOW, STRIDE, HAS0, HAS2)                                                                       \
+    {                                                                                                                  \
+        int left = inner;                                                                                              \
+        if ((STRIDE) == 1) {                                                                                           \
+            TG_PLANE_LOAD(a, 0, HAS0, HAS2)                                                                            \
+            TG_PLANE_LOAD(b, 1, HAS0, HAS2)                                                                            \
+            TG_PLANE_NEXT(2)                                                                                           \
+            if (has_left) {                                                                                            \
+                WINDOW(b, a, b, HAS0, HAS2, 0, 1)                                                                      \
+            }                                                                                                          \
+            for (; left >= 3; left -= 3) {                                                                             \
+                TG_PLANE_LOAD(c, 0, HAS0, HAS2)                                                                        \
+                WINDOW(a, b, c, HAS0, HAS2, 1, 1)                                                                      \
+                TG_PLANE_LOAD(a, 1, HAS0, HAS2)                                                                        \
+                WINDOW(b, c, a, HAS0, HAS2, 1, 1)                                                                      \
+                TG_PLANE_LOAD(b, 2, HAS0, HAS2)                                                                        \
+                WINDOW(c, a, b, HAS0, HAS2, 1, 1)                                                                      \
+                TG_PLANE_NEXT(3)                                                                                       \
+            }                                                                                                          \
+            for (; left > 0; left--) {                                                                                 \
+                TG_PLANE_LOAD(c, 0, HAS0, HAS2)                                                                        \
+                WINDOW(a, b, c, HAS0, HAS2, 1, 1)                                                                      \
+                TG_PLANE_NEXT(1)                                                                                       \
+                a0 = b0, a1 = b1, a2 = b2, b0 = c0, b1 = c1, b2 = c2;                                                  \
+            }                                                                                                          \
+        } else {                                                                                                       \
+            if (has_left) {                                                                                            \
+                TG_PLANE_LOAD(b, 0, HAS0, HAS2)                                                                        \
+                TG_PLANE_LOAD(a, 1, HAS0, HAS2)                                                                        \
+                TG_PLANE_NEXT(2)                                                                                       \
+                WINDOW(c, b, a, HAS0, HAS2, 0, 1)                                                                      \
+            } else {                                                                                                   \
+                TG_PLANE_LOAD(a, 0, HAS0, HAS2)                                                                        \
+                TG_PLANE_NEXT(1)                                                                                       \
+            }                                                                                                          \
+            for (; left >= 2; left -= 2) {                                                                             \
+                TG_PLANE_LOAD(b, 0, HAS0, HAS2)                                                                        \
+                TG_PLANE_LOAD(c, 1, HAS0, HAS2)                                                                        \
+                WINDOW(a, b, c, HAS0, HAS2, 1, 1)                                                                      \
+                TG_PLANE_LOAD(b, 2, HAS0, HAS2)                                                                        \
+                TG_PLANE_LOAD(a, 3, HAS0, HAS2)                                                                        \
+                WINDOW(c, b, a, HAS0, HAS2, 1, 1)                                                                      \
+                TG_PLANE_NEXT(4)                                                                                       \
+            }                                                                                                          \
+            if (left > 0) {                                                                                            \
+                TG_PLANE_LOAD(b, 0, HAS0, HAS2)                                                                        \
+                TG_PLANE_LOAD(c, 1, HAS0, HAS2)                                                                        \
+                WINDOW(a, b, c, HAS0, HAS2, 1, 1)                                                                      \
+                TG_PLANE_NEXT(2)                                                                                       \
+                a0 = c0, a1 = c1, a2 = c2;                                                                             \
+            }                                                                                                          \
+            if (has_right) {                                                                                           \
+                TG_PLANE_LOAD(b, 0, HAS0, HAS2)                                                                        \
+            }                                                                                                          \
+        }                                                                                                              \
+        if (has_right) {                                                                                               \
+            WINDOW(a, b, c, HAS0, HAS2, 1, 0)                                                                          \
+        }                                                                                                              \
+    }
+
+/* Rows [START, STOP) of a usual plane. `EACH` is what comes before a row. */
+#define TG_PLANE_ROWS(WINDOW, STRIDE, START, STOP, EACH)                                                               \
+    float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f, b0 = 0.0f, b1 = 0.0f, b2 = 0.0f, c0 = 0.0f, c1 = 0.0f, c2 = 0.0f;           \
+    const int has_left = p.left < 0, has_right = p.left + (STRIDE) * (p.columns - 1) + 2 == p.width;                   \
+    const int inner = p.columns - has_left - has_right;                                                                \
+    for (int row = (START); row < (STOP); row++) {                                                                     \
+        const int top = p.top + (STRIDE)*row;                                                                          \
+        TG_MEM const float *x1 = image + (top + 1) * p.image_row + tg_max(p.left, 0);                                  \
+        TG_MEM const float *x0 = top < 0 ? x1 : x1 - p.image_row, *x2 = x1 + p.image_row;                              \
+        EACH                                                                                                           \
+        if (top < 0)                                                                                                   \
+            TG_PLANE_ROW(WINDOW, STRIDE, 0, 1)                                                                         \
+        else if (top + 2 < p.height)                                                                                   \
+            TG_PLANE_ROW(WINDOW, STRIDE, 1, 1)                                                                         \
+        else                                                                                                           \
+            TG_PLANE_ROW(WINDOW, STRIDE, 1, 0)                                                                         \
+    }
+
+/* Rows [start, stop) of the map; `tap` is 1, or -1 for the input gradient, whose taps run backwards. Literals: `stride`
+ * and `tap`. */
+TG_TEMPLATE void tg_plane_forward(TG_MEM const float *image, TG_MEM const float *w, int w_row, TG_MEM float *map,
+                                  tg_plane p, int start, int stop, int stride, int tap)
+{
+#define TG_FORWARD_WEIGHT(i, j) const float w##i##j = w[i * w_row + j];
+#define TG_FORWARD_TAPS(i, r, a, b, c, LEFT, RIGHT)                                                                    \
+    if (tap > 0 && (LEFT))                                                                                             \
+        sum = TG_FMA(a##r, w##i##0, sum);                                                                              \
+    if (tap < 0 && (RIGHT))                                                                                            \
+        sum = TG_FMA(c##r, w##i##0, sum);                                                                              \
+    sum = TG_FMA(b##r, w##i##1, sum);                                                                                  \
+    if (tap > 0 && (RIGHT))                                                                                            \
+        sum = TG_FMA(c##r, w##i##2, sum);                                                                              \
+    if (tap < 0 && (LEFT))                                                                                             \
+        sum = TG_FMA(a##r, w##i##2, sum);
+#define TG_FORWARD_WINDOW(a, b, c, HAS0, HAS2, LEFT, RIGHT)                                                            \
     {                                                                                                                  \
         float sum = 0.0f;                                                                                              \
-        if (tap > 0) {                                                                                                 \
-            TG_STRIP_TAPS(0, a)                                                                                        \
-            TG_STRIP_TAPS(1, b)                                                                                        \
-            TG_STRIP_TAPS(2, c)                                                                                        \
-        } else {                                                                                                       \
-            TG_STRIP_TAPS(0, c)                                                                                        \
-            TG_STRIP_TAPS(1, b)                                                                                        \
-            TG_STRIP_TAPS(2, a)                                                                                        \
+        if (tap > 0 && (HAS0)) {                                                                                       \
+            TG_FORWARD_TAPS(0, 0, a, b, c, LEFT, RIGHT)                                                                \
         }                                                                                                              \
-        *out = sum;                                                                                                    \
-        out += p.map_row;                                                                                              \
+        if (tap < 0 && (HAS2)) {                                                                                       \
+            TG_FORWARD_TAPS(0, 2, a, b, c, LEFT, RIGHT)                                                                \
+        }                                                                                                              \
+        TG_FORWARD_TAPS(1, 1, a, b, c, LEFT, RIGHT)                                                                    \
+        if (tap > 0 && (HAS2)) {                                                                                       \
+            TG_FORWARD_TAPS(2, 2, a, b, c, LEFT, RIGHT)                                                                \
+        }                                                                                                              \
+        if (tap < 0 && (HAS0)) {                                                                                       \
+            TG_FORWARD_TAPS(2, 0, a, b, c, LEFT, RIGHT)                                                                \
+        }                                                                                                              \
+        *out++ = sum;                                                                                                  \
     }
-#define TG_STRIP_CHECKED(i)                                                                                            \
-    if ((unsigned)(top + i * tap) < (unsigned)p.height) {                                                              \
-        TG_MEM const float *x = image + (top + i * tap) * p.image_row;                                                 \
-        TG_STRIP_LOAD(c)                                                                                               \
-        TG_STRIP_TAPS(i, c)                                                                                            \
-        (void)x;                                                                                                       \
+    TG_NINE(TG_FORWARD_WEIGHT)
+    TG_PLANE_ROWS(TG_FORWARD_WINDOW, stride, start, stop, TG_MEM float *out = map + row * p.map_row;)
+}
+
+/* Adds the plane's share to the nine gradients at `dw`, which begin at zero if `first`. `stride` is a literal. */
+TG_TEMPLATE void tg_plane_weight(TG_MEM const float *image, TG_MEM const float *map, TG_MEM float *dw, int dw_row,
+                                 tg_plane p, int first, int stride)
+{
+#define TG_WEIGHT_BEGIN(i, j) float s##i##j = 0.0f;
+#define TG_WEIGHT_CONTINUE(i, j) s##i##j = dw[i * dw_row + j];
+#define TG_WEIGHT_STORE(i, j) dw[i * dw_row + j] = s##i##j;
+#define TG_WEIGHT_COLUMN(j, r, HAS0, HAS2)                                                                             \
+    if (HAS0)                                                                                                          \
+        s0##j = TG_FMA(d, r##0, s0##j);                                                                                \
+    s1##j = TG_FMA(d, r##1, s1##j);                                                                                    \
+    if (HAS2)                                                                                                          \
+        s2##j = TG_FMA(d, r##2, s2##j);
+#define TG_WEIGHT_WINDOW(a, b, c, HAS0, HAS2, LEFT, RIGHT)                                                             \
+    {                                                                                                                  \
+        const float d = *gradient++;                                                                                   \
+        if (LEFT) {                                                                                                    \
+            TG_WEIGHT_COLUMN(0, a, HAS0, HAS2)                                                                         \
+        }                                                                                                              \
+        TG_WEIGHT_COLUMN(1, b, HAS0, HAS2)                                                                             \
+        if (RIGHT) {                                                                                                   \
+            TG_WEIGHT_COLUMN(2, c, HAS0, HAS2)                                                                         \
+        }                                                                                                              \
     }
-    float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f, b0 = 0.0f, b1 = 0.0f, b2 = 0.0f, c0 = 0.0f, c1 = 0.0f, c2 = 0.0f;
-    int row = start, inner_start, inner_stop;
-    tg_plane_inner(p.top, stride, tap, p.rows, p.height, &inner_start, &inner_stop);
-    inner_stop = tg_min(inner_stop, stop);
-    const int skipped = has0 ? 0 : has1 ? tap : 2 * tap;
-    if (has0 || has1 || has2)
-        image += at + skipped; /* the first tap that exists */
-    TG_NINE(TG_STRIP_WEIGHT)
-    TG_MEM float *out = map + row * p.map_row;
-    while (row < stop) {
-        int top = p.top + stride * row;
-        if (!rolling || row < inner_start || row >= inner_stop) {
-            float sum = 0.0f;
-            TG_STRIP_CHECKED(0)
-            TG_STRIP_CHECKED(1)
-            TG_STRIP_CHECKED(2)
-            *out = sum;
-            out += p.map_row;
-            row++;
-            continue;
-        }
-        TG_MEM const float *x = image + (tap > 0 ? top : top - 2) * p.image_row;
-        TG_STRIP_LOAD(a)
-        if (stride == 1) {
-            TG_STRIP_LOAD(b)
-            for (; row + 3 <= inner_stop; row += 3) {
-                TG_STRIP_LOAD(c)
-                TG_STRIP_WINDOW(a, b, c)
-                TG_STRIP_LOAD(a)
-                TG_STRIP_WINDOW(b, c, a)
-                TG_STRIP_LOAD(b)
-                TG_STRIP_WINDOW(c, a, b)
-            }
-        }
-        for (; row < inner_stop; row++) {
-            if (stride == 2) {
-                TG_STRIP_LOAD(b)
-            }
-            TG_STRIP_LOAD(c)
-            TG_STRIP_WINDOW(a, b, c)
-            a0 = stride == 1 ? b0 : c0, a1 = stride == 1 ? b1 : c1, a2 = stride == 1 ? b2 : c2;
-            b0 = c0, b1 = c1, b2 = c2;
-        }
+    TG_NINE(TG_WEIGHT_BEGIN)
+    if (!first) {
+        TG_NINE(TG_WEIGHT_CONTINUE)
     }
+    TG_PLANE_ROWS(TG_WEIGHT_WINDOW, stride, 0, p.rows, TG_MEM const float *gradient = map + row * p.map_row;)
+    TG_NINE(TG_WEIGHT_STORE)
 }
 
 /* Adds a plane's bias, if there is one, to its finished rows [start, stop). */
@@ -122,171 +193,74 @@ TG_INLINE void tg_plane_bias(TG_MEM const float *b, TG_MEM float *map, tg_plane 
                 map[row * p.map_row + column] += *b;
 }
 
-/* Rows [start, stop) of the map. `stride` and `tap` are literals. */
-TG_TEMPLATE void tg_plane_forward(TG_MEM const float *image, TG_MEM const float *w, int w_row, TG_MEM const float *b,
-                                  TG_MEM float *map, tg_plane p, int start, int stop, int stride, int tap)
+/* One row of the input gradient of stride two, from the one or two rows of the map that reach it (`d0` with the weights
+ * u0 to u2, then `d1` with v0 to v2; `two` is a literal). Its element (column + left) is even, with taps 0 and 2 at map
+ * columns at and at - 1, or odd, with tap 1 at `at`: pairs of those, where both of a pair's map columns exist. */
+TG_TEMPLATE void tg_plane_gather_row(TG_MEM const float *d0, TG_MEM const float *d1, TG_MEM const float *u,
+                                     TG_MEM const float *v, TG_MEM float *out, int columns, int left, int width,
+                                     int two)
 {
-    for (int column = 0; column < p.columns; column++) {
-        const int at = p.left + stride * column, has0 = (unsigned)at < (unsigned)p.width;
-        const int has1 = (unsigned)(at + tap) < (unsigned)p.width, has2 = (unsigned)(at + 2 * tap) < (unsigned)p.width;
-        if (has0 && has1 && has2)
-            tg_plane_strip(image, w, w_row, map + column, p, start, stop, at, stride, tap, 1, 1, 1, 1);
-        else if (has1 && has2)
-            tg_plane_strip(image, w, w_row, map + column, p, start, stop, at, stride, tap, 0, 1, 1, 1);
-        else if (has0 && has1)
-            tg_plane_strip(image, w, w_row, map + column, p, start, stop, at, stride, tap, 1, 1, 0, 1);
-        else
-            tg_plane_strip(image, w, w_row, map + column, p, start, stop, at, stride, tap, has0, has1, has2, 0);
-    }
-    tg_plane_bias(b, map, p, start, stop);
-}
-
-/* The input gradient of stride two: rows [start, stop) of the image from the map. Image element (ih, iw) has the tap k
- * of either dimension at map position (i + offset - k) / 2, where that is whole: taps 0 and 2, or tap 1. Eight columns
- * at a time. `top` and `left` of the plane are the offsets, `height` and `width` the map's, `columns` the image's. */
-TG_TEMPLATE void tg_plane_gather(TG_MEM const float *map, TG_MEM const float *w, int w_row, TG_MEM const float *b,
-                                 TG_MEM float *image, tg_plane p, int start, int stop)
-{
-#define TG_GATHER_ZERO(l) float e##l = 0.0f, o##l = 0.0f;
-#define TG_GATHER_EVEN(l) e##l = TG_FMA(d[at + l], v0, e##l);
-#define TG_GATHER_BACK(l) e##l = l > 0 || at > 0 ? TG_FMA(d[at + l - 1], v2, e##l) : e##l;
-#define TG_GATHER_ODD(l) o##l = TG_FMA(d[at + l], v1, o##l);
-#define TG_GATHER_STORE(l) out[2 * l] = e##l, out[2 * l + 1] = o##l;
-    for (int row = start; row < stop; row++) {
-        const int whole = row + p.top, is_even = (whole & 1) == 0, high = (whole - (is_even ? 0 : 1)) / 2;
-        for (int column = 0; column < p.columns;) {
-            TG_MEM float *out = image + row * p.map_row + column;
-            int across = column + p.left, is_block = (across & 1) == 0 && column + 8 <= p.columns;
-            int at = (across - (across & 1)) / 2;
-            is_block = is_block && at >= 0 && at + 4 <= p.width;
-            TG_ROW4(TG_GATHER_ZERO)
-            for (int k = is_even ? 0 : 1; k < 3; k += 2) {
-                int position = high - k / 2;
-                if (position < 0 || position >= p.height)
-                    continue;
-                TG_MEM const float *d = map + position * p.image_row;
-                const float v0 = w[k * w_row], v1 = w[k * w_row + 1], v2 = w[k * w_row + 2];
-                if (is_block) {
-                    TG_ROW4(TG_GATHER_EVEN)
-                    TG_ROW4(TG_GATHER_BACK)
-                    TG_ROW4(TG_GATHER_ODD)
-                } else if (across & 1) {
-                    if (at >= 0 && at < p.width)
-                        e0 = TG_FMA(d[at], v1, e0);
-                } else {
-                    if (at >= 0 && at < p.width)
-                        e0 = TG_FMA(d[at], v0, e0);
-                    if (at >= 1 && at <= p.width)
-                        e0 = TG_FMA(d[at - 1], v2, e0);
+#define TG_GATHER_ADD(SUM, FIRST, TAP) SUM = FIRST ? TG_FMA(d0[at - (TAP) / 2], u##TAP, SUM) : SUM;
+#define TG_GATHER_ADD_TWO(SUM, FIRST, TAP) SUM = two && (FIRST) ? TG_FMA(d1[at - (TAP) / 2], v##TAP, SUM) : SUM;
+    const float u0 = u[0], u1 = u[1], u2 = u[2], v0 = two ? v[0] : 0.0f, v1 = two ? v[1] : 0.0f, v2 = two ? v[2] : 0.0f;
+    int column = 0;
+    while (column < columns) {
+        int across = column + left, at = across >> 1;
+        if ((across & 1) == 0 && at >= 1 && at < width && column + 2 <= columns) {
+            int pairs = tg_min((columns - column) / 2, width - at);
+            TG_MEM const float *e0 = d0 + at, *e1 = d1 + at;
+            float before0 = e0[-1], before1 = two ? e1[-1] : 0.0f;
+            column += 2 * pairs;
+            for (; pairs > 0; pairs--, out += 2) {
+                const float x0 = *e0++, x1 = two ? *e1++ : 0.0f;
+                float even = TG_FMA(before0, u2, TG_FMA(x0, u0, 0.0f)), odd = TG_FMA(x0, u1, 0.0f);
+                if (two) {
+                    even = TG_FMA(before1, v2, TG_FMA(x1, v0, even));
+                    odd = TG_FMA(x1, v1, odd);
                 }
+                out[0] = even;
+                out[1] = odd;
+                before0 = x0, before1 = x1;
             }
-            if (is_block) {
-                TG_ROW4(TG_GATHER_STORE)
-            } else
-                *out = e0;
-            column += is_block ? 8 : 1;
+            continue;
         }
+        const int has = at >= 0 && at < width, has_back = at >= 1 && at <= width;
+        float sum = 0.0f;
+        if (across & 1) {
+            TG_GATHER_ADD(sum, has, 1)
+            TG_GATHER_ADD_TWO(sum, has, 1)
+        } else {
+            TG_GATHER_ADD(sum, has, 0)
+            TG_GATHER_ADD(sum, has_back, 2)
+            TG_GATHER_ADD_TWO(sum, has, 0)
+            TG_GATHER_ADD_TWO(sum, has_back, 2)
+        }
+        *out++ = sum;
+        column++;
     }
-    tg_plane_bias(b, image, p, start, stop);
 }
 
-/* Adds the plane's share to the nine gradients at `dw`, which begin at zero if `first`. `stride` is a literal. */
-TG_TEMPLATE void tg_plane_weight(TG_MEM const float *image, TG_MEM const float *map, TG_MEM float *dw, int dw_row,
-                                 tg_plane p, int first, int stride)
+/* The input gradient of stride two: rows [start, stop) of the image from the map. Image row (row + top) is even, with
+ * taps 0 and 2 at map rows `high` and the one before, or odd, with tap 1. `top` and `left` of the plane are the offsets,
+ * `height` and `width` the map's, `columns` the image's. */
+TG_INLINE void tg_plane_gather(TG_MEM const float *map, TG_MEM const float *w, int w_row, TG_MEM float *image,
+                               tg_plane p, int start, int stop)
 {
-#define TG_PLANE_BEGIN(i, j) float s##i##j = first ? 0.0f : dw[i * dw_row + j];
-#define TG_PLANE_STORE(i, j) dw[i * dw_row + j] = s##i##j;
-#define TG_PLANE_ROW_OF(i)                                                                                             \
-    const int has##i = (unsigned)(top + i) < (unsigned)p.height;                                                       \
-    TG_MEM const float *x##i = image + (has##i ? (top + i) * p.image_row : 0);
-#define TG_PLANE_LOAD(r, HAS0, HAS1, HAS2)                                                                             \
-    if (HAS0)                                                                                                          \
-        r##0 = x0[at];                                                                                                 \
-    if (HAS1)                                                                                                          \
-        r##1 = x1[at];                                                                                                 \
-    if (HAS2)                                                                                                          \
-        r##2 = x2[at];                                                                                                 \
-    at++;
-#define TG_PLANE_TAPS(j, r, HAS0, HAS1, HAS2)                                                                          \
-    if (HAS0)                                                                                                          \
-        s0##j = TG_FMA(d, r##0, s0##j);                                                                                \
-    if (HAS1)                                                                                                          \
-        s1##j = TG_FMA(d, r##1, s1##j);                                                                                \
-    if (HAS2)                                                                                                          \
-        s2##j = TG_FMA(d, r##2, s2##j);
-#define TG_PLANE_WINDOW(a, b, c, HAS0, HAS1, HAS2)                                                                     \
-    {                                                                                                                  \
-        const float d = *gradient++;                                                                                   \
-        TG_PLANE_TAPS(0, a, HAS0, HAS1, HAS2)                                                                          \
-        TG_PLANE_TAPS(1, b, HAS0, HAS1, HAS2)                                                                          \
-        TG_PLANE_TAPS(2, c, HAS0, HAS1, HAS2)                                                                          \
-    }
-#define TG_PLANE_TAP(j, HAS0, HAS1, HAS2)                                                                              \
-    s0##j = HAS0 ? TG_FMA(d, x0[at + j], s0##j) : s0##j;                                                               \
-    s1##j = HAS1 ? TG_FMA(d, x1[at + j], s1##j) : s1##j;                                                               \
-    s2##j = HAS2 ? TG_FMA(d, x2[at + j], s2##j) : s2##j;
-#define TG_PLANE_CHECKED(j, HAS0, HAS1, HAS2)                                                                          \
-    if ((unsigned)(at + j) < (unsigned)p.width) {                                                                      \
-        TG_PLANE_TAP(j, HAS0, HAS1, HAS2)                                                                              \
-    }
-#define TG_PLANE_ROW(HAS0, HAS1, HAS2)                                                                                 \
-    for (int column = 0, at = p.left; column < p.columns;) {                                                           \
-        if (column < inner_start || column >= inner_stop) {                                                            \
-            const float d = *gradient++;                                                                               \
-            if (at == -1 && p.width >= 2) { /* the usual edges */                                                      \
-                TG_PLANE_TAP(1, HAS0, HAS1, HAS2)                                                                      \
-                TG_PLANE_TAP(2, HAS0, HAS1, HAS2)                                                                      \
-            } else if (at >= 0 && at + 2 == p.width) {                                                                 \
-                TG_PLANE_TAP(0, HAS0, HAS1, HAS2)                                                                      \
-                TG_PLANE_TAP(1, HAS0, HAS1, HAS2)                                                                      \
-            } else {                                                                                                   \
-                TG_PLANE_CHECKED(0, HAS0, HAS1, HAS2)                                                                  \
-                TG_PLANE_CHECKED(1, HAS0, HAS1, HAS2)                                                                  \
-                TG_PLANE_CHECKED(2, HAS0, HAS1, HAS2)                                                                  \
-            }                                                                                                          \
-            column++;                                                                                                  \
-            at += stride;                                                                                              \
-            continue;                                                                                                  \
-        }                                                                                                              \
-        float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f, b0 = 0.0f, b1 = 0.0f, b2 = 0.0f, c0 = 0.0f, c1 = 0.0f, c2 = 0.0f;       \
-        TG_PLANE_LOAD(a, HAS0, HAS1, HAS2)                                                                             \
-        if (stride == 1) {                                                                                             \
-            TG_PLANE_LOAD(b, HAS0, HAS1, HAS2)                                                                         \
-            for (; column + 3 <= inner_stop; column += 3) {                                                            \
-                TG_PLANE_LOAD(c, HAS0, HAS1, HAS2)                                                                     \
-                TG_PLANE_WINDOW(a, b, c, HAS0, HAS1, HAS2)                                                             \
-                TG_PLANE_LOAD(a, HAS0, HAS1, HAS2)                                                                     \
-                TG_PLANE_WINDOW(b, c, a, HAS0, HAS1, HAS2)                                                             \
-                TG_PLANE_LOAD(b, HAS0, HAS1, HAS2)                                                                     \
-                TG_PLANE_WINDOW(c, a, b, HAS0, HAS1, HAS2)                                                             \
-            }                                                                                                          \
-        }                                                                                                              \
-        for (; column < inner_stop; column++) {                                                                        \
-            if (stride == 2) {                                                                                         \
-                TG_PLANE_LOAD(b, HAS0, HAS1, HAS2)                                                                     \
-            }                                                                                                          \
-            TG_PLANE_LOAD(c, HAS0, HAS1, HAS2)                                                                         \
-            TG_PLANE_WINDOW(a, b, c, HAS0, HAS1, HAS2)                                                                 \
-            a0 = stride == 1 ? b0 : c0, a1 = stride == 1 ? b1 : c1, a2 = stride == 1 ? b2 : c2;                        \
-            b0 = c0, b1 = c1, b2 = c2;                                                                                 \
-        }                                                                                                              \
-        at = p.left + stride * column;                                                                                 \
-    }
-    int inner_start, inner_stop;
-    tg_plane_inner(p.left, stride, 1, p.columns, p.width, &inner_start, &inner_stop);
-    TG_NINE(TG_PLANE_BEGIN)
-    for (int row = 0; row < p.rows; row++) {
-        const int top = p.top + stride * row;
-        TG_MEM const float *gradient = map + row * p.map_row;
-        TG_PLANE_ROW_OF(0)
-        TG_PLANE_ROW_OF(1)
-        TG_PLANE_ROW_OF(2)
-        if (has0 && has1 && has2)
-            TG_PLANE_ROW(1, 1, 1)
+    for (int row = start; row < stop; row++) {
+        const int whole = row + p.top, is_odd = whole & 1, high = whole >> 1;
+        const int has_high = high >= 0 && high < p.height, has_back = !is_odd && high >= 1 && high <= p.height;
+        TG_MEM float *out = image + row * p.map_row;
+        TG_MEM const float *d = map + high * p.image_row, *v = w + is_odd * w_row;
+        if (has_high && has_back)
+            tg_plane_gather_row(d, d - p.image_row, v, v + 2 * w_row, out, p.columns, p.left, p.width, 1);
+        else if (has_high)
+            tg_plane_gather_row(d, d, v, v, out, p.columns, p.left, p.width, 0);
+        else if (has_back)
+            tg_plane_gather_row(d - p.image_row, d, v + 2 * w_row, v, out, p.columns, p.left, p.width, 0);
         else
-            TG_PLANE_ROW(has0, has1, has2)
+            for (int column = 0; column < p.columns; column++)
+                out[column] = 0.0f;
     }
-    TG_NINE(TG_PLANE_STORE)
 }
 
 #endif

@@ -36,26 +36,44 @@ typedef struct {
         STATEMENT                                                                                                      \
     }
 
-/* The same for a statement of a few instructions: see TG_UNROLLED. */
+/* y[i] = VALUE for each `i` of this core's share, where VALUE is an expression of v, or of u and v: elements of B, or of
+ * A and B. A core without vectors takes four elements a turn, all loads first, since y may lie exactly over an input. */
 #if defined(__riscv) && !defined(__riscv_vector)
-#define TG_STREAM(STATEMENT)                                                                                           \
-    int at, stop;                                                                                                      \
-    tg_share(p->n_i, core_id, core_count, &at, &stop);                                                                 \
-    for (; at + 4 <= stop; at += 4) {                                                                                  \
-        TG_STREAM_ONE(at, STATEMENT)                                                                                   \
-        TG_STREAM_ONE(at + 1, STATEMENT)                                                                               \
-        TG_STREAM_ONE(at + 2, STATEMENT)                                                                               \
-        TG_STREAM_ONE(at + 3, STATEMENT)                                                                               \
+#define TG_STREAM1(TYPE, Y, B, VALUE) TG_STREAM_TURNS(TYPE, Y, B, B, TG_STREAM_NONE, VALUE)
+#define TG_STREAM2(TYPE, Y, A, B, VALUE) TG_STREAM_TURNS(TYPE, Y, A, B, TG_STREAM_LOAD, VALUE)
+#define TG_STREAM_NONE(STATEMENT)
+#define TG_STREAM_LOAD(STATEMENT) STATEMENT
+#define TG_STREAM_TURNS(TYPE, Y, A, B, IF_TWO, VALUE)                                                                  \
+    int start, stop;                                                                                                   \
+    tg_share(p->n_i, core_id, core_count, &start, &stop);                                                              \
+    IF_TWO(TG_MEM const TYPE *from_a = (A) + start;)                                                                   \
+    TG_MEM const TYPE *from_b = (B) + start;                                                                           \
+    TG_MEM TYPE *to = (Y) + start;                                                                                     \
+    int left = stop - start;                                                                                           \
+    for (; left >= 4; left -= 4, to += 4) {                                                                            \
+        IF_TWO(const TYPE u0 = from_a[0]; const TYPE u1 = from_a[1]; const TYPE u2 = from_a[2];                        \
+               const TYPE u3 = from_a[3]; from_a += 4;)                                                                \
+        const TYPE v0 = from_b[0], v1 = from_b[1], v2 = from_b[2], v3 = from_b[3];                                     \
+        from_b += 4;                                                                                                   \
+        TG_STREAM_ONE(TYPE, 0, IF_TWO, VALUE)                                                                          \
+        TG_STREAM_ONE(TYPE, 1, IF_TWO, VALUE)                                                                          \
+        TG_STREAM_ONE(TYPE, 2, IF_TWO, VALUE)                                                                          \
+        TG_STREAM_ONE(TYPE, 3, IF_TWO, VALUE)                                                                          \
     }                                                                                                                  \
-    for (; at < stop; at++)                                                                                            \
-        TG_STREAM_ONE(at, STATEMENT)
-#define TG_STREAM_ONE(AT, STATEMENT)                                                                                   \
+    for (; left > 0; left--, to++) {                                                                                   \
+        IF_TWO(const TYPE u = *from_a++;)                                                                              \
+        const TYPE v = *from_b++;                                                                                      \
+        *to = (VALUE);                                                                                                 \
+    }
+#define TG_STREAM_ONE(TYPE, K, IF_TWO, VALUE)                                                                          \
     {                                                                                                                  \
-        const int i = AT;                                                                                              \
-        STATEMENT                                                                                                      \
+        IF_TWO(const TYPE u = u##K;)                                                                                   \
+        const TYPE v = v##K;                                                                                           \
+        to[K] = (VALUE);                                                                                               \
     }
 #else
-#define TG_STREAM(STATEMENT) TG_MAP(STATEMENT)
+#define TG_STREAM1(TYPE, Y, B, VALUE) TG_MAP(const TYPE v = (B)[i]; (Y)[i] = (VALUE);)
+#define TG_STREAM2(TYPE, Y, A, B, VALUE) TG_MAP(const TYPE u = (A)[i]; const TYPE v = (B)[i]; (Y)[i] = (VALUE);)
 #endif
 
 /* The statement is run for each output element of this core's share, with `ia`, `ib`, `ic`, `iy` the element positions

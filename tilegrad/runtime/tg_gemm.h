@@ -2,7 +2,7 @@
  *
  * Every output has one accumulator and takes k in ascending order, so any tile, block shape and core count gives the
  * same bits. Blocks of 4x4 outputs; what is left over (and so every matrix-vector product) runs eight outputs at a time;
- * outer products (n_k == 1) stream. Literal strides in the caller's `tg_gemm_args` are propagated by inlining. */
+ * outer products (n_k == 1) stream. Literal strides in the caller's `tg_gemm_args` select the code. */
 #ifndef TG_GEMM_H
 #define TG_GEMM_H
 #include "tg_block.h"
@@ -15,92 +15,152 @@ typedef struct {
     float alpha, beta;
 } tg_gemm_args;
 
-TG_TEMPLATE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, tg_gemm_args g)
+/* `count` blocks side by side. An operand `runs` if it lies along k: then each of its four rows has a pointer, else its
+ * four elements are `*_by_*` apart and one pointer steps from k to k. Four k a turn. */
+TG_TEMPLATE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, const tg_gemm_args *g,
+                             int count, int a_runs, int b_runs, int a_by_m, int b_by_n, int y_by_n)
 {
 #define TG_GEMM_ZERO(i, j) float s##i##j = 0.0f;
-#define TG_GEMM_LOAD(i, j) s##i##j = y[i * g.y_by_m + j * g.y_by_n];
-#define TG_GEMM_STEP(i, j) s##i##j = TG_FMA(a##i, b##j, s##i##j);
-#define TG_GEMM_STORE(i, j) y[i * g.y_by_m + j * g.y_by_n] = s##i##j;
-#define TG_GEMM_LOAD_A(i) float a##i = a[i * g.a_by_m];
-#define TG_GEMM_LOAD_B(j) float b##j = b[j * g.b_by_n];
-    TG_BLOCK(TG_GEMM_ZERO)
-    if (!g.first) {
-        TG_BLOCK(TG_GEMM_LOAD)
+#define TG_GEMM_LOAD(i, j) s##i##j = y[i * y_by_m + j * y_by_n];
+#define TG_GEMM_FMA(i, j) s##i##j = TG_FMA(a##i, b##j, s##i##j);
+#define TG_GEMM_STORE(i, j) y[i * y_by_m + j * y_by_n] = s##i##j;
+#define TG_GEMM_POINT_A(i) TG_MEM const float *p##i = a + i * a_by_m;
+#define TG_GEMM_POINT_B(j) TG_MEM const float *q##j = b + j * b_by_n;
+#define TG_GEMM_LOAD_A(i) const float a##i = a_runs ? p##i[at] : p0[i * a_by_m];
+#define TG_GEMM_LOAD_B(j) const float b##j = b_runs ? q##j[at] : q0[j * b_by_n];
+#define TG_GEMM_NEXT(i)                                                                                                \
+    p##i += a_runs ? steps : 0;                                                                                        \
+    q##i += b_runs ? steps : 0;
+#define TG_GEMM_STEP(AT)                                                                                               \
+    {                                                                                                                  \
+        const int at = AT;                                                                                             \
+        TG_ROW4(TG_GEMM_LOAD_A)                                                                                        \
+        TG_ROW4(TG_GEMM_LOAD_B)                                                                                        \
+        TG_BLOCK(TG_GEMM_FMA)                                                                                          \
+        p0 += a_runs ? 0 : a_by_k;                                                                                     \
+        q0 += b_runs ? 0 : b_by_k;                                                                                     \
     }
-    for (int k = 0; k < g.n_k; k++) {
-        TG_ROW4(TG_GEMM_LOAD_A)
-        TG_ROW4(TG_GEMM_LOAD_B)
-        TG_BLOCK(TG_GEMM_STEP)
-        a += g.a_by_k;
-        b += g.b_by_k;
+    const int a_by_k = g->a_by_k, b_by_k = g->b_by_k, y_by_m = g->y_by_m;
+    for (; count > 0; count--, b += 4 * b_by_n, y += 4 * y_by_n) {
+        TG_BLOCK(TG_GEMM_ZERO)
+        TG_ROW4(TG_GEMM_POINT_A)
+        TG_ROW4(TG_GEMM_POINT_B)
+        if (!g->first) {
+            TG_BLOCK(TG_GEMM_LOAD)
+        }
+        int k = g->n_k;
+        for (const int steps = 4; k >= steps; k -= steps) {
+            TG_GEMM_STEP(0)
+            TG_GEMM_STEP(1)
+            TG_GEMM_STEP(2)
+            TG_GEMM_STEP(3)
+            TG_ROW4(TG_GEMM_NEXT)
+        }
+        for (const int steps = 1; k > 0; k -= steps) {
+            TG_GEMM_STEP(0)
+            TG_ROW4(TG_GEMM_NEXT)
+        }
+        TG_BLOCK(TG_GEMM_STORE)
     }
-    TG_BLOCK(TG_GEMM_STORE)
 }
 
-/* Outputs n_start to n_stop of the one row `a` points to. */
-TG_TEMPLATE void tg_gemm_row(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, tg_gemm_args g,
-                             int n_start, int n_stop)
+/* `count` outputs (8, 4 or 1 at a time) of one row: x(k) times the columns of b. `runs` as above. */
+TG_TEMPLATE void tg_gemv(TG_MEM const float *x, TG_MEM const float *b, TG_MEM float *y, const tg_gemm_args *g,
+                         int count, int x_runs, int b_runs, int b_by_n)
 {
 #define TG_GEMV_ZERO(j) float s##j = 0.0f;
-#define TG_GEMV_LOAD(j) s##j = out[j * g.y_by_n];
-#define TG_GEMV_STEP(j) s##j = TG_FMA(x, column[j * g.b_by_n], s##j);
-#define TG_GEMV_STORE(j) out[j * g.y_by_n] = s##j;
-#define TG_GEMV_WIDE(ROW)                                                                                              \
-    TG_MEM const float *row = a, *column = b + n * g.b_by_n;                                                           \
-    TG_MEM float *out = y + n * g.y_by_n;                                                                              \
-    ROW(TG_GEMV_ZERO)                                                                                                  \
-    if (!g.first) {                                                                                                    \
-        ROW(TG_GEMV_LOAD)                                                                                              \
-    }                                                                                                                  \
-    for (int k = 0; k < g.n_k; k++) {                                                                                  \
-        float x = *row;                                                                                                \
-        ROW(TG_GEMV_STEP)                                                                                              \
-        row += g.a_by_k;                                                                                               \
-        column += g.b_by_k;                                                                                            \
-    }                                                                                                                  \
-    ROW(TG_GEMV_STORE)
-#define TG_GEMV_POINT(j) TG_MEM const float *c##j = b + (n + j) * g.b_by_n;
-#define TG_GEMV_STEP4(j)                                                                                               \
-    s##j = TG_FMA(x0, c##j[0], s##j);                                                                                  \
-    s##j = TG_FMA(x1, c##j[1], s##j);                                                                                  \
-    s##j = TG_FMA(x2, c##j[2], s##j);                                                                                  \
-    s##j = TG_FMA(x3, c##j[3], s##j);                                                                                  \
-    c##j += 4;
-#define TG_GEMV_STEP1(j) s##j = TG_FMA(x0, *c##j++, s##j);
-    int n = n_start;
-    if (g.b_by_k == 1) /* each column lies along k: walk eight of them, four elements at a time */
-        for (; n + 8 <= n_stop; n += 8) {
-            TG_MEM const float *row = a;
-            TG_MEM float *out = y + n * g.y_by_n;
-            int k = 0;
-            TG_ROW8(TG_GEMV_POINT)
-            TG_ROW8(TG_GEMV_ZERO)
-            if (!g.first) {
-                TG_ROW8(TG_GEMV_LOAD)
-            }
-            for (; k + 4 <= g.n_k; k += 4) {
-                float x0 = row[0], x1 = row[g.a_by_k], x2 = row[2 * g.a_by_k], x3 = row[3 * g.a_by_k];
-                TG_ROW8(TG_GEMV_STEP4)
-                row += 4 * g.a_by_k;
-            }
-            for (; k < g.n_k; k++) {
-                float x0 = *row;
-                TG_ROW8(TG_GEMV_STEP1)
-                row += g.a_by_k;
-            }
-            TG_ROW8(TG_GEMV_STORE)
-        }
-    else
-        for (; n + 8 <= n_stop; n += 8) {
-            TG_GEMV_WIDE(TG_ROW8)
-        }
-    for (; n + 4 <= n_stop; n += 4) {
-        TG_GEMV_WIDE(TG_ROW4)
+#define TG_GEMV_LOAD(j) s##j = y[j * y_by_n];
+#define TG_GEMV_STORE(j) y[j * y_by_n] = s##j;
+#define TG_GEMV_POINT(j) TG_MEM const float *q##j = b + j * b_by_n;
+#define TG_GEMV_ALONG(j)                                                                                               \
+    s##j = TG_FMA(x0, q##j[0], s##j);                                                                                  \
+    s##j = TG_FMA(x1, q##j[1], s##j);                                                                                  \
+    s##j = TG_FMA(x2, q##j[2], s##j);                                                                                  \
+    s##j = TG_FMA(x3, q##j[3], s##j);                                                                                  \
+    q##j += 4;
+#define TG_GEMV_ACROSS(j) s##j = TG_FMA(value, q0[j * b_by_n], s##j);
+#define TG_GEMV_ONE(j) s##j = TG_FMA(value, b_runs ? q##j[0] : q0[j * b_by_n], s##j);
+#define TG_GEMV_NEXT(j) q##j += b_runs;
+#define TG_GEMV_STEP(ROW, VALUE)                                                                                       \
+    {                                                                                                                  \
+        const float value = VALUE;                                                                                     \
+        ROW(TG_GEMV_ACROSS)                                                                                            \
+        q0 += b_by_k;                                                                                                  \
     }
-    for (; n < n_stop; n++) {
+#define TG_GEMV_OUTPUTS(ROW, WIDTH)                                                                                    \
+    for (; count >= WIDTH; count -= WIDTH, b += WIDTH * b_by_n, y += WIDTH * y_by_n) {                                 \
+        TG_MEM const float *p = x;                                                                                     \
+        ROW(TG_GEMV_POINT)                                                                                             \
+        ROW(TG_GEMV_ZERO)                                                                                              \
+        if (!g->first) {                                                                                               \
+            ROW(TG_GEMV_LOAD)                                                                                          \
+        }                                                                                                              \
+        int k = g->n_k;                                                                                                \
+        for (; k >= 4; k -= 4) {                                                                                       \
+            const float x0 = p[0], x1 = p[x_by_k], x2 = p[2 * x_by_k], x3 = p[3 * x_by_k];                             \
+            if (b_runs) {                                                                                              \
+                ROW(TG_GEMV_ALONG)                                                                                     \
+            } else {                                                                                                   \
+                TG_GEMV_STEP(ROW, x0)                                                                                  \
+                TG_GEMV_STEP(ROW, x1)                                                                                  \
+                TG_GEMV_STEP(ROW, x2)                                                                                  \
+                TG_GEMV_STEP(ROW, x3)                                                                                  \
+            }                                                                                                          \
+            p += 4 * x_by_k;                                                                                           \
+        }                                                                                                              \
+        for (; k > 0; k--) {                                                                                           \
+            const float value = *p;                                                                                    \
+            ROW(TG_GEMV_ONE)                                                                                           \
+            ROW(TG_GEMV_NEXT)                                                                                          \
+            q0 += b_runs ? 0 : b_by_k;                                                                                 \
+            p += x_by_k;                                                                                               \
+        }                                                                                                              \
+        ROW(TG_GEMV_STORE)                                                                                             \
+    }
 #define TG_GEMV_ROW1(F) F(0)
-        TG_GEMV_WIDE(TG_GEMV_ROW1)
+    const int x_by_k = x_runs ? 1 : g->a_by_k, b_by_k = g->b_by_k, y_by_n = g->y_by_n;
+    TG_GEMV_OUTPUTS(TG_ROW8, 8)
+    TG_GEMV_OUTPUTS(TG_ROW4, 4)
+    TG_GEMV_OUTPUTS(TG_GEMV_ROW1, 1)
+}
+
+/* The forms that are used, each once in the machine code. The last takes any strides. */
+#define TG_GEMM_FORM(NAME, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N)                                                      \
+    TG_APART void tg_gemm_blocks_##NAME(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y,                 \
+                                        const tg_gemm_args *g, int count)                                              \
+    {                                                                                                                  \
+        tg_gemm_4x4(a, b, y, g, count, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N);                                        \
+    }                                                                                                                  \
+    TG_APART void tg_gemm_row_##NAME(TG_MEM const float *x, TG_MEM const float *b, TG_MEM float *y,                    \
+                                     const tg_gemm_args *g, int count)                                                 \
+    {                                                                                                                  \
+        tg_gemv(x, b, y, g, count, A_RUNS, B_RUNS, B_BY_N);                                                            \
     }
+TG_GEMM_FORM(nn, 1, 0, g->a_by_m, 1, 1)
+TG_GEMM_FORM(nt, 1, 1, g->a_by_m, g->b_by_n, 1)
+TG_GEMM_FORM(tn, 0, 0, 1, 1, 1)
+TG_GEMM_FORM(tt, 0, 1, 1, g->b_by_n, 1)
+TG_GEMM_FORM(any, 0, 0, g->a_by_m, g->b_by_n, g->y_by_n)
+
+/* Calls the form that the literal strides of `G` say; `A_FITS` and `Y_FITS` whether those that it takes for 1 are. */
+#define TG_GEMM_CALL(WHAT, G, A_FITS, Y_FITS, ...)                                                                     \
+    do {                                                                                                               \
+        if ((Y_FITS) && TG_LITERALLY(G.a_by_k == 1) && TG_LITERALLY(G.b_by_n == 1))                                    \
+            tg_gemm_##WHAT##_nn(__VA_ARGS__);                                                                          \
+        else if ((Y_FITS) && TG_LITERALLY(G.a_by_k == 1) && TG_LITERALLY(G.b_by_k == 1))                               \
+            tg_gemm_##WHAT##_nt(__VA_ARGS__);                                                                          \
+        else if ((A_FITS) && (Y_FITS) && TG_LITERALLY(G.b_by_n == 1))                                                  \
+            tg_gemm_##WHAT##_tn(__VA_ARGS__);                                                                          \
+        else if ((A_FITS) && (Y_FITS) && TG_LITERALLY(G.b_by_k == 1))                                                  \
+            tg_gemm_##WHAT##_tt(__VA_ARGS__);                                                                          \
+        else                                                                                                           \
+            tg_gemm_##WHAT##_any(__VA_ARGS__);                                                                         \
+    } while (0)
+
+/* Outputs of a row that one core takes at a time: as many as let all cores work. */
+TG_INLINE int tg_gemm_group(int outputs, int core_count)
+{
+    return outputs > 4 * core_count ? 8 : outputs > 2 * core_count ? 4 : 1;
 }
 
 /* Scale and bias, once the last k is in. */
@@ -142,33 +202,51 @@ TG_TEMPLATE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM co
         return;
     }
     int m_blocks = g.n_m / 4, n_blocks = g.n_n / 4, m_whole = 4 * m_blocks, n_whole = 4 * n_blocks;
-    tg_share(m_blocks * n_blocks, core_id, core_count, &start, &stop);
-    for (int block = start; block < stop; block++) {
-        int m = block / n_blocks, n = 4 * (block - m * n_blocks);
-        m *= 4;
-        tg_gemm_4x4(a + m * g.a_by_m, b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, g);
-        tg_gemm_finish(c, y, g, m, m + 4, n, n + 4);
+    if (m_blocks * n_blocks > 0) {
+        tg_share(m_blocks * n_blocks, core_id, core_count, &start, &stop);
+        for (int block = start, count; block < stop; block += count) {
+            int m = block / n_blocks, n = block - m * n_blocks;
+            count = tg_min(n_blocks - n, stop - block);
+            m *= 4;
+            n *= 4;
+            TG_GEMM_CALL(blocks, g, TG_LITERALLY(g.a_by_m == 1), TG_LITERALLY(g.y_by_n == 1), a + m * g.a_by_m,
+                         b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, &g, count);
+            tg_gemm_finish(c, y, g, m, m + 4, n, n + 4 * count);
+        }
     }
-    int groups = (g.n_n + 7) / 8; /* rows below the blocks, in groups of eight columns */
-    tg_share((g.n_m - m_whole) * groups, core_id, core_count, &start, &stop);
-    for (int unit = start; unit < stop; unit++) {
-        int m = unit / groups, n = 8 * (unit - m * groups), n_stop = tg_min(n + 8, g.n_n);
-        m += m_whole;
-        tg_gemm_row(a + m * g.a_by_m, b, y + m * g.y_by_m, g, n, n_stop);
-        tg_gemm_finish(c, y, g, m, m + 1, n, n_stop);
+    int rows = g.n_m - m_whole, columns = g.n_n - n_whole;
+    if (rows > 0) { /* below the blocks */
+        int width = tg_gemm_group(rows * g.n_n, core_count), groups = (g.n_n + width - 1) / width;
+        tg_share(rows * groups, core_id, core_count, &start, &stop);
+        for (int unit = start, count; unit < stop; unit += count) {
+            int m = rows == 1 ? 0 : unit / groups, n = unit - m * groups, n_stop;
+            count = tg_min(groups - n, stop - unit);
+            m += m_whole;
+            n *= width;
+            n_stop = tg_min(n + count * width, g.n_n);
+            TG_GEMM_CALL(row, g, 1, 1, a + m * g.a_by_m, b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, &g,
+                         n_stop - n);
+            tg_gemm_finish(c, y, g, m, m + 1, n, n_stop);
+        }
     }
-    tg_gemm_args t = g; /* columns right of the blocks are rows of the transposed product */
-    t.a_by_k = g.b_by_k;
-    t.b_by_k = g.a_by_k;
-    t.b_by_n = g.a_by_m;
-    t.y_by_n = g.y_by_m;
-    groups = (m_whole + 7) / 8;
-    tg_share((g.n_n - n_whole) * groups, core_id, core_count, &start, &stop);
-    for (int unit = start; unit < stop; unit++) {
-        int n = unit / groups, m = 8 * (unit - n * groups), m_stop = tg_min(m + 8, m_whole);
-        n += n_whole;
-        tg_gemm_row(b + n * g.b_by_n, a, y + n * g.y_by_n, t, m, m_stop);
-        tg_gemm_finish(c, y, g, m, m_stop, n, n + 1);
+    if (columns > 0 && m_whole > 0) { /* right of the blocks: rows of the transposed product */
+        tg_gemm_args t = g;
+        t.a_by_k = g.b_by_k;
+        t.b_by_k = g.a_by_k;
+        t.b_by_n = g.a_by_m;
+        t.y_by_n = g.y_by_m;
+        int width = tg_gemm_group(columns * m_whole, core_count), groups = (m_whole + width - 1) / width;
+        tg_share(columns * groups, core_id, core_count, &start, &stop);
+        for (int unit = start, count; unit < stop; unit += count) {
+            int n = columns == 1 ? 0 : unit / groups, m = unit - n * groups, m_stop;
+            count = tg_min(groups - m, stop - unit);
+            n += n_whole;
+            m *= width;
+            m_stop = tg_min(m + count * width, m_whole);
+            TG_GEMM_CALL(row, t, 1, 1, b + n * g.b_by_n, a + m * g.a_by_m, y + m * g.y_by_m + n * g.y_by_n, &t,
+                         m_stop - m);
+            tg_gemm_finish(c, y, g, m, m_stop, n, n + 1);
+        }
     }
 }
 

@@ -8,11 +8,61 @@
  * by the count. Sums run over four rows at a time: independent accumulators that need not wait for each other. */
 #ifndef TG_NORMALIZE_H
 #define TG_NORMALIZE_H
-#include "tg_kernel.h"
+#include "tg_math.h"
 
-TG_INLINE float tg_inverse_deviation(float variance, float epsilon) { return 1.0f / TG_SQRT(variance + epsilon); }
+TG_INLINE float tg_inverse_deviation(float variance, float epsilon) { return tg_rsqrt(variance + epsilon); }
 
 TG_INLINE float tg_add_square(float sum, float distance) { return TG_FMA(distance, distance, sum); }
+
+/* out = fma(in - center, factor, added), or factor * in: four elements a turn, loads first, since out may be in. */
+TG_INLINE void tg_row_affine(TG_MEM const float *in, TG_MEM float *out, int n, float center, float factor, float added)
+{
+    for (; n >= 4; n -= 4, in += 4, out += 4) {
+        const float x0 = in[0] - center, x1 = in[1] - center, x2 = in[2] - center, x3 = in[3] - center;
+        out[0] = TG_FMA(x0, factor, added);
+        out[1] = TG_FMA(x1, factor, added);
+        out[2] = TG_FMA(x2, factor, added);
+        out[3] = TG_FMA(x3, factor, added);
+    }
+    for (; n > 0; n--)
+        *out++ = TG_FMA(*in++ - center, factor, added);
+}
+
+TG_INLINE void tg_row_scale(TG_MEM const float *in, TG_MEM float *out, int n, float factor)
+{
+    for (; n >= 4; n -= 4, in += 4, out += 4) {
+        const float x0 = factor * in[0], x1 = factor * in[1], x2 = factor * in[2], x3 = factor * in[3];
+        out[0] = x0;
+        out[1] = x1;
+        out[2] = x2;
+        out[3] = x3;
+    }
+    for (; n > 0; n--)
+        *out++ = factor * *in++;
+}
+
+/* Where row `at` of [o, g, d] is, and the next. */
+typedef struct {
+    int o, g, d;
+} tg_row_at;
+
+TG_INLINE tg_row_at tg_row_locate(int at, int n_g, int n_d)
+{
+    int og = n_d == 1 ? at : at / n_d, o = og < n_g ? 0 : og / n_g;
+    tg_row_at found = {o, og - o * n_g, at - og * n_d};
+    return found;
+}
+
+TG_INLINE void tg_row_advance(tg_row_at *at, int n_g, int n_d)
+{
+    if (++at->d < n_d)
+        return;
+    at->d = 0;
+    if (++at->g < n_g)
+        return;
+    at->g = 0;
+    at->o++;
+}
 
 /* total[r] continues with the sum of row r of x, for `rows` rows of n elements. */
 TG_INLINE void tg_rows_sum(TG_MEM const float *x, int x_by, int rows, int n, TG_MEM float *total, int total_by)
@@ -67,28 +117,38 @@ TG_INLINE void tg_rows_dots(TG_MEM const float *dy, int dy_by, TG_MEM const floa
                             TG_MEM const float *mean, int mean_by, int rows, int n, TG_MEM float *sum, int sum_by,
                             TG_MEM float *dot, int dot_by)
 {
+#define TG_DOTS_STEP(I, J)                                                                                             \
+    sum##I = sum##I + dy##I[J];                                                                                        \
+    dot##I = TG_FMA(dy##I[J], x##I[J] - mean##I, dot##I);
+#define TG_DOTS_ROW(I)                                                                                                 \
+    TG_MEM const float *dy##I = dy + (r + I) * dy_by, *x##I = x + (r + I) * x_by;                                      \
+    float mean##I = mean[(r + I) * mean_by], sum##I = sum[(r + I) * sum_by], dot##I = dot[(r + I) * dot_by];
+#define TG_DOTS_STORE(I) sum[(r + I) * sum_by] = sum##I, dot[(r + I) * dot_by] = dot##I;
     int r = 0;
-    for (; r + 2 <= rows; r += 2, dy += 2 * dy_by, x += 2 * x_by, mean += 2 * mean_by) {
-        TG_MEM const float *dy1 = dy + dy_by, *x1 = x + x_by;
-        float mean0 = mean[0], mean1 = mean[mean_by];
-        float sum0 = sum[r * sum_by], sum1 = sum[(r + 1) * sum_by];
-        float dot0 = dot[r * dot_by], dot1 = dot[(r + 1) * dot_by];
-        TG_UNROLLED for (int i = 0; i < n; i++) {
-            sum0 = sum0 + dy[i];
-            sum1 = sum1 + dy1[i];
-            dot0 = TG_FMA(dy[i], x[i] - mean0, dot0);
-            dot1 = TG_FMA(dy1[i], x1[i] - mean1, dot1);
+    for (; r + 2 <= rows; r += 2) {
+        TG_DOTS_ROW(0)
+        TG_DOTS_ROW(1)
+        int left = n;
+        for (; left >= 4; left -= 4, dy0 += 4, dy1 += 4, x0 += 4, x1 += 4) {
+            TG_DOTS_STEP(0, 0) TG_DOTS_STEP(1, 0) TG_DOTS_STEP(0, 1) TG_DOTS_STEP(1, 1)
+            TG_DOTS_STEP(0, 2) TG_DOTS_STEP(1, 2) TG_DOTS_STEP(0, 3) TG_DOTS_STEP(1, 3)
         }
-        sum[r * sum_by] = sum0, sum[(r + 1) * sum_by] = sum1;
-        dot[r * dot_by] = dot0, dot[(r + 1) * dot_by] = dot1;
+        for (; left > 0; left--, dy0++, dy1++, x0++, x1++) {
+            TG_DOTS_STEP(0, 0) TG_DOTS_STEP(1, 0)
+        }
+        TG_DOTS_STORE(0)
+        TG_DOTS_STORE(1)
     }
-    for (; r < rows; r++, dy += dy_by, x += x_by, mean += mean_by) {
-        float sum0 = sum[r * sum_by], dot0 = dot[r * dot_by], mean0 = mean[0];
-        TG_UNROLLED for (int i = 0; i < n; i++) {
-            sum0 = sum0 + dy[i];
-            dot0 = TG_FMA(dy[i], x[i] - mean0, dot0);
+    for (; r < rows; r++) {
+        TG_DOTS_ROW(0)
+        int left = n;
+        for (; left >= 4; left -= 4, dy0 += 4, x0 += 4) {
+            TG_DOTS_STEP(0, 0) TG_DOTS_STEP(0, 1) TG_DOTS_STEP(0, 2) TG_DOTS_STEP(0, 3)
         }
-        sum[r * sum_by] = sum0, dot[r * dot_by] = dot0;
+        for (; left > 0; left--, dy0++, x0++) {
+            TG_DOTS_STEP(0, 0)
+        }
+        TG_DOTS_STORE(0)
     }
 }
 
@@ -137,29 +197,29 @@ TG_INLINE void tg_normalize(TG_MEM const float *x, TG_MEM const float *scale, TG
                             TG_MEM const float *mean, TG_MEM const float *spread, TG_MEM float *y,
                             TG_ARG const tg_normalize_args *p, int core_id, int core_count)
 {
-    int at, stop;
-    tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &at, &stop);
+    int start, stop;
+    tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &start, &stop);
+    if (start >= stop)
+        return;
     /* One element a row, as behind a Gemm: the vector runs along the channels. */
     int is_flat = p->n_s == 1 && p->n_d == 1 && p->x_by_g == 1 && p->y_by_g == 1 && p->is_variance;
-    while (at < stop) {
-        int og = at / p->n_d, d = at - og * p->n_d, o = og / p->n_g, g = og - o * p->n_g;
-        TG_MEM const float *in = x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d;
-        TG_MEM float *out = y + o * p->y_by_o + g * p->y_by_g + d * p->y_by_d;
-        TG_MEM const float *center = mean + o * p->mean_by_o + g * p->mean_by_g;
-        TG_MEM const float *width = spread + o * p->spread_by_o + g * p->spread_by_g;
-        TG_MEM const float *gain = scale + g * p->scale_by_g + d * p->scale_by_d;
-        TG_MEM const float *offset = bias + g * p->bias_by_g + d * p->bias_by_d;
-        int rows = is_flat ? tg_min(stop - at, p->n_g - g) : 1;
+    tg_row_at at = tg_row_locate(start, p->n_g, p->n_d);
+    for (int row = start, rows; row < stop; row += rows, tg_row_advance(&at, p->n_g, p->n_d)) {
+        TG_MEM const float *in = x + at.o * p->x_by_o + at.g * p->x_by_g + at.d * p->x_by_d;
+        TG_MEM float *out = y + at.o * p->y_by_o + at.g * p->y_by_g + at.d * p->y_by_d;
+        TG_MEM const float *center = mean + at.o * p->mean_by_o + at.g * p->mean_by_g;
+        TG_MEM const float *width = spread + at.o * p->spread_by_o + at.g * p->spread_by_g;
+        TG_MEM const float *gain = scale + at.g * p->scale_by_g + at.d * p->scale_by_d;
+        TG_MEM const float *offset = bias + at.g * p->bias_by_g + at.d * p->bias_by_d;
+        rows = is_flat ? tg_min(stop - row, p->n_g - at.g) : 1;
         if (is_flat) {
             for (int i = 0; i < rows; i++)
                 out[i] = TG_FMA(in[i] - center[i], gain[i] * tg_inverse_deviation(width[i], p->epsilon), offset[i]);
+            at.g += rows - 1;
         } else {
             float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
-            float factor = *gain * inverse, subtracted = *center, added = *offset;
-            TG_UNROLLED for (int i = 0; i < p->n_s; i++)
-                out[i] = TG_FMA(in[i] - subtracted, factor, added);
+            tg_row_affine(in, out, p->n_s, *center, *gain * inverse, *offset);
         }
-        at += rows;
     }
 }
 
@@ -185,8 +245,8 @@ TG_INLINE void tg_normalize_dots(TG_MEM const float *dy, TG_MEM const float *x, 
     int mean_by = is_along_d ? 0 : p->mean_by_g, spread_by = is_along_d ? 0 : p->spread_by_g;
     int sum_by = is_along_d ? p->sum_by_d : p->sum_by_g, dot_by = is_along_d ? p->dot_by_d : p->dot_by_g;
     while (at < stop) {
-        int og = at / p->n_d, d = at - og * p->n_d, o = og / p->n_g, g = og - o * p->n_g;
-        int rows = tg_min(stop - at, is_along_d ? p->n_d - d : p->n_g - g);
+        tg_row_at row = tg_row_locate(at, p->n_g, p->n_d);
+        int o = row.o, g = row.g, d = row.d, rows = tg_min(stop - at, is_along_d ? p->n_d - d : p->n_g - g);
         TG_MEM const float *in = dy + o * p->dy_by_o + g * p->dy_by_g + d * p->dy_by_d;
         TG_MEM float *sums = sum + o * p->sum_by_o + g * p->sum_by_g + d * p->sum_by_d;
         for (int r = 0; p->first && r < rows; r++)
@@ -276,35 +336,36 @@ TG_INLINE void tg_normalize_grad(TG_MEM const float *dy, TG_MEM const float *x, 
                                  TG_MEM const float *tilt, TG_MEM float *dx, TG_ARG const tg_normalize_grad_args *p,
                                  int core_id, int core_count)
 {
-    int at, stop;
-    tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &at, &stop);
+    int start, stop;
+    tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &start, &stop);
+    if (start >= stop)
+        return;
     int is_flat = shift == TG_NULL && p->n_s == 1 && p->n_d == 1 && p->dy_by_g == 1 && p->dx_by_g == 1 && p->is_variance;
-    while (at < stop) {
-        int og = at / p->n_d, d = at - og * p->n_d, o = og / p->n_g, g = og - o * p->n_g;
-        int rows = is_flat ? tg_min(stop - at, p->n_g - g) : 1;
-        TG_MEM const float *in = dy + o * p->dy_by_o + g * p->dy_by_g + d * p->dy_by_d;
-        TG_MEM float *out = dx + o * p->dx_by_o + g * p->dx_by_g + d * p->dx_by_d;
-        TG_MEM const float *gain = scale + g * p->scale_by_g + d * p->scale_by_d;
-        TG_MEM const float *width = spread + o * p->spread_by_o + g * p->spread_by_g;
+    tg_row_at at = tg_row_locate(start, p->n_g, p->n_d);
+    for (int row = start, rows; row < stop; row += rows, tg_row_advance(&at, p->n_g, p->n_d)) {
+        rows = is_flat ? tg_min(stop - row, p->n_g - at.g) : 1;
+        TG_MEM const float *in = dy + at.o * p->dy_by_o + at.g * p->dy_by_g + at.d * p->dy_by_d;
+        TG_MEM float *out = dx + at.o * p->dx_by_o + at.g * p->dx_by_g + at.d * p->dx_by_d;
+        TG_MEM const float *gain = scale + at.g * p->scale_by_g + at.d * p->scale_by_d;
+        TG_MEM const float *width = spread + at.o * p->spread_by_o + at.g * p->spread_by_g;
         if (is_flat) {
             for (int i = 0; i < rows; i++)
                 out[i] = (gain[i] * tg_inverse_deviation(width[i], p->epsilon)) * in[i];
-        } else {
-            float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
-            float factor = *gain * inverse;
-            if (shift == TG_NULL) {
-                TG_UNROLLED for (int i = 0; i < p->n_s; i++)
-                    out[i] = factor * in[i];
-            } else {
-                TG_MEM const float *from = x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d;
-                float center = mean[o * p->mean_by_o + g * p->mean_by_g];
-                float level = inverse * shift[o * p->shift_by_o + g * p->shift_by_g];
-                float slope = (inverse * inverse) * tilt[o * p->tilt_by_o + g * p->tilt_by_g];
-                TG_UNROLLED for (int i = 0; i < p->n_s; i++)
-                    out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, level));
-            }
+            at.g += rows - 1;
+            continue;
         }
-        at += rows;
+        float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
+        float factor = *gain * inverse;
+        if (shift == TG_NULL) {
+            tg_row_scale(in, out, p->n_s, factor);
+        } else {
+            TG_MEM const float *from = x + at.o * p->x_by_o + at.g * p->x_by_g + at.d * p->x_by_d;
+            float center = mean[at.o * p->mean_by_o + at.g * p->mean_by_g];
+            float level = inverse * shift[at.o * p->shift_by_o + at.g * p->shift_by_g];
+            float slope = (inverse * inverse) * tilt[at.o * p->tilt_by_o + at.g * p->tilt_by_g];
+            TG_UNROLLED for (int i = 0; i < p->n_s; i++)
+                out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, level));
+        }
     }
 }
 

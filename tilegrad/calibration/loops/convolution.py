@@ -205,34 +205,46 @@ CONV_DX = Family(_MAP_NAMES, lambda nest: _image(nest, 4), (), _stride_pattern)
 CONV_DW = Family(_WEIGHT_NAMES, lambda nest: _weight(nest, 4), (), _stride_pattern)
 
 
-def _is_plane(nest: Nest, channels: str | None) -> bool:
+def _is_plane(nest: Nest, operand: str, channels: str | None) -> bool:
     """Whether the depthwise kernels keep 3x3 windows in registers (which a cut reduction also prevents)."""
     k = nest.constants
     is_three = nest.axis("kh").extent == nest.axis("kw").extent == 3
     is_plain = k["dilation_h"] == k["dilation_w"] == 1 and k["stride_h"] == k["stride_w"] <= 2
-    return bool(is_three and is_plain and (channels is None or nest.axis(channels).extent == 1))
+    if not is_three or not is_plain or (channels is not None and nest.axis(channels).extent != 1):
+        return False
+    is_gradient = operand == "dy"
+    if is_gradient and k["stride_h"] == 2:
+        return True
+    names = (("ih", "iw") if is_gradient else ("oh", "ow"), ("kh", "kw"), "hw")
+    axes = [Axis(nest, operand, 3 + d, *words) for d, words in enumerate(zip(*names, strict=True))]
+    back = 2 if is_gradient else 0
+    return all(depthwise.fits(a.base(0) - back, a.stride, nest.axis(a.name).extent, a.extent) for a in axes)
 
 
-def _single(general: Family, plane: Family, channels: str | None) -> Callable[[Nest], Family]:
-    return lambda nest: plane if _is_plane(nest, channels) else general
+def _single(
+    general: Callable[[Nest], Counter], names: tuple[str, ...], operand: str, channels: str | None,
+    planes: Callable[[Nest], tuple[tuple[str, ...], Callable[[Nest], Counter]]],
+) -> Callable[[Nest], Family]:  # fmt: skip
+    family = Family(names, general, (), _stride_pattern)
 
+    def choose(nest: Nest) -> Family:
+        if not _is_plane(nest, operand, channels):
+            return family
+        return Family(*planes(nest), (), lambda nest: f"plane {_stride_pattern(nest)}")
 
-def _plane(names: tuple[str, ...], bind: Callable[[Nest], Counter]) -> Family:
-    return Family(names, bind, (), lambda nest: f"plane {_stride_pattern(nest)}")
+    return choose
 
 
 conv_single = _single(
-    Family(_MAP_NAMES, lambda nest: _map(nest, 1), (), _stride_pattern),
-    _plane(depthwise.MAP_NAMES, depthwise.map_plane),
-    "i",
+    lambda nest: _map(nest, 1), _MAP_NAMES, "x", "i", lambda _: (depthwise.MAP_NAMES, depthwise.map_plane)
 )
 conv_single_dx = _single(
-    Family(_MAP_NAMES, lambda nest: _image(nest, 1), (), _stride_pattern),
-    _plane(depthwise.IMAGE_NAMES, depthwise.image_plane),
-    "o",
-)
+    lambda nest: _image(nest, 1), _MAP_NAMES, "dy", "o",
+    lambda nest: (depthwise.GATHER_NAMES, depthwise.gather_plane)
+    if nest.constants["stride_w"] == 2
+    else (depthwise.MAP_NAMES, depthwise.image_plane),
+)  # fmt: skip
 conv_single_dw = _single(
-    Family(_WEIGHT_NAMES, lambda nest: _weight(nest, 1), (), _stride_pattern),
-    _plane(depthwise.WEIGHT_NAMES, depthwise.weight_plane),
-    None,
-)
+    lambda nest: _weight(nest, 1), _WEIGHT_NAMES, "x", None,
+    lambda _: (depthwise.WEIGHT_NAMES, depthwise.weight_plane),
+)  # fmt: skip

@@ -7,54 +7,66 @@ from functools import lru_cache
 from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, bounds, is_absent, is_shared, share
 from tilegrad.ir.nest import Nest
 
+_KINDS = ("eights", "fours", "ones")
+# Of a loop that takes four k a turn, and then one: whether either runs, and how often.
+_TURNS = ("", ", with fours", "*(k/4)", ", with a rest", "*(k%4)")
 _NAMES = (
     "outer products", "outer products, shared", "outer rows", "outer elements, first", "outer elements, continued",
     "outer products, finished", "outer rows, finished", "outer elements, finished",
-    "products", "products, shared", "with row units", "with column units",
-    "blocks", "blocks*k", "blocks, continued", "blocks, finished",
-    "row units", "eights", "eights*(k/4)", "eights*(k%4)", "fours", "fours*k", "ones", "ones*k",
-    "column units", "column eights", "column eights*(k/4)", "column eights*(k%4)", "column fours", "column fours*k",
-    "edge elements, continued", "edge elements, finished", "edge units, finished",
+    "products", "products with blocks", "products with rows", "products with columns",
+    "strips", *(f"blocks{times}" for times in _TURNS), "blocks, continued", "strips, finished", "blocks, finished",
+    *(f"{side} {what}" for side in ("row", "column") for what in ("calls", "divided", *(
+        f"{kind}{times}" for kind in _KINDS for times in ("*calls", *_TURNS)
+    ))),
+    "edge elements, continued", "edge calls, finished", "edge elements, finished",
 )  # fmt: skip
 _NOTHING = (0.0,) * len(_NAMES)
 
 
-def _units_of(core: int, cores: int, count: int, groups: int) -> tuple[int, int]:
-    """The units of a core, and how many of them are the last of their `groups`."""
-    start, stop = bounds(count, core, cores)
-    return stop - start, stop // groups - start // groups
+def _group(outputs: int, cores: int) -> int:
+    """`tg_gemm_group`."""
+    return 8 if outputs > 4 * cores else 4 if outputs > 2 * cores else 1
 
 
-def _edges_of(core: int, cores: int, m: int, n: int) -> tuple[int, int, int, int, int, int]:
-    """What a core has right of and below the blocks: row units, eights, fours, ones; column units, fours of those."""
-    units = eights = fours = ones = column_units = column_fours = 0
-    if m % 4:
-        groups, width = -(-n // 8), (n - 1) % 8 + 1
-        units, lasts = _units_of(core, cores, m % 4 * groups, groups)
-        eights = units
-        if width < 8:
-            eights, fours, ones = units - lasts, lasts * (width // 4), lasts * (width % 4)
-    if n % 4 and m >= 4:
-        groups = -(-(m // 4) // 2)
-        column_units, column_fours = _units_of(core, cores, n % 4 * groups, groups)
-        column_fours *= m // 4 % 2
-    return units, eights, fours, ones, column_units, column_fours
+_NO_EDGE = (0,) * 7
+
+
+def _edge_of(core: int, cores: int, lines: int, length: int) -> tuple[int, ...]:
+    """A core's part of `lines` rows (or columns) of `length` outputs beside the blocks: its calls, then for each kind
+    of group the calls that have one, and the groups."""
+    if not lines or not length:
+        return _NO_EDGE
+    width = _group(lines * length, cores)
+    groups = -(-length // width)
+    start, stop = bounds(lines * groups, core, cores)
+    found = [0] * 7
+    while start < stop:
+        at = start % groups
+        count = min(groups - at, stop - start)
+        outputs = min((at + count) * width, length) - at * width
+        found[0] += 1
+        for i, number in enumerate((outputs // 8, outputs % 8 // 4, outputs % 4)):
+            found[1 + 2 * i] += number > 0
+            found[2 + 2 * i] += number
+        start += count
+    return tuple(found)
 
 
 @lru_cache(maxsize=65536)
-def _busiest(m: int, n: int, cores: int) -> tuple[int, ...]:
-    """Blocks and edges of the core with most work: a ragged group takes longer than a whole one."""
-    blocks = (m // 4) * (n // 4)
+def _busiest(m: int, n: int, k: int, cores: int) -> tuple[int, ...]:
+    """Strips and blocks, then either edge, of the core with most work."""
+    across = n // 4
     best: tuple[int, ...] = ()
     most = -1.0
     for core in range(cores):
-        start, stop = bounds(blocks, core, cores)
-        edges = _edges_of(core, cores, m, n)
-        units, eights, fours, ones, column_units, column_fours = edges
-        column_eights = column_units - column_fours
-        load = 28.0 * (stop - start) + 22 * (eights + column_eights) + 13 * (fours + column_fours) + 7 * ones + units
+        start, stop = bounds((m // 4) * across, core, cores)
+        strips = (stop - 1) // across - start // across + 1 if stop > start else 0
+        edges = (*_edge_of(core, cores, m % 4, n), *_edge_of(core, cores, n % 4, m // 4 * 4))
+        load = (27.0 * k + 100) * (stop - start) + 80.0 * strips
+        for calls, _, eights, _, fours, _, ones in (edges[:7], edges[7:]):
+            load += 90.0 * calls + (19.5 * k + 60) * eights + (10.7 * k + 40) * fours + (4.5 * k + 20) * ones
         if load > most:
-            most, best = load, (stop - start, *edges)
+            most, best = load, (strips, stop - start, *edges)
     return best
 
 
@@ -67,18 +79,23 @@ def gemm_trips(m: int, n: int, k: int, cores: int, is_continued: bool, is_finish
             1.0, is_shared(cores), rows, elements * (not is_continued), elements * is_continued,
             float(is_finished), rows * is_finished, elements * is_finished, *_NOTHING[8:],
         )  # fmt: skip
-    blocks, units, eights, fours, ones, column_units, column_fours = _busiest(m, n, cores)
-    column_eights = column_units - column_fours
-    edges = 8 * (eights + column_eights) + 4 * (fours + column_fours) + ones
-    steps, rest = divmod(k, 4)
-    return (
-        0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
-        1.0, is_shared(cores), float(units > 0), float(column_units > 0),
-        blocks, blocks * k, blocks * is_continued, blocks * is_finished,
-        units, eights, eights * steps, eights * rest, fours, fours * k, ones, ones * k,
-        column_units, column_eights, column_eights * steps, column_eights * rest, column_fours, column_fours * k,
-        edges * is_continued, edges * is_finished, (units + column_units) * is_finished,
-    )  # fmt: skip
+    strips, blocks, *edges = _busiest(m, n, k, cores)
+    fours, rest = divmod(k, 4)
+    turns = 1, int(fours > 0), fours, int(rest > 0), rest
+    result = [
+        1.0, float(m >= 4 and n >= 4), float(m % 4 > 0), float(n % 4 > 0 and m >= 4),
+        strips, *[blocks * times for times in turns], blocks * is_continued,
+        strips * is_finished, blocks * is_finished,
+    ]  # fmt: skip
+    calls = elements = 0
+    for (edge_calls, *kinds), lines in ((edges[:7], m % 4), (edges[7:], n % 4)):
+        result += [edge_calls, edge_calls * (lines > 1)]
+        for with_some, count in zip(kinds[::2], kinds[1::2], strict=True):
+            result += [with_some, *[count * times for times in turns]]
+        calls += edge_calls
+        elements += 8 * kinds[1] + 4 * kinds[3] + kinds[5]
+    ends = elements * is_continued, calls * is_finished, elements * is_finished
+    return *_NOTHING[:8], *result, *ends
 
 
 def _gemm(nest: Nest) -> Counter:

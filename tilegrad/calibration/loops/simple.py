@@ -25,6 +25,17 @@ def in_fours(times: float, length: int) -> tuple[float, float]:
     return times * (length // 4), times * (length % 4)
 
 
+def heaviest_run(units: int, length: int, cores: int) -> tuple[int, int]:
+    """The largest share of units in rows of `length` that touches most rows."""
+    best, most = (0, 0), -1
+    for core in range(cores):
+        start, stop = bounds(units, core, cores)
+        pieces = (stop - 1) // length - start // length + 1 if stop > start else 0
+        if 100 * (stop - start) + pieces > most:
+            most, best = 100 * (stop - start) + pieces, (start, stop)
+    return best
+
+
 def _map(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         quads, rest = in_fours(1.0, share(c.n["i"], c.cores))
@@ -65,16 +76,27 @@ def _units(*axes: str, inner: tuple[str, ...] = (), names_last: bool = False) ->
 
 def _outer(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
-        rows = share(c.n["m"], c.cores)
-        quads, rest = divmod(c.n["n"], 4)
-        return 1.0, is_shared(c.cores), rows, rows * (quads > 0), rows * quads, rows * (rest > 0), rows * rest
+        m, n, cores = c.n["m"], c.n["n"], c.cores
+        quads, rows = n // 4, m // 4
+        start, stop = heaviest_run(rows * quads, quads, cores)
+        strips = (stop - 1) // quads - start // quads + 1 if stop > start else 0
+        below, beside = share(n, cores) if m % 4 else 0, share(4 * rows, cores) if n % 4 else 0
+        return (
+            1.0, is_shared(cores), strips, stop - start,
+            float(below > 0), below > 0 and m % 4, *in_fours(m % 4, below),
+            float(beside > 0), beside, beside * (n % 4),
+        )  # fmt: skip
 
     return trips
 
 
 OUTER = Family(
-    ("call", "shared", "rows", "rows with quads", "rows*quads", "rows with a rest", "rows*rest"), _outer
-)
+    (
+        "call", "shared", "strips", "blocks", "rows below", "rows", "rows*(columns/4)", "rows*(columns%4)",
+        "columns beside", "rows beside", "elements beside",
+    ),
+    _outer,
+)  # fmt: skip
 CONV_DB = _units("c", inner=("n", "p"), names_last=True)
 GLOBAL_POOL = _units("c", inner=("p",), names_last=True)
 NORMALIZE_PARAMETERS = _units("c", inner=("o",), names_last=True)
