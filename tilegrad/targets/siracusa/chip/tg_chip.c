@@ -171,10 +171,21 @@ void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *aren
     (void)arena;
 }
 
-void tg_begin(const char *entry, const uint32_t *words, uint32_t bytes) { (void)entry, (void)words, (void)bytes; }
+void tg_begin(const char *entry, const uint32_t *words, uint32_t bytes)
+{
+    (void)entry;
+    (void)words;
+    (void)bytes;
+}
+
 void tg_end(const char *entry) { (void)entry; }
 void tg_enter(const char *nest) { (void)nest; }
-void tg_table(const void *table, uint32_t bytes) { (void)table, (void)bytes; }
+
+void tg_table(const void *table, uint32_t bytes)
+{
+    (void)table;
+    (void)bytes;
+}
 
 /* ---- The cores' way through the program. */
 
