@@ -446,3 +446,11 @@ def test_a_label_outside_the_classes_computes_nothing(compiled: Compiled, device
 def test_a_program_for_another_target_is_refused(device: OpenclDevice) -> None:
     with pytest.raises(UserError, match="compiled for target 'host'"):
         device.load(compiled_for("simplemlp", targets.get("host")))
+
+
+@here
+def test_a_model_of_views_alone(device: OpenclDevice) -> None:
+    proto = model([node("Flatten", "x", "y", "/flatten")], [value("x", [1, 2, 3])], [value("y", [1, 6])], {})
+    x = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    with device.load(compile_inference(tg.load(proto), tg.Recipe(), TARGET)) as session:
+        np.testing.assert_array_equal(session.infer(x), x.reshape(1, 6))
