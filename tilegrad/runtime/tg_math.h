@@ -161,10 +161,10 @@ TG_INLINE float tg_erf(float x)
 TG_INLINE float tg_rsqrt(float x)
 {
     uint32_t bits = tg_bits(x);
-    float y = tg_float(0x5F3759DFu - (bits >> 1)), half = 0.5f * x;
-    y = TG_FMA(y, TG_FMA(half * y, -y, 0.5f), y);
-    y = TG_FMA(y, TG_FMA(half * y, -y, 0.5f), y);
-    y = TG_FMA(y, TG_FMA(half * y, -y, 0.5f), y);
+    float y = tg_float(0x5F3759DFu - (bits >> 1)), half_x = 0.5f * x;
+    y = TG_FMA(y, TG_FMA(half_x * y, -y, 0.5f), y);
+    y = TG_FMA(y, TG_FMA(half_x * y, -y, 0.5f), y);
+    y = TG_FMA(y, TG_FMA(half_x * y, -y, 0.5f), y);
     return bits - 0x01000000u < 0x7E800000u ? y : 1.0f / TG_SQRT(x); /* where half or a step is not exact enough */
 }
 
