@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import os
 import subprocess
 import tempfile
@@ -46,7 +47,13 @@ def _runs_here(flags: Sequence[str]) -> bool:
 every_machine = pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(flags, marks=pytest.mark.skipif(not _runs_here(flags), reason=f"no {flags} on this machine"))
+        pytest.param(
+            flags,
+            marks=[
+                pytest.mark.skipif(not _runs_here(flags), reason=f"no {' '.join(flags)} on this machine"),
+                *([] if flags is FLAG_SETS[0] else [pytest.mark.slow]),
+            ],
+        )
         for flags in FLAG_SETS
     ],
     ids=" ".join,
@@ -114,13 +121,18 @@ def assert_same_bits(
 
 
 def graph_of(
-    op: str, shapes: Sequence[tuple[int, ...] | None], attributes: Mapping[str, Attribute], *, gradient: bool = True
+    op: str,
+    shapes: Sequence[tuple[int, ...] | None],
+    attributes: Mapping[str, Attribute],
+    *,
+    differentiate: int = 3,
+    outputs: int = 1,
 ) -> Graph:
-    """An operator and, if asked for, its gradient with respect to every input."""
-    graph = one_node_graph(op, [None if s is None else np.zeros(s, np.float32) for s in shapes], attributes)
-    if not gradient:
-        return graph
-    return with_gradient(graph, [f"x{i}" for i, s in enumerate(shapes) if s is not None])[0]
+    """An operator and its gradient with respect to the first inputs."""
+    inputs = [None if s is None else np.zeros(s, np.float32) for s in shapes]
+    graph = one_node_graph(op, inputs, attributes, outputs=(True,) * outputs)
+    chosen = [f"x{i}" for i, s in enumerate(shapes) if s is not None and i < differentiate]
+    return with_gradient(graph, chosen)[0] if chosen else graph
 
 
 def _target_with(text: str, folder: Path) -> KernelFile:
@@ -163,6 +175,7 @@ def _uses_host_headers(source: Path) -> bool:
     return (FOLDER / source.name).exists() or bool(own & set(parse_kernel_file(source).headers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("flags", FLAG_SETS, ids=" ".join)
 def test_they_compile_without_warnings(compiler: str, flags: Sequence[str], tmp_path: Path) -> None:
@@ -197,7 +210,7 @@ def test_gemm(
     c = named[bias] if isinstance(bias, str) else bias
     shapes = [(k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n), c]
     attributes = {"transA": transposed[0], "transB": transposed[1], "alpha": scales[0], "beta": scales[1]}
-    assert_same_bits(flags, graph_of("Gemm", shapes, attributes, gradient=False), seed, awkward)
+    assert_same_bits(flags, graph_of("Gemm", shapes, attributes, differentiate=0), seed, awkward)
 
 
 @every_machine
@@ -315,3 +328,59 @@ def test_max_pool(
         "kernel_shape": window, "strides": strides, "dilations": dilations, "pads": pads,
     }
     assert_same_bits(flags, graph_of("MaxPool", [(1, channels, *image)], attributes), seed, awkward, coarse=coarse)
+
+
+@every_machine
+@settings(deadline=None, max_examples=20)
+@given(
+    op=st.sampled_from(["Softmax", "LogSoftmax"]),
+    shape=st.sampled_from([(1, 64), (3, 1), (17, 5), (33, 130), (4, 9, 300), (2, 16, 16)]),
+    axis=st.sampled_from([-1, -1, 1, 0]),
+    seed=SEEDS,
+    awkward=st.booleans(),
+)
+def test_softmax(
+    flags: tuple[str, ...], op: str, shape: tuple[int, ...], axis: int, seed: int, awkward: bool
+) -> None:
+    assert_same_bits(flags, graph_of(op, [shape], {"axis": axis}), seed, awkward)
+
+
+@every_machine
+@settings(deadline=None, max_examples=20)
+@given(
+    rows=st.sampled_from([(1,), (15,), (16,), (3, 11)]),
+    n=st.sampled_from([1, 7, 16, 128, 129, 300]),
+    has_bias=st.booleans(),
+    seed=SEEDS,
+    awkward=st.booleans(),
+)
+def test_layer_normalization(
+    flags: tuple[str, ...], rows: tuple[int, ...], n: int, has_bias: bool, seed: int, awkward: bool
+) -> None:
+    shapes = [(*rows, n), (n,), (n,) if has_bias else None]
+    assert_same_bits(flags, graph_of("LayerNormalization", shapes, {"axis": -1}), seed, awkward)
+
+
+@every_machine
+@settings(deadline=None, max_examples=20)
+@given(
+    batch=st.sampled_from([1, 3]),
+    channels=st.sampled_from([1, 5, 16, 19]),
+    image=st.sampled_from([(), (1,), (7,), (5, 9), (16, 20)]),
+    is_training=st.booleans(),
+    seed=SEEDS,
+    awkward=st.booleans(),
+)
+def test_batch_normalization(
+    flags: tuple[str, ...],
+    batch: int,
+    channels: int,
+    image: tuple[int, ...],
+    is_training: bool,
+    seed: int,
+    awkward: bool,
+) -> None:
+    assume(batch * math.prod(image) > 1 or not is_training)
+    op, outputs = ("BatchNormInternal", 5) if is_training else ("BatchNormalization", 1)
+    shapes = [(batch, channels, *image), *[(channels,)] * 4]
+    assert_same_bits(flags, graph_of(op, shapes, {"epsilon": 0.5}, outputs=outputs), seed, awkward)

@@ -122,21 +122,6 @@ TG_SHARED void tg_product_columns(const tg_product *p, int is_panel)
         tg_product_rows(p, 1, 1);
 }
 
-/* The transposed panel: row k of `count` is b[k], b[k + by], b[k + 2 by], ... of `width` columns, then zeros. */
-TG_SHARED void tg_panel_transpose(const float *b, int by, int count, int width, float *panel, int panel_by)
-{
-    for (int n = 0; n < width; n += 16)
-        for (int k = 0; k < count; k += 16) {
-            const uint32_t exist = tg_v_first(count - k);
-            tg_v16 v[16];
-            TG_UNROLL for (int i = 0; i < 16; i++)
-                v[i] = n + i < width ? tg_v_load_some(b + (n + i) * by + k, exist) : tg_v_set(0.0f);
-            tg_v_transpose(v);
-            TG_UNROLL for (int i = 0; i < 16; i++)
-                tg_v_store(panel + (k + i) * panel_by + n, v[i]);
-        }
-}
-
 /* Scale and bias, once the last k is in. */
 TG_INLINE void tg_gemm_finish(const float *c, float *y, tg_gemm_args g, int m_start, int m_stop, int n_start,
                               int n_stop)

@@ -33,6 +33,8 @@ TG_TEMPLATE tg_v16 tg_v_load_some(const float *p, uint32_t mask) { return _mm512
 TG_TEMPLATE void tg_v_store_some(float *p, uint32_t mask, tg_v16 v) { _mm512_mask_storeu_ps(p, (__mmask16)mask, v); }
 TG_TEMPLATE tg_v16 tg_v_add(tg_v16 a, tg_v16 b) { return _mm512_add_ps(a, b); }
 TG_TEMPLATE tg_v16 tg_v_sub(tg_v16 a, tg_v16 b) { return _mm512_sub_ps(a, b); }
+TG_TEMPLATE tg_v16 tg_v_mul(tg_v16 a, tg_v16 b) { return _mm512_mul_ps(a, b); }
+TG_TEMPLATE tg_v16 tg_v_max(tg_v16 a, tg_v16 b) { return _mm512_max_ps(a, b); } /* a where it is greater, otherwise b */
 TG_TEMPLATE tg_v16 tg_v_fma(tg_v16 a, tg_v16 b, tg_v16 c) { return _mm512_fmadd_ps(a, b, c); }
 TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
 {
@@ -157,6 +159,8 @@ TG_TEMPLATE void tg_v_store_some(float *p, uint32_t mask, tg_v16 v)
 }
 TG_TEMPLATE tg_v16 tg_v_add(tg_v16 a, tg_v16 b) { TG_EACH_LANE(a.lane[l] + b.lane[l]) }
 TG_TEMPLATE tg_v16 tg_v_sub(tg_v16 a, tg_v16 b) { TG_EACH_LANE(a.lane[l] - b.lane[l]) }
+TG_TEMPLATE tg_v16 tg_v_mul(tg_v16 a, tg_v16 b) { TG_EACH_LANE(a.lane[l] * b.lane[l]) }
+TG_TEMPLATE tg_v16 tg_v_max(tg_v16 a, tg_v16 b) { TG_EACH_LANE(a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l]) }
 TG_TEMPLATE tg_v16 tg_v_fma(tg_v16 a, tg_v16 b, tg_v16 c) { TG_EACH_LANE(TG_FMA(a.lane[l], b.lane[l], c.lane[l])) }
 TG_TEMPLATE tg_v16 tg_v_fma_some(tg_v16 a, tg_v16 b, tg_v16 c, uint32_t mask)
 {
@@ -217,4 +221,20 @@ TG_TEMPLATE void tg_v_transpose(tg_v16 v[16])
     }
 }
 #endif
+
+/* The transposed panel: row k of `count` is b[k], b[k + by], b[k + 2 by], ... of `width` columns, then zeros. */
+TG_SHARED void tg_panel_transpose(const float *b, int by, int count, int width, float *panel, int panel_by)
+{
+    for (int n = 0; n < width; n += 16)
+        for (int k = 0; k < count; k += 16) {
+            const uint32_t exist = tg_v_first(count - k);
+            tg_v16 v[16];
+            TG_UNROLL for (int i = 0; i < 16; i++)
+                v[i] = n + i < width ? tg_v_load_some(b + (n + i) * by + k, exist) : tg_v_set(0.0f);
+            tg_v_transpose(v);
+            TG_UNROLL for (int i = 0; i < 16; i++)
+                tg_v_store(panel + (k + i) * panel_by + n, v[i]);
+        }
+}
+
 #endif
