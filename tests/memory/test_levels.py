@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.scheduling.programs import UNTILED, compiled_for, host_state, imported, recipe_of, sim_state, siracusa
+from tests.scheduling.programs import KIB, UNTILED, compiled_for, host_state, imported, recipe_of, sim_state, siracusa
 from tests.support.models import model, node, value, weights
 from tilegrad import frontend
 from tilegrad.errors import DoesNotFit
@@ -183,7 +183,8 @@ def test_events_keep_the_order_of_the_plan() -> None:
 def test_any_l2_is_planned_or_refused(name: str) -> None:
     """From plenty to nothing: a valid plan (the planner validates its own), or the budget that does not fit."""
     schedule = compiled_for(name, siracusa(), UNTILED).plan.schedule
-    needed = plan_memory(schedule, "auto").memory[L2].used_bytes
+    plenty = replace(schedule, target=siracusa(l2_bytes=8 * KIB * KIB))
+    needed = plan_memory(plenty, "auto").memory[L2].used_bytes
     outcomes = []
     for percent in range(100, 0, -4):
         target = siracusa(l2_bytes=max(needed * percent // 100, 1))

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilegrad.ir.nest import Access, Nest, Operand
-from tilegrad.ir.plan import EntryPlan, NestPlace, Plan
+from tilegrad.ir.nest import Access, Nest, Operand, Tile, operand_box, row_major_strides
+from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Tiling
 from tilegrad.memory.lifetimes import align, temporaries
+from tilegrad.scheduling.footprint import tile_at
 from tilegrad.scheduling.tables import argument_fields, described_bytes, table_words
 
 Span = tuple[str, int, int]  # region, first byte, behind the last one
@@ -38,6 +39,18 @@ class TiledNest:
 
     def operands(self, access: Access) -> list[Operand]:
         return [o for o in self.nest.operands if o.value is not None and o.access is access]
+
+    def tile(self, number: int) -> Tile | None:
+        """One of the tiles, the last for -1; None where there are not as many."""
+        count = self.tiling.tile_count
+        number += count if number < 0 else 0
+        if not 0 <= number < count:
+            return None
+        indices = []
+        for loop in reversed(self.tiling.loops):
+            indices.append(number % loop.count)
+            number //= loop.count
+        return tile_at(self.nest, self.tiling.loops, indices[::-1])
 
 
 def overlaps(a: Iterable[Span], b: Iterable[Span]) -> bool:
@@ -102,20 +115,30 @@ def _wanted(nests: Sequence[TiledNest]) -> int:
 
 
 class _Placing:
+    """One entry. Spans of L1 are in region "L1", those of L2 in the regions of their addresses."""
+
     def __init__(self, plan: Plan, entry: str, nests: Sequence[TiledNest], limit: int) -> None:
         self.plan = plan
         self.entry = entry
-        self.entry_plan: EntryPlan = plan.entries[entry]
         self.nests = nests
         self.limit = limit
+        self.launch_count = len(plan.schedule.entries[entry].launches)
+        self.moves = plan.entries[entry].staging
+        self.plain = [self._place(i) for i in range(len(nests))]
+        self.done: list[NestPlace] = []
 
     def places(self) -> tuple[NestPlace, ...]:
-        plain = [self._place(i) for i in range(len(self.nests))]
-        result: list[NestPlace] = []
-        for i, place in enumerate(plain):
-            late = i > 0 and overlaps([self._table_span(place)], self._all_scratch(i - 1, plain))
-            result.append(replace(place, is_fetched_late=late))
-        return tuple(result)
+        for i in range(len(self.nests)):
+            late = i > 0 and overlaps([_table_span(self.plain[i])], self._all_scratch(i - 1))
+            self.plain[i] = replace(self.plain[i], is_fetched_late=late)
+        if not self.plan.schedule.overlaps:
+            return tuple(self.plain)
+        for i in range(len(self.nests)):
+            early = self._early(i)
+            place = replace(self.plain[i], early=early, leaves=self._leaves(i))
+            self.done.append(place)
+            self.done[i] = replace(place, drains=self._drains(i))
+        return tuple(self.done)
 
     def _place(self, i: int) -> NestPlace:
         """Even ones at the bottom, odd ones at the top, each with its table at the outer end."""
@@ -126,10 +149,99 @@ class _Placing:
             slots = table - nest.tiling.scratch_bytes
         return NestPlace(nest.launch, nest.number, nest.table, table, nest.table_bytes, slots)
 
-    def _table_span(self, place: NestPlace) -> Span:
-        return ("L1", place.table_offset, place.table_offset + place.table_bytes)
+    def _all_scratch(self, i: int) -> list[Span]:
+        start = self.plain[i].slots_offset
+        return [_table_span(self.plain[i]), ("L1", start, start + self.nests[i].tiling.scratch_bytes)]
 
-    def _all_scratch(self, i: int, places: Sequence[NestPlace]) -> list[Span]:
-        place, nest = places[i], self.nests[i]
-        slots = ("L1", place.slots_offset, place.slots_offset + nest.tiling.scratch_bytes)
-        return [self._table_span(place), slots]
+    def _slot_spans(self, i: int, operands: Iterable[Operand]) -> list[Span]:
+        start, slots = self.plain[i].slots_offset, self.nests[i].tiling.slots
+        return [
+            (
+                "L1",
+                start + slots[o.name].offset_bytes,
+                start + slots[o.name].offset_bytes + slots[o.name].count * slots[o.name].slot_bytes,
+            )
+            for o in operands
+        ]
+
+    def _home_spans(self, i: int, operands: Iterable[Operand], tile: Tile | None) -> list[Span]:
+        """Of the boxes that a tile touches, where they live, from their first byte to their last."""
+        if tile is None:
+            return []
+        nest = self.nests[i]
+        found = []
+        for operand in operands:
+            assert operand.value is not None
+            box = operand_box(operand, tile)
+            if not all(r.size for r in box):
+                continue
+            strides, size = row_major_strides(operand.shape), nest.element_bytes[operand.name]
+            address = self.plan.address(self.entry, operand.value, nest.launch)
+            first = sum(r.start * s for r, s in zip(box, strides, strict=True))
+            last = sum((r.stop - 1) * s for r, s in zip(box, strides, strict=True))
+            found.append((address.region, address.offset + first * size, address.offset + (last + 1) * size))
+        return found
+
+    def _on_their_way(self, i: int) -> tuple[list[Span], list[Span]]:
+        """What nest `i` may still be storing when it ends: from scratchpad, to L2."""
+        if i < 0 or not self.done[i].leaves:
+            return [], []
+        results = self.nests[i].operands(Access.WRITE)
+        return self._slot_spans(i, results), self._home_spans(i, results, self.nests[i].tile(-1))
+
+    def _early(self, i: int) -> tuple[str, ...]:
+        """Operands that need nothing that is not there before the last tile of the nest before, and have room."""
+        if i == 0 or self.plain[i].is_fetched_late:
+            return ()
+        before = self.nests[i - 1]
+        results = before.operands(Access.WRITE)
+        scratch = self._all_scratch(i - 1)
+        homes = [span for step in (-1, -2) for span in self._home_spans(i - 1, results, before.tile(step))]
+        if before.tiling.tile_count == 1 and not self.done[i - 1].drains:
+            leaving, arriving = self._on_their_way(i - 2)
+            scratch, homes = scratch + leaving, homes + arriving
+        homes += self._arriving_from_l3(before.launch, self.nests[i].launch)
+        return tuple(
+            operand.name
+            for operand in self.nests[i].operands(Access.READ)
+            if not overlaps(self._slot_spans(i, [operand]), scratch)
+            and not overlaps(self._home_spans(i, [operand], self.nests[i].tile(0)), homes)
+        )
+
+    def _arriving_from_l3(self, after: int, launch: int) -> list[Span]:
+        return [
+            ("arena", move.l2_offset, move.l2_offset + move.size_bytes)
+            for move in self.moves
+            if move.inward and after < move.wait <= launch
+        ]
+
+    def _leaves(self, i: int) -> bool:
+        """Unless what follows takes the results to L3, or needs the scratchpad for its table."""
+        following = self.nests[i + 1].launch if i + 1 < len(self.nests) else self.launch_count
+        results = self._home_spans(i, self.nests[i].operands(Access.WRITE), self.nests[i].tile(-1))
+        taken = [
+            ("arena", move.l2_offset, move.l2_offset + move.size_bytes)
+            for move in self.moves
+            if not move.inward and self.nests[i].launch < move.start <= following
+        ]
+        is_next_late = i + 1 < len(self.nests) and self.plain[i + 1].is_fetched_late
+        return not is_next_late and not overlaps(results, taken)
+
+    def _drains(self, i: int) -> bool:
+        """Whether something of nest `i`, up to its first tile, meets what the nest before still stores."""
+        leaving, arriving = self._on_their_way(i - 1)
+        if not leaving:
+            return False
+        nest = self.nests[i]
+        reads = nest.operands(Access.READ)
+        loads = self._home_spans(i, [o for o in reads if o.name not in self.done[i].early], nest.tile(0))
+        if nest.tiling.is_double:
+            loads += self._home_spans(i, reads, nest.tile(1))
+        scratch = self._all_scratch(i)
+        if i + 1 < len(self.nests):
+            scratch.append(_table_span(self.plain[i + 1]))
+        return overlaps(loads, arriving) or overlaps(scratch, leaving)
+
+
+def _table_span(place: NestPlace) -> Span:
+    return ("L1", place.table_offset, place.table_offset + place.table_bytes)
