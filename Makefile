@@ -33,8 +33,9 @@ calibrate: $(READY) ## five minutes: count every kernel under QEMU (RV32) and wr
 	$(BIN)/python -m tilegrad.calibration
 	$(BIN)/python -m tilegrad.calibration.compare
 
-bench: $(READY) ## one training step of each zoo model against PyTorch, and inference against ONNX Runtime
+bench: $(READY) ## one training step of each zoo model against PyTorch, inference against ONNX Runtime, instructions on RISC-V
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.instructions
 
 lint: $(READY)
 	$(BIN)/ruff check
