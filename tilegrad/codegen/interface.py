@@ -125,11 +125,9 @@ def header(plan: Plan) -> str:
         Struct("tg_tensor", _tensor_fields(plan)),
         Line("extern const tg_tensor tg_tensors[TG_TENSOR_COUNT];"),
         Line(),
-        Comment(
-            "Attaches memory (aligned to TG_ALIGNMENT) and loads the initial state from the bytes of weights.bin.\n"
-            "Without an image (NULL) every tensor starts at zero, and the caller writes what does not."
-        ),
+        Comment("Attaches memory (aligned to TG_ALIGNMENT) and loads the initial state from the bytes of weights.bin."),
         Function("void", "tg_init", _init_parameters(plan)),
+        *_bind_declaration(plan),
         Line(),
         Comment("Copies tensor `index` out of the instance, or into it."),
         *(Function(f.result, f.name, f.parameters) for f in tensor_access(plan) if isinstance(f, Function)),
@@ -224,26 +222,40 @@ def c_string(text: str) -> str:
     )
 
 
-def init_function(plan: Plan) -> Function:
-    body: list[Statement] = [
+def _bind_declaration(plan: Plan) -> tuple[Item, ...]:
+    if plan.schedule.target.is_flat:
+        return ()
+    return (
+        Line(),
+        Comment("Attaches memory and leaves its content alone: for programs that make the initial state themselves."),
+        Function("void", "tg_bind", _init_parameters(plan)[:-1]),
+    )
+
+
+def init_functions(plan: Plan) -> tuple[Item, ...]:
+    """tg_init, and where there is a hierarchy the part of it that loads nothing."""
+    attached: list[Statement] = [
         Assign("m->state", "(unsigned char *)state"),
         Assign("m->arena", "(unsigned char *)arena"),
     ]
+    body: list[Statement] = list(attached)
+    binding: tuple[Item, ...] = ()
     if not plan.schedule.target.is_flat:
-        body += [
+        attached += [
             Assign("m->scratch", "(unsigned char *)scratch"),
             Call("tg_attach", ("m->scratch", "m->state", "m->arena")),
-            Call("tg_l3_clear", ("TG_L3_BYTES",)),
         ]
-    body.append(If("image == NULL", (Call("memset", ("m->state", "0", "TG_STATE_BYTES")), Return())))
-    if not plan.schedule.target.is_flat:
-        where = "(const unsigned char *)image + TG_IMAGE_BYTES"
-        body.append(Call("tg_l3_write", ("0", where, "TG_L3_IMAGE_BYTES")))
+        binding = (Function("void", "tg_bind", _init_parameters(plan)[:-1], tuple(attached)), Line())
+        body = [
+            Call("tg_bind", ("m", "state", "arena", "scratch")),
+            Call("tg_l3_clear", ("TG_L3_BYTES",)),
+            Call("tg_l3_write", ("0", "(const unsigned char *)image + TG_IMAGE_BYTES", "TG_L3_IMAGE_BYTES")),
+        ]
     if plan.image_bytes:
         body.append(Call("memcpy", ("m->state", "image", "TG_IMAGE_BYTES")))
     if plan.state_bytes > plan.image_bytes:
         body.append(Call("memset", ("m->state + TG_IMAGE_BYTES", "0", "TG_STATE_BYTES - TG_IMAGE_BYTES")))
-    return Function("void", "tg_init", _init_parameters(plan), tuple(body))
+    return (*binding, Function("void", "tg_init", _init_parameters(plan), tuple(body)))
 
 
 def static_instance(plan: Plan) -> tuple[Item, ...]:

@@ -26,7 +26,7 @@ from tilegrad.codegen.interface import (
     entry_inputs,
     entry_outputs,
     entry_parameters,
-    init_function,
+    init_functions,
     static_instance,
     tensor_access,
     tensor_table,
@@ -160,7 +160,7 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
     items += [Line(), *lowering.items(), *functions]
     items += [
         Line(),
-        init_function(plan),
+        *init_functions(plan),
         Line(),
         *tensor_access(plan),
         Line(),

@@ -76,8 +76,8 @@ def build_image(compiled: Compiled, folder: Path, files: Mapping[str, bytes], *,
 
 
 def _link_flags(compiled: Compiled) -> tuple[str, ...]:
-    arena = max(compiled.plan.arena_bytes, 1)
-    return (*_LINK_FLAGS, f"-Wl,--defsym=_arena_bytes={arena}", "-lgcc")
+    sizes = {"_arena_bytes": max(compiled.plan.arena_bytes, 1), "_state_bytes": max(compiled.plan.state_bytes, 1)}
+    return (*_LINK_FLAGS, *(f"-Wl,--defsym={name}={size}" for name, size in sizes.items()), "-lgcc")
 
 
 def _explained(error: DeviceError, compiled: Compiled) -> Exception:
@@ -104,7 +104,7 @@ def _sections(path: Path) -> Sections:
 
     return Sections(
         text_bytes=total(".vectors", ".text_fabric", ".text", ".rodata"),
-        data_bytes=total(".data", ".stored"),
+        data_bytes=total(".data", ".stored_arena", ".stored_state"),
         bss_bytes=total(".arena", ".state", ".bss"),
         stack_bytes=STACK_BYTES,
     )

@@ -1,13 +1,14 @@
 """The files of a bare-metal image: the chip's runtime as it is, and what it must know of the model, as C.
 
 The image draws its weights and samples from the seed. A tensor of a zoo model is drawn on the chip if drawing it here
-gives exactly the bits of the compiled program; every other tensor that does not start at zero is stored in the image.
+gives exactly the bits of the compiled program. Every other tensor whose elements are not all the same is stored in the
+image: where the state lies, or, if its home is L3, where the arena will be.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,49 +68,59 @@ def image_files(compiled: Compiled, steps: int, expected: Expected | None) -> di
     """What the image has beyond the C project, by path."""
     if steps < 1:
         raise UserError("the number of steps cannot be used", stage="image", expected="1 or more", got=str(steps))
-    rows, stored = _initial_rows(compiled)
+    initial = _initial(compiled)
     texts = {
         "chip/image.h": _header(compiled, steps),
-        "chip/image.c": _source(compiled, steps, rows, expected),
-        "chip/stored.S": _stored_section(stored),
+        "chip/image.c": _source(compiled, steps, initial.rows, expected),
+        "chip/stored.S": _stored_sections(initial),
         "kernels/tg_random.h": (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8"),
     }
     files = {f"chip/{path.name}": path.read_bytes() for path in sorted(CHIP_FOLDER.iterdir()) if path.is_file()}
     files |= {name: text.encode() for name, text in texts.items()}
-    if stored:
-        files["chip/stored.bin"] = stored
+    files |= {f"chip/{name}.bin": stored for name, stored in initial.stored.items() if stored}
     return dict(sorted(files.items()))
 
 
-def _initial_rows(compiled: Compiled) -> tuple[list[_Row], bytes]:
-    """One row for each tensor that does not start at zero, and the bytes of those that must be stored."""
+@dataclass(frozen=True)
+class _Initial:
+    """How the state begins: a row for each tensor that the program fills, and the bytes that the image holds.
+
+    `stored` has what lies in the state from the start, and what lies in the arena until it is written to L3.
+    """
+
+    rows: tuple[_Row, ...]
+    stored: Mapping[str, bytes]
+
+
+def _initial(compiled: Compiled) -> _Initial:
     is_zoo = compiled.model.kind is SourceKind.ZOO
     drawn = {t.name: (i, t) for i, t in enumerate(zoo.initial_tensors(compiled.model.name))} if is_zoo else {}
     seed = compiled.program.recipe.seed
     rows: list[_Row] = []
-    stored = bytearray()
+    in_state, in_arena = bytearray(), bytearray()
     for index, tensor in enumerate(compiled.program.state):
         content = _content(tensor)
-        if not any(content):
-            continue
-        words = np.frombuffer(content, np.uint32) if len(content) % 4 == 0 else None
-        if words is not None and (words == words[0]).all():
-            rows.append(_Row(index, "FILL_WORD", 0, int(words[0])))
-            continue
+        words = np.frombuffer(content + bytes(-len(content) % 4), np.uint32)
         stream, recipe = drawn.get(tensor.name, (0, None))
-        if recipe is not None and recipe.values(seed, stream).astype("<f4").tobytes() == content:
+        address = compiled.plan.state_addresses[tensor.name]
+        if (words == words[:1]).all():
+            rows.append(_Row(index, "FILL_WORD", 0, int(words[0]) if len(words) else 0))
+        elif recipe is not None and recipe.values(seed, stream).astype("<f4").tobytes() == content:
             is_signed = recipe.fill is Fill.SIGNED
             word = float_bits(recipe.bound if is_signed else RUNNING_VARIANCE_MINIMUM)
             rows.append(_Row(index, "FILL_SIGNED" if is_signed else "FILL_UNIT", stream, word))
-            continue
-        rows.append(_Row(index, "FILL_STORED", 0, len(stored)))
-        stored += content + bytes(-len(content) % 8)
-    return rows, bytes(stored)
+        elif address.region == "l3":
+            rows.append(_Row(index, "FILL_STORED", 0, len(in_arena)))
+            in_arena += content + bytes(-len(content) % 8)
+        else:
+            in_state += bytes(max(0, address.offset + len(content) - len(in_state)))
+            in_state[address.offset : address.offset + len(content)] = content
+    return _Initial(tuple(rows), {"state": bytes(in_state), "arena": bytes(in_arena)})
 
 
 def _content(tensor: StateTensor) -> bytes:
     if tensor.initial is None:
-        return b""
+        return bytes(tensor.type.size_bytes)
     return np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<")).tobytes()
 
 
@@ -218,7 +229,11 @@ def _source(compiled: Compiled, steps: int, rows: Sequence[_Row], expected: Expe
     )
 
 
-def _stored_section(stored: bytes) -> str:
+def _stored_sections(initial: _Initial) -> str:
     """Names the bytes by their hash, so that a cached object is theirs."""
-    body = f'    .incbin "chip/stored.bin" # {hashlib.sha256(stored).hexdigest()}\n' if stored else ""
-    return f'# Initial values that nothing can generate.\n    .section .tg_stored,"a"\n{body}'
+    text = "# Initial values that nothing can generate.\n"
+    for name, stored in initial.stored.items():
+        text += f'    .section .tg_stored_{name},"a"\n'
+        if stored:
+            text += f'    .incbin "chip/{name}.bin" # {hashlib.sha256(stored).hexdigest()}\n'
+    return text

@@ -10,9 +10,8 @@
 
 mailbox_t mailbox;
 unsigned char bounce[4096] __attribute__((aligned(64)));
-static unsigned char state[TG_STATE_BYTES] __attribute__((section(".bss.tg_state"), aligned(64)));
 static unsigned char scratch[TG_SCRATCH_BYTES] __attribute__((section(".bss.tg_scratch"), aligned(64)));
-extern unsigned char _arena[];
+extern unsigned char _state[], _arena[];
 
 static void report(uint32_t kind, uint32_t number, uint32_t value, uint32_t cycles)
 {
@@ -58,26 +57,19 @@ static void draw(const image_tensor *tensor, uint32_t first, uint32_t count, uin
     }
 }
 
-/* Gives every tensor that does not start at zero its value. Stored ones first: they lie in the arena. */
-static void initialise(tg_model *m)
+/* Gives a tensor its value, unless that is in the state from the start. */
+static void fill(tg_model *m, const image_tensor *tensor)
 {
-    for (int stored = 1; stored >= 0; stored--) {
-        for (uint32_t i = 0; i < image_tensor_count; i++) {
-            const image_tensor *tensor = &image_tensors[i];
-            const tg_tensor *place = &tg_tensors[tensor->index];
-            if ((tensor->fill == FILL_STORED) != stored)
-                continue;
-            if (stored) {
-                tg_write_tensor(m, (int)tensor->index, _arena + tensor->word);
-            } else if (!place->in_l3) {
-                draw(tensor, 0, place->bytes / 4, (uint32_t *)(void *)(m->state + place->offset));
-            } else {
-                for (uint32_t done = 0, piece; done < place->bytes; done += piece) {
-                    piece = place->bytes - done < sizeof bounce ? place->bytes - done : sizeof bounce;
-                    draw(tensor, done / 4, piece / 4, (uint32_t *)(void *)bounce);
-                    tg_l3_write(place->offset + done, bounce, piece);
-                }
-            }
+    const tg_tensor *place = &tg_tensors[tensor->index];
+    if (tensor->fill == FILL_STORED) {
+        tg_write_tensor(m, (int)tensor->index, _arena + tensor->word);
+    } else if (!place->in_l3) {
+        draw(tensor, 0, (place->bytes + 3) / 4, (uint32_t *)(void *)(m->state + place->offset));
+    } else {
+        for (uint32_t done = 0, piece; done < place->bytes; done += piece) {
+            piece = place->bytes - done < sizeof bounce ? place->bytes - done : sizeof bounce;
+            draw(tensor, done / 4, (piece + 3) / 4, (uint32_t *)(void *)bounce);
+            tg_l3_write(place->offset + done, bounce, piece);
         }
     }
 }
@@ -150,8 +142,9 @@ void run_program(void)
 {
     static tg_model m;
     uint32_t start, cycles;
-    tg_init(&m, state, _arena, scratch, 0);
-    initialise(&m);
+    tg_bind(&m, _state, _arena, scratch);
+    for (uint32_t i = 0; i < image_tensor_count; i++)
+        fill(&m, &image_tensors[i]);
     for (uint32_t update = 0, number = 0; update < IMAGE_UPDATES; update++) {
         for (uint32_t i = 0; i < IMAGE_ACCUMULATE; i++, number++) {
             float loss = 0.0f;
