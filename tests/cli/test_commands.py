@@ -55,7 +55,8 @@ def test_infer_needs_nothing_to_train(tilegrad: CommandLine, tmp_path: Path) -> 
 
 def test_infer_takes_far_less_memory_than_training(tilegrad: CommandLine) -> None:
     used = [
-        tilegrad(*line, "--device", "host", "--json", "-").json["memory"]["RAM"]["used"] for line in (("infer", "mlp"), ("inspect", "mlp"))
+        tilegrad(*line, "--device", "host", "--json", "-").json["memory"]["RAM"]["used"]
+        for line in (("infer", "mlp"), ("inspect", "mlp"))
     ]
     assert used[0] < 0.5 * used[1]
 
