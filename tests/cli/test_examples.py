@@ -38,25 +38,45 @@ def test_custom_operator(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make export` left: the only step that needs Python."""
+    folder = tmp_path_factory.mktemp("firmware")
+    tilegrad = f"{sys.executable} -m tilegrad"
+    run("make", "-C", EXAMPLES / "firmware", f"OUT={folder}", f"TILEGRAD={tilegrad}", "export", cwd=folder)
+    return folder
+
+
 def firmware(goal: str, folder: Path) -> list[str]:
     """What the firmware printed; make's own lines and the compiler's are left out."""
-    tilegrad = f"{sys.executable} -m tilegrad"
-    text = run("make", "-C", EXAMPLES / "firmware", f"OUT={folder}", f"TILEGRAD={tilegrad}", goal, cwd=folder)
+    text = run("make", "-C", EXAMPLES / "firmware", f"OUT={folder}", "TILEGRAD=false", goal, cwd=folder)
     return [line for line in text.splitlines() if line.startswith(("mean loss", "RAM:"))]
 
 
-def test_firmware(tmp_path: Path) -> None:
-    printed = firmware("run", tmp_path)
+def test_firmware(exported: Path) -> None:
+    printed = firmware("run", exported)
     assert len(printed) == 2 and "bytes of arena" in printed[1]
 
 
-@pytest.mark.skipif(
-    shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None,
-    reason="no Cortex-M compiler or no qemu-system-arm",
+@pytest.mark.parametrize(
+    ("goal", "tools"),
+    [
+        ("run-m7", ("arm-none-eabi-gcc", "qemu-system-arm")),
+        ("run-riscv", ("riscv64-unknown-elf-gcc", "qemu-system-riscv32")),
+    ],
 )
-def test_firmware_has_the_same_bits_on_a_cortex_m7(tmp_path: Path) -> None:
-    printed = firmware("run-m7", tmp_path)
-    assert len(printed) == 2 and printed == firmware("run", tmp_path)
+def test_firmware_has_the_same_bits_on_a_board(goal: str, tools: tuple[str, ...], exported: Path) -> None:
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"no {' and no '.join(missing)}")
+    printed = firmware(goal, exported)
+    assert len(printed) == 2 and printed[0] == firmware("run", exported)[0]
+
+
+def test_firmware_asks_for_the_export(tmp_path: Path) -> None:
+    command = ["make", "-C", str(EXAMPLES / "firmware"), f"OUT={tmp_path}", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0 and "run make export once" in done.stderr
 
 
 def test_every_example_is_listed() -> None:
