@@ -25,6 +25,7 @@ from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.plan import plan_memory
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm
 from tilegrad.passes.fuse import fuse
+from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.parameters import select
@@ -145,6 +146,7 @@ def _compile_program(
 ) -> Compiled:
     if options.fuses_update:
         program = watch.run("fuse", lambda: FuseUpdate().apply(program))
+    program = FuseOuterProduct().apply(program)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))

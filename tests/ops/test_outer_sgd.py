@@ -1,4 +1,4 @@
-"""OuterSGD against Gemm followed by SGD (the same bits), and against PyTorch."""
+"""Outer products that are used without being made: the same bits as Gemm followed by what uses it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ def test_same_bits_as_gemm_and_sgd(m: int, n: int, seed: int) -> None:
     wanted = run_graph(one_node_graph("SGD", [w, gradient, lr]), {"x0": w, "x1": gradient, "x2": lr})["y0"]
     assert got.tobytes() == wanted.tobytes()
     assert np.allclose(got, w.astype(np.float64) - 0.05 * np.outer(u, v), rtol=1e-5, atol=1e-6)
+    assert_same_bits_tiled(fused, feeds, seed)
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.booleans(), st.integers(0, 2**31))
+def test_accumulates_the_bits_of_gemm_and_accumulator(m: int, n: int, overwrite: bool, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    u, v = (draw.standard_normal(size).astype(np.float32) for size in (m, n))
+    buffer = draw.standard_normal((m, n)).astype(np.float32)
+    flag = np.array([overwrite])
+    fused = one_node_graph("OuterAccumulate", [u, v, buffer, flag])
+    feeds = {"x0": u, "x1": v, "x2": buffer, "x3": flag}
+    got = run_graph(fused, feeds)["y0"]
+    wanted = np.outer(u, v) if overwrite else buffer + np.outer(u, v)
+    assert got.tobytes() == wanted.astype(np.float32).tobytes()
     assert_same_bits_tiled(fused, feeds, seed)
 
 

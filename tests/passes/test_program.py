@@ -51,12 +51,11 @@ graph step
   %loss: f32[], %loss.1: f32[1,3] = SoftmaxCrossEntropyLoss(%y, %labels)  # node 'loss/SoftmaxCrossEntropyLoss'
   %y_grad: f32[1,3] = SoftmaxCrossEntropyLossGrad(%tg.constant.0, %loss.1, %labels)  # node \
 'loss/SoftmaxCrossEntropyLoss_Grad/SoftmaxCrossEntropyLossGrad'
-  %w_grad: f32[2,3] = Gemm(%x, %y_grad) {alpha=1.0, transA=1, transB=0}  # node 'fc_Grad/Gemm'
   %fc_Grad/Reshape: f32[3] = Reshape(%y_grad) {allowzero=1, shape=[3]}  # node 'fc_Grad/Reshape'
   _, %b_grad.sum.1: f32[3] = InPlaceAccumulatorV2(%b_grad.accumulation.buffer, %fc_Grad/Reshape, \
 %tg.lazy_reset_grad)  # node 'fc_Grad/InPlaceAccumulatorV2'
-  _, %w_grad.sum.1: f32[2,3] = InPlaceAccumulatorV2(%w_grad.accumulation.buffer, %w_grad, \
-%tg.lazy_reset_grad)  # node 'fc_Grad/InPlaceAccumulatorV2.1'
+  %w_grad.sum.1: f32[2,3] = OuterAccumulate(%x, %y_grad, %w_grad.accumulation.buffer, \
+%tg.lazy_reset_grad)  # node 'fc_Grad/OuterAccumulate.1'
   %tg.lazy_reset_grad.off: bool[1] = Copy(%tg.constant.1)  # node 'end_of_step/Copy'
   write %b_grad.sum.1 -> %b_grad.accumulation.buffer
   write %w_grad.sum.1 -> %w_grad.accumulation.buffer

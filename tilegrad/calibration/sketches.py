@@ -43,6 +43,11 @@ def _outer_sgd(draw: Draw) -> Sketch:
     return Sketch("OuterSGD", ((m,), (n,), (m, n), ()))
 
 
+def _outer_accumulate(draw: Draw) -> Sketch:
+    m, n = between(draw, 1, 128), between(draw, 1, 200)
+    return Sketch("OuterAccumulate", ((m,), (n,), (m, n), (DType.BOOL, ())))
+
+
 def _gemm(draw: Draw) -> Sketch:
     m = 1 if _is(draw, 0.25) else between(draw, 1, 96)
     k = 1 if _is(draw, 0.2) else between(draw, 1, 200)
@@ -442,7 +447,7 @@ SKETCHES: tuple[Callable[[Draw], Sketch], ...] = (
     _optimizer("SGD", 2), _optimizer("SGD", 2, weight_decay=0.01),
     _momentum(), _momentum(nesterov=1), _momentum(weight_decay=0.01),
     _adam("Adam"), _adam("AdamW", weight_decay=0.01),
-    _accumulate, _copy, _outer_sgd, _seeded_dropout, _dropout,
+    _accumulate, _copy, _outer_sgd, _outer_accumulate, _seeded_dropout, _dropout,
     _batch_norm("BatchNormalization", True), _batch_norm("BatchNormInternal", False), _frozen_grad,
     _group_norm("GroupNormalization"), _group_norm("InstanceNormalization"),
     _layer_norm((0, 1, 2)), _layer_norm((0,)), _layer_norm((0, 2)), _layer_norm((0, 1)),

@@ -37,7 +37,7 @@ class FuseUpdate:
                 inputs = tuple(gradient if name == buffer else name for name in moved.inputs)
                 # Named after the gradient it ends, so that both are found together in the generated code.
                 name = node.name.removesuffix(_ACCUMULATE) + moved.op
-                nodes = _with_update(step, nodes, replace(moved, name=name, inputs=inputs))
+                nodes.append(replace(moved, name=name, inputs=inputs))
             elif not _writes_only(step, node, dropped):
                 nodes.append(node)
         nodes += [
@@ -53,26 +53,6 @@ class FuseUpdate:
         state = tuple(tensor for tensor in program.state if tensor.name in _used(program.entries["infer"], fused))
         entries = {"infer": program.entries["infer"], "step": verify_graph(fused), "update": empty}
         return replace(program, entries=entries, state=state, is_fused=True)
-
-
-def _with_update(step: Graph, nodes: list[Node], update: Node) -> list[Node]:
-    """Appends an update; an SGD step along an outer product swallows the Gemm that makes the product."""
-    if update.op != "SGD" or update.attributes.get("weight_decay", 0.0):
-        return [*nodes, update]
-    weight, gradient, rate = update.inputs
-    position = next((i for i, node in enumerate(nodes) if gradient in node.outputs), None)
-    readers = sum(gradient in node.inputs for node in step.nodes)
-    if position is None or readers != 1 or not _is_outer_product(step, nodes[position]):
-        return [*nodes, update]
-    u, v = nodes[position].inputs[:2]
-    fused = Node(update.name.removesuffix("SGD") + "OuterSGD", "OuterSGD", (u, v, weight, rate), update.outputs)
-    return [*nodes[:position], *nodes[position + 1 :], fused]
-
-
-def _is_outer_product(graph: Graph, node: Node) -> bool:
-    if node.op != "Gemm" or len(node.inputs) != 2 or node.attributes.get("alpha", 1.0) != 1.0:
-        return False
-    return graph.types[node.inputs[0]].shape[0 if node.attributes.get("transA", 0) else 1] == 1
 
 
 def _writes_only(graph: Graph, node: Node, dropped: set[str]) -> bool:

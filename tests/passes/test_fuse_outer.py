@@ -1,0 +1,45 @@
+"""FuseOuterProduct: which programs it changes, and that what it makes is what was there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilegrad import frontend
+from tilegrad.ir.program import Program
+from tilegrad.passes.fuse_outer import FuseOuterProduct
+from tilegrad.passes.fuse_update import FuseUpdate
+from tilegrad.passes.parameters import select
+from tilegrad.passes.program import derive_program
+from tilegrad.pipeline import canonical_graph, defaults
+from tilegrad.recipe import Adam, Recipe
+
+
+def program(recipe: Recipe) -> Program:
+    model = frontend.load("simplemlp", batch=recipe.batch)
+    graph = canonical_graph(model, recipe)
+    loss, train = defaults(model)
+    return derive_program(graph, recipe, model.roles, select(graph, model.parameters, train), loss)
+
+
+def operators(made: Program) -> list[str]:
+    return [node.op for node in made.entries["step"].nodes]
+
+
+def test_the_gradient_of_one_sample_is_accumulated_without_a_matrix() -> None:
+    before, after = program(Recipe()), FuseOuterProduct().apply(program(Recipe()))
+    assert operators(after).count("OuterAccumulate") == 2
+    assert operators(before).count("Gemm") - operators(after).count("Gemm") == 2
+    assert after.entries["step"].writes == before.entries["step"].writes
+    assert after.state == before.state
+
+
+def test_an_sgd_step_takes_the_vectors() -> None:
+    after = FuseOuterProduct().apply(FuseUpdate().apply(program(Recipe())))
+    assert operators(after).count("OuterSGD") == 2
+    assert "InPlaceAccumulatorV2" not in operators(after)
+
+
+@pytest.mark.parametrize("recipe", [Recipe(batch=2), Recipe(optimizer=Adam())])
+def test_other_gradients_stay(recipe: Recipe) -> None:
+    fused = FuseOuterProduct().apply(FuseUpdate().apply(program(recipe)))
+    assert not {"OuterSGD", "OuterAccumulate"} & set(operators(fused))
