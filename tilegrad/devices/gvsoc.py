@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import Signals
 
 import numpy as np
 
@@ -174,10 +175,11 @@ class GvsocDevice(AutonomousDevice):
         transport = self.start(image)
         try:
             status = transport.wait(timeout_seconds)
-            ended = f"ended with status {status}"
             if status is None:
                 transport.kill()
                 ended = f"did not end in {timeout_seconds:g} s"
+            else:
+                ended = f"was ended by {Signals(-status).name}" if status < 0 else f"ended with status {status}"
             said = transport.console()
             if status not in (0, 1, 2):
                 raise DeviceError(

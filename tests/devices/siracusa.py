@@ -1,0 +1,84 @@
+"""A stand-in for Siracusa's cycle model: siracusa_model.c, compiled, behind gvsoc's command line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tilegrad.build.toolchain import host_toolchain
+from tilegrad.devices.gvsoc import ImageRun, parse_console
+from tilegrad.pipeline import Compiled
+from tilegrad.targets.siracusa.build import build_image, folder_files, missing_compiler
+from tilegrad.targets.siracusa.image import Expected
+
+MODEL = Path(__file__).parent / "siracusa_model.c"
+FAULT_STATUS = 99
+MOST_INSTRUCTIONS = 2_000_000_000
+
+needs_compiler = pytest.mark.skipif(missing_compiler() is not None, reason=f"gvsoc:siracusa: {missing_compiler()}")
+
+
+@cache
+def model_program(folder: Path) -> Path:
+    """The model as a program of this machine. fmaf must be exact, so libm's or the instruction."""
+    program = folder / "siracusa_model"
+    flags = ["-std=c99", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([host_toolchain().compiler, *flags, str(MODEL), "-o", str(program), "-lm"], check=True)
+    return program
+
+
+def build(
+    compiled: Compiled,
+    folder: Path,
+    steps: int,
+    expected: Expected | None = None,
+    changes: Mapping[str, str] | None = None,
+) -> Path:
+    """An image in a folder; `changes` replace C by other C, old for new: seeded faults."""
+    files = folder_files(compiled, steps, expected)
+    for name in [name for name in files if name.startswith("chip/")]:
+        text = files[name]
+        for old, new in (changes or {}).items():
+            text = text.replace(old.encode(), new.encode())
+        files[name] = text
+    return build_image(compiled, folder, files).path
+
+
+def run(program: Path, image: Path, seed: int = 1) -> subprocess.CompletedProcess[str]:
+    command = [str(program), str(image), str(seed), str(MOST_INSTRUCTIONS)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+
+def finished(program: Path, image: Path, seed: int = 1) -> ImageRun:
+    done = run(program, image, seed)
+    assert done.returncode != FAULT_STATUS, done.stderr
+    return parse_console(done.stdout, done.returncode)
+
+
+def fake_gvsoc(folder: Path, program: Path, body: str = "") -> Path:
+    """A command that takes gvsoc's arguments and runs the model; `body` may do something else first."""
+    script = folder / "gvsoc"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys, time\n"
+        "given = dict(a.split('=', 1) for a in sys.argv[1:] if '=' in a)\n"
+        "assert given['--target'] == 'siracusa' and os.path.isdir(given['--work']) and sys.argv[-1] == 'run'\n"
+        "assert os.path.isabs(given['--binary'])\n"
+        f"{body}\n"
+        "print('a simulator says things of its own', flush=True)\n"
+        f"os.execv({str(program)!r}, ['model', given['--binary']])\n"
+    )
+    script.chmod(0o755)
+    return script
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    assert found is not None
+    return found

@@ -1,0 +1,268 @@
+"""The image for Siracusa: what is in it and where, and that it gives the host's bits on a model of the chip."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.devices.siracusa import build, finished, model_program, needs_compiler, run, tool
+from tests.scheduling.programs import KIB, compiled_for, recipe_of, siracusa
+from tests.support.small_models import linear
+from tilegrad import frontend
+from tilegrad.devices.elf import ElfFile
+from tilegrad.devices.host import HostDevice
+from tilegrad.errors import DoesNotFit, UserError
+from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.recipe import Recipe
+from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.targets import base as targets
+from tilegrad.targets.siracusa.image import Expected, float_bits, image_files, weights_hash
+from tilegrad.training import train
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_program(tmp_path_factory.mktemp("siracusa"))
+
+
+def host_bits(compiled: Compiled, steps: int) -> Expected:
+    """What the host computes: an image must give the same."""
+    flat = compile_model(compiled.model, compiled.program.recipe, targets.get("host"))
+    with HostDevice() as device:
+        ran = train(flat, device, steps=steps, verify=False)
+    return Expected(tuple(map(float_bits, ran.losses)), weights_hash(ran.weights.values()))
+
+
+@dataclass(frozen=True)
+class Way:
+    name: str
+    options: ScheduleOptions
+    cores: int = 8
+    l1_bytes: int = 64 * KIB
+
+    def __str__(self) -> str:
+        mode = self.options.buffering if self.options.is_tiled else "untiled"
+        return f"{self.name}-{mode}-{self.options.home}-{self.cores}"
+
+
+WAYS = (
+    Way("simplemlp", ScheduleOptions()),
+    Way("simplemlp", ScheduleOptions(is_tiled=False), cores=1),
+    Way("autoencoder_tiny", ScheduleOptions(fuses_update=True)),
+    Way("autoencoder_tiny", ScheduleOptions(buffering="double", home="L3"), l1_bytes=16 * KIB),
+    # Adam, batch statistics, two mini-batches of three; stored weights; many small tiles on three cores.
+    Way("odd_cnn", ScheduleOptions(buffering="double", home="L3"), cores=3, l1_bytes=4 * KIB),
+    Way("attention", ScheduleOptions(buffering="single"), l1_bytes=4 * KIB),
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_an_image_gives_the_hosts_bits(way: Way, program: Path, tmp_path: Path) -> None:
+    compiled = compiled_for(way.name, siracusa(way.l1_bytes, way.cores), way.options)
+    expected = host_bits(compiled, 2)
+    ran = finished(program, build(compiled, tmp_path, 2, expected))
+    assert ran.verdict == "same" and ran.exit_status == 0
+    assert ran.loss_bits == expected.loss_bits
+    assert ran.weights_hash == expected.weights_hash
+    assert len(ran.cycles["update"]) == 2 and len(ran.cycles["step"]) == 2 * recipe_of(way.name).accumulate
+    assert len(ran.stack_bytes) == way.cores and max(ran.stack_bytes) < 2048
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dscnn", "resnet8", "cct_lora"])
+def test_images_of_zoo_models(name: str, program: Path, tmp_path: Path) -> None:
+    """cct_lora has tensors in L3."""
+    compiled = compiled_for(name, targets.get("siracusa"), ScheduleOptions(fuses_update=True))
+    expected = host_bits(compiled, 1)
+    ran = finished(program, build(compiled, tmp_path, 1, expected))
+    assert (ran.verdict, ran.loss_bits, ran.weights_hash) == ("same", expected.loss_bits, expected.weights_hash)
+    assert max(ran.stack_bytes) < 2048
+
+
+@pytest.mark.parametrize("loss", ["mse", "l1", "bce_with_logits"])
+def test_targets_of_every_loss(loss: str, program: Path, tmp_path: Path) -> None:
+    """Eight features and four outputs: no reconstruction."""
+    recipe = Recipe(loss=loss, batch=2)
+    model = frontend.load(linear(), batch=2)
+    compiled = compile_model(model, recipe, siracusa())
+    expected = host_bits(compiled, 2)
+    assert finished(program, build(compiled, tmp_path, 2, expected)).loss_bits == expected.loss_bits
+
+
+def test_the_order_of_cores_and_transfers_does_not_matter(program: Path, tmp_path: Path) -> None:
+    compiled = compiled_for("autoencoder_tiny", siracusa(16 * KIB), ScheduleOptions(home="L3"))
+    image = build(compiled, tmp_path, 1, host_bits(compiled, 1))
+    assert {finished(program, image, seed).verdict for seed in range(2, 10)} == {"same"}
+
+
+def test_other_bits_are_told(program: Path, tmp_path: Path) -> None:
+    compiled = compiled_for("simplemlp", siracusa())
+    expected = host_bits(compiled, 2)
+    wrong = replace(expected, loss_bits=(expected.loss_bits[0], expected.loss_bits[1] ^ 1))
+    done = run(program, build(compiled, tmp_path, 2, wrong))
+    assert done.returncode == 1 and "verdict differs" in done.stdout
+    assert f"loss 0x{expected.loss_bits[1]:08x} expected 0x{wrong.loss_bits[1]:08x}" in done.stdout
+
+
+def test_nothing_to_compare_with(program: Path, tmp_path: Path) -> None:
+    compiled = compiled_for("simplemlp", siracusa())
+    ran = finished(program, build(compiled, tmp_path, 1))
+    assert (ran.verdict, ran.exit_status) == ("unchecked", 0)
+    assert ran.loss_bits == host_bits(compiled, 1).loss_bits
+
+
+# Each is a mistake that a driver can make; the model of the chip, or the verdict, must notice it.
+FAULTS = {
+    "a transfer is not waited for": {"while (mchan_busy() & counters)": "while (0 & counters)"},
+    "a counter is never given back": {"        mchan_free(counters);": "        ;"},
+    "cores listen to the DMA engine": {"EVENT_MASK) = BARRIER_EVENT": "EVENT_MASK) = BARRIER_EVENT | 1u << 8"},
+    "the barrier is not set up": {"        barrier_set_up((1u << TG_CORES) - 1);": ""},
+    "no barrier behind a kernel": {"0, TG_CORES);\n    barrier();": "0, TG_CORES);"},
+    "L3 is not waited for": {"            hyper_wait(i);": "            (void)i;"},
+    "L3 is read for written": {"inward ? 5 : 1": "inward ? 1 : 5"},
+    "L3 is not set up": {"    hyper_set_up();\n": ""},
+    "the wrong direction": {"inward ? MCHAN_INWARD : 0": "inward ? 0 : MCHAN_INWARD"},
+    "rows without their distance": {"REGISTER(MCHAN) = stride": "REGISTER(MCHAN) = row_bytes + 0 * stride"},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_seeded_faults_are_noticed(fault: str, program: Path, tmp_path: Path) -> None:
+    compiled = compiled_for("autoencoder_tiny", siracusa(8 * KIB), ScheduleOptions(buffering="double", home="L3"))
+    image = build(compiled, tmp_path, 1, host_bits(compiled, 1), FAULTS[fault])
+    done = run(program, image)
+    assert done.returncode not in (0, 2), f"{fault}: {done.stdout}{done.stderr}"
+
+
+# ---- Where things are.
+
+L1, STACKS, JOB = range(0x10000000, 0x1003C000), range(0x1003C000, 0x1003FFE0), range(0x1003FFE0, 0x10040000)
+PRIVATE0, PRIVATE1 = range(0x1C000000, 0x1C008000), range(0x1C008000, 0x1C010000)
+SHARED = range(0x1C010000, 0x1C200000)
+PLACES = {
+    ".vectors": PRIVATE1,
+    ".text_fabric": PRIVATE1,
+    ".stack": PRIVATE0,
+    ".job": JOB,
+    ".scratch": L1,
+    **dict.fromkeys(
+        (".text", ".rodata", ".data", ".stored_arena", ".arena", ".stored_state", ".state", ".bss"), SHARED
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Convolutions, integers, Adam, stored weights, L3."""
+    compiled = compiled_for("odd_cnn", siracusa(16 * KIB), ScheduleOptions(home="L3"))
+    return build(compiled, tmp_path_factory.mktemp("image"), 1)
+
+
+def test_sections_are_where_the_memory_map_wants_them(image: Path) -> None:
+    sections = {name: s for name, s in ElfFile(image).sections.items() if s.address and s.size_bytes}
+    assert set(sections) <= set(PLACES), set(sections) - set(PLACES)
+    for name, section in sections.items():
+        assert section.address in PLACES[name], name
+        assert section.address + section.size_bytes <= PLACES[name].stop, name
+    spans = sorted((s.address, s.address + s.size_bytes) for s in sections.values())
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
+
+
+def test_symbols_are_where_the_memory_map_wants_them(image: Path) -> None:
+    symbols = ElfFile(image).symbols()
+    assert symbols["_start"].address == PRIVATE1.start
+    assert symbols["fabric_main"].address in PRIVATE1
+    assert symbols["_fabric_stack"].address - 16 in PRIVATE0
+    assert symbols["cluster_main"].address in SHARED and symbols["mailbox"].address in SHARED
+    assert symbols["_cluster_stacks"].address == STACKS.stop
+    assert STACKS.start <= symbols["_cluster_stacks_end"].address < STACKS.stop
+    assert symbols["_arena"].address % 64 == symbols["_state"].address % 64 == 0
+
+
+def test_arenas_are_as_large_as_planned(image: Path) -> None:
+    compiled = compiled_for("odd_cnn", siracusa(16 * KIB), ScheduleOptions(home="L3"))
+    symbols = ElfFile(image).symbols()
+    assert symbols["_state"].address - symbols["_arena"].address >= compiled.plan.arena_bytes
+    assert symbols["_bss_start"].address - symbols["_state"].address >= compiled.plan.state_bytes
+    assert symbols["_image_end"].address <= SHARED.stop
+
+
+def _disassembly(image: Path, *options: str) -> str:
+    command = [tool("riscv64-unknown-elf-objdump"), "-d", *options, str(image)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_code_has_no_double_precision(image: Path) -> None:
+    code = _disassembly(image)
+    assert re.search(r"\tfmadd\.s\t", code)
+    assert not re.search(r"\tf[a-z.]*\.d(\.|\t)|\tfld\t|\tfsd\t", code)
+
+
+def test_code_calls_no_library_but_the_compilers(image: Path) -> None:
+    """All functions are ours, or the compiler's for 64-bit integers."""
+    code = _disassembly(image)
+    functions = set(re.findall(r"^[0-9a-f]+ <([^>]+)>:$", code, re.MULTILINE))
+    sources = "\n".join(
+        path.read_text() for pattern in ("*.[cSh]", "*/*.[cSh]") for path in sorted(image.parent.glob(pattern))
+    )
+    words = set(re.findall(r"\w+", sources))
+    foreign = {name for name in functions if not name.startswith("tg_") and name.split(".")[0] not in words}
+    compilers = re.compile(r"__(u?(div|mod)di3|ashldi3|lshrdi3|ashrdi3|muldi3|clz\w*|float(un)?disf)")
+    assert all(map(compilers.fullmatch, foreign)), foreign
+
+
+def test_the_fabric_controllers_code_has_no_floating_point(image: Path) -> None:
+    own = _disassembly(image, "-j", ".vectors", "-j", ".text_fabric")
+    assert "fabric_main" in own and "_start" in own
+    assert not re.search(r"\tf(?!ence)\w+\.?\w*\t", own)
+    attributes = [tool("riscv64-unknown-elf-readelf"), "-A", str(image.parent / "fabric.o")]
+    assert "_f2p" not in subprocess.run(attributes, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_makefile_gives_the_same_image(tmp_path: Path) -> None:
+    image = build(compiled_for("simplemlp", siracusa()), tmp_path, 1)
+    before = image.read_bytes()
+    for path in [*tmp_path.glob("**/*.o"), image]:
+        path.unlink()
+    subprocess.run([tool("make"), "-C", str(tmp_path)], check=True, capture_output=True)
+    assert image.read_bytes() == before
+
+
+# ---- What does not go.
+
+
+def test_code_that_does_not_fit_names_a_budget(tmp_path: Path) -> None:
+    """All of the shared L2 for tensors leaves none for code."""
+    wide = frontend.load(linear(1000, 500), batch=1)
+    target = replace(
+        targets.get("siracusa"),
+        memories=tuple(
+            replace(memory, capacity_bytes=0x1F0000) if memory.name == "L2" else memory
+            for memory in targets.get("siracusa").memories
+        ),
+    )
+    compiled = compile_model(wide, Recipe(), target, options=ScheduleOptions(fuses_update=True, home="L2"))
+    assert compiled.plan.memory["L2"].used_bytes > 0x1F0000 - 64 * KIB
+    with pytest.raises(DoesNotFit) as caught:
+        build(compiled, tmp_path, 1)
+    assert caught.value.expected == "at most 2031616 bytes"
+    assert re.fullmatch(r"--l2 \d+K leaves room for the code", caught.value.hint or "")
+
+
+def test_steps_must_be_some() -> None:
+    with pytest.raises(UserError, match="number of steps"):
+        image_files(compiled_for("simplemlp", siracusa()), 0, None)
+
+
+def test_only_what_cannot_be_drawn_is_stored() -> None:
+    zoo_files = image_files(compiled_for("autoencoder", targets.get("siracusa")), 1, None)
+    assert not any(name.endswith(".bin") for name in zoo_files)
+    own = image_files(compiled_for("odd_cnn", siracusa(), ScheduleOptions(home="L3")), 1, None)
+    assert any(name.endswith(".bin") for name in own)
