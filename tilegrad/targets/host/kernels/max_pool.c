@@ -10,19 +10,19 @@ typedef struct {
     tg_v_apart kept[TG_POOL_TAPS];
 } tg_pool_taps;
 
-TG_INLINE tg_v_apart tg_pool_find(const tg_pool_taps *t, int tap)
+TG_TEMPLATE tg_v_apart tg_pool_find(const tg_pool_taps *t, int tap)
 {
     int start, stop;
     tg_window_taps(t->at + tap * t->dilation, t->stride, 16, 0, t->width, &start, &stop);
     return tg_v_apart_of(t->stride, tg_v_first(stop) & ~tg_v_first(start));
 }
 
-TG_INLINE tg_v_apart tg_pool_inside(const tg_pool_taps *t, int tap)
+TG_TEMPLATE tg_v_apart tg_pool_inside(const tg_pool_taps *t, int tap)
 {
     return tap < TG_POOL_TAPS ? t->kept[tap] : tg_pool_find(t, tap);
 }
 
-TG_INLINE tg_pool_taps tg_pool_row(int at, int stride, int dilation, int taps, int width)
+TG_TEMPLATE tg_pool_taps tg_pool_row(int at, int stride, int dilation, int taps, int width)
 {
     tg_pool_taps result = {.at = at, .stride = stride, .dilation = dilation, .width = width};
     for (int tap = 0; tap < tg_min(taps, TG_POOL_TAPS); tap++)
@@ -31,24 +31,45 @@ TG_INLINE tg_pool_taps tg_pool_row(int at, int stride, int dilation, int taps, i
 }
 
 /* Without indices. What is outside the image is less than anything. */
-TG_TEMPLATE void tg_max_pool_rows(const float *x, float *y, const tg_max_pool_args *p, int start, int stop, int stride)
+TG_TEMPLATE void tg_max_pool_rows(const float *x, float *y, const tg_max_pool_args *p, int start, int stop)
 {
     const tg_v16 least = tg_v_set(-TG_INFINITY);
     for (int ow = 0; ow < p->n_ow; ow += 16) {
-        const tg_pool_taps taps = tg_pool_row(ow * stride + p->x_o2, stride, p->dilation_w, p->n_kw, p->x_n2);
+        const tg_pool_taps taps = tg_pool_row(ow * p->stride_w + p->x_o2, p->stride_w, p->dilation_w, p->n_kw, p->x_n2);
         for (int unit = start; unit < stop; unit++) {
             const int c = unit / p->n_oh, oh = unit - c * p->n_oh, top = oh * p->stride_h + p->x_o1;
             tg_v16 best = least;
             for (int kh = 0; kh < p->n_kh; kh++) {
                 const int h = top + kh * p->dilation_h;
+                if (h < 0 || h >= p->x_n1)
+                    continue;
                 const float *row = x + c * p->x_s0 + h * p->x_s1 + taps.at;
-                for (int kw = 0; kw < p->n_kw && h >= 0 && h < p->x_n1; kw++, row += p->dilation_w)
-                    best = tg_v_greater(tg_v_load_apart(row, stride, tg_pool_inside(&taps, kw), least), best);
+                for (int kw = 0; kw < p->n_kw; kw++, row += p->dilation_w)
+                    best = tg_v_greater(tg_v_load_apart(row, p->stride_w, tg_pool_inside(&taps, kw), least), best);
             }
             tg_v_store_some(y + c * p->y_s0 + oh * p->y_s1 + ow, tg_v_first(p->n_ow - ow), best);
         }
     }
 }
+
+/* The usual windows, of three or two by as many and two apart, are worth code of their own: the statement is run with
+ * `q`, a copy of the arguments *p in which the compiler knows them. */
+#define TG_POOL_USUAL(TYPE, STATEMENT)                                                                                 \
+    {                                                                                                                  \
+        TYPE own = *p;                                                                                                 \
+        const TYPE *q = &own;                                                                                          \
+        const int is_usual = p->n_kh == p->n_kw && p->stride_h == 2 && p->stride_w == 2 && p->dilation_h == 1 &&       \
+                             p->dilation_w == 1;                                                                       \
+        if (is_usual && p->n_kh == 3) {                                                                                \
+            own.n_kh = own.n_kw = 3, own.stride_h = own.stride_w = 2, own.dilation_h = own.dilation_w = 1;             \
+            STATEMENT                                                                                                  \
+        } else if (is_usual && p->n_kh == 2) {                                                                         \
+            own.n_kh = own.n_kw = 2, own.stride_h = own.stride_w = 2, own.dilation_h = own.dilation_w = 1;             \
+            STATEMENT                                                                                                  \
+        } else {                                                                                                       \
+            STATEMENT                                                                                                  \
+        }                                                                                                              \
+    }
 
 TG_KERNEL void tg_max_pool(TG_MEM const float *x, TG_MEM float *y, TG_MEM int64_t *indices,
                            TG_ARG const tg_max_pool_args *p, int core_id, int core_count)
@@ -56,10 +77,7 @@ TG_KERNEL void tg_max_pool(TG_MEM const float *x, TG_MEM float *y, TG_MEM int64_
     if (indices == TG_NULL) {
         int from, to;
         tg_share(p->n_c * p->n_oh, core_id, core_count, &from, &to);
-        if (p->stride_w == 2)
-            tg_max_pool_rows(x, y, p, from, to, 2);
-        else
-            tg_max_pool_rows(x, y, p, from, to, p->stride_w);
+        TG_POOL_USUAL(tg_max_pool_args, tg_max_pool_rows(x, y, q, from, to);)
         return;
     }
     TG_MAX_POOL(float, TG_GREATER_OR_NAN)
@@ -79,13 +97,13 @@ typedef struct {
 /* The lanes of those windows from ow on that exist. */
 TG_INLINE uint32_t tg_pool_exist(int ow, int windows) { return tg_v_first(windows - ow) & ~tg_v_first(-ow); }
 
-TG_INLINE tg_pool_taps tg_pool_windows(const tg_max_pool_grad_args *p, int ow)
+TG_TEMPLATE tg_pool_taps tg_pool_windows(const tg_max_pool_grad_args *p, int ow)
 {
     return tg_pool_row(ow * p->stride_w - p->dy_o2 + p->x_o2, p->stride_w, p->dilation_w, p->n_kw, p->x_n2);
 }
 
 /* Tags of sixteen windows from (oh, ow) on; -1 where the maximum is below the image rows of this tile. */
-TG_TEMPLATE tg_v16 tg_pool_tag(const tg_pool_plane *q, const tg_pool_taps *taps, int oh, int ow, int stride)
+TG_TEMPLATE tg_v16 tg_pool_tag(const tg_pool_plane *q, const tg_pool_taps *taps, int oh, int ow)
 {
     const tg_max_pool_grad_args *p = q->p;
     const int below = (p->n_kh - 1) * p->dilation_h + p->x_o1, top = oh * p->stride_h - p->dy_o1;
@@ -100,7 +118,7 @@ TG_TEMPLATE tg_v16 tg_pool_tag(const tg_pool_plane *q, const tg_pool_taps *taps,
         tg_v16 number = tg_v_set((float)((kh + 1) * p->n_kw));
         for (int kw = p->n_kw - 1; kw >= 0; kw--) {
             const tg_v_apart inside = tg_pool_inside(taps, kw);
-            const tg_v16 value = tg_v_load_apart(row + kw * p->dilation_w, stride, inside, maximum);
+            const tg_v16 value = tg_v_load_apart(row + kw * p->dilation_w, p->stride_w, inside, maximum);
             uint32_t hit = tg_v_equal(value, maximum, inside.lanes);
             if (nan)
                 hit |= tg_v_nan(value, inside.lanes & nan);
@@ -112,7 +130,7 @@ TG_TEMPLATE tg_v16 tg_pool_tag(const tg_pool_plane *q, const tg_pool_taps *taps,
 }
 
 /* Keeps the tags of the windows that see image rows [start, stop). */
-TG_TEMPLATE void tg_pool_tag_rows(tg_pool_plane *q, int start, int stop, int stride)
+TG_TEMPLATE void tg_pool_tag_rows(tg_pool_plane *q, int start, int stop)
 {
     const tg_max_pool_grad_args *p = q->p;
     const int highest = start + p->dy_o1 - (p->n_kh - 1) * p->dilation_h, lowest = stop - 1 + p->dy_o1;
@@ -121,7 +139,7 @@ TG_TEMPLATE void tg_pool_tag_rows(tg_pool_plane *q, int start, int stop, int str
     for (int ow = 0; ow < p->dy_n2; ow += 16) {
         const tg_pool_taps taps = tg_pool_windows(p, ow);
         for (int oh = q->top; oh < rows_stop; oh++)
-            tg_v_store(q->tags + (oh - q->top) * q->by + ow, tg_pool_tag(q, &taps, oh, ow, stride));
+            tg_v_store(q->tags + (oh - q->top) * q->by + ow, tg_pool_tag(q, &taps, oh, ow));
     }
 }
 
@@ -132,7 +150,7 @@ typedef struct {
     uint16_t kept[TG_POOL_TAPS];
 } tg_pool_seen;
 
-TG_INLINE tg_pool_seen tg_pool_see(const tg_max_pool_grad_args *p, int iw)
+TG_TEMPLATE tg_pool_seen tg_pool_see(const tg_max_pool_grad_args *p, int iw)
 {
     tg_pool_seen result = {.w = tg_sightings(iw + p->dy_o2, p->stride_w, p->dilation_w)};
     if (result.w.tap == result.w.step) /* no window at all */
@@ -159,7 +177,7 @@ TG_TEMPLATE tg_v16 tg_pool_gather(const tg_pool_plane *q, tg_sighting h, const t
                 tag = tg_v_load_some(tags + ow, exist);
             else {
                 const tg_pool_taps taps = tg_pool_windows(p, ow);
-                tag = tg_pool_tag(q, &taps, oh, ow, p->stride_w);
+                tag = tg_pool_tag(q, &taps, oh, ow);
             }
             const uint32_t hit = tg_v_equal(tag, tg_v_set((float)(kh * p->n_kw + kw)), exist);
             sum = tg_v_add_some(sum, tg_v_load_some(gradient + ow, hit), hit);
@@ -191,28 +209,30 @@ TG_TEMPLATE void tg_pool_give(const tg_pool_plane *q, float *dx, int start, int 
         }
 }
 
-TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *y, TG_MEM float *dx,
-                                TG_ARG const tg_max_pool_grad_args *p, int core_id, int core_count)
+TG_TEMPLATE void tg_max_pool_grad_rows(const float *dy, const float *x, const float *y, float *dx,
+                                       const tg_max_pool_grad_args *p, int start, int stop)
 {
     TG_ALIGNED float tags[TG_POOL_TAGS];
     const int by = (p->dy_n2 + 15) / 16 * 16, kept = by > 0 ? TG_POOL_TAGS / by : 0;
     const int rows = (kept - 2) * p->stride_h - (p->n_kh - 1) * p->dilation_h + 1; /* of the image, seen by kept ones */
-    int start, stop;
-    tg_share(p->n_c * p->n_ih, core_id, core_count, &start, &stop); /* of the rows (c, ih) */
     for (int c = start / tg_max(p->n_ih, 1); c * p->n_ih < stop; c++) {
         const int ih_start = tg_max(start - c * p->n_ih, 0), ih_stop = tg_min(stop - c * p->n_ih, p->n_ih);
         tg_pool_plane q = {dy + c * p->dy_s0, x + c * p->x_s0, y + c * p->y_s0, p, tags, 0, by};
         for (int ih = ih_start, next; ih < ih_stop; ih = next) {
             next = rows > 0 ? tg_min(ih + rows, ih_stop) : ih_stop;
-            if (rows <= 0)
-                tg_pool_give(&q, dx + c * p->dx_s0, ih, next, 0);
-            else {
-                if (p->stride_w == 2)
-                    tg_pool_tag_rows(&q, ih, next, 2);
-                else
-                    tg_pool_tag_rows(&q, ih, next, p->stride_w);
+            if (rows > 0) {
+                tg_pool_tag_rows(&q, ih, next);
                 tg_pool_give(&q, dx + c * p->dx_s0, ih, next, 1);
-            }
+            } else
+                tg_pool_give(&q, dx + c * p->dx_s0, ih, next, 0);
         }
     }
+}
+
+TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *y, TG_MEM float *dx,
+                                TG_ARG const tg_max_pool_grad_args *p, int core_id, int core_count)
+{
+    int from, to;
+    tg_share(p->n_c * p->n_ih, core_id, core_count, &from, &to); /* of the rows (c, ih) */
+    TG_POOL_USUAL(tg_max_pool_grad_args, tg_max_pool_grad_rows(dy, x, y, dx, q, from, to);)
 }
