@@ -4,29 +4,13 @@
  * file given by `out=`. Accesses to addresses within [lo, hi) are accesses to operands; the rest are stack, arguments
  * and constants. Instructions of a block without a marker are added up when the block is translated, so that running it
  * costs one callback. */
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "qemu_plugin.h"
 
-/* Debian ships no qemu-plugin.h: what is used of its version 1. */
-typedef uint64_t qemu_plugin_id_t;
-typedef struct qemu_info_s qemu_info_t;
-struct qemu_plugin_tb;
-struct qemu_plugin_insn;
-extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, struct qemu_plugin_tb *));
-extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
-extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
-extern uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
-extern const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
-extern void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, void (*)(unsigned, void *), int, void *);
-extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, void (*)(unsigned, void *), int, void *);
-extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, void (*)(unsigned, uint32_t, uint64_t, void *),
-                                             int, int, void *);
-__attribute__((visibility("default"))) int qemu_plugin_version = 1;
+QEMU_PLUGIN_EXPORT int qemu_plugin_version = 1;
 
-enum { NO_REGISTERS = 0, READS_AND_WRITES = 3 };
 enum { FMA, FP_OTHER, FDIV_SQRT, FMV, LOAD, STORE, BRANCH, TAKEN, JUMP, MUL, DIV, OTHER, LOAD_USE, DATA_LOADS, DATA_STORES,
        L0_MISSES, COUNTERS };
 enum { NO_REGISTER = 64, MARKER_BITS = 0x02013, MOST_LINES = 160 };
@@ -195,17 +179,16 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
         if ((word & 0xfffff) == MARKER_BITS)
             run->marker = (int)(word >> 20);
         if (has_marker)
-            qemu_plugin_register_vcpu_insn_exec_cb(insn, on_run, NO_REGISTERS, run);
+            qemu_plugin_register_vcpu_insn_exec_cb(insn, on_run, QEMU_PLUGIN_NO_REGISTERS, run);
         if (kind == LOAD || kind == STORE)
-            qemu_plugin_register_vcpu_mem_cb(insn, on_access, NO_REGISTERS, READS_AND_WRITES,
+            qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_NO_REGISTERS, QEMU_PLUGIN_READS_AND_WRITES,
                                              (void *)(uintptr_t)(kind == STORE));
     }
     if (!has_marker)
-        qemu_plugin_register_vcpu_tb_exec_cb(block, on_run, NO_REGISTERS, run);
+        qemu_plugin_register_vcpu_tb_exec_cb(block, on_run, QEMU_PLUGIN_NO_REGISTERS, run);
 }
 
-__attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
-                                                               char **argv)
+QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
     (void)info;
     for (int i = 0; i < argc; i++) {

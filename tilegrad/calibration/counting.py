@@ -120,8 +120,10 @@ def _built(stem: str, key: bytes, make: Sequence[Sequence[str]]) -> Path:
 @cache
 def plugin() -> Path:
     source = FOLDER / "count_plugin.c"
-    command = [HOST_COMPILER, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", str(source), "-o", "OUTPUT"]
-    return _built("count", source.read_bytes(), [command])
+    interface = RUNTIME_FOLDER / "qemu"
+    flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{interface}")
+    key = source.read_bytes() + (interface / "qemu_plugin.h").read_bytes()
+    return _built("count", key, [[HOST_COMPILER, *flags, str(source), "-o", "OUTPUT"]])
 
 
 def _table(kernels: Sequence[KernelSignature]) -> str:
