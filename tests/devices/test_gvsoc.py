@@ -123,8 +123,8 @@ def test_compile_gives_a_folder_whose_image_needs_nothing_else(
     assert "_start" in ElfFile(folders[0] / "image.elf").symbols()
     monkeypatch.setenv(VARIABLE, str(fake_gvsoc(tmp_path, program)))
     compiled = compiled_for("simplemlp", siracusa())
-    with GvsocDevice() as device:
-        ran = device.run(device.build(compiled, tmp_path))
+    device = GvsocDevice()
+    ran = device.run(device.build(compiled, tmp_path))
     assert ran.verdict == "same" and len(ran.losses) == 4
 
 
@@ -192,10 +192,10 @@ def test_runs_that_go_wrong(
 @needs_compiler
 def test_a_simulator_that_hangs(monkeypatch: pytest.MonkeyPatch, program: Path, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, str(fake_gvsoc(tmp_path, program, "time.sleep(600)")))
-    with GvsocDevice() as device:
-        image = device.build(compiled_for("simplemlp", siracusa()), tmp_path)
-        start = time.monotonic()
-        with pytest.raises(DeviceError, match="did not end in 1 s") as caught:
-            device.run(image, timeout_seconds=1.0)
+    device = GvsocDevice()
+    image = device.build(compiled_for("simplemlp", siracusa()), tmp_path)
+    start = time.monotonic()
+    with pytest.raises(DeviceError, match="did not end in 1 s") as caught:
+        device.run(image, timeout_seconds=1.0)
     assert time.monotonic() - start < 60
     assert str(tmp_path) in (caught.value.hint or "") and "--binary=" in (caught.value.got or "")
