@@ -18,7 +18,7 @@ from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
-from tilegrad.ir.program import Role
+from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.ir.types import DType
 from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import EntryTiming
@@ -51,6 +51,7 @@ class Run:
     timings_seconds: dict[str, float] = field(default_factory=dict)
     estimates: dict[str, EntryTiming] = field(default_factory=dict)
     counted_cycles: Mapping[str, int] = field(default_factory=dict)
+    instructions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of one call, by core
 
     @property
     def cycles(self) -> dict[str, int | None]:
@@ -115,6 +116,7 @@ class Run:
             **judged,
             "weights_sha256": self.weights_sha256,
             "cycles": dict(self.cycles),
+            "instructions": {entry: self.instructions.get(entry) for entry in ENTRIES},
             "memory": {name: memory_json(use) for name, use in self.compiled.plan.memory.items()},
             "arena": {
                 "used": self.compiled.plan.arena_bytes,
@@ -253,6 +255,7 @@ def train(
             None,
             timings,
             session.timings(),
+            instructions=session.instructions(),
         )
     if compiled.program.is_fused and (verify or keep_gradients):
         beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning)

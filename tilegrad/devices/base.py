@@ -251,6 +251,10 @@ class Session(ABC):
         """Estimated cycles of one call of each entry run so far, where the device has a notion of them."""
         return {}
 
+    def instructions(self) -> dict[str, tuple[int, ...]]:
+        """Of each core, in the first call of each entry run so far, where the device counts them."""
+        return {}
+
     # ---- checks
 
     def _entry(self, entry: str) -> Graph:

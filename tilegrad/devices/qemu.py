@@ -10,15 +10,16 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import Toolchain, build, find_compiler
 from tilegrad.codegen.board import IMAGE, compile_flags, link_flags
-from tilegrad.devices.base import Capabilities
+from tilegrad.devices.base import Array, Capabilities
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.embedded import EmbeddedDevice, Image, Sections
 from tilegrad.devices.measure import COMPUTE_SECONDS, INSTRUCTIONS, TRANSFER_SECONDS, WALL_SECONDS
@@ -85,6 +86,19 @@ class QemuTransport(ProcessTransport):
 
 class QemuSession(HarnessSession):
     """`counts` are exact and the same on every run: the emulator counts every instruction of every core."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._first_counts: dict[str, Counts] = {}
+
+    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
+        results = super()._call(entry, inputs, wants_outputs)
+        if entry not in self._first_counts:
+            self._first_counts[entry] = self.counts()
+        return results
+
+    def instructions(self) -> dict[str, tuple[int, ...]]:
+        return {entry: counts.cores for entry, counts in self._first_counts.items()}
 
     def counts(self) -> Counts:
         """Of the call that ended last, by core and by kernel."""

@@ -50,6 +50,8 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)
+    if run.instructions:
+        yield instructions_line(run)
     yield time_line(run.timings_seconds)
     yield code_line(run.compiled, folder)
 
@@ -88,6 +90,15 @@ def cycles_line(run: Run) -> Text:
     rate = "-" if run.macs_per_cycle is None else f"{run.macs_per_cycle:.2f}"
     word = "cycles, counted by the chip" if run.counted_cycles else estimated_cycles(run.compiled.target.is_calibrated)
     return Text(f"{word}: {calls}; {rate} MAC/cycle over an update")
+
+
+def instructions_line(run: Run) -> Text:
+    """Counted, not estimated. Of several cores, those of the busiest."""
+    calls = ", ".join(f"{entry} {count_text(max(cores))}" for entry, cores in run.instructions.items())
+    step = run.instructions.get("step", ())
+    rate = f"; {sum(step) / run.macs_per_step:.2f} per MAC of a step" if step and run.macs_per_step else ""
+    of = f" of the busiest of {len(step)} cores" if len(step) > 1 else ""
+    return Text(f"instructions{of}: {calls}{rate}")
 
 
 def loss_table(run: Run) -> Table:
