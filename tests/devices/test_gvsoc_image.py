@@ -15,6 +15,7 @@ from tests.scheduling.programs import KIB, compiled_for, recipe_of, siracusa
 from tests.support.small_models import linear
 from tilegrad import frontend
 from tilegrad.devices.elf import ElfFile
+from tilegrad.devices.gvsoc import GvsocDevice
 from tilegrad.devices.host import HostDevice
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.pipeline import Compiled, compile_model
@@ -266,3 +267,20 @@ def test_only_what_cannot_be_drawn_is_stored() -> None:
     assert not any(name.endswith(".bin") for name in zoo_files)
     own = image_files(compiled_for("odd_cnn", siracusa(), ScheduleOptions(home="L3")), 1, None)
     assert any(name.endswith(".bin") for name in own)
+
+
+@pytest.mark.slow
+def test_a_program_is_planned_again_where_its_code_needs_room(program: Path, tmp_path: Path) -> None:
+    """Three layers whose activations fit into L3: with less L2 they go there."""
+    chip = targets.get("siracusa")
+    roomy = replace(
+        chip,
+        memories=tuple(replace(m, capacity_bytes=0x1F0000) if m.name == "L2" else m for m in chip.memories),
+    )
+    model = frontend.load("mlp", batch=300)
+    compiled = compile_model(model, Recipe(batch=300), roomy, options=ScheduleOptions(fuses_update=True))
+    assert compiled.plan.memory["L2"].used_bytes > 0x1F0000 - 64 * KIB
+    device = GvsocDevice()
+    device.steps = 1
+    device.expected = host_bits(compiled, 1)
+    assert finished(program, device.build(compiled, tmp_path).path).verdict == "same"

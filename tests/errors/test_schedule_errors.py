@@ -99,11 +99,11 @@ def test_home_l2_that_does_not_fit() -> None:
         compile_model(frontend.load("mobilenetv1"), recipe, siracusa(), options=replace(UNTILED, home="L2"))
     error = caught.value
     assert re.fullmatch(r"the step entry does not fit into L2", error.message)
-    assert error.expected == "at most 1835008 bytes"
+    assert error.expected == "at most 1818624 bytes"
     found = re.fullmatch(r"(\d+) bytes at this node: (\d+) of state and (\d+) of activations", error.got or "")
     assert found is not None
     total, state, activations = map(int, found.groups())
-    assert total == state + activations > 1835008
+    assert total == state + activations > 1818624
     assert error.hint == "use --home auto, which moves tensors to L3"
     assert error.node is not None and error.exit_status == 2
 

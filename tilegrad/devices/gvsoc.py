@@ -21,15 +21,17 @@ from tilegrad.devices.base import Capabilities, Device, FloatArrays
 from tilegrad.devices.embedded import AutonomousDevice, Image
 from tilegrad.devices.registry import open_device, register
 from tilegrad.devices.transport import ProcessTransport, Transport
-from tilegrad.errors import DeviceError, VerificationError
-from tilegrad.pipeline import Compiled
-from tilegrad.targets.siracusa.build import build_image, folder_files, missing_compiler
+from tilegrad.errors import DeviceError, DoesNotFit, VerificationError
+from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.targets.base import L2
+from tilegrad.targets.siracusa.build import CodeTooLarge, build_image, folder_files, missing_compiler
 from tilegrad.targets.siracusa.image import Expected, float_bits, weights_hash
 from tilegrad.training import make_batches
 
 SIMULATOR = "sim:siracusa"
 VARIABLE = "TILEGRAD_GVSOC"
 TIMEOUT_SECONDS = 3600.0
+SPARE_BYTES = 4096
 VERDICTS = ("same", "differs", "unchecked", "failed")
 
 
@@ -115,6 +117,15 @@ def rehearse(compiled: Compiled, steps: int, *, use_cache: bool = True) -> Expec
         return Expected(tuple(map(float_bits, losses)), weights_hash(session.parameters().values()))
 
 
+def _with_room(compiled: Compiled, refusal: CodeTooLarge) -> Compiled:
+    """The same program planned into what its code leaves of L2, less a little: other tables may be longer."""
+    smaller = compiled.target.with_capacity(L2, refusal.room_bytes - SPARE_BYTES)
+    try:
+        return compile_model(compiled.model, compiled.program.recipe, smaller, options=compiled.options)
+    except DoesNotFit as error:
+        raise refusal from error
+
+
 @register
 class GvsocDevice(AutonomousDevice):
     """An image is given the bits to compare with: `expected`, or what a rehearsal gives when it is built."""
@@ -149,9 +160,15 @@ class GvsocDevice(AutonomousDevice):
         return missing_compiler()
 
     def build(self, compiled: Compiled, folder: Path) -> SiracusaImage:
+        """Code that needs more of L2 than targets leave it gets that: the program is planned again, with less."""
         expected = self.expected or rehearse(compiled, self.steps, use_cache=self.use_cache)
         files = folder_files(compiled, self.steps, expected)
-        image = build_image(compiled, folder, files, use_cache=self.use_cache)
+        try:
+            image = build_image(compiled, folder, files, use_cache=self.use_cache)
+        except CodeTooLarge as error:
+            compiled = _with_room(compiled, error)
+            files = folder_files(compiled, self.steps, expected)
+            image = build_image(compiled, folder, files, use_cache=self.use_cache)
         return SiracusaImage(image.path, image.sections, files)
 
     def folder_files(self, compiled: Compiled, image: Image) -> dict[str, bytes]:

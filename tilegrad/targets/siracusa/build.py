@@ -40,6 +40,12 @@ FABRIC_FLAGS = (*_FLAGS, "-Os", "-march=rv32im_zicsr")
 _LINK_FLAGS = ("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-T", "chip/link.ld")
 
 
+class CodeTooLarge(DoesNotFit):
+    """Tensors leave too little of L2 to the code; `room_bytes` of it would be left for tensors."""
+
+    room_bytes: int = 0
+
+
 def missing_compiler() -> str | None:
     return None if shutil.which(COMPILER) else f"no {COMPILER} (Debian: apt-get install {PACKAGE})"
 
@@ -86,13 +92,15 @@ def _explained(error: DeviceError, compiled: Compiled) -> Exception:
     if found is None:
         return error
     room = (compiled.target.memory(L2).capacity_bytes or L2_SHARED_BYTES) - int(found[1]) - 64
-    return DoesNotFit(
+    refusal = CodeTooLarge(
         "code, tables and tensors do not fit into the shared part of L2 together",
         stage="build",
         expected=f"at most {L2_SHARED_BYTES} bytes",
         got=f"{L2_SHARED_BYTES + int(found[1])} bytes",
         hint=f"--l2 {room // 1024}K leaves room for the code",
     )
+    refusal.room_bytes = room // 1024 * 1024
+    return refusal
 
 
 def _sections(path: Path) -> Sections:
