@@ -175,7 +175,7 @@ class Target:
         return TARGETS_FOLDER / (self.runtime or self.name)
 
     def kernel_override(self, operator_file: str) -> Path | None:
-        """This chip's own version of an operator's kernels (same functions, same bits), if it has one."""
+        """What this chip does in another way than an operator's portable file, with the same bits, if anything."""
         path = self.folder / "kernels" / operator_file
         return path if path.exists() else None
 
