@@ -79,9 +79,9 @@ def test_an_operator_from_outside_gets_a_cautious_estimate() -> None:
 
 
 def test_conducting_grows_with_tiles_operands_and_parts() -> None:
-    few = COSTS.conduct_cycles(GEMM, 1, 2, 3)
-    assert COSTS.conduct_cycles(GEMM, 4, 8, 12) > 2 * few
-    assert COSTS.conduct_cycles(GEMM, 1, 2, 30) > few > 0
+    few = COSTS.conduct_cycles(GEMM, 0, 0, 2, 3)
+    assert COSTS.conduct_cycles(GEMM, 0, 3, 8, 12) > COSTS.conduct_cycles(GEMM, 3, 0, 8, 12) > few
+    assert COSTS.conduct_cycles(GEMM, 0, 0, 2, 30) > few > 0
 
 
 def test_an_estimate_takes_microseconds() -> None:

@@ -217,13 +217,13 @@ DRIVER_FAULTS = {
         "none is under way|has not arrived|is still reading|still under way",
     ),
     "a buffer reused one tile early": (
-        "if (what == NEXT_TILE)\n            operand->scratch = operand->turn - operand->scratch;",
-        "",
+        "operand->scratch = operand->turn - operand->scratch;\n        step(",
+        "step(",
         "the kernel reads L1.* where a transfer has not arrived",
     ),
     "a result's buffer reused one tile early": (
-        "if (what == RESULTS)\n            operand->scratch = operand->turn - operand->scratch;",
-        "",
+        "operand->scratch = operand->turn - operand->scratch;\n        t->at",
+        "t->at",
         "the kernel writes L1.* which a transfer is still reading",
     ),
     "a missing transfer": (
@@ -232,8 +232,8 @@ DRIVER_FAULTS = {
         "operand 1 at L1.* was not brought",
     ),
     "a missing part": (
-        "tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);",
-        "tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows - (operand->rows > 1), operand->stride);",
+        "RESULTS);\n            tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows,",
+        "RESULTS);\n            tg_dma_add(request, scratch, far, operand->row_bytes, (operand->rows + 1) / 2,",
         "was not brought|never left",
     ),
     "a result that never leaves": (
@@ -257,8 +257,8 @@ DRIVER_FAULTS = {
         "none is under way|a request that is not open|twice|takes .* that no kernel produced",
     ),
     "a transfer longer than the engine takes": (
-        "tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);",
-        "tg_dma_add(request, scratch, far, operand->row_bytes, 8 + TG_DMA_LONGEST / operand->row_bytes, 0);",
+        "RESULTS);\n            tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows,",
+        "RESULTS);\n            tg_dma_add(request, scratch, far, operand->row_bytes, 8 + TG_DMA_LONGEST / operand->row_bytes,",
         "is longer than the engine takes|passes the end",
     ),
     "a request waited for twice": (

@@ -27,8 +27,8 @@ def test_an_l1_that_cannot_hold_one_element() -> None:
     assert str(caught.value) == (
         "node '/fc1/Gemm': the smallest tile of tg_gemm_nt does not fit into L1\n"
         "  expected: at most 24 bytes\n"
-        "  got: 640 bytes: a 8, b 8, c 4, y 4, its description 608\n"
-        "  hint: give L1 at least 640 bytes (--l1)"
+        "  got: 688 bytes: a 8, b 8, c 4, y 4, its description 656\n"
+        "  hint: give L1 at least 688 bytes (--l1)"
     )
     assert caught.value.exit_status == 2
 

@@ -19,14 +19,18 @@ import numpy as np
 from tilegrad import frontend
 from tilegrad.calibration.counting import COMPILER, COUNTERS, EMULATOR, FLAGS, FOLDER, LINK_FLAGS, plugin, run_tool
 from tilegrad.calibration.fit import CLASSES, non_negative_least_squares
+from tilegrad.ir.plan import Plan
+from tilegrad.memory.scratch_events import Enter, Fetch, OfNest, entry_events
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, class_cycles, conduct_trips
+from tilegrad.scheduling.events import Compute, Start
+from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, TABLE_PARTS, class_cycles, conduct_trips
+from tilegrad.scheduling.tables import simple_steps
 from tilegrad.targets.base import L1, L2, Target
 
 MODELS = ("autoencoder", "cct", "dscnn", "mobilenetv1", "resnet8")
 SCRATCH_BYTES = (240 * 1024, 64 * 1024, 24 * 1024)
-_RECORD = struct.Struct("<5i")
+_RECORD = struct.Struct("<2i")
 _STRING_H = """#include <stddef.h>
 void *memcpy(void *, const void *, size_t);
 void *memset(void *, int, size_t);
@@ -35,17 +39,36 @@ void *memset(void *, int, size_t);
 
 @dataclass(frozen=True)
 class Conducted:
-    """One nest: how many tiles, requests, parts and operands it had, and the conducting core's instructions."""
+    """Nests that ran in one go: the sum of their trips, and the conducting core's instructions."""
 
-    tiles: int
-    requests: int
-    parts: int
-    operands: int
+    trips: tuple[float, ...]
     counts: Mapping[str, int]
 
-    @property
-    def trips(self) -> tuple[float, ...]:
-        return conduct_trips(self.tiles, self.operands, self.requests, self.parts)
+
+def trips_of(plan: Plan, entry: str) -> list[tuple[float, ...]]:
+    """Of each nest of an entry, by what the runtime does while it runs."""
+    places = plan.entries[entry].places
+    tiles, boxes, parts = ([0] * len(places) for _ in range(3))
+    running = -1
+    for event in entry_events(plan, entry):
+        if isinstance(event, Enter):
+            running = event.nest
+        elif isinstance(event, Fetch) and running >= 0:
+            boxes[running] += TABLE_PARTS
+            parts[running] += TABLE_PARTS
+        elif isinstance(event, OfNest) and isinstance(event.event, Start):
+            boxes[running] += 1
+            parts[running] += len(event.event.parts)
+        elif isinstance(event, OfNest) and isinstance(event.event, Compute):
+            tiles[running] += 1
+    launches = plan.schedule.entries[entry].launches
+    operands = [len(launches[place.launch].nests[place.nest].operands) for place in places]
+    simple = []
+    for place, count in zip(places, tiles, strict=True):
+        steps = simple_steps(place.table)
+        simple.append(count // (steps + 1) * steps)
+    other = [count - 1 - one for count, one in zip(tiles, simple, strict=True)]
+    return [conduct_trips(*row) for row in zip(operands, simple, other, boxes, parts, strict=True)]
 
 
 def _tool(name: str) -> str:
@@ -61,7 +84,7 @@ def _undefined(objects: list[str]) -> list[str]:
             used.add(words[-1])
         elif len(words) == 3:
             defined.add(words[-1])
-    renamed = {"__real_tg_run_nests", "tg_run_nests"}
+    renamed = {"__real_tg_run_nests", "tg_run_nests", "__real_tg_start", "tg_start"}
     return sorted(used - defined - renamed)
 
 
@@ -78,7 +101,7 @@ def _program(folder: Path) -> Path:
     objects.append(str(folder / "missing.o"))
     run_tool([COMPILER, *FLAGS, "-c", str(missing), "-o", objects[-1]])
     elf = folder / "conduct.elf"
-    run_tool([COMPILER, *LINK_FLAGS, "-Wl,--wrap=tg_run_nests", *objects, "-o", str(elf), "-lgcc"])
+    run_tool([COMPILER, *LINK_FLAGS, "-Wl,--wrap=tg_run_nests,--wrap=tg_start", *objects, "-o", str(elf), "-lgcc"])
     return elf
 
 
@@ -92,19 +115,21 @@ def _constants(elf: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def _counted(folder: Path) -> Iterator[Conducted]:
+def _counted(folder: Path, plan: Plan) -> Iterator[Conducted]:
     elf = _program(folder)
     start, stop = _constants(elf)
     counts = folder / "counts"
     done = run_tool([EMULATOR, "-plugin", f"{plugin()},lo={start},hi={stop},out={counts}", str(elf)])
     lines = iter(counts.read_text(encoding="ascii").splitlines())
-    for tiles, requests, parts, operands, stretches in _RECORD.iter_unpack(done.stdout):
+    trips = iter([row for entry in ("step", "update") for row in trips_of(plan, entry)])
+    for nests, stretches in _RECORD.iter_unpack(done.stdout):
         total: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         for line in islice(lines, stretches):
             for name, value in zip(COUNTERS, map(int, line.split()), strict=True):
                 total[name] += value
         instructions = sum(total[name] for name in COUNTERS if name.startswith("i_") and name != "i_branch_taken")
-        yield Conducted(tiles, requests, parts, operands, {"i_total": instructions, **total})
+        together = tuple(map(sum, zip(*islice(trips, nests), strict=True)))
+        yield Conducted(together, {"i_total": instructions, **total})
 
 
 def count_conducting(target: Target) -> list[Conducted]:
@@ -115,8 +140,7 @@ def count_conducting(target: Target) -> list[Conducted]:
         for scratch in SCRATCH_BYTES:
             compiled = compile_model(imported, Recipe(), target.with_capacity(L1, scratch))
             with tempfile.TemporaryDirectory(prefix=f"tilegrad-{os.getpid()}-") as name:
-                folder = compiled.write(Path(name) / model)
-                result += [nest for nest in _counted(folder) if nest.tiles > 0]
+                result += _counted(compiled.write(Path(name) / model), compiled.plan)
     return result
 
 

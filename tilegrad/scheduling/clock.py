@@ -14,10 +14,12 @@ from pathlib import Path
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, Tile, whole
 from tilegrad.ir.plan import Plan
-from tilegrad.ir.schedule import EntrySchedule
+from tilegrad.memory.scratch_events import Fetch, OfNest, entry_events
+from tilegrad.scheduling.events import Start
 from tilegrad.scheduling.footprint import tiles
-from tilegrad.scheduling.kernel_cost import KernelCosts
-from tilegrad.targets.base import L2, L3, Target
+from tilegrad.scheduling.kernel_cost import TABLE_PARTS, KernelCosts
+from tilegrad.scheduling.tables import simple_steps
+from tilegrad.targets.base import L2, L3
 
 Interval = tuple[float, float]
 
@@ -86,18 +88,31 @@ class _Call:
     nest: Nest
     tile: Tile
     level: str
+    simple_steps: int = 0  # in a row, from tile to tile
 
 
-def _calls(schedule: EntrySchedule, target: Target) -> Iterator[_Call]:
+def _calls(plan: Plan, entry: str) -> Iterator[_Call]:
     """Every kernel call of an entry, in order."""
-    for number, launch in enumerate(schedule.launches):
+    tables = {(place.launch, place.nest): place.table for place in plan.entries[entry].places}
+    target = plan.schedule.target
+    for number, launch in enumerate(plan.schedule.entries[entry].launches):
         tilings = launch.tilings or (None,) * len(launch.nests)
-        for nest, tiling in zip(launch.nests, tilings, strict=True):
+        for k, (nest, tiling) in enumerate(zip(launch.nests, tilings, strict=True)):
             if tiling is None:
                 yield _Call(number, launch.node.name, nest, whole(nest), target.home)
                 continue
+            steps = simple_steps(tables[number, k])
             for tile, _ in tiles(nest, tiling.loops):
-                yield _Call(number, launch.node.name, nest, tile, target.compute)
+                yield _Call(number, launch.node.name, nest, tile, target.compute, steps)
+
+
+def _box_starts(plan: Plan, entry: str) -> Iterator[bool]:
+    """For each part that is moved: whether it is the first of its box."""
+    for event in entry_events(plan, entry) if plan.entries[entry].places else ():
+        if isinstance(event, Fetch):
+            yield from [True] * TABLE_PARTS
+        elif isinstance(event, OfNest) and isinstance(event.event, Start):
+            yield from (part is event.event.parts[0] for part in event.event.parts)
 
 
 def read_trace(path: Path) -> dict[str, list[list[str]]]:
@@ -119,7 +134,9 @@ class _Clock:
     def __init__(self, plan: Plan, entry: str, costs: KernelCosts) -> None:
         self.target = plan.schedule.target
         self.costs = costs
-        self.calls = list(_calls(plan.schedule.entries[entry], self.target))
+        self.calls = list(_calls(plan, entry))
+        self.is_box = list(_box_starts(plan, entry))
+        self.added = 0
         self.engine = self.target.engine(self.target.home, self.target.compute)
         self.l3_engine = self.target.engine(L3, L2)
         self.now = self.compute = self.conduct = self.dma_wait = self.l3_wait = 0.0
@@ -171,7 +188,6 @@ class _Clock:
             self._conduct(1, len(self.calls[self.position].nest.operands))
 
     def open(self, words: Sequence[str]) -> None:
-        self._conduct(0, 0, 0, 0, 1)
         self.inward[words[0]] = words[1] == "1"
         self.done[words[0]] = self.now
 
@@ -180,7 +196,9 @@ class _Clock:
         inward = self.inward[request]
         timing = self.engine.inward if inward else self.engine.outward
         busy = row_bytes * rows * timing.cycles_per_byte + (rows - 1) * timing.cycles_per_extra_row
-        self._conduct(0, 0, 0, 0, 0, 1)
+        is_box = self.is_box[self.added]
+        self.added += 1
+        self._conduct(0, 0, 0, 0, 0, is_box, not is_box)
         self.now += self.engine.enqueue_cycles
         self.conduct += self.engine.enqueue_cycles
         free = self.channels[inward].take(self.now, busy, row_bytes * rows)
@@ -209,8 +227,10 @@ class _Clock:
     def call(self, words: Sequence[str]) -> None:
         call = self.calls[self.position]
         self.position += 1
-        if self.nest_tiles:
-            self._conduct(0, 0, 1, len(call.nest.operands))
+        if self.nest_tiles and self.nest_tiles % (call.simple_steps + 1):
+            self._conduct(0, 0, 1)
+        elif self.nest_tiles:
+            self._conduct(0, 0, 0, 1, len(call.nest.operands))
         sizes = {axis: tile_range.size for axis, tile_range in call.tile.items()}
         cycles = self.costs.cycles(call.nest, sizes, call.level, self.target.cores)
         self.computing.append((self.now, self.now + cycles))

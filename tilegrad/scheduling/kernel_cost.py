@@ -47,12 +47,13 @@ class InstructionMix:
 
 
 # What the tile runtime's work is proportional to.
-CONDUCT_TRIPS = ("nests", "operands", "further tiles", "further tiles*operands", "requests", "transfer parts")
+CONDUCT_TRIPS = ("nests", "operands", "simple steps", "other steps", "other steps*operands", "boxes", "further parts")
 
 
-def conduct_trips(tiles: float, operands: float, requests: float, parts: float) -> tuple[float, ...]:
-    """As named by CONDUCT_TRIPS, for one nest. The request and the two parts that bring its table are among them."""
-    return 1.0, operands, tiles - 1, (tiles - 1) * operands, requests, parts
+def conduct_trips(operands: float, simple: float, other: float, boxes: float, parts: float) -> tuple[float, ...]:
+    """As named by CONDUCT_TRIPS, for one nest: steps are those from tile to tile; boxes are moved in one part or more.
+    What brings a nest's table is among them."""
+    return 1.0, operands, simple, other, other * operands, boxes, parts - boxes
 
 
 CLASSES = tuple(f.name for f in fields(InstructionMix) if f.name != "all_fdiv_sqrt")
@@ -253,7 +254,7 @@ class KernelCosts:
         """Cycles of the conducting core in the tile runtime, by CONDUCT_TRIPS."""
         return tuple(self.table["conduct"]["cycles"])
 
-    def conduct_cycles(self, nest: Nest, tile_count: int, requests: float, parts: float) -> float:
-        """What the conducting core spends in the tile runtime on a nest, that it is described included."""
-        trips = conduct_trips(tile_count, len(nest.operands), requests + 1, parts + TABLE_PARTS)
+    def conduct_cycles(self, nest: Nest, simple_steps: int, other_steps: int, boxes: float, parts: float) -> float:
+        """What the conducting core spends in the tile runtime on a nest, with what brings its table."""
+        trips = conduct_trips(len(nest.operands), simple_steps, other_steps, boxes + TABLE_PARTS, parts + TABLE_PARTS)
         return _dot(self.conduct, trips)

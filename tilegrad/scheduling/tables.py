@@ -31,10 +31,10 @@ from tilegrad.ops.kernels import parse_kernel_file
 from tilegrad.scheduling.footprint import Level, is_dimension_cut, tile_at, transfer_levels
 
 MAX_OPERANDS = 10
-NEST_WORDS, OPERAND_WORDS, LOOP_WORDS, DIM_WORDS, FIELD_WORDS, CALL_WORDS = 6, 8, 11, 11, 4, 9
+NEST_WORDS, OPERAND_WORDS, LOOP_WORDS, DIM_WORDS, FIELD_WORDS, CALL_WORDS = 6, 8, 12, 13, 4, 9
 # Places inside the records that others point at.
-_OPERAND_FAR, _OPERAND_ROW_BYTES, _OPERAND_ROWS = 3, 4, 5
-_LOOP_START, _LOOP_SIZE, _DIM_SIZE = 2, 3, 10
+_OPERAND_ROW_BYTES, _OPERAND_ROWS = 4, 5
+_LOOP_START, _LOOP_SIZE, _DIM_SIZE = 2, 3, 12
 _COPY, _ORIGIN, _SET, _SCALE, _ADD, _TIMES, _FIRST, _LAST = range(8)
 
 Fields = Sequence[tuple[str, str]]  # (C type, name) of the kernel's argument words
@@ -87,6 +87,15 @@ def argument_fields(op: str, kernel: str) -> tuple[tuple[str, str], ...]:
     if found is None:
         raise InternalError(f"no kernel tg_{kernel} for operator {op}")
     return found
+
+
+def simple_steps(table: Sequence[int]) -> int:
+    """How often in a row the innermost loop of a nest moves on simply (`is_simple` of tg_loop)."""
+    operand_count, loop_count = table[1:3]
+    if not loop_count:
+        return 0
+    loop = table[NEST_WORDS + OPERAND_WORDS * operand_count :][:LOOP_WORDS]
+    return (loop[0] - 1) // loop[1] if loop[-1] else 0
 
 
 def described_bytes(words: Sequence[int], operand_count: int) -> int:
@@ -244,6 +253,12 @@ class _Encoder:
         )
         return len(self.levels[i]) > 2 or largest > self.longest_bytes or may_be_empty
 
+    def _is_simple(self, dims: Sequence[_Dim]) -> bool:
+        """Whether a step only moves rows: one plain dimension of each operand."""
+        operands = [dim.operand for dim in dims]
+        are_plain = all(self._is_plain(self.nest.operands[dim.operand], dim) for dim in dims)
+        return are_plain and len(set(operands)) == len(operands) and not any(map(self._has_levels, operands))
+
     def _places(self) -> _Places:
         places = _Places()
         at = NEST_WORDS
@@ -281,7 +296,8 @@ class _Encoder:
             count = sum(i in f.loops for f in self.fields)
             masks = [sum(1 << k for k in {dim.operand for dim in moved}) for moved in (reads, writes)]
             result += [loop.extent, loop.tile, 0, loop.tile, *masks]
-            result += [dims, len(reads), len(writes), places.fields[i], count]
+            is_simple = is_double and self._is_simple(reads + writes)
+            result += [dims, len(reads), len(writes), places.fields[i], count, int(is_simple)]
         for i in range(len(self.loops)):
             for dim in self._dims_of(i, Access.READ) + self._dims_of(i, Access.WRITE):
                 result += self._dim_words(dim)
@@ -336,15 +352,16 @@ class _Encoder:
             outer = self.places.levels.get(dim.operand, 0) + 1 + 2 * (k - 2)
             shape = at + _OPERAND_ROW_BYTES if k == 0 else at + _OPERAND_ROWS if k == 1 else outer
             factor = level.factor
+        moved = (at, dim.operand, stride, stride * loop.tile)
         if self._is_plain(operand, dim):
-            return [at + _OPERAND_FAR, stride, shape, factor, 1, 0, 0, 0, 0, box.start, box.size]
+            return [*moved, shape, factor, 1, 0, 0, 0, 0, box.start, box.size]
         low = high = index.offset
         for axis, coefficient in index.terms:
             if axis != loop.axis:
                 reach = coefficient * (self.nest.axis(axis).extent - 1)
                 low, high = low + min(0, reach), high + max(0, reach)
         position = (index.coefficient(loop.axis), low, high, index.divisor, operand.shape[dim.dim])
-        return [at + _OPERAND_FAR, stride, shape, factor, *position, box.start, box.size]
+        return [*moved, shape, factor, *position, box.start, box.size]
 
     def _place_of(self, one: _Field) -> int:
         if one.of is None:

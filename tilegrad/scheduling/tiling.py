@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations, product
 from math import inf, prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tilegrad.errors import DoesNotFit
-from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, ordered_sizes
+from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, along, ordered_sizes
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
 from tilegrad.memory.lifetimes import align
 from tilegrad.scheduling.footprint import (
@@ -34,7 +35,10 @@ from tilegrad.targets.base import Target
 _CUTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _BLOCK = 4  # kernels work on register blocks of four
 EVALUATED = 32  # candidates whose cycles are estimated, after a ranking by traffic
-TILE_WORTH_BYTES = 2000
+TILE_WORTH_BYTES = 4000
+# From so many tiles on, the first tile's operands often come, and the last one's results leave, behind neighbours.
+FEWEST_TO_CHAIN = 3
+EXPOSED_SHARE = 0.5
 MOST_AXES_CUT = 3
 NEXT_TABLE_BYTES = 1024
 NOT_ESTIMATED = TileEstimate(inf, 0.0, 0.0, 0, "")
@@ -107,9 +111,15 @@ def _loop_orders(nest: Nest, sizes: Mapping[str, int]) -> Iterator[tuple[Loop, .
         yield (*order, *reductions)
 
 
-def _promise(candidate: _Candidate) -> int:
-    """Lower is better. A tile costs about as much as moving a few hundred bytes."""
-    return candidate.traffic_bytes + TILE_WORTH_BYTES * candidate.tile_count
+def _promise(candidate: _Candidate) -> float:
+    """Lower is better, in bytes moved while nobody computes. A tile costs as much as moving a few kilobytes."""
+    shown = candidate.traffic_bytes * _shown_share(candidate.is_double, candidate.tile_count)
+    return float(shown + TILE_WORTH_BYTES * candidate.tile_count)
+
+
+def _shown_share(is_double: bool, tile_count: Any) -> Any:
+    """Of the traffic, what other tiles do not hide; for one count or a column of them."""
+    return 0.25 + 0.75 / tile_count if is_double else 1.0 + 0.0 * tile_count
 
 
 def traffic_bytes(operand: Operand, loops: Sequence[Loop], sizes: Mapping[str, int], element_bytes: int) -> int:
@@ -230,7 +240,7 @@ class TilingSearch:
     def _estimate(self, candidate: _Candidate) -> TileEstimate:
         compute = self._compute_cycles(candidate)
         costs = self.options.costs
-        inward = outward = parts = 0.0
+        inward = outward = boxes = parts = 0.0
         for operand in self.nest.operands:
             if operand.value is None:
                 continue
@@ -244,20 +254,33 @@ class TilingSearch:
             cycles = moved * timing.cycles_per_byte + loads * prod(counts[2:]) * (
                 timing.setup_cycles / 4 + (rows - 1) * timing.cycles_per_extra_row
             )
+            boxes += loads
             parts += loads * prod(counts[2:])
             if operand.access is Access.WRITE:
                 outward += cycles
             else:
                 inward += cycles
-        conduct = costs.conduct_cycles(self.nest, candidate.tile_count, 2.0 * candidate.tile_count, parts)
         count = candidate.tile_count
+        simple = self._simple_steps(candidate)
+        conduct = costs.conduct_cycles(self.nest, simple, count - 1 - simple, boxes, parts)
         if candidate.is_double:
             steady = max(compute + conduct, inward, outward) * (count - 1) / count
-            cycles = inward / count + steady + (compute + conduct) / count + outward / count
+            exposed = (inward + outward) / count * (EXPOSED_SHARE if count >= FEWEST_TO_CHAIN else 1.0)
+            cycles = exposed + steady + (compute + conduct) / count
         else:
             cycles = compute + conduct + inward + outward
         reason = "double buffered" if candidate.is_double else "single buffered"
         return TileEstimate(cycles, compute, inward + outward, candidate.traffic_bytes, reason)
+
+    def _simple_steps(self, candidate: _Candidate) -> int:
+        """As in the table that the candidate would get, nearly."""
+        if not candidate.is_double:
+            return 0
+        axis = candidate.loops[-1].axis
+        moved = [index for o in self.nest.operands for index in o.index or () if index.coefficient(axis)]
+        if any(index != along(axis) for index in moved):
+            return 0
+        return candidate.tile_count - candidate.tile_count // candidate.loops[-1].count
 
     def _tiling(self, candidate: _Candidate, estimate: TileEstimate) -> Tiling:
         slots = {}
@@ -406,7 +429,8 @@ class CandidateGroup:
         found: list[_Candidate] = []
         for order in permutations(parallel):
             traffic = self._traffic((*order, *reductions), once)
-            ranked = np.argsort(traffic + TILE_WORTH_BYTES * tile_count, kind="stable")[:EVALUATED]
+            shown = traffic * _shown_share(self.is_double, tile_count)
+            ranked = np.argsort(shown + TILE_WORTH_BYTES * tile_count, kind="stable")[:EVALUATED]
             for i in ranked.tolist():
                 sizes = {axis.name: int(self.sizes[axis.name][i]) for axis in self.nest.axes}
                 loops = tuple(

@@ -42,11 +42,14 @@ static void add_pieces(int request, unsigned char *scratch, unsigned char *far, 
 static void add_levels(int request, const tg_operand *operand, unsigned char *scratch, unsigned char *far,
                        const uint32_t *levels, uint32_t depth)
 {
+    uint32_t inner = operand->row_bytes * operand->rows;
     if (depth == 0) {
-        add_pieces(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);
+        if (inner <= TG_DMA_LONGEST)
+            tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);
+        else
+            add_pieces(request, scratch, far, operand->row_bytes, operand->rows, operand->stride);
         return;
     }
-    uint32_t inner = operand->row_bytes * operand->rows;
     for (uint32_t i = 1; i < depth; i++)
         inner *= levels[2 * i - 2];
     for (uint32_t i = 0; i < levels[2 * depth - 2]; i++)
@@ -113,12 +116,23 @@ static void move_dims(uint32_t *words, const tg_loop *loop, tg_dim *dim, int cou
             if (size < 0)
                 size = 0;
         }
-        words[dim->far] += (uint32_t)((start - dim->start) * dim->far_stride);
+        ((tg_operand *)(void *)(words + dim->operand))->far += (uint32_t)((start - dim->start) * dim->far_stride);
         dim->start = start;
         if (dim->shape) {
             dim->size = size;
             words[dim->shape] = (uint32_t)(dim->factor * size);
         }
+    }
+}
+
+/* The next tile along a simple loop. */
+static inline void step(uint32_t *words, const tg_loop *loop, tg_dim *dim, tg_operand *operand)
+{
+    operand->far += (uint32_t)dim->far_step;
+    dim->start = loop->start;
+    if (dim->shape) {
+        dim->size = loop->size;
+        words[dim->shape] = (uint32_t)(dim->factor * loop->size);
     }
 }
 
@@ -237,13 +251,60 @@ static uint32_t *fetched(tg_tiles *t, const tg_call *call)
     return next;
 }
 
+/* One tile of which only the innermost loop moves on, and simply: the general way in `run_tiles`, in one go. */
+static void run_simple_tile(tg_tiles *t, const tg_call *call, tg_nest *nest, tg_loop *loop, tg_kernel_call *kernel,
+                            const tg_job *job)
+{
+    uint32_t *words = t->words;
+    const uint32_t *homes = homes_of(call);
+    unsigned char *slots = t->scratch + call->slots;
+    tg_dim *first = (tg_dim *)(void *)(words + loop->dims), *dim = first, *results = first + loop->read_count;
+    int32_t left = loop->extent - loop->start;
+    loop->size = left < loop->tile ? left : loop->tile;
+    int request = NONE;
+    for (; dim < results; dim++) {
+        tg_operand *operand = (tg_operand *)(void *)(words + dim->operand);
+        if (request == NONE)
+            request = tg_dma_open(1);
+        operand->scratch = operand->turn - operand->scratch;
+        step(words, loop, dim, operand);
+        tg_dma_add(request, slots + operand->scratch, home_of(t, homes[dim->index]) + operand->far, operand->row_bytes,
+                   operand->rows, operand->stride);
+    }
+    t->loading = request;
+    tg_run_on_cores(kernel, job);
+    settle(&t->storing);
+    for (dim = first; dim < results; dim++)
+        t->at[dim->index] = slots + ((tg_operand *)(void *)(words + dim->operand))->scratch;
+    request = NONE;
+    for (int i = loop->write_count; i > 0; i--, dim++) {
+        tg_operand *operand = (tg_operand *)(void *)(words + dim->operand);
+        if (request == NONE)
+            request = tg_dma_open(0);
+        tg_dma_add(request, slots + operand->scratch, home_of(t, homes[dim->index]) + operand->far, operand->row_bytes,
+                   operand->rows, operand->stride);
+        operand->scratch = operand->turn - operand->scratch;
+        t->at[dim->index] = slots + operand->scratch;
+        step(words, loop, dim, operand);
+    }
+    t->storing = request;
+    if (loop->field_count)
+        fill_fields(nest, words, loop);
+}
+
 static uint32_t *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
     tg_job job = {who, 0, t->at, t->words + nest->args, t->program + t->table};
     tg_kernel_call *kernel = t->kernels[nest->kernel];
+    tg_loop *innermost = loops_of(nest);
     for (int left = nest->tiles - 1; left > 0; left--, job.tile++) {
         settle(&t->loading);
+        if (innermost->is_simple && innermost->start + innermost->tile < innermost->extent) {
+            innermost->start += innermost->tile;
+            run_simple_tile(t, call, nest, innermost, kernel, &job);
+            continue;
+        }
         moved_t moved = advance(nest, t->words);
         if (nest->is_double)
             t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);

@@ -37,14 +37,16 @@ typedef struct {
     uint32_t reads, results;               /* operands that it moves, as bits */
     int32_t dims, read_count, write_count; /* dimensions that it moves: of what is read, then of results */
     int32_t fields, field_count;
+    int32_t is_simple; /* one plain dimension of each operand, moved by rows: what most tiles of most nests are */
 } tg_loop;
 
 /* One dimension of an operand that a loop moves: positions (coefficient * axis + inner part) / divisor, clipped to the
  * extent, where the inner part, of axes that are not tiled, lies between `low` and `high`. Divisor 0: just the axis. */
 typedef struct {
-    int32_t far;        /* place of the operand's byte offset */
-    int32_t far_stride; /* bytes per position */
-    int32_t shape;      /* place of the word that is `factor` times the size, or 0 where no size ever changes */
+    int32_t operand, index; /* its place, and which one it is */
+    int32_t far_stride;     /* bytes per position */
+    int32_t far_step;       /* bytes per tile */
+    int32_t shape;          /* place of the word that is `factor` times the size, or 0 where no size ever changes */
     int32_t factor;
     int32_t coefficient, low, high, divisor, extent;
     int32_t start, size;
