@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -21,11 +22,11 @@ from tilegrad.commands.compiling import (
     write_project,
 )
 from tilegrad.commands.groups import grouped
-from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
+from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
 from tilegrad.passes.parameters import parameters_of
-from tilegrad.pipeline import compile_inference, compile_model
+from tilegrad.pipeline import Compiled, compile_inference, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.report.failure import announce
 from tilegrad.report.format import error_text
@@ -127,7 +128,7 @@ def compile_project(
         image = None
         if output_folder is not None and target is None:
             image = observer.run("build", lambda: build_image(compiled, device, steps=steps, use_cache=not no_cache))
-    files = compiled.project.files if image is None else image.files
+    files = image.files if image is not None else _project_files(compiled, device, target)
     if output_folder is not None:
         write_project(compiled, output_folder, files=files)
     output.write_json(
@@ -149,6 +150,11 @@ def compile_project(
         if image is not None:
             output.show(image_line(image.facts))
     return 0
+
+
+def _project_files(compiled: Compiled, device: str, target: str | None) -> Mapping[str, bytes]:
+    """The device's own, unless a target was named that it may have nothing to do with."""
+    return compiled.project.files if target is not None else device_kind(device).project_files(compiled)
 
 
 @grouped

@@ -365,6 +365,11 @@ class Device(ABC):
     def missing(cls, name: str) -> str | None:
         """Why this device cannot be used here, with the package that brings what is missing; None if it can."""
 
+    @classmethod
+    def project_files(cls, compiled: Compiled) -> Mapping[str, bytes]:
+        """The C project as this device builds it, by path."""
+        return compiled.project.files
+
     @abstractmethod
     def _load(self, compiled: Compiled, residency: Residency) -> Session: ...
 
