@@ -258,7 +258,7 @@ DRIVER_FAULTS = {
     ),
     "a transfer longer than the engine takes": (
         "RESULTS);\n            tg_dma_add(request, scratch, far, operand->row_bytes, operand->rows,",
-        "RESULTS);\n            tg_dma_add(request, scratch, far, operand->row_bytes, 8 + TG_DMA_LONGEST / operand->row_bytes,",
+        "RESULTS);\n            tg_dma_add(request, scratch, far, operand->row_bytes, TG_DMA_LONGEST,",
         "is longer than the engine takes|passes the end",
     ),
     "a request waited for twice": (

@@ -12,6 +12,7 @@ from tilegrad.memory.allocate import allocate, lower_bound
 from tilegrad.memory.lifetimes import align
 from tilegrad.memory.scratch import place_nests
 from tilegrad.memory.validate_levels import validate_levels
+from tilegrad.memory.validate_scratch import validate_scratch
 from tilegrad.scheduling.homes import EntryHomes, Homes, choose_homes
 from tilegrad.targets.base import L1, L2, L3
 
@@ -28,7 +29,7 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
         if plan.memory[L2].used_bytes <= capacity:
             break
     _expect_fit(plan)
-    return validate_levels(plan)
+    return validate_scratch(validate_levels(plan))
 
 
 def _plan(schedule: Schedule, homes: Homes) -> Plan:
