@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from itertools import pairwise
@@ -81,6 +82,8 @@ def test_an_image_computes_with_fma_and_without_doubles(name: str, tmp_path: Pat
     text = disassembly(name, tmp_path / IMAGE)
     assert FMA[name] in text
     assert "fmadd.d" not in text and ".f64" not in text
+    # Vectors of floats on a Cortex-M55 flush subnormals.
+    assert re.search(r"v\w+\.f32\s+q", text) is None
 
 
 @every_cortex_m
@@ -165,6 +168,11 @@ def test_what_does_not_fit_is_refused_with_the_budget(tilegrad: CommandLine) -> 
     result = tilegrad("inspect", "autoencoder", "--optimizer", "adam", "--device", "qemu:mps3-an547")
     assert result.status == 2
     assert "banks of RAM" in result.err and "2097152 bytes of SRAM, 4194304 bytes of ISRAM" in result.err
+
+
+def test_more_cores_than_there_are(tilegrad: CommandLine) -> None:
+    result = tilegrad("train", "simplemlp", "--device", RISCV, "--cores", "9")
+    assert result.status == 2 and "expected: 1 to 8" in result.err
 
 
 # ---- tools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tilegrad.ops.kernels import RUNTIME_FOLDER
 PLUGIN_FOLDER = RUNTIME_FOLDER / "qemu"
 PLUGIN_FILES = ("count_entries.c", "qemu_plugin.h")
 MAP, COUNTS, PLUGIN = "counts.map", "counts.txt", "counts.so"
+_LONGEST_NUMBER = 21
 _FLAGS = tuple("-std=c99 -O2 -fPIC -Wall -Wextra -Werror".split())
 
 
@@ -58,7 +60,10 @@ class Counter:
 
     def last(self) -> Counts:
         """Of the call that ended last."""
-        lines = (self.folder / COUNTS).read_text(encoding="ascii").splitlines()[-self.cores :]
+        with (self.folder / COUNTS).open("rb") as file:
+            longest = self.cores * _LONGEST_NUMBER * (2 + len(self.kernels))
+            file.seek(max(file.seek(0, os.SEEK_END) - longest, 0))
+            lines = file.read().decode("ascii").splitlines()[-self.cores :]
         rows = {int(words[0]): [int(word) for word in words[1:]] for words in map(str.split, lines)}
         if sorted(rows) != list(range(self.cores)):
             raise DeviceError(
