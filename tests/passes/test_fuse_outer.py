@@ -14,8 +14,8 @@ from tilegrad.pipeline import canonical_graph, defaults
 from tilegrad.recipe import Adam, Recipe
 
 
-def program(recipe: Recipe) -> Program:
-    model = frontend.load("simplemlp", batch=recipe.batch)
+def program(recipe: Recipe, name: str = "simplemlp") -> Program:
+    model = frontend.load(name, batch=recipe.batch)
     graph = canonical_graph(model, recipe)
     loss, train = defaults(model)
     return derive_program(graph, recipe, model.roles, select(graph, model.parameters, train), loss)
@@ -43,3 +43,14 @@ def test_an_sgd_step_takes_the_vectors() -> None:
 def test_other_gradients_stay(recipe: Recipe) -> None:
     fused = FuseOuterProduct().apply(FuseUpdate().apply(program(recipe)))
     assert not {"OuterSGD", "OuterAccumulate"} & set(operators(fused))
+
+
+def test_the_weight_is_read_once_for_the_step_and_the_gradient_below() -> None:
+    made = FuseOuterProduct().apply(FuseUpdate().apply(program(Recipe(), "autoencoder_tiny")))
+    wide = [
+        node
+        for node in made.entries["step"].nodes
+        if node.op == "DenseGradSGD" or (node.op == "OuterSGD" and made.tensor(node.inputs[2]).type.shape[1] >= 64)
+    ]
+    # Nothing is below the first layer.
+    assert [node.op for node in wide] == ["DenseGradSGD"] * (len(wide) - 1) + ["OuterSGD"] and len(wide) > 2

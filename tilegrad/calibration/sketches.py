@@ -43,6 +43,11 @@ def _outer_sgd(draw: Draw) -> Sketch:
     return Sketch("OuterSGD", ((m,), (n,), (m, n), ()))
 
 
+def _dense_grad_sgd(draw: Draw) -> Sketch:
+    m, n = between(draw, 1, 128), between(draw, 1, 200)
+    return Sketch("DenseGradSGD", ((m,), (n,), (m, n), ()), outputs=(True, True))
+
+
 def _outer_accumulate(draw: Draw) -> Sketch:
     m, n = between(draw, 1, 128), between(draw, 1, 200)
     return Sketch("OuterAccumulate", ((m,), (n,), (m, n), (DType.BOOL, ())))
@@ -464,4 +469,5 @@ SKETCHES: tuple[Callable[[Draw], Sketch], ...] = (
     *(_reduction(op, ()) for op in ("ReduceProd", "ReduceL1")),
     _integer_reduction("ReduceSum", _WHOLE), _integer_reduction("ReduceMax", (DType.I32, DType.BOOL)),
     _integer_reduction("ReduceMin", (DType.I32, DType.BOOL)),
+    _dense_grad_sgd,
 )  # fmt: skip

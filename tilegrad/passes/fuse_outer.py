@@ -1,6 +1,7 @@
 """Lets what uses an outer product compute it: the weight gradient of a dense layer for one sample is never a matrix.
 
-Accumulating it, or an SGD step along it, then reads and writes the result once, not three times; the bits are the same.
+Accumulating it, or an SGD step along it, then reads and writes the result once, not three times. Where the layer below
+wants its gradient too, that is computed on the way: the weight is read once for both. The bits are the same.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program
 from tilegrad.ir.verify import verify_graph
 
+FEWEST_COLUMNS = 64
+"""Cores share the columns of the fused pass, eight at a time; with fewer, two passes keep more of them busy."""
+
 
 @dataclass(frozen=True)
 class FuseOuterProduct:
@@ -18,7 +22,7 @@ class FuseOuterProduct:
 
     def apply(self, program: Program) -> Program:
         step = program.entries["step"]
-        fused = _fused(step)
+        fused = _with_gradients_below(_fused(step))
         if fused is step:
             return program
         return replace(program, entries={**program.entries, "step": verify_graph(fused)})
@@ -59,6 +63,39 @@ def _swallowing(node: Node, products: dict[str, Node]) -> Node | None:
         name = _renamed(node, "OuterAccumulate")
         return Node(name, "OuterAccumulate", (u, v, buffer, *flag), node.outputs[1:])
     return None
+
+
+def _with_gradients_below(graph: Graph) -> Graph:
+    """OuterSGD takes over the product of the same gradient with the same weight, in the place of that product."""
+    nodes = list(graph.nodes)
+    for step in graph.nodes:
+        if step.op != "OuterSGD" or graph.types[step.inputs[2]].shape[1] < FEWEST_COLUMNS:
+            continue
+        gradient, sample, weight, rate = step.inputs
+        end = nodes.index(step)
+        readers = [i for i in range(end) if weight in nodes[i].inputs]
+        if readers and _is_gradient_below(graph, nodes[readers[-1]], gradient, weight):
+            below = nodes[readers[-1]]
+            nodes[readers[-1]] = Node(
+                _renamed(step, "DenseGradSGD"),
+                "DenseGradSGD",
+                (gradient, sample, weight, rate),
+                (step.outputs[0], below.outputs[0]),
+            )
+            del nodes[end]
+    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+def _is_gradient_below(graph: Graph, node: Node, gradient: str, weight: str) -> bool:
+    """A plain product of one row with the weight as it is stored."""
+    return (
+        node.op == "Gemm"
+        and node.inputs == (gradient, weight)
+        and graph.types[gradient].shape[0] == 1
+        and not node.attributes.get("transA", 0)
+        and not node.attributes.get("transB", 0)
+        and node.attributes.get("alpha", 1.0) == 1.0
+    )
 
 
 def _renamed(node: Node, op: str) -> str:

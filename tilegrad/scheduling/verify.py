@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.errors import InternalError
-from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Range, Tile, row_major_strides
+from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range, Tile, row_major_strides
 from tilegrad.ir.schedule import Schedule, Slot, Tiling
 from tilegrad.ir.types import TensorType
 from tilegrad.memory.lifetimes import temporaries
@@ -220,7 +220,7 @@ class _Replay:
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
         self.node = node
         self.operands = {operand.name: operand for operand in nest.operands if operand.value is not None}
-        self.reductions = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
+        self.sums = {name: _summed_axes(nest, operand) for name, operand in self.operands.items()}
         self.positions = _Positions()
         self.held: dict[tuple[str, int], _Held] = {}
         self.under_way: dict[int, list[Start]] = {}
@@ -335,10 +335,6 @@ class _Replay:
 
     def compute(self, event: Compute) -> None:
         self.check_tile(event)
-        first = tuple(event.tile[axis.name].start for axis in self.reductions)
-        is_first = not any(first)
-        last = tuple(event.tile[axis.name].stop - 1 for axis in self.reductions)
-        is_last = all(event.tile[axis.name].stop == axis.extent for axis in self.reductions)
         for name, operand in self.operands.items():
             box = event.boxes[name]
             self.check_box(event, operand, box)
@@ -357,7 +353,9 @@ class _Replay:
                         event.number, name, f"slot {place[1]} holds {_text(held.box)}, the kernel needs {_text(box)}"
                     )
                 continue
-            self.check_result(event, name, box, held, first, is_first)
+            self.check_result(event, name, box, held)
+            last = tuple(event.tile[axis.name].stop - 1 for axis in self.sums[name])
+            is_last = all(event.tile[axis.name].stop == axis.extent for axis in self.sums[name])
             self.held[place] = _Held(box, is_produced=True, is_complete=is_last, reduced_to=last)
 
     def check_tile(self, event: Compute) -> None:
@@ -393,12 +391,11 @@ class _Replay:
             return Range(0, operand.shape[d]), True
         return self.positions.find(operand.index[d], operand.shape[d], tile)
 
-    def check_result(
-        self, event: Compute, name: str, box: Box, held: _Held | None, first: tuple[int, ...], is_first: bool
-    ) -> None:
+    def check_result(self, event: Compute, name: str, box: Box, held: _Held | None) -> None:
+        first = tuple(event.tile[axis.name].start for axis in self.sums[name])
         if self.stored[name][_slices(box)].any():
             raise self.error(event.number, name, "the result left before this tile added to it")
-        if is_first:
+        if not any(first):
             if held is not None:
                 raise self.error(event.number, name, f"slot {event.slots[name]} is reused before its result left")
         elif held is None or held.box != box:
@@ -421,6 +418,12 @@ class _Replay:
             box = tuple(self.needed(operand, d, everything)[0] for d in range(len(operand.shape)))
             if not stored[_slices(box)].all():
                 raise self.error(tile, name, "a part of the result never leaves")
+
+
+def _summed_axes(nest: Nest, operand: Operand) -> tuple[Axis, ...]:
+    """The axes over which a result is summed: reduction axes that do not lead to other elements of it."""
+    own = {axis for index in operand.index or () for axis, _ in index.terms}
+    return tuple(axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION and axis.name not in own)
 
 
 def _moves_box(parts: tuple[Part, ...], sizes: tuple[int, ...], strides: tuple[int, ...], element_bytes: int) -> bool:

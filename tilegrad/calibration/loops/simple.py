@@ -97,6 +97,26 @@ OUTER = Family(
     ),
     _outer,
 )  # fmt: skip
+
+
+def _dense_grad(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        rows, blocks, rest = c.n["m"], share(c.n["n"] // 8, c.cores), share(c.n["n"] % 8, c.cores)
+        is_continued = not c.first
+        return (
+            1.0, is_shared(c.cores), blocks, blocks * rows, blocks * is_continued, rest, rest * rows,
+            rest * is_continued,
+        )  # fmt: skip
+
+    return trips
+
+
+DENSE_GRAD = Family(
+    (
+        "call", "shared", "blocks", "blocks*rows", "blocks, continued", "columns", "columns*rows", "columns, continued",
+    ),
+    _dense_grad,
+)  # fmt: skip
 CONV_DB = _units("c", inner=("n", "p"), names_last=True)
 GLOBAL_POOL = _units("c", inner=("p",), names_last=True)
 NORMALIZE_PARAMETERS = _units("c", inner=("o",), names_last=True)
