@@ -96,6 +96,19 @@ TG_TEMPLATE void tg_conv_pack(const float *x, const tg_conv_map *c, const tg_con
         }
 }
 
+/* Up to 32 columns, all in memory. */
+TG_SHARED void tg_conv_product(const tg_product *p)
+{
+    if (p->taken != TG_NULL && p->n_n > 16)
+        tg_product_rows(p, TG_NULL, 2, TG_MASKED);
+    else if (p->taken != TG_NULL)
+        tg_product_rows(p, TG_NULL, 1, TG_MASKED);
+    else if (p->n_n > 16)
+        tg_product_rows(p, TG_NULL, 2, TG_TABLE);
+    else
+        tg_product_rows(p, TG_NULL, 1, TG_TABLE);
+}
+
 /* Outputs [start, stop) of the map, counted row by row. */
 TG_SHARED void tg_conv_run(const float *x, const float *w, const float *b, float *y, const tg_conv_map *c, int start,
                            int stop)
@@ -134,7 +147,7 @@ TG_SHARED void tg_conv_run(const float *x, const float *w, const float *b, float
             if (tap == window)
                 tap = 0, channel += tg_max(used, 1);
             p.bias = c->last && channel >= channels && tap == 0 ? b : TG_NULL;
-            tg_product_columns(&p, 1);
+            tg_conv_product(&p);
         }
     }
 }

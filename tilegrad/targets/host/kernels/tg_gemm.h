@@ -18,25 +18,33 @@ typedef struct {
 #define TG_PANEL_DEPTH 128 /* of k */
 #define TG_PANEL_WIDTH 32
 
-/* Up to 128 columns from `y` on, for n_k of k. a(m,k) is a[m * a_by_m + a_at[k]]; b's row k begins at b + k * b_by_k.
- * Where `taken` is not null, its masks, two for each k, say which columns' sums k belongs to. Column n is
- * y[y_at[n]], or y[n] where y_at is null. The bias, if any, is one number per row, added last. */
+/* Up to 128 columns from `y` on, for n_k of k. b's row k begins at b + k * b_by_k; a(m,k) is a[m * a_by_m + k * a_by_k], or
+ * with a table a[m * a_by_m + a_at[k]]. Where `taken` is not null, its masks, two for each k, say which columns' sums k
+ * belongs to. Column n is y[y_at[n]], or y[n] where y_at is null. The bias, if any, is one number per row, added last. */
 typedef struct {
-    int n_m, n_n, n_k, a_by_m, b_by_k, y_by_m, first;
+    int n_m, n_n, n_k, a_by_m, a_by_k, b_by_k, y_by_m, first;
     const int32_t *a_at, *y_at;
     const float *a, *b, *bias;
     const uint16_t *taken;
     float *y;
 } tg_product;
 
-/* The first `height` rows by `width` vectors; y is dense. The literal `how`: 0 all columns exist; 1 not all do; 2 all are
- * in memory, and some sums skip some k. Rows of a are found by their distance: eight pointers would fill the registers. */
+/* How a block reads its operands: all columns exist, or not all do; or a has a table and all columns are in memory, and
+ * maybe some sums skip some k. */
+#define TG_PLAIN 0
+#define TG_NARROW 1
+#define TG_TABLE 2
+#define TG_MASKED 3
+
+/* The first `height` rows by `width` vectors; y is dense. Rows of a are found by their distance: eight pointers would fill
+ * the registers. */
 TG_TEMPLATE void tg_product_block(const tg_product *p, int height, int width, int how)
 {
-    const int32_t *a_at = p->a_at, *stop = a_at + p->n_k;
+    const int64_t by_m = (int64_t)sizeof(float) * p->a_by_m, by_k = (int64_t)sizeof(float) * p->a_by_k; /* bytes */
+    const char *first = (const char *)p->a;
+    const int32_t *a_at = p->a_at;
     const uint16_t *taken = p->taken;
     const float *b = p->b;
-    const int64_t by = (int64_t)sizeof(float) * p->a_by_m; /* bytes */
     tg_v16 sum[8][8];
     TG_UNROLL for (int i = 0; i < height; i++)
     {
@@ -44,20 +52,24 @@ TG_TEMPLATE void tg_product_block(const tg_product *p, int height, int width, in
             sum[i][j] = p->first ? tg_v_set(0.0f)
                                  : tg_v_load_some(p->y + i * p->y_by_m + 16 * j, tg_v_first(p->n_n - 16 * j));
     }
-    for (; a_at < stop; a_at++, b += p->b_by_k) {
-        const char *first = (const char *)(p->a + *a_at), *fifth = first + 4 * by;
+    for (int k = p->n_k; k > 0; k--, b += p->b_by_k) {
+        if (how >= TG_TABLE)
+            first = (const char *)(p->a + *a_at++);
+        const char *fifth = first + 4 * by_m;
         tg_v16 column[8];
         TG_UNROLL for (int j = 0; j < width; j++)
-            column[j] = how == 1 ? tg_v_load_some(b + 16 * j, tg_v_first(p->n_n - 16 * j)) : tg_v_load(b + 16 * j);
+            column[j] = how == TG_NARROW ? tg_v_load_some(b + 16 * j, tg_v_first(p->n_n - 16 * j)) : tg_v_load(b + 16 * j);
         TG_UNROLL for (int i = 0; i < height; i++)
         {
-            const tg_v16 x = tg_v_set(*(const float *)((i < 4 ? first : fifth) + (i & 3) * by));
+            const tg_v16 x = tg_v_set(*(const float *)((i < 4 ? first : fifth) + (i & 3) * by_m));
             TG_UNROLL for (int j = 0; j < width; j++)
-                sum[i][j] = how == 2 ? tg_v_fma_some(x, column[j], sum[i][j], taken[j])
-                                     : tg_v_fma(x, column[j], sum[i][j]);
+                sum[i][j] = how == TG_MASKED ? tg_v_fma_some(x, column[j], sum[i][j], taken[j])
+                                             : tg_v_fma(x, column[j], sum[i][j]);
         }
-        if (how == 2)
+        if (how == TG_MASKED)
             taken += 2;
+        if (how < TG_TABLE)
+            first += by_k;
     }
     TG_UNROLL for (int i = 0; i < height; i++)
     {
@@ -79,7 +91,12 @@ TG_INLINE void tg_product_move(float *y, int y_by_m, const int32_t *y_at, int ro
         }
 }
 
-TG_TEMPLATE void tg_product_rows(const tg_product *p, int width, int how)
+/* A block of full height, as a function of its own: with more around them, pointers would not fit the registers. */
+#define TG_PRODUCT_FULL(NAME, WIDTH, HOW)                                                                              \
+    TG_SHARED void NAME(const tg_product *p) { tg_product_block(p, TG_VECTOR_ROWS, WIDTH, HOW); }
+
+/* All rows; `full` is the block of full height, or null for one in place. */
+TG_TEMPLATE void tg_product_rows(const tg_product *p, void (*full)(const tg_product *), int width, int how)
 {
     float dense[TG_VECTOR_ROWS * TG_PANEL_WIDTH];
     for (int m = 0, rows = TG_VECTOR_ROWS; m < p->n_m; m += rows) {
@@ -94,8 +111,10 @@ TG_TEMPLATE void tg_product_rows(const tg_product *p, int width, int how)
         q.y_by_m = is_strided ? TG_PANEL_WIDTH : p->y_by_m;
         if (is_strided && !p->first)
             tg_product_move(y, p->y_by_m, p->y_at, rows, p->n_n, dense, 1);
-        if (rows == 8)
-            tg_product_block(&q, 8, width, how);
+        if (rows == TG_VECTOR_ROWS && full != TG_NULL)
+            full(&q);
+        else if (rows == TG_VECTOR_ROWS)
+            tg_product_block(&q, TG_VECTOR_ROWS, width, how);
         else if (rows == 4)
             tg_product_block(&q, 4, width, how);
         else if (rows == 2)
@@ -107,19 +126,19 @@ TG_TEMPLATE void tg_product_rows(const tg_product *p, int width, int how)
     }
 }
 
-/* Up to 32 columns. `is_panel`: 32 are in memory, whether they exist or not. */
+TG_PRODUCT_FULL(tg_product_plain, 2, TG_PLAIN)
+TG_PRODUCT_FULL(tg_product_narrow, 2, TG_NARROW)
+TG_PRODUCT_FULL(tg_product_narrowest, 1, TG_NARROW)
+
+/* Up to 32 columns, without a table. `is_panel`: 32 are in memory, whether they exist or not. */
 TG_SHARED void tg_product_columns(const tg_product *p, int is_panel)
 {
-    if (p->taken != TG_NULL && p->n_n > 16)
-        tg_product_rows(p, 2, 2);
-    else if (p->taken != TG_NULL)
-        tg_product_rows(p, 1, 2);
-    else if (p->n_n == 32 || (is_panel && p->n_n > 16))
-        tg_product_rows(p, 2, 0);
+    if (p->n_n == 32 || (is_panel && p->n_n > 16))
+        tg_product_rows(p, tg_product_plain, 2, TG_PLAIN);
     else if (p->n_n > 16)
-        tg_product_rows(p, 2, 1);
+        tg_product_rows(p, tg_product_narrow, 2, TG_NARROW);
     else
-        tg_product_rows(p, 1, 1);
+        tg_product_rows(p, tg_product_narrowest, 1, TG_NARROW);
 }
 
 /* Scale and bias, once the last k is in. */
@@ -144,7 +163,6 @@ TG_INLINE void tg_gemm_finish(const float *c, float *y, tg_gemm_args g, int m_st
 TG_SHARED void tg_gemm(const float *a, const float *b, const float *c, float *y, tg_gemm_args g, int core_id,
                        int core_count)
 {
-    int32_t a_at[TG_PANEL_DEPTH];
     TG_ALIGNED float panel[TG_PANEL_DEPTH * TG_PANEL_WIDTH];
     int start, stop;
     if (g.n_k == 1 && g.n_m > 1 && g.b_by_n == 1) { /* outer product: nothing to keep in registers */
@@ -161,8 +179,6 @@ TG_SHARED void tg_gemm(const float *a, const float *b, const float *c, float *y,
     tg_share((g.n_n + TG_PANEL_WIDTH - 1) / TG_PANEL_WIDTH, core_id, core_count, &start, &stop);
     start *= TG_PANEL_WIDTH;
     stop = tg_min(stop * TG_PANEL_WIDTH, g.n_n);
-    for (int k = 0; k < tg_min(g.n_k, TG_PANEL_DEPTH); k++)
-        a_at[k] = k * g.a_by_k;
     for (int n = start, count; n < stop; n += count) {
         /* One row has registers for more columns. */
         const int is_wide = g.n_m == 1 && g.b_by_n == 1 && n + 128 <= stop;
@@ -177,12 +193,13 @@ TG_SHARED void tg_gemm(const float *a, const float *b, const float *c, float *y,
                     for (int j = 0; j < TG_PANEL_WIDTH; j++)
                         panel[i * TG_PANEL_WIDTH + j] = j < count ? row[i * g.b_by_k + j * g.b_by_n] : 0.0f;
             const tg_product p = {
-                .n_m = g.n_m, .n_n = count, .n_k = depth, .a_by_m = g.a_by_m, .y_by_m = g.y_by_m,
-                .b_by_k = is_panel ? TG_PANEL_WIDTH : g.b_by_k, .first = g.first && k == 0, .a_at = a_at,
+                .n_m = g.n_m, .n_n = count, .n_k = depth, .a_by_m = g.a_by_m, .a_by_k = g.a_by_k,
+                .y_by_m = g.y_by_m,
+                .b_by_k = is_panel ? TG_PANEL_WIDTH : g.b_by_k, .first = g.first && k == 0,
                 .a = a + k * g.a_by_k, .b = is_panel ? panel : row, .y = y + n,
             };
             if (is_wide)
-                tg_product_block(&p, 1, 8, 0);
+                tg_product_block(&p, 1, 8, TG_PLAIN);
             else
                 tg_product_columns(&p, is_panel);
         }
