@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.devices.boards import RISCV, board, every_way
 from tests.devices.conformance import Subject, bits, reference_run
+from tests.scheduling.programs import patched
 from tests.support.projects import batch
 from tilegrad.build.folder import write_files
 from tilegrad.codegen.board import IMAGE
@@ -61,6 +63,44 @@ def test_the_simulators_bits_are_the_same(model: str) -> None:
     with subject.open() as device:
         run = train(subject.program(model), device, steps=STEPS, verify=False)
     assert bits(run) == bits(reference_run(model, STEPS))
+
+
+@every_way
+def test_subnormals_are_kept(name: str, cores: int) -> None:
+    """Inputs so small that gradients are subnormal: a unit that flushes them to zero would show."""
+
+    def gradients(subject: Subject, cores: int | None) -> dict[str, np.ndarray]:
+        compiled = subject.program("simplemlp", cores)
+        x, y = batch(compiled)
+        with subject.open() as device:
+            session = device.load(compiled)
+            session.step(x * np.float32(1e-39), y)
+            return session.gradients()
+
+    expected, got = gradients(Subject("host"), None), gradients(Subject(name), cores)
+    weight = expected["fc1.weight"]
+    assert np.count_nonzero((weight != 0) & (abs(weight) < np.finfo(np.float32).tiny)) > 100
+    assert {n: g.tobytes() for n, g in got.items()} == {n: g.tobytes() for n, g in expected.items()}
+
+
+def test_harts_wait_for_each_others_inputs() -> None:
+    """The first kernel may write where inputs lie; an emulator that runs harts in turns would not show it."""
+    for cores, waits in ((1, 0), (8, 1)):
+        text = Subject(RISCV).program("simplemlp", cores).project.files["model.c"].decode()
+        body = text[text.index("tg_status tg_step(") :]
+        copied = body.rindex("memcpy(ARENA", 0, body.index("train_"))
+        assert body[copied : body.index("(m);", copied)].count("tg_barrier();") == waits
+        assert text.count("tg_barrier();") == 2 * waits  # update has no inputs
+
+
+@on_riscv
+def test_a_missing_barrier_shows(name: str) -> None:
+    """The tests of bits would notice: harts that do not wait read what is not there yet."""
+    subject = Subject(name)
+    compiled = patched(subject.program("autoencoder_tiny", 8), "tg_rt.h", "TG_CORES), tg_barrier())", "TG_CORES))")
+    with subject.open() as device:
+        run = train(compiled, device, steps=1, verify=False)
+    assert run.losses != reference_run("autoencoder_tiny", STEPS).losses[:1]
 
 
 # ---- counts
