@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +131,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tools / name).chmod(0o755)
     memory = tmp_path / "ddr"
     memory.write_bytes(bytes(WINDOW_BYTES))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the claim on the card is: tests run side by side
     monkeypatch.setenv("PATH", str(tools), prepend=":")
     monkeypatch.setenv(VARIABLE, str(memory))
     return tmp_path
@@ -153,6 +155,18 @@ def test_sixteen_threads_give_the_hosts_bits(name: str, stand_ins: Path) -> None
     with open_device("mppa:iss") as opened:
         run = train(compiled_for(name, mppa(4096), options), opened, steps=2, verify=False)
     assert bits(run) == host_state(name, 2)
+
+
+def test_one_program_at_a_time(stand_ins: Path) -> None:
+    assert stand_ins.exists()
+    compiled = compiled_for("simplemlp", mppa())
+    with open_device("mppa:iss") as opened:
+        with opened.load(compiled):
+            with pytest.raises(DeviceError, match="runs a program already"):
+                opened.load(compiled)
+            with pytest.raises(DeviceError, match="busy"):
+                open_device("mppa:iss")
+        opened.load(compiled).close()
 
 
 def test_an_accelerator_that_dies(stand_ins: Path) -> None:

@@ -60,7 +60,11 @@ def window() -> tuple[str, int] | None:
 @register
 class MppaDevice(HarnessDevice):
     kind = "mppa"
-    capabilities = Capabilities(counters=(WALL_SECONDS, TRANSFER_SECONDS))
+    capabilities = Capabilities(counters=(WALL_SECONDS, TRANSFER_SECONDS), is_exclusive=True)
+
+    def __init__(self, name: str, *, use_cache: bool = True) -> None:
+        super().__init__(name, use_cache=use_cache)
+        self._running: ProcessTransport | None = None
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -94,6 +98,8 @@ class MppaDevice(HarnessDevice):
         place, runner = window(), RUNNERS[self.name]
         if place is None:
             raise DeviceError(f"device '{self.name}' cannot be used here: {self.missing(self.name)}", stage="device")
+        if self._running is not None and self._running.wait(0) is None:
+            raise DeviceError(f"device '{self.name}' runs a program already", stage="load", hint="close its session")
         path, offset = place
         files = self.project_files(compiled)
         write_files(folder, files)
@@ -104,7 +110,8 @@ class MppaDevice(HarnessDevice):
         build(Toolchain(COMPILER, flags, ("-lpthread",)), folder, accelerator, ACCELERATOR, use_cache=self.use_cache)
         arguments = [argument.format(str(folder / ACCELERATOR)) for argument in runner.arguments]
         command = [str(folder / HOST), path, str(offset), "weights.bin", runner.tool, *arguments]
-        return ProcessTransport(command, folder, environment={"TG_WINDOW": path})
+        self._running = ProcessTransport(command, folder, environment={"TG_WINDOW": path})
+        return self._running
 
 
 def _makefile(files: Mapping[str, bytes]) -> str:
