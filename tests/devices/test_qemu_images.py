@@ -188,6 +188,25 @@ def test_missing_tools_are_named_with_their_packages(name: str, monkeypatch: pyt
     assert reason.endswith(f"(Debian: apt-get install {' '.join(wanted)})")
 
 
+@pytest.mark.parametrize("name", [board("qemu:mps3-an547")])
+def test_code_that_does_not_fit_is_refused_with_the_budget(name: str, tmp_path: Path) -> None:
+    compiled = faulty(
+        Subject(name).program("simplemlp"),
+        "    static const char large[600000] = {1};\n    (void)*(volatile const char *)large;\n",
+    )
+    with pytest.raises(DoesNotFit, match="does not fit into ITCM") as caught:
+        QemuDevice(name).build(compiled, tmp_path)
+    assert caught.value.expected == f"at most {512 * KIB} bytes"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_an_image_needs_its_compiler(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    package = board_of(name).tools[0][1]
+    with pytest.raises(DeviceError, match=f"no {board_of(name).compiler} .*apt-get install {package}"):
+        QemuDevice(name).build(Subject(name).program("simplemlp"), tmp_path)
+
+
 @every_board
 def test_a_compiler_that_fails_is_quoted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "bin" / board_of(name).compiler

@@ -7,8 +7,9 @@ semihosting requests, so a request or a reply is one transfer, and the program e
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad.build.folder import write_files
-from tilegrad.build.toolchain import Toolchain, build, find_compiler
+from tilegrad.build.toolchain import Toolchain, build, find_compiler, host_toolchain
+from tilegrad.build.tools import Tools
 from tilegrad.codegen.board import IMAGE, compile_flags, link_flags
 from tilegrad.devices.base import Array, Capabilities
 from tilegrad.devices.elf import ElfFile
@@ -27,7 +29,7 @@ from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.qemu_counts import Counter, Counts
 from tilegrad.devices.registry import register
 from tilegrad.devices.transport import ProcessTransport
-from tilegrad.errors import DeviceError, InternalError
+from tilegrad.errors import DeviceError, DoesNotFit, InternalError
 from tilegrad.pipeline import Compiled
 from tilegrad.targets import base as targets
 from tilegrad.targets.board import Board
@@ -137,22 +139,31 @@ class QemuDevice(EmbeddedDevice):
     def missing(cls, name: str) -> str | None:
         machine = MACHINES[name]
         board = _board(machine)
-        wanted = (*board.tools, (machine.emulator, machine.package))
-        lacking = [(tool, package) for tool, package in wanted if shutil.which(tool) is None]
-        if lacking:
-            tools = " and no ".join(tool for tool, _ in lacking)
-            return f"no {tools} (Debian: apt-get install {' '.join(package for _, package in lacking)})"
-        if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        reason = _lacking(*board.tools, (machine.emulator, machine.package))
+        if reason is not None:
+            return reason
+        try:
+            host_toolchain()
+        except DeviceError:
             return "no C compiler for the plugin that counts instructions (Debian: apt-get install gcc)"
         words = _refusal(board)
         return None if words is None else f"{board.compiler} cannot compile for {machine.target}: {words}"
 
     def build(self, compiled: Compiled, folder: Path) -> Image:
         board = _board(MACHINES[self.name])
+        reason = _lacking(*board.tools)
+        if reason is not None:
+            raise DeviceError(f"an image for '{self.name}' cannot be made here: {reason}", stage="build")
         files = compiled.project.files
         write_files(folder, files)
         toolchain = Toolchain(find_compiler(board.compiler), compile_flags(board), link_flags(board), board.linker)
-        path = build(toolchain, folder, files, IMAGE, use_cache=self.use_cache)
+        try:
+            path = build(toolchain, folder, files, IMAGE, use_cache=self.use_cache)
+        except DeviceError as error:
+            over = re.search(r"region `(\w+)' overflowed by (\d+) bytes", str(error))
+            if over is None:
+                raise
+            raise _too_large(board, over[1], int(over[2])) from error
         launches = (launch for entry in compiled.plan.schedule.entries.values() for launch in entry.launches)
         kernels = {nest.kernel for launch in launches for nest in launch.nests}
         return QemuImage(path, sections(ElfFile(path)), tuple(sorted(kernels)), compiled.target.cores)
@@ -179,18 +190,31 @@ def _board(machine: Machine) -> Board:
     return board
 
 
+def _lacking(*wanted: tuple[str, str]) -> str | None:
+    """Which of these tools are not here, with Debian's packages."""
+    lacking = [(tool, package) for tool, package in wanted if shutil.which(tool) is None]
+    if not lacking:
+        return None
+    tools = " and no ".join(tool for tool, _ in lacking)
+    return f"no {tools} (Debian: apt-get install {' '.join(package for _, package in lacking)})"
+
+
+def _too_large(board: Board, bank_name: str, over_bytes: int) -> DoesNotFit:
+    bank = next(bank for bank in (board.code, *board.banks) if bank.name == bank_name)
+    return DoesNotFit(
+        f"the image does not fit into {bank.name}",
+        stage="build",
+        expected=f"at most {bank.size_bytes} bytes",
+        got=f"{bank.size_bytes + over_bytes} bytes",
+        hint="code and constants, weights apart" if bank == board.code else None,
+    )
+
+
 @cache
 def _refusal(board: Board) -> str | None:
     """What a compiler says that does not know the chip; an old clang has no vectors, say."""
-    done = subprocess.run(
-        [board.compiler, *board.flags, "-E", "-x", "c", os.devnull],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=PROBE_TIMEOUT_SECONDS,
-    )
+    command = [board.compiler, *board.flags, "-E", "-x", "c", os.devnull]
+    done = Tools(PROBE_TIMEOUT_SECONDS).run(command, Path(tempfile.gettempdir()))
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason given"])[0]
 
 
