@@ -384,3 +384,17 @@ def test_batch_normalization(
     op, outputs = ("BatchNormInternal", 5) if is_training else ("BatchNormalization", 1)
     shapes = [(batch, channels, *image), *[(channels,)] * 4]
     assert_same_bits(flags, graph_of(op, shapes, {"epsilon": 0.5}, outputs=outputs), seed, awkward)
+
+
+@every_machine
+@settings(deadline=None, max_examples=20)
+@given(
+    case=st.sampled_from(
+        [((9, 30), (1, 0)), ((3, 64, 40), (0, 2, 1)), ((2, 17, 3, 8), (0, 2, 3, 1)), ((5, 16, 16), (2, 0, 1)),
+         ((4, 7, 12), (1, 0, 2))]
+    ),
+    seed=SEEDS,
+)
+def test_transpose(flags: tuple[str, ...], case: tuple[tuple[int, ...], tuple[int, ...]], seed: int) -> None:
+    shape, permutation = case
+    assert_same_bits(flags, graph_of("Transpose", [shape], {"perm": permutation}), seed, awkward=True)
