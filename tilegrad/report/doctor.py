@@ -130,6 +130,12 @@ TOOLS = (
         variable="TILEGRAD_GVSOC",
     ),
     Tool(
+        "AccessCore",
+        "the devices `mppa:iss`, `mppa:qemu` and `mppa:hw`; `sim:mppa` works without it",
+        "no Debian or PyPI package: Kalray's SDK, with kvx-cos-gcc on PATH",
+        candidates=("kvx-cos-gcc",),
+    ),
+    Tool(
         "clang",
         "vector code for RISC-V under QEMU; the tests that compile generated C with a second compiler",
         _debian("clang"),
