@@ -11,6 +11,7 @@ from tilegrad.errors import UserError
 LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
 BATCHNORM_POLICIES = ("frozen", "train", "fold")
 ACCUM_MODES = ("mean", "sum")
+LARGEST_COUNT = 2**31 - 1
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
@@ -21,6 +22,12 @@ def _expect(condition: bool, what: str, expected: str, got: object) -> None:
 
 def _expect_one_of(what: str, value: str, choices: Sequence[str]) -> None:
     _expect(value in choices, what, " or ".join(choices), value)
+
+
+def expect_count(what: str, value: int) -> None:
+    """A number of samples, mini-batches or updates: C and ONNX count them in 32 and 64 bits."""
+    _expect(value >= 1, what, "1 or more", value)
+    _expect(value <= LARGEST_COUNT, what, f"at most {LARGEST_COUNT}", value)
 
 
 _WORDS = {"weight_decay": "the weight decay", "momentum": "the momentum"}
@@ -124,6 +131,6 @@ class Recipe:
             _expect_one_of("the loss", self.loss, LOSSES)
         _expect_one_of("the accumulation mode", self.accum_mode, ACCUM_MODES)
         _expect_one_of("the BatchNorm policy", self.batchnorm, BATCHNORM_POLICIES)
-        _expect(self.batch >= 1, "the batch size", "1 or more", self.batch)
-        _expect(self.accumulate >= 1, "the number of mini-batches to accumulate", "1 or more", self.accumulate)
+        expect_count("the batch size", self.batch)
+        expect_count("the number of mini-batches to accumulate", self.accumulate)
         _expect(0 <= self.seed < 2**32, "the seed", "0 to 4294967295", self.seed)

@@ -21,6 +21,7 @@ from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.ir.types import DType
 from tilegrad.pipeline import Compiled
+from tilegrad.recipe import expect_count
 from tilegrad.scheduling.clock import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
@@ -210,8 +211,7 @@ def train(
     Where the optimizer is fused into the backward pass, gradients take a second program to read: without a verdict and
     without `keep_gradients` there are none.
     """
-    if steps < 1:
-        raise UserError("the number of steps cannot be used", stage="run", expected="1 or more", got=str(steps))
+    expect_count("the number of steps", steps)
     batches = make_batches(compiled, data)
     accumulate = compiled.program.recipe.accumulate
     timings: dict[str, float] = {}

@@ -51,6 +51,14 @@ def test_1_gradcheck_names_the_tensor_that_is_off(tilegrad: CommandLine, monkeyp
     assert "gradient of fc1.weight is off by" in answer.err
 
 
+def test_1_a_run_that_leaves_the_numbers_is_not_verified(tilegrad: CommandLine) -> None:
+    """Though PyTorch's own float32 run does so too, and the margin for its rounding is then without a bound."""
+    answer = tilegrad("train", "simplemlp", "--device", "host", "--lr", "1e30", "--json", "-")
+    assert answer.json["losses"][1:] == ["NaN"] * 3
+    assert answer.status == 1 and answer.json["verified"] is False
+    assert "hint: PyTorch's own float32 run is not finite either: a smaller --lr\n" in answer.err
+
+
 def test_1_inference_disagrees(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Session.infer
     monkeypatch.setattr(Session, "infer", lambda session, x: honest(session, x) + 1.0)
@@ -73,6 +81,10 @@ def test_a_loss_that_is_not_finite_is_still_json(tilegrad: CommandLine, monkeypa
         (["train", "mlp", "--steps", "0"], "the number of steps cannot be used"),
         (["train", "mlp", "--batch", "0"], "the batch size cannot be used"),
         (["train", "mlp", "--accum", "-1"], "the number of mini-batches to accumulate cannot be used"),
+        (["train", "mlp", "--steps", str(10**20)], "the number of steps cannot be used"),
+        (["train", "mlp", "--batch", str(10**20)], "the batch size cannot be used"),
+        (["train", "mlp", "--accum", str(10**20)], "the number of mini-batches to accumulate cannot be used"),
+        (["compile", "mlp", "-o", "x", "--steps", "0"], "the number of steps cannot be used"),
         (["train", "mlp", "--lr", "nan"], "the learning rate cannot be used"),
         (["train", "mlp", "--loss", "hinge"], "the loss cannot be used"),
         (["train", "mlp", "--optimizer", "lion"], "the optimizer cannot be used"),
@@ -150,6 +162,7 @@ def test_2_a_full_disk_is_no_bug(tilegrad: CommandLine, monkeypatch: pytest.Monk
         (["train", "--json", "-"], "-"),
         (["train", "--json=out.json"], "out.json"),
         (["train", "--json"], None),
+        (["train", "--json", "--device", "host"], None),
         (["train", "--", "--json", "-"], None),
         ([], None),
     ],

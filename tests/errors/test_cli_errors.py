@@ -250,3 +250,17 @@ def test_a_batch_that_the_model_cannot_take_names_the_node(tilegrad: CommandLine
     answer = tilegrad("train", saved(fixed, tmp_path), "--batch", 3)
     assert answer.status == 2
     assert answer.err.startswith("error: node 'flatten': the model cannot be re-batched from 1 to 3: ")
+
+
+@pytest.mark.parametrize("command", ["train", "infer", "gradcheck", "compile", "inspect", "compare"])
+@pytest.mark.parametrize(("flag", "size", "level"), [("--l1", "4M", "L1"), ("--l2", "3M", "L2")])
+def test_a_real_chip_has_no_more_memory_than_it_has(
+    tilegrad: CommandLine, tmp_path: Path, command: str, flag: str, size: str, level: str
+) -> None:
+    """A simulated one may; whether the device is here does not matter."""
+    output = ("-o", tmp_path / "out") if command == "compile" else ()
+    answer = tilegrad(command, "simplemlp", "--device", "gvsoc:siracusa", flag, size, *output)
+    assert answer.status == 2 and list(tmp_path.iterdir()) == []
+    assert answer.err.startswith(f"error: device 'gvsoc:siracusa' has less {level} than the program may use\n")
+    assert f"hint: a smaller {flag}; only a simulated chip (sim:siracusa) can have more" in answer.err
+    assert tilegrad("inspect", "simplemlp", flag, size).status == 0

@@ -63,6 +63,19 @@ def test_ten_times_the_float32_difference_is_allowed() -> None:
     assert not compare(measured(first_gradients={"w": G * 1.021}), reference).verified
 
 
+def test_a_float32_run_that_is_not_finite_allows_nothing_more() -> None:
+    reference = dataclasses.replace(
+        REFERENCE, loss_differences=(1e-7, np.inf), gradient_differences={"w": 0.0}, weight_differences={"w": np.inf}
+    )
+    verdict = compare(measured(losses=(2.0, float("nan")), weights={"w": W * np.nan}), reference)
+    assert not verdict.verified and verdict.has_diverged
+    assert set(verdict.failures()) == {
+        "loss of mini-batch 2 is off by inf, allowed 0.0001",
+        "weight of w is off by inf, allowed 0.0001",
+    }
+    assert compare(measured(), reference).verified and not compare(measured(), reference).has_diverged
+
+
 def test_the_worst_tensor_is_the_one_nearest_to_its_limit() -> None:
     reference = Reference("r", (1.0,), {}, {"a": W, "b": W}, weight_differences={"a": 1e-2, "b": 0.0})
     verdict = compare(Measured((1.0,), {}, {"a": W * 1.02, "b": W * 1.00009}), reference)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import import_model, target_of, watch
+from tilegrad.commands.compiling import chip_of, import_model, watch
 from tilegrad.commands.groups import grouped
 from tilegrad.comparison import compare_modes
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
@@ -37,7 +37,7 @@ def compare(
     output = Output(json_to)
     options.check_tolerance(tolerance)
     recipe = recipe_options.recipe()
-    target = budget.chip(target_of(device))
+    target = chip_of(device, budget)
     base = budget.schedule(target, recipe.accumulate)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         imported = import_model(model, recipe, watch(output, progress, None))

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tilegrad.build.folder import check_folder, write_folder
 from tilegrad.build.workspace import Workspace
+from tilegrad.commands.hardware import BudgetOptions
 from tilegrad.commands.options import check_stage
 from tilegrad.devices.embedded import EmbeddedDevice, Image
 from tilegrad.devices.registry import device_kind
@@ -61,6 +62,14 @@ def target_of(device: str, name: str | None = None) -> Target:
             got=target.name,
         )
     return target
+
+
+def chip_of(device: str, budget: BudgetOptions, name: str | None = None) -> Target:
+    """The device's chip, or the one that is named, with the budgets that were asked for."""
+    limited = budget.chip(target_of(device, name))
+    if name is None:
+        device_kind(device).check_target(device, limited)
+    return limited
 
 
 def compilable_targets() -> tuple[Target, ...]:

@@ -15,9 +15,9 @@ from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import (
     build_image,
     check_output,
+    chip_of,
     compile_for,
     import_model,
-    target_of,
     watch,
     write_project,
 )
@@ -27,7 +27,7 @@ from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
 from tilegrad.passes.parameters import parameters_of
 from tilegrad.pipeline import Compiled, compile_inference, compile_model
-from tilegrad.recipe import Recipe
+from tilegrad.recipe import Recipe, expect_count
 from tilegrad.report.failure import announce
 from tilegrad.report.format import error_text
 from tilegrad.report.inference import inference_report
@@ -61,10 +61,10 @@ def infer(
     options.check_tolerance(tolerance)
     check_output(output_folder)
     recipe = Recipe(batch=batch, batchnorm=batchnorm, seed=seed)
+    target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
-        target = chip.chip(target_of(device))
         compiled = compile_inference(
             imported, recipe, target, observer, options=chip.schedule(target, recipe.accumulate)
         )
@@ -120,7 +120,8 @@ def compile_project(
         )
     check_output(output_folder)
     recipe = recipe_options.recipe()
-    limited = chip.chip(target_of(device, target))
+    expect_count("the number of steps", steps)
+    limited = chip_of(device, chip, target)
     schedule = chip.schedule(limited, recipe.accumulate)
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
@@ -177,7 +178,7 @@ def inspect(
     """Show operators, MACs, parameters and the memory budget of training a model, and whether it fits."""
     output = Output(json_to)
     recipe = recipe_options.recipe()
-    limited = chip.chip(target_of(device, target))
+    limited = chip_of(device, chip, target)
     schedule = chip.schedule(limited, recipe.accumulate)
     if tiles and limited.is_flat:
         raise UserError(

@@ -10,7 +10,7 @@ import typer
 
 from tilegrad import training
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import check_output, compile_for, target_of, watch, write_project
+from tilegrad.commands.compiling import check_output, chip_of, compile_for, watch, write_project
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import npz_option
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
@@ -36,6 +36,7 @@ def disagreement(verdict: Verdict) -> VerificationError:
         stage="verify",
         expected=f"errors within {verdict.tolerance:g}, or ten times PyTorch's own float32 difference",
         got=f"{failures[0]}{more}",
+        hint="PyTorch's own float32 run is not finite either: a smaller --lr" if verdict.has_diverged else None,
     )
 
 
@@ -82,7 +83,7 @@ def train(
             check_runs(device)
     recipe = recipe_options.recipe()
     options.check_tolerance(tolerance)
-    target = chip.chip(target_of(device))
+    target = chip_of(device, chip)
     schedule = chip.schedule(target, recipe.accumulate)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
@@ -133,9 +134,9 @@ def gradcheck(
     output = Output(json_to)
     options.check_tolerance(tolerance)
     recipe = Recipe(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed)
+    target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)
-        target = chip.chip(target_of(device))
         compiled = compile_for(model, recipe, target, observer, schedule=chip.schedule(target, recipe.accumulate))
         check = check_gradients(compiled, opened, data=data, tolerance=tolerance, progress=progress)
     check = replace(check, timings_seconds={**observer.seconds, **check.timings_seconds})

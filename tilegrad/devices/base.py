@@ -28,6 +28,8 @@ from tilegrad.ir.program import ENTRIES, Role, StateTensor
 from tilegrad.ir.types import TensorType
 from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import EntryTiming
+from tilegrad.targets import base as targets
+from tilegrad.targets.base import Target
 
 FloatArrays = dict[str, npt.NDArray[Any]]
 Array = npt.NDArray[Any]
@@ -386,15 +388,31 @@ class Device(ABC):
     def counters(self) -> tuple[str, ...]:
         return self.capabilities.counters
 
-    def load(self, compiled: Compiled, residency: Residency | None = None) -> Session:
-        if compiled.target.name != self.target_name:
+    @classmethod
+    def check_target(cls, name: str, target: Target) -> None:
+        """Refuses another chip, and more memory than the chip has: only a simulator can have that."""
+        own = targets.get(cls.target_of(name))
+        if target.name != own.name:
             raise UserError(
-                f"the program is compiled for target '{compiled.target.name}', not for device '{self.name}'",
+                f"the program is compiled for target '{target.name}', not for device '{name}'",
                 stage="load",
-                expected=f"target '{self.target_name}'",
-                got=f"target '{compiled.target.name}'",
-                hint=f"compile with --device {self.name}",
+                expected=f"target '{own.name}'",
+                got=f"target '{target.name}'",
+                hint=f"compile with --device {name}",
             )
+        if cls.capabilities.estimates_cycles:
+            return
+        for memory in target.larger_than(own):
+            raise UserError(
+                f"device '{name}' has less {memory.name} than the program may use",
+                stage="target",
+                expected=f"at most {own.memory(memory.name).capacity_bytes} bytes",
+                got=f"{memory.capacity_bytes} bytes",
+                hint=f"a smaller --{memory.name.lower()}; only a simulated chip (sim:{own.name}) can have more",
+            )
+
+    def load(self, compiled: Compiled, residency: Residency | None = None) -> Session:
+        self.check_target(self.name, compiled.target)
         session = self._load(compiled, residency or Residency())
         session.counters = self.counters
         self._sessions.append(session)

@@ -31,7 +31,7 @@ def json_destination(arguments: Sequence[str]) -> str | None:
         if argument == "--":
             return None
         if argument == "--json":
-            return following or None
+            return None if following.startswith("--") else following or None  # an option is no file
         if argument.startswith("--json="):
             return argument.partition("=")[2] or None
     return None

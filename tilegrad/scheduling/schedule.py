@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilegrad.errors import UserError
+from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.program import Program
@@ -29,6 +29,8 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if not target.is_flat and options.is_tiled:
         tiler = _Tiler(TilingOptions(target, options.buffering, KernelCosts(target)))
     entries = {name: _schedule_entry(graph, tiler) for name, graph in program.entries.items()}
+    if tiler is not None:
+        tiler.check()
     overlaps = tiler is not None and options.buffering != "single"
     return verify_schedule(Schedule(program, target, entries, overlaps))
 
@@ -38,9 +40,15 @@ class _Tiler:
 
     def __init__(self, options: TilingOptions) -> None:
         self.options = options
-        self.known: dict[object, Tiling] = {}
+        self.known: dict[object, Tiling | None] = {}
+        self.refused: list[tuple[int, DoesNotFit]] = []
 
-    def tiling(self, nest: Nest, types: Mapping[str, TensorType], node: Node) -> Tiling:
+    def check(self) -> None:
+        """Refuses with the operator that needs most, so that what its hint asks for is enough for all."""
+        if self.refused:
+            raise max(self.refused, key=lambda pair: pair[0])[1]
+
+    def tiling(self, nest: Nest, types: Mapping[str, TensorType], node: Node) -> Tiling | None:
         element_bytes = {
             operand.name: types[operand.value].dtype.size_bytes
             for operand in nest.operands
@@ -54,7 +62,12 @@ class _Tiler:
         )
         if key not in self.known:
             fields = argument_fields(node.op, nest.kernel)
-            self.known[key] = TilingSearch(self.options, nest, element_bytes, fields).choose(node.name)
+            search = TilingSearch(self.options, nest, element_bytes, fields)
+            try:
+                self.known[key] = search.choose(node.name)
+            except DoesNotFit as error:
+                self.known[key] = None
+                self.refused.append((search.smallest()[1], error))
         return self.known[key]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import Any, Literal
 
 from tilegrad.errors import UserError
@@ -125,6 +126,11 @@ class Verdict:
     @property
     def max_statistic_error(self) -> float | None:
         return self._largest("statistic")
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether a figure that is wrong is not finite, neither here nor in PyTorch's own float32 run."""
+        return any(check.error == check.float32_difference == inf for check in self._checks())
 
     @property
     def worst_tensor(self) -> str | None:
@@ -246,4 +252,5 @@ def _tensor_error(measured: Array, target: Target, largest: float) -> float:
 
 
 def _allowed(tolerance: float, difference: float | None) -> float:
-    return max(tolerance, FLOAT32_MARGIN * difference) if difference is not None else tolerance
+    """A float32 run of PyTorch's that left the numbers (NaN, infinity) is no excuse for another that does."""
+    return tolerance if difference is None or not isfinite(difference) else max(tolerance, FLOAT32_MARGIN * difference)
