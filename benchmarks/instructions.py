@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilegrad.api import Recipe, load, open_device
-from tilegrad.devices.qemu import QemuDevice, QemuSession
+from tilegrad.devices.qemu import MACHINES, QemuDevice, QemuSession
 from tilegrad.devices.qemu_counts import Counts
 from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.targets import base as targets
@@ -39,13 +39,13 @@ class Row:
     instructions: int
 
 
-def compiled_for(model: str, cores: int) -> Compiled:
-    return compile_model(load(model), Recipe(), targets.get("riscv32").with_cores(cores))
+def compiled_for(model: str, cores: int, device: str = DEVICE) -> Compiled:
+    return compile_model(load(model), Recipe(), targets.get(QemuDevice.target_of(device)).with_cores(cores))
 
 
-def counts_of(compiled: Compiled) -> Counts:
+def counts_of(compiled: Compiled, device_name: str = DEVICE) -> Counts:
     """Of one step, on a machine started for it."""
-    with open_device(DEVICE) as device:
+    with open_device(device_name) as device:
         session = device.load(compiled)
         assert isinstance(session, QemuSession)
         session.launch("step", make_batches(compiled, None).batch(0))
@@ -105,6 +105,19 @@ def section(model: str) -> tuple[str, bool]:
     return text, is_within
 
 
+def boards(models: Sequence[str]) -> str:
+    """Instructions per MAC of a step on one core of every board that is here."""
+    here = [name for name in MACHINES if QemuDevice.missing(name) is None]
+    lines = [f"| model | {' | '.join(f'`{name}`' for name in here)} |", "|---|" + "---:|" * len(here)]
+    for model in models:
+        cells = []
+        for name in here:
+            compiled = compiled_for(model, 1, name)
+            cells.append(f"{counts_of(compiled, name).total / compiled.plan.schedule.macs('step'):.2f}")
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    return "## One core of each board, instructions per MAC\n\n" + "\n".join(lines) + "\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instructions", description=__doc__)
     parser.add_argument("models", nargs="*", default=list(MOST_PER_MAC))
@@ -119,6 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text, flush=True)
         parts.append(text)
         over += [] if is_within else [model]
+    parts.append(boards(options.models))
+    print(parts[-1], flush=True)
     if options.models == list(MOST_PER_MAC):
         title = "# Instructions of one training step on RISC-V\n\n"
         RESULTS.write_text(title + f"{(__doc__ or '').strip()}\n\n" + "\n".join(parts), encoding="utf-8")
