@@ -67,8 +67,9 @@ def fake_gvsoc(folder: Path, program: Path, body: str = "") -> Path:
     script.write_text(
         f"#!{sys.executable}\n"
         "import os, sys, time\n"
-        "given = dict(a.split('=', 1) for a in sys.argv[1:] if '=' in a)\n"
-        "assert given['--target'] == 'siracusa' and os.path.isdir(given['--work']) and sys.argv[-1] == 'run'\n"
+        "assert sys.argv[1] == '--target=siracusa' and sys.argv[-1] == 'run'\n"
+        "given = dict(zip(sys.argv[2:-1:2], sys.argv[3:-1:2]))\n"
+        "assert os.path.isabs(given['--work']) and os.path.isdir(given['--work'])\n"
         "assert os.path.isabs(given['--binary'])\n"
         f"{body}\n"
         "print('a simulator says things of its own', flush=True)\n"

@@ -151,8 +151,6 @@ PLACES = {
     ".vectors": PRIVATE1,
     ".text_fabric": PRIVATE1,
     ".stack": PRIVATE0,
-    ".job": JOB,
-    ".scratch": L1,
     **dict.fromkeys(
         (".text", ".rodata", ".data", ".stored_arena", ".arena", ".stored_state", ".state", ".bss"), SHARED
     ),
@@ -176,6 +174,14 @@ def test_sections_are_where_the_memory_map_wants_them(image: Path) -> None:
     assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
 
 
+def test_nothing_is_loaded_into_l1(image: Path) -> None:
+    """The cluster sleeps when the image is loaded."""
+    command = [tool("riscv64-unknown-elf-readelf"), "-lW", str(image)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    addresses = [int(line.split()[2], 16) for line in listed.splitlines() if line.strip().startswith("LOAD")]
+    assert addresses and all(PRIVATE0.start <= address < SHARED.stop for address in addresses)
+
+
 def test_symbols_are_where_the_memory_map_wants_them(image: Path) -> None:
     symbols = ElfFile(image).symbols()
     assert symbols["_start"].address == PRIVATE1.start
@@ -183,6 +189,7 @@ def test_symbols_are_where_the_memory_map_wants_them(image: Path) -> None:
     assert symbols["_fabric_stack"].address - 16 in PRIVATE0
     assert symbols["cluster_main"].address in SHARED and symbols["mailbox"].address in SHARED
     assert symbols["_cluster_stacks"].address == STACKS.stop
+    assert symbols["_scratch"].address == L1.start and symbols["_work"].address == JOB.start
     assert STACKS.start <= symbols["_cluster_stacks_end"].address < STACKS.stop
     assert symbols["_arena"].address % 64 == symbols["_state"].address % 64 == 0
 

@@ -183,7 +183,7 @@ class GvsocDevice(AutonomousDevice):
         path = image.path.resolve()
         work = path.parent / "work"
         work.mkdir(exist_ok=True)
-        command = [gvsoc, "--target=siracusa", f"--work={work}", f"--binary={path}", "run"]
+        command = [gvsoc, "--target=siracusa", "--work", str(work), "--binary", str(path), "run"]
         reader, writer = os.pipe()
         return ProcessTransport(command, path.parent, channel=(reader, writer))
 

@@ -13,7 +13,7 @@ from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.embedded import Image, Sections
 from tilegrad.errors import DeviceError, DoesNotFit
 from tilegrad.pipeline import Compiled
-from tilegrad.targets.base import L2
+from tilegrad.targets.base import L1, L2
 from tilegrad.targets.siracusa.image import Expected, image_files
 from tilegrad.targets.siracusa.target import L2_SHARED_BYTES
 
@@ -82,7 +82,12 @@ def build_image(compiled: Compiled, folder: Path, files: Mapping[str, bytes], *,
 
 
 def _link_flags(compiled: Compiled) -> tuple[str, ...]:
-    sizes = {"_arena_bytes": max(compiled.plan.arena_bytes, 1), "_state_bytes": max(compiled.plan.state_bytes, 1)}
+    plan = compiled.plan
+    sizes = {
+        "_arena_bytes": max(plan.arena_bytes, 1),
+        "_state_bytes": max(plan.state_bytes, 1),
+        "_scratch_bytes": plan.memory[L1].used_bytes,
+    }
     return (*_LINK_FLAGS, *(f"-Wl,--defsym={name}={size}" for name, size in sizes.items()), "-lgcc")
 
 

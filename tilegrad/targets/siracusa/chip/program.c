@@ -10,8 +10,7 @@
 
 mailbox_t mailbox;
 unsigned char bounce[4096] __attribute__((aligned(64)));
-static unsigned char scratch[TG_SCRATCH_BYTES] __attribute__((section(".bss.tg_scratch"), aligned(64)));
-extern unsigned char _state[], _arena[];
+extern unsigned char _state[], _arena[], _scratch[];
 
 static void report(uint32_t kind, uint32_t number, uint32_t value, uint32_t cycles)
 {
@@ -142,7 +141,7 @@ void run_program(void)
 {
     static tg_model m;
     uint32_t start, cycles;
-    tg_bind(&m, _state, _arena, scratch);
+    tg_bind(&m, _state, _arena, _scratch);
     for (uint32_t i = 0; i < image_tensor_count; i++)
         fill(&m, &image_tensors[i]);
     for (uint32_t update = 0, number = 0; update < IMAGE_UPDATES; update++) {

@@ -106,10 +106,12 @@ static inline uint32_t hyper_start(uint32_t l3, void *l2, uint32_t bytes, int in
     return channel;
 }
 
+/* The status is read once more when it says done: the last word may still be on its way from the channel to L2. */
 static inline void hyper_wait(uint32_t channel)
 {
     while (REGISTER(HYPER_CHANNEL(channel) + 0x24) & 1) {
     }
+    (void)REGISTER(HYPER_CHANNEL(channel) + 0x24);
 }
 
 /* ---- Fabric controller: lets the cores of a mask run from `entry`. */

@@ -148,17 +148,17 @@ void tg_l3_clear(uint32_t bytes)
 
 /* ---- All cores. What they work on is in L1, where reading it is cheap. */
 
-static struct {
+extern struct {
     tg_kernel_call *call; /* none: the program is over */
     void *const *at;
     const void *args;
-} work __attribute__((section(".bss.tg_job")));
+} _work;
 
 void tg_run_on_cores(tg_kernel_call *call, const tg_job *job)
 {
-    work.call = call;
-    work.at = job->at;
-    work.args = job->args;
+    _work.call = call;
+    _work.at = job->at;
+    _work.args = job->args;
     barrier();
     call(job->at, job->args, 0, TG_CORES);
     barrier();
@@ -219,14 +219,14 @@ void cluster_main(int core)
     barrier();
     if (core == 0) {
         run_program();
-        work.call = 0;
+        _work.call = 0;
         barrier();
     } else {
         for (;;) {
             barrier();
-            if (work.call == 0)
+            if (_work.call == 0)
                 break;
-            work.call(work.at, work.args, core, TG_CORES);
+            _work.call(_work.at, _work.args, core, TG_CORES);
             barrier();
         }
     }
