@@ -19,8 +19,13 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"counting instructions ne
 
 # Kernels that a training step spends its time in, one of each kind of loop.
 HOT = tuple("gemm_nt gemm_tn matmul_nn conv conv_dx conv_dw conv_single conv_pointwise batch_norm sgd".split())
-# Whose loops depend on data too much to be predicted tile by tile: how often a power multiplies, where an index lies.
-DATA_DEPENDENT = ("pow_mixed", "gather_grad_i32", "gather_grad_i64", "pad_grad", "max_pool_grad")
+# Whose branches depend on data, so that tiles of one shape differ: how often a power multiplies, where indices and maxima
+# lie, which of two is larger. Content while counting is even, so the mean is still right.
+DATA_DEPENDENT = tuple(
+    "pow_mixed gather_grad_i32 gather_grad_i64 max_pool_grad maximum minimum maximum_broadcast minimum_broadcast "
+    "reduce_max reduce_min".split()
+)
+FEWEST_WITHIN = 0.94  # of a kernel's tiles: some calls of a few hundred instructions are further off
 
 
 def counted(sketch: Sketch, kernel: str, cores: int) -> tuple[Nest, Counts]:
@@ -69,9 +74,8 @@ def test_hot_kernels_are_predicted() -> None:
 def test_every_kernel_is_predicted() -> None:
     """50 random tiles each: within 5 % of QEMU's count."""
     found = check.predictions(KernelCosts(get("siracusa")), 2026, check.TILES_PER_KERNEL)
-    assert sum(p.is_within for p in found) >= 0.98 * len(found)
-    for kernel, (tiles, within, mean, _) in check.summary(found).items():
-        if kernel not in DATA_DEPENDENT:
-            # A few tiles of the poolings' gradients, whose windows are ragged at the edges, are further off.
-            assert within >= 0.8 * tiles, f"{kernel}: only {within} of {tiles} tiles within 5 %"
-            assert mean <= 0.05, f"{kernel}: {100 * mean:.1f} % off on average"
+    exact = [p for p in found if p.kernel not in DATA_DEPENDENT]
+    assert sum(p.is_within for p in exact) >= 0.995 * len(exact)
+    for kernel, (tiles, within, mean, _) in check.summary(exact).items():
+        assert within >= FEWEST_WITHIN * tiles, f"{kernel}: only {within} of {tiles} tiles within 5 %"
+        assert mean <= 0.02, f"{kernel}: {100 * mean:.1f} % off on average"

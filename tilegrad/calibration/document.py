@@ -15,7 +15,7 @@ def conduct_lines(conduct: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{conduct['samples']} nests, instructions predicted within {conduct['error_mean_percent']} % on average:",
         "",
-        "| per | instructions | loads of constant tables | cycles, with the tables in L2 |",
+        "| per | instructions | loads of constant tables | cycles |",
         "|---|---|---|---|",
     ]
     classes = conduct["classes"]

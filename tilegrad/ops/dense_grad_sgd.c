@@ -16,25 +16,38 @@ typedef struct {
 #define TG_DENSE_STORE(j) to[j] = o##j;
 #define TG_DENSE_END(j) dx[n + j] = s##j;
 
-/* `ROW(F)` is F for each of the columns from n on. */
-#define TG_DENSE_COLUMNS(ROW)                                                                                          \
+/* The columns from n on: `LOW(F)` and `HIGH(F)` are F for the first and the last of them. In two parts, so that all stays
+ * in registers. */
+#define TG_DENSE_PART(PART)                                                                                            \
+    PART(TG_DENSE_OLD)                                                                                                 \
+    PART(TG_DENSE_ADD)                                                                                                 \
+    PART(TG_DENSE_STEP)                                                                                                \
+    PART(TG_DENSE_STORE)
+#define TG_DENSE_ROW(LOW, HIGH, M)                                                                                     \
+    {                                                                                                                  \
+        const float row = u[M];                                                                                        \
+        TG_DENSE_PART(LOW)                                                                                             \
+        TG_DENSE_PART(HIGH)                                                                                            \
+        from += p->w_by_m;                                                                                             \
+        to += p->y_by_m;                                                                                               \
+    }
+#define TG_DENSE_COLUMNS(LOW, HIGH)                                                                                    \
     {                                                                                                                  \
         TG_MEM const float *from = w + n;                                                                              \
         TG_MEM float *to = y + n;                                                                                      \
-        ROW(TG_DENSE_SUM)                                                                                              \
-        ROW(TG_DENSE_V)                                                                                                \
+        LOW(TG_DENSE_SUM)                                                                                              \
+        HIGH(TG_DENSE_SUM)                                                                                             \
+        LOW(TG_DENSE_V)                                                                                                \
+        HIGH(TG_DENSE_V)                                                                                               \
         for (int m = 0; m < p->n_m; m++) {                                                                             \
-            const float row = u[m];                                                                                    \
-            ROW(TG_DENSE_OLD)                                                                                          \
-            ROW(TG_DENSE_ADD)                                                                                          \
-            ROW(TG_DENSE_STEP)                                                                                         \
-            ROW(TG_DENSE_STORE)                                                                                        \
-            from += p->w_by_m;                                                                                         \
-            to += p->y_by_m;                                                                                           \
+            TG_DENSE_ROW(LOW, HIGH, m)                                                                                 \
         }                                                                                                              \
-        ROW(TG_DENSE_END)                                                                                              \
+        LOW(TG_DENSE_END)                                                                                              \
+        HIGH(TG_DENSE_END)                                                                                             \
     }
+#define TG_DENSE_HIGH(F) F(4) F(5) F(6) F(7)
 #define TG_DENSE_ONE(F) F(0)
+#define TG_DENSE_NONE(F)
 
 TG_KERNEL void tg_dense_grad_sgd(TG_MEM const float *u, TG_MEM const float *v, TG_MEM const float *w,
                                  TG_MEM const float *lr, TG_MEM float *y, TG_MEM float *dx,
@@ -44,8 +57,8 @@ TG_KERNEL void tg_dense_grad_sgd(TG_MEM const float *u, TG_MEM const float *v, T
     int blocks = p->n_n / 8, start, stop;
     tg_share(blocks, core_id, core_count, &start, &stop);
     for (int n = 8 * start; n < 8 * stop; n += 8)
-        TG_DENSE_COLUMNS(TG_ROW8)
+        TG_DENSE_COLUMNS(TG_ROW4, TG_DENSE_HIGH)
     tg_share(p->n_n - 8 * blocks, core_id, core_count, &start, &stop);
     for (int n = 8 * blocks + start; n < 8 * blocks + stop; n++)
-        TG_DENSE_COLUMNS(TG_DENSE_ONE)
+        TG_DENSE_COLUMNS(TG_DENSE_ONE, TG_DENSE_NONE)
 }

@@ -144,6 +144,62 @@ TG_INLINE void tg_conv_block_of_one(TG_MEM const float *x, TG_MEM const float *w
     tg_conv_block_any(x, w, b, y, r, 1, lanes, at);
 }
 
+/* Four channels by five columns, for rows that end in five: any taps, each checked as a whole and then lane by lane. */
+TG_TEMPLATE void tg_conv_block_by_five(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b,
+                                       TG_MEM float *y, const tg_conv_row *r, int lane, int at)
+{
+    enum { width = 4, c0 = 0 };
+    const int y_lane = r->y_lane, c1 = y_lane, c2 = 2 * y_lane, c3 = 3 * y_lane, taps = r->taps, x_tap = r->x_tap;
+    const int w_tap = r->w_tap, position_tap = r->position_tap;
+    const unsigned extent = (unsigned)r->extent, safe = (unsigned)tg_max(r->extent - 4 * lane, 0);
+#define TG_CONV_FIFTH_ZERO(i) float s##i##4 = 0.0f;
+#define TG_CONV_FIFTH_LOAD(i) s##i##4 = y##i[4 * y_lane];
+#define TG_CONV_FIFTH_BIAS(i) s##i##4 += b[tg_min(i, r->outs - 1)];
+#define TG_CONV_FIFTH_STORE(i) y##i[4 * y_lane] = s##i##4
+#define TG_CONV_FIFTH_LANE(j)                                                                                          \
+    if ((unsigned)(position + j * lane) < extent) {                                                                    \
+        TG_CONV_IMAGE(j)                                                                                               \
+        TG_CONV_LANE(j)                                                                                                \
+    }
+    TG_CONV_BEGIN
+    TG_ROW4(TG_CONV_FIFTH_ZERO)
+    if (!r->first) {
+        TG_ROW4(TG_CONV_FIFTH_LOAD)
+    }
+    TG_CONV_EACH_ROW
+    {
+        TG_ROW4(TG_CONV_WEIGHT_POINTER)
+        int position = at, k_x = x_row;
+        for (int k = 0; k < taps; k++, k_x += x_tap, position += position_tap) {
+            TG_ROW4(TG_CONV_WEIGHT)
+            if ((unsigned)position < safe) {
+                TG_ROW4(TG_CONV_IMAGE)
+                TG_CONV_IMAGE(4)
+                TG_BLOCK(TG_CONV_STEP)
+                TG_CONV_LANE(4)
+            } else {
+                TG_ROW4(TG_CONV_FIFTH_LANE)
+                TG_CONV_FIFTH_LANE(4)
+            }
+        }
+    }
+    if (r->last && b != TG_NULL) {
+        TG_BLOCK(TG_CONV_BIAS)
+        TG_ROW4(TG_CONV_FIFTH_BIAS)
+    }
+    TG_CONV_FIFTH_STORE(3), TG_CONV_STORE(3), TG_CONV_FIFTH_STORE(2), TG_CONV_STORE(2);
+    TG_CONV_FIFTH_STORE(1), TG_CONV_STORE(1), TG_CONV_FIFTH_STORE(0), TG_CONV_STORE(0);
+}
+
+TG_APART void tg_conv_block_of_five(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b,
+                                    TG_MEM float *y, const tg_conv_row *r, int at)
+{
+    if (r->lane == 2)
+        tg_conv_block_by_five(x, w, b, y, r, 2, at);
+    else
+        tg_conv_block_by_five(x, w, b, y, r, r->lane, at);
+}
+
 /* A row of outputs, four columns at a time. With unit steps between taps (`tap` is 1 or -1; 0 for any) and `lane` a
  * literal, windows of three taps take the fast block; its last one is moved back over its neighbour where that does no
  * harm, which computes the same bits again. */
@@ -158,7 +214,10 @@ TG_TEMPLATE void tg_conv_columns(TG_MEM const float *x, TG_MEM const float *w, T
         TG_MEM float *out = y + column * r->y_lane;
         if (is_three && lanes == 4 && left >= -1 && left + 3 * lane + 2 <= r->extent)
             tg_conv_block3(x, w, b, out, r, width, lane, tap, at);
-        else if (width == 4)
+        else if (width == 4 && !is_three && column + 5 == r->columns) {
+            tg_conv_block_of_five(x, w, b, out, r, at);
+            return;
+        } else if (width == 4)
             tg_conv_block_of_four(x, w, b, out, r, lanes, at);
         else
             tg_conv_block_of_one(x, w, b, out, r, lanes, at);

@@ -36,6 +36,10 @@ TG_INLINE int tg_plane_is_usual(tg_plane p, int stride)
     if (HAS2)                                                                                                          \
         r##2 = x2[AT];
 #define TG_PLANE_NEXT(N) x0 += (N), x1 += (N), x2 += (N);
+#define TG_PLANE_RIGHT(WINDOW, a, b, HAS0, HAS2)                                                                       \
+    if (has_right) {                                                                                                   \
+        WINDOW(a, b, b, HAS0, HAS2, 1, 0)                                                                              \
+    }
 #define TG_PLANE_ROW(WINDOW, STRIDE, HAS0, HAS2)                                                                       \
     {                                                                                                                  \
         int left = inner;                                                                                              \
@@ -55,11 +59,18 @@ TG_INLINE int tg_plane_is_usual(tg_plane p, int stride)
                 WINDOW(c, a, b, HAS0, HAS2, 1, 1)                                                                      \
                 TG_PLANE_NEXT(3)                                                                                       \
             }                                                                                                          \
-            for (; left > 0; left--) {                                                                                 \
+            if (left == 0) {                                                                                           \
+                TG_PLANE_RIGHT(WINDOW, a, b, HAS0, HAS2)                                                               \
+            } else {                                                                                                   \
                 TG_PLANE_LOAD(c, 0, HAS0, HAS2)                                                                        \
                 WINDOW(a, b, c, HAS0, HAS2, 1, 1)                                                                      \
-                TG_PLANE_NEXT(1)                                                                                       \
-                a0 = b0, a1 = b1, a2 = b2, b0 = c0, b1 = c1, b2 = c2;                                                  \
+                if (left == 1) {                                                                                       \
+                    TG_PLANE_RIGHT(WINDOW, b, c, HAS0, HAS2)                                                           \
+                } else {                                                                                               \
+                    TG_PLANE_LOAD(a, 1, HAS0, HAS2)                                                                    \
+                    WINDOW(b, c, a, HAS0, HAS2, 1, 1)                                                                  \
+                    TG_PLANE_RIGHT(WINDOW, c, a, HAS0, HAS2)                                                           \
+                }                                                                                                      \
             }                                                                                                          \
         } else {                                                                                                       \
             if (has_left) {                                                                                            \
@@ -84,15 +95,14 @@ TG_INLINE int tg_plane_is_usual(tg_plane p, int stride)
                 TG_PLANE_LOAD(b, 0, HAS0, HAS2)                                                                        \
                 TG_PLANE_LOAD(c, 1, HAS0, HAS2)                                                                        \
                 WINDOW(a, b, c, HAS0, HAS2, 1, 1)                                                                      \
-                TG_PLANE_NEXT(2)                                                                                       \
-                a0 = c0, a1 = c1, a2 = c2;                                                                             \
-            }                                                                                                          \
-            if (has_right) {                                                                                           \
+                if (has_right) {                                                                                       \
+                    TG_PLANE_LOAD(b, 2, HAS0, HAS2)                                                                    \
+                    WINDOW(c, b, a, HAS0, HAS2, 1, 0)                                                                  \
+                }                                                                                                      \
+            } else if (has_right) {                                                                                    \
                 TG_PLANE_LOAD(b, 0, HAS0, HAS2)                                                                        \
+                WINDOW(a, b, c, HAS0, HAS2, 1, 0)                                                                      \
             }                                                                                                          \
-        }                                                                                                              \
-        if (has_right) {                                                                                               \
-            WINDOW(a, b, c, HAS0, HAS2, 1, 0)                                                                          \
         }                                                                                                              \
     }
 

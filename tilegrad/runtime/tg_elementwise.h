@@ -37,7 +37,7 @@ typedef struct {
     }
 
 /* y[i] = VALUE for each `i` of this core's share, where VALUE is an expression of v, or of u and v: elements of B, or of
- * A and B. A core without vectors takes four elements a turn, all loads first, since y may lie exactly over an input. */
+ * A and B. A core without vectors takes eight elements a turn, all loads first, since y may lie exactly over an input. */
 #if defined(__riscv) && !defined(__riscv_vector)
 #define TG_STREAM1(TYPE, Y, B, VALUE) TG_STREAM_TURNS(TYPE, Y, B, B, TG_STREAM_NONE, VALUE)
 #define TG_STREAM2(TYPE, Y, A, B, VALUE) TG_STREAM_TURNS(TYPE, Y, A, B, TG_STREAM_LOAD, VALUE)
@@ -50,15 +50,21 @@ typedef struct {
     TG_MEM const TYPE *from_b = (B) + start;                                                                           \
     TG_MEM TYPE *to = (Y) + start;                                                                                     \
     int left = stop - start;                                                                                           \
-    for (; left >= 4; left -= 4, to += 4) {                                                                            \
+    for (; left >= 8; left -= 8, to += 8) {                                                                            \
         IF_TWO(const TYPE u0 = from_a[0]; const TYPE u1 = from_a[1]; const TYPE u2 = from_a[2];                        \
-               const TYPE u3 = from_a[3]; from_a += 4;)                                                                \
+               const TYPE u3 = from_a[3]; const TYPE u4 = from_a[4]; const TYPE u5 = from_a[5];                        \
+               const TYPE u6 = from_a[6]; const TYPE u7 = from_a[7]; from_a += 8;)                                     \
         const TYPE v0 = from_b[0], v1 = from_b[1], v2 = from_b[2], v3 = from_b[3];                                     \
-        from_b += 4;                                                                                                   \
+        const TYPE v4 = from_b[4], v5 = from_b[5], v6 = from_b[6], v7 = from_b[7];                                     \
+        from_b += 8;                                                                                                   \
         TG_STREAM_ONE(TYPE, 0, IF_TWO, VALUE)                                                                          \
         TG_STREAM_ONE(TYPE, 1, IF_TWO, VALUE)                                                                          \
         TG_STREAM_ONE(TYPE, 2, IF_TWO, VALUE)                                                                          \
         TG_STREAM_ONE(TYPE, 3, IF_TWO, VALUE)                                                                          \
+        TG_STREAM_ONE(TYPE, 4, IF_TWO, VALUE)                                                                          \
+        TG_STREAM_ONE(TYPE, 5, IF_TWO, VALUE)                                                                          \
+        TG_STREAM_ONE(TYPE, 6, IF_TWO, VALUE)                                                                          \
+        TG_STREAM_ONE(TYPE, 7, IF_TWO, VALUE)                                                                          \
     }                                                                                                                  \
     for (; left > 0; left--, to++) {                                                                                   \
         IF_TWO(const TYPE u = *from_a++;)                                                                              \

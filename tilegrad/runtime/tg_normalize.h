@@ -8,21 +8,21 @@
  * by the count. Sums run over four rows at a time: independent accumulators that need not wait for each other. */
 #ifndef TG_NORMALIZE_H
 #define TG_NORMALIZE_H
+#include "tg_block.h"
 #include "tg_math.h"
 
 TG_INLINE float tg_inverse_deviation(float variance, float epsilon) { return tg_rsqrt(variance + epsilon); }
 
 TG_INLINE float tg_add_square(float sum, float distance) { return TG_FMA(distance, distance, sum); }
 
-/* out = fma(in - center, factor, added), or factor * in: four elements a turn, loads first, since out may be in. */
+/* out = fma(in - center, factor, added), or factor * in: eight elements a turn, loads first, since out may be in. */
 TG_INLINE void tg_row_affine(TG_MEM const float *in, TG_MEM float *out, int n, float center, float factor, float added)
 {
-    for (; n >= 4; n -= 4, in += 4, out += 4) {
-        const float x0 = in[0] - center, x1 = in[1] - center, x2 = in[2] - center, x3 = in[3] - center;
-        out[0] = TG_FMA(x0, factor, added);
-        out[1] = TG_FMA(x1, factor, added);
-        out[2] = TG_FMA(x2, factor, added);
-        out[3] = TG_FMA(x3, factor, added);
+#define TG_AFFINE_LOAD(i) const float x##i = in[i] - center;
+#define TG_AFFINE_STORE(i) out[i] = TG_FMA(x##i, factor, added);
+    for (; n >= 8; n -= 8, in += 8, out += 8) {
+        TG_ROW8(TG_AFFINE_LOAD)
+        TG_ROW8(TG_AFFINE_STORE)
     }
     for (; n > 0; n--)
         *out++ = TG_FMA(*in++ - center, factor, added);
@@ -30,12 +30,11 @@ TG_INLINE void tg_row_affine(TG_MEM const float *in, TG_MEM float *out, int n, f
 
 TG_INLINE void tg_row_scale(TG_MEM const float *in, TG_MEM float *out, int n, float factor)
 {
-    for (; n >= 4; n -= 4, in += 4, out += 4) {
-        const float x0 = factor * in[0], x1 = factor * in[1], x2 = factor * in[2], x3 = factor * in[3];
-        out[0] = x0;
-        out[1] = x1;
-        out[2] = x2;
-        out[3] = x3;
+#define TG_SCALE_LOAD(i) const float x##i = factor * in[i];
+#define TG_SCALE_STORE(i) out[i] = x##i;
+    for (; n >= 8; n -= 8, in += 8, out += 8) {
+        TG_ROW8(TG_SCALE_LOAD)
+        TG_ROW8(TG_SCALE_STORE)
     }
     for (; n > 0; n--)
         *out++ = factor * *in++;

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tilegrad.calibration.loops import depthwise
-from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, is_absent, is_shared
+from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, bounds, is_absent, is_shared
 from tilegrad.calibration.loops.windows import (
     ROW_NAMES,
     Axis,
     add_scaled,
     busiest_window,
     column_blocks,
-    heaviest_share,
     row_trips,
     step_between_taps,
 )
@@ -113,30 +112,41 @@ def _image(nest: Nest, width: int) -> Counter:
 
 
 _WEIGHT_NAMES = (
-    "call", "shared", "units", "units*outs", "units*n", "units*n*rows", "fast columns", "fast columns, an end missing",
-    "single columns", "single taps", "full columns", "checked columns", "checked lanes inside", "units, continued",
+    "call", "shared", *(f"units of {outs}" for outs in (1, 2, 3, 4)), "units*n", "units*n*rows",
+    "rows with fast columns", "fast columns, whole", "fast columns, an end missing", "fast columns, both ends missing",
+    "rows with single columns", "single columns", "single taps",
+    "rows with columns", "full columns", "checked columns", "checked lanes inside", "units, continued",
 )  # fmt: skip
 
 
+# About what a unit, a row and each part of a row take, to find the busiest core.
+_THREE_LOADS = (90.0, 25.0, 0.0, 80.0, 78.0, 76.0, 0.0, 15.0, 5.0)
+_LANE_LOADS = (250.0, 25.0, 0.0, 35.0, 22.0, 6.0)
+
+
 @lru_cache(maxsize=16384)
-def _three_columns(columns: int, position: int, extent: int, stride: int) -> tuple[int, int, int, int]:
-    """One row of `tg_conv_dw_block3`: blocks of four, their missing ends, single columns, their taps."""
-    fast = missing = taps = 0
+def _three_columns(columns: int, position: int, extent: int, stride: int) -> tuple[int, ...]:
+    """One row of `tg_conv_dw_block3`: whether it has blocks of four, those by missing ends; whether it has single
+    columns, those, and their taps."""
+    fast = taps = 0
+    by_ends = [0, 0, 0]
     at = position
     while position >= -1 and columns - 4 * fast >= 4 and at + 3 * stride + 2 <= extent:
-        missing += (at < 0) + (at + 3 * stride + 2 >= extent)
+        by_ends[(at < 0) + (at + 3 * stride + 2 >= extent)] += 1
         fast += 1
         at += 4 * stride
     for column in range(4 * fast, columns):
         taps += sum(0 <= position + column * stride + j < extent for j in range(3))
-    return fast, missing, columns - 4 * fast, taps
+    singles = columns - 4 * fast
+    return int(fast > 0), *by_ends, int(singles > 0), singles, taps
 
 
 @lru_cache(maxsize=16384)
 def _lane_columns(
     columns: int, position: int, extent: int, stride: int, dilation: int, taps: int, lanes_total: int
-) -> tuple[float, float, float]:
-    """The average row of `tg_conv_dw_block` over its groups of lanes: full columns, checked columns, their lanes."""
+) -> tuple[tuple[int, ...], ...]:
+    """A row of `tg_conv_dw_block` for each group of lanes: whether it has columns, full ones, checked ones, their
+    lanes."""
 
     def inside(kw: int) -> tuple[int, int]:
         base = kw * dilation + position
@@ -144,25 +154,55 @@ def _lane_columns(
         stop = columns if base + (columns - 1) * stride < extent else max(0, -((base - extent) // stride))
         return start, stop
 
-    groups = -(-lanes_total // 4)
-    full = checked = lanes_inside = 0
-    for group in range(groups):
+    found = []
+    for group in range(-(-lanes_total // 4)):
         ranges = [inside(min(4 * group + j, lanes_total - 1) % taps) for j in range(4)]
         begin, end = min(r[0] for r in ranges), max(r[1] for r in ranges)
         start, stop = max(r[0] for r in ranges), min(r[1] for r in ranges)
-        inner = max(0, min(stop, end) - max(start, begin))
-        full += inner
-        for column in range(begin, end):
-            if not start <= column < stop:
-                checked += 1
-                lanes_inside += sum(r[0] <= column < r[1] for r in ranges)
-    return full / groups, checked / groups, lanes_inside / groups
+        ragged = [column for column in range(begin, end) if not start <= column < stop]
+        lanes = sum(r[0] <= column < r[1] for column in ragged for r in ranges)
+        full = max(0, min(stop, end) - max(start, begin))
+        found.append((int(end > begin), full, len(ragged), lanes))
+    return tuple(found)
+
+
+@lru_cache(maxsize=16384)
+def _busiest_units(
+    rows: tuple[int, ...], groups: tuple[tuple[int, ...], ...], blocks: int, repeats: int, cores: int,
+    loads: tuple[float, ...],
+) -> tuple[int, ...]:  # fmt: skip
+    """Units are (repeat, block of channels, group of columns, kh), kh fastest. Of the busiest core: units, those of a
+    last block, rows, and the sums over its rows of what a group has."""
+    width = 1 + len(groups[0])
+    prefix = [(0,) * width]
+    for group in groups:
+        for count in rows:
+            values = (count, *[count * value for value in group])
+            prefix.append(tuple(a + b for a, b in zip(prefix[-1], values, strict=True)))
+    period = len(prefix) - 1
+
+    def before(unit: int) -> tuple[int, ...]:
+        """Sums over the units before one."""
+        rounds, rest = divmod(unit, period)
+        short = rounds // blocks * period + (rest if rounds % blocks == blocks - 1 else 0)
+        return short, *[rounds * total + part for total, part in zip(prefix[-1], prefix[rest], strict=True)]
+
+    best: tuple[int, ...] = (0,) * (2 + width)
+    most = -1.0
+    for core in range(cores):
+        start, stop = bounds(repeats * blocks * period, core, cores)
+        sums = tuple(b - a for a, b in zip(before(start), before(stop), strict=True))
+        load = sum(a * b for a, b in zip(loads, (stop - start, *sums[1:]), strict=True))
+        if stop > start and load > most:
+            most, best = load, (stop - start, *sums)
+    return best
 
 
 def _weight(nest: Nest, width: int) -> Counter:
     rows_axis, columns_axis = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
     stride, dilation, kw = columns_axis.stride, columns_axis.dilation, columns_axis.taps
     is_three = width == 4 and kw == 3 and dilation == 1 and stride <= 2
+    loads = _THREE_LOADS if is_three else _LANE_LOADS
 
     @lru_cache(maxsize=4096)
     def tap_rows(at: int, size: int) -> tuple[int, ...]:
@@ -176,19 +216,20 @@ def _weight(nest: Nest, width: int) -> Counter:
 
     def trips(c: Call) -> Trips:
         n, at = c.n, c.at
-        lanes = n["i"] * kw
-        groups = n["i"] if is_three else -(-lanes // 4)
-        repeats = n["g"] * _blocks(n["o"], width) * groups
-        _, _, units, rows = heaviest_share(tap_rows(at["oh"], n["oh"]), repeats, c.cores)
-        rows *= n["n"]
-        outs = n["o"] / _blocks(n["o"], width) if c.cores == 1 else min(n["o"], width)
-        head = 1.0, is_shared(c.cores), units, units * outs, units * n["n"], rows
-        position = columns_axis.base(at["ow"])
+        position, blocks = columns_axis.base(at["ow"]), _blocks(n["o"], width)
+        groups: tuple[tuple[int, ...], ...]
         if is_three:
-            columns = _three_columns(n["ow"], position, columns_axis.extent, stride)
-            return *head, *[rows * value for value in columns], 0.0, 0.0, 0.0, units * (not c.first)
-        full, checked, inside = _lane_columns(n["ow"], position, columns_axis.extent, stride, dilation, kw, lanes)
-        return *head, 0.0, 0.0, 0.0, 0.0, rows * full, rows * checked, rows * inside, units * (not c.first)
+            groups = (_three_columns(n["ow"], position, columns_axis.extent, stride),) * n["i"]
+        else:
+            groups = _lane_columns(n["ow"], position, columns_axis.extent, stride, dilation, kw, n["i"] * kw)
+        units, short, *sums = _busiest_units(tap_rows(at["oh"], n["oh"]), groups, blocks, n["g"], c.cores, loads)
+        last = (n["o"] - 1) % width + 1
+        by_outs = [short * (outs == last) + (units - short) * (outs == width) for outs in (1, 2, 3, 4)]
+        rows, *parts = [n["n"] * value for value in sums]
+        before, after = ((), (0.0,) * 4) if is_three else ((0.0,) * 7, ())
+        return (
+            1.0, is_shared(c.cores), *by_outs, units * n["n"], rows, *before, *parts, *after, units * (not c.first),
+        )  # fmt: skip
 
     return trips
 

@@ -20,9 +20,18 @@ from tilegrad.calibration.loops.base import (
 from tilegrad.ir.nest import Nest, Operand
 
 
+def in_turns(times: float, length: int, width: int) -> tuple[float, float]:
+    """A loop of `length` that runs `times` times, `width` elements a turn: its turns, and the elements left over."""
+    return times * (length // width), times * (length % width)
+
+
 def in_fours(times: float, length: int) -> tuple[float, float]:
-    """A loop of `length` that runs `times` times, four elements a turn: its turns, and the elements left over."""
-    return times * (length // 4), times * (length % 4)
+    return in_turns(times, length, 4)
+
+
+def with_fours(times: float, length: int) -> tuple[float, float, float, float]:
+    """The same, with whether either loop runs at all."""
+    return times * (length >= 4), times * (length // 4), times * (length % 4 > 0), times * (length % 4)
 
 
 def heaviest_run(units: int, length: int, cores: int) -> tuple[int, int]:
@@ -38,14 +47,14 @@ def heaviest_run(units: int, length: int, cores: int) -> tuple[int, int]:
 
 def _map(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
-        quads, rest = in_fours(1.0, share(c.n["i"], c.cores))
-        return 1.0, is_shared(c.cores), float(quads > 0), quads, float(rest > 0), rest
+        eights, rest = in_turns(1.0, share(c.n["i"], c.cores), 8)
+        return 1.0, is_shared(c.cores), float(eights > 0), eights, float(rest > 0), rest
 
     return trips
 
 
 MAP = Family(
-    ("call", "shared", "with fours", "fours", "with a rest", "rest"),
+    ("call", "shared", "with eights", "eights", "with a rest", "rest"),
     _map,
     ("weight_decay", "nesterov", "decoupled", "type", "from_type", "to_type"),
 )
@@ -288,17 +297,22 @@ def _normalize(nest: Nest) -> Counter:
         n, cores = c.n, c.cores
         rows = share(n["o"] * n["g"] * n["d"], cores)
         if may_be_flat and n["s"] == 1 and n["d"] == 1:
-            return 1.0, is_shared(cores), 0, 0, 0, 0, most_runs(n["o"] * n["g"], n["g"], cores), rows
-        return 1.0, is_shared(cores), rows, rows * (n["s"] >= 4), *in_fours(rows, n["s"]), 0, 0
+            return 1.0, is_shared(cores), *(0,) * 6, most_runs(n["o"] * n["g"], n["g"], cores), rows
+        fours, eights = in_fours(rows, n["s"]), in_turns(rows, n["s"], 8)
+        turns = (*fours, 0, 0) if has_shift else (0, 0, *eights)
+        return 1.0, is_shared(cores), rows, rows * (n["s"] >= (4 if has_shift else 8)), *turns, 0, 0
 
     return trips
 
 
 NORMALIZE = Family(
-    ("call", "shared", "rows", "rows with fours", "fours", "rest", "flat runs", "flat elements"),
+    (
+        "call", "shared", "rows", "rows with turns", "fours", "rest of four", "eights", "rest of eight",
+        "flat runs", "flat elements",
+    ),
     _normalize,
     ("is_variance",),
-)
+)  # fmt: skip
 
 
 @lru_cache(maxsize=65536)
@@ -331,7 +345,7 @@ def _row_statistics(nest: Nest) -> Counter:
         runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"], n["g"], 4, length, c.cores)
         rows = 4 * blocks + rest
         return (
-            1.0, is_shared(c.cores), runs, blocks, *in_fours(blocks, length), rest, *in_fours(rest, length),
+            1.0, is_shared(c.cores), runs, blocks, *with_fours(blocks, length), rest, *with_fours(rest, length),
             runs * c.first, rows * c.first, runs * c.last, rows * c.last,
         )  # fmt: skip
 
@@ -339,10 +353,13 @@ def _row_statistics(nest: Nest) -> Counter:
 
 
 ROW_STATISTICS = Family(
-    ("call", "shared", "runs", "quads", "quads*k/4", "quads*k%4", "rows", "rows*k/4", "rows*k%4", *_ENDS),
+    (
+        "call", "shared", "runs", "quads", "quads, k >= 4", "quads*k/4", "quads, k % 4", "quads*k%4",
+        "rows", "rows, k >= 4", "rows*k/4", "rows, k % 4", "rows*k%4", *_ENDS,
+    ),
     _row_statistics,
     ("finish",),
-)
+)  # fmt: skip
 
 
 def _dots(nest: Nest) -> Counter:
@@ -354,7 +371,7 @@ def _dots(nest: Nest) -> Counter:
         runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"] * n["d"], run, block, length, c.cores)
         rows = block * blocks + rest
         return (
-            1.0, is_shared(c.cores), runs, blocks, *in_fours(blocks, length), rest, *in_fours(rest, length),
+            1.0, is_shared(c.cores), runs, blocks, *with_fours(blocks, length), rest, *with_fours(rest, length),
             runs * c.first, rows * c.first, runs * c.last, rows * c.last,
         )  # fmt: skip
 
@@ -362,10 +379,13 @@ def _dots(nest: Nest) -> Counter:
 
 
 DOTS = Family(
-    ("call", "shared", "runs", "blocks", "blocks*s/4", "blocks*s%4", "rows", "rows*s/4", "rows*s%4", *_ENDS),
+    (
+        "call", "shared", "runs", "blocks", "blocks, s >= 4", "blocks*s/4", "blocks, s % 4", "blocks*s%4",
+        "rows", "rows, s >= 4", "rows*s/4", "rows, s % 4", "rows*s%4", *_ENDS,
+    ),
     _dots,
     ("is_variance",),
-)
+)  # fmt: skip
 
 
 def _flat_dots(nest: Nest) -> Counter:

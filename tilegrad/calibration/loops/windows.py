@@ -102,10 +102,12 @@ class Axis:
 
 # What a row of outputs costs, by kind of column block: see _ROW_NAMES.
 ROW_NAMES = (
-    "threes", "threes*c", "threes*c*r", "threes*c*r, an end missing",
+    "threes", "threes*c", "threes*c*r, whole", "threes*c*r, an end missing", "threes*c*r, both ends missing",
     "inside blocks", "inside blocks*c", "inside blocks*c*r", "inside blocks*c*r*taps",
     "checked blocks", "checked blocks*c", "checked blocks*c*r", "checked taps, safe", "checked taps, lane by lane",
-    "checked lanes", "checked lanes inside", "empty blocks", "empty blocks*c", "empty blocks*c*r",
+    "checked lanes", "checked lanes inside",
+    "fives", "fives*c", "fives*c*r", "fives' taps, safe", "fives' taps, lane by lane", "fives' lanes inside",
+    "empty blocks", "empty blocks*c", "empty blocks*c*r",
 )  # fmt: skip
 
 
@@ -117,9 +119,11 @@ def column_blocks(
     columns: int, position: int, extent: int, taps: int, lane: int, position_tap: int, tap: int, is_four: bool,
     first: bool,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:  # fmt: skip
-    """`tg_conv_columns` on one row: (blocks by kind: three, inside, checked), and per channel and window row:
-    (an end missing, safe taps, taps lane by lane, lanes of those, lanes inside)."""
-    threes = inside = checked = missing = safe_taps = slow_taps = slow_lanes = lanes_inside = 0
+    """`tg_conv_columns` on one row: (blocks by kind: three, inside, checked, of five), and per channel and window row:
+    (an end missing, both missing, safe taps, taps lane by lane, lanes of those, lanes inside; and of a five: safe taps,
+    taps lane by lane, lanes inside)."""
+    threes = inside = checked = missing = both = safe_taps = slow_taps = slow_lanes = lanes_inside = 0
+    five = (0, 0, 0)
     is_three = is_four and tap != 0 and taps == 3 and position_tap == tap
     column = 0
     while column < columns:
@@ -131,7 +135,17 @@ def column_blocks(
         last = at + (taps - 1) * position_tap
         if is_three and lanes == 4 and left >= -1 and left + 3 * lane + 2 <= extent:
             threes += 1
-            missing += (left < 0) + (left + 3 * lane + 2 >= extent)
+            ends = (left < 0) + (left + 3 * lane + 2 >= extent)
+            missing += ends == 1
+            both += ends == 2
+        elif is_four and not is_three and column + 5 == columns:
+            places = [at + k * position_tap for k in range(taps)]
+            safe_places = [0 <= place < extent - 4 * lane for place in places]
+            ragged = [place for place, is_safe in zip(places, safe_places, strict=True) if not is_safe]
+            reached = sum(0 <= place + j * lane < extent for place in ragged for j in range(5))
+            five = (sum(safe_places), len(ragged), reached)
+            blocks = (threes, inside, checked, 1)
+            return blocks, (missing, both, safe_taps, slow_taps, slow_lanes, lanes_inside, *five)
         elif lanes < 4 or min(at, last) < 0 or max(at, last) + 3 * lane >= extent:
             checked += 1
             safe = max(extent - 3 * lane, 0) if lanes == 4 else 0
@@ -147,23 +161,24 @@ def column_blocks(
         else:
             inside += 1
         column += 4
-    return (threes, inside, checked), (missing, safe_taps, slow_taps, slow_lanes, lanes_inside)
+    return (threes, inside, checked, 0), (missing, both, safe_taps, slow_taps, slow_lanes, lanes_inside, *five)
 
 
 def row_trips(
     blocks: tuple[tuple[int, ...], tuple[int, ...]], channels: int, rows: int, taps: int
 ) -> tuple[float, ...]:
     """ROW_NAMES of one row of outputs with so many window rows inside."""
-    (threes, inside, checked), (missing, safe_taps, slow_taps, slow_lanes, lanes_inside) = blocks
+    (threes, inside, checked, fives), (missing, both, safe_taps, slow_taps, slow_lanes, lanes_inside, *five) = blocks
     times = channels * rows
     if times * taps == 0:
-        empty = threes + inside + checked
+        empty = threes + inside + checked + fives
         return (*_NO_TAPS, empty, empty * channels, empty * times)
     return (
-        threes, threes * channels, threes * times, missing * times,
+        threes, threes * channels, (threes - missing - both) * times, missing * times, both * times,
         inside, inside * channels, inside * times, inside * times * taps,
         checked, checked * channels, checked * times, safe_taps * times, slow_taps * times,
-        slow_lanes * times, lanes_inside * times, 0, 0, 0,
+        slow_lanes * times, lanes_inside * times,
+        fives, fives * channels, fives * times, *[value * times for value in five], 0, 0, 0,
     )  # fmt: skip
 
 
