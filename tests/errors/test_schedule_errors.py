@@ -111,7 +111,17 @@ def test_an_l2_that_not_even_l3_can_help() -> None:
     error = caught.value
     assert error.expected == "at most 64 bytes"
     assert re.fullmatch(r"\d+ bytes at this node: \d+ of state and \d+ of activations", error.got or "")
-    assert error.hint == "a smaller batch, or train fewer parameters (--train last:K)"
+    assert error.hint == "more L2 (--l2), a smaller batch, or train fewer parameters (--train last:K)"
+
+
+def test_what_has_moved_to_l3_is_not_counted_in_l2() -> None:
+    """dscnn keeps 97 KB of state; one of its convolutions needs its own weights and their gradient in L2, 33 KB."""
+    with pytest.raises(DoesNotFit) as caught:
+        compiled_for("dscnn", siracusa(l2_bytes=64 * 1024))
+    error = caught.value
+    assert error.node is not None and error.node.endswith("/ConvGrad")
+    peak, state, activations = map(int, re.findall(r"\d+", error.got or ""))
+    assert peak == state + activations and 0 < state < 48 * 1024 < activations
 
 
 @pytest.mark.parametrize(

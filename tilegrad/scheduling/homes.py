@@ -336,8 +336,14 @@ def _does_not_fit(
     mode: str,
 ) -> DoesNotFit:
     node = program.entries[entry_name].nodes[max(0, min(launch, len(program.entries[entry_name].nodes) - 1))]
-    state = sum(tensor.size_bytes for tensor in entry.tensors.values() if tensor.is_state)
-    hint = "a smaller batch, or train fewer parameters (--train last:K)"
+    spans = _spans(entry)
+    activations = sum(
+        tensor.size_bytes
+        for tensor in entry.tensors.values()
+        for first, last in _occupied(tensor, spans, entry.stays.get(tensor.name), entry.launch_count)
+        if not tensor.is_state and first <= launch <= last
+    )
+    hint = "more L2 (--l2), a smaller batch, or train fewer parameters (--train last:K)"
     if mode == "L2":
         hint = "use --home auto, which moves tensors to L3"
     return DoesNotFit(
@@ -345,7 +351,7 @@ def _does_not_fit(
         stage="memory",
         node=node.name,
         expected=f"at most {capacity_bytes} bytes",
-        got=f"{peak_bytes} bytes at this node: {state} of state and {peak_bytes - state} of activations",
+        got=f"{peak_bytes} bytes at this node: {peak_bytes - activations} of state and {activations} of activations",
         hint=hint,
     )
 
