@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
-from tilegrad.build.toolchain import PORTABLE_FLAGS, Toolchain, build
+from tilegrad.build.toolchain import Toolchain, build
+from tilegrad.calibration.counting import COMPILER
+from tilegrad.calibration.counting import FLAGS as COUNTED_FLAGS
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.embedded import Image, Sections
 from tilegrad.errors import DeviceError, DoesNotFit
@@ -18,24 +20,16 @@ from tilegrad.targets.siracusa.image import Expected, image_files
 from tilegrad.targets.siracusa.target import L2_SHARED_BYTES
 
 IMAGE = "image.elf"
-COMPILER = "riscv64-unknown-elf-gcc"
 PACKAGE = "gcc-riscv64-unknown-elf"
 STACK_BYTES = 0x1000
 _FABRIC = "fabric.o"
 _FABRIC_SOURCES = ("chip/fabric.c", "chip/image.c", "chip/start.S", "chip/stored.S")
 _NOT_OF_THE_IMAGE = ("main.c", "ports.h", "tg_sim.c", "weights.c", "weights.bin")
 
-# Nothing is vectorised: the cores have no vectors, and gcc would move bytes by the word where addresses happen to be
-# aligned. The kernels' costs were counted with the same flags.
-_FLAGS = (
-    *PORTABLE_FLAGS,
-    *(
-        "-mabi=ilp32 -ffreestanding -fno-builtin -fno-tree-loop-distribute-patterns -fno-tree-vectorize "
-        "-msmall-data-limit=0 -mcmodel=medany -mno-relax -I. -Ichip"
-    ).split(),
-)
-CLUSTER_FLAGS = (*_FLAGS, "-march=rv32imf_zicsr")
-FABRIC_FLAGS = (*_FLAGS, "-Os", "-march=rv32im_zicsr")
+_WARNINGS_AND_PATHS = ("-Wall", "-Wextra", "-Werror", "-I.", "-Ichip")
+# What runs is what was counted: the cost table is of kernels compiled with these flags.
+CLUSTER_FLAGS = (*COUNTED_FLAGS, *_WARNINGS_AND_PATHS)
+FABRIC_FLAGS = (*CLUSTER_FLAGS, "-Os", "-march=rv32im_zicsr")
 # With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
 _LINK_FLAGS = ("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-T", "chip/link.ld")
 
@@ -96,7 +90,7 @@ def _explained(error: DeviceError, compiled: Compiled) -> Exception:
     found = re.search(r"region `SHARED' overflowed by (\d+) bytes", error.got or "")
     if found is None:
         return error
-    room = (compiled.target.memory(L2).capacity_bytes or L2_SHARED_BYTES) - int(found[1]) - 64
+    room = compiled.plan.memory[L2].used_bytes - int(found[1]) - 64
     refusal = CodeTooLarge(
         "code, tables and tensors do not fit into the shared part of L2 together",
         stage="build",
