@@ -14,6 +14,7 @@ from tilegrad.memory.scratch import place_nests
 from tilegrad.memory.validate_levels import validate_levels
 from tilegrad.memory.validate_scratch import validate_scratch
 from tilegrad.scheduling.homes import EntryHomes, Homes, choose_homes
+from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.targets.base import L1, L2, L3
 
 # The allocator may need a little more than the sum of live bytes: homes are chosen for this much less than L2.
@@ -23,13 +24,32 @@ _ALLOCATION_SLACK = (1.0, 0.97, 0.94, 0.9)
 def plan_levels(schedule: Schedule, home: str) -> Plan:
     capacity = schedule.target.memory(L2).capacity_bytes
     assert capacity is not None
+    durations = _durations(schedule)
     for slack in _ALLOCATION_SLACK:
-        homes = choose_homes(schedule.program, schedule.target, home, int(capacity * slack))
+        homes = choose_homes(schedule, home, int(capacity * slack), durations)
         plan = _plan(schedule, homes)
         if plan.memory[L2].used_bytes <= capacity:
             break
     _expect_fit(plan)
     return validate_scratch(validate_levels(plan))
+
+
+def _durations(schedule: Schedule) -> dict[str, list[float]]:
+    """Estimated cycles of each launch."""
+    target, costs = schedule.target, KernelCosts(schedule.target)
+    result: dict[str, list[float]] = {}
+    for name, entry in schedule.entries.items():
+        result[name] = []
+        for launch in entry.launches:
+            total = 0.0
+            for nest, tiling in zip(launch.nests, launch.tilings or (None,) * len(launch.nests), strict=True):
+                sizes = {axis.name: max(axis.extent, 1) for axis in nest.axes}
+                if tiling is None:
+                    total += costs.cycles(nest, sizes, target.home, target.cores)
+                else:
+                    total += tiling.estimate.cycles
+            result[name].append(total)
+    return result
 
 
 def _plan(schedule: Schedule, homes: Homes) -> Plan:

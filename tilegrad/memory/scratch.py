@@ -216,13 +216,13 @@ class _Placing:
         ]
 
     def _leaves(self, i: int) -> bool:
-        """Unless what follows takes the results to L3, or needs the scratchpad for its table."""
+        """Unless L3 takes the results, or fills their place where nobody needs them, or scratchpad has no room."""
         following = self.nests[i + 1].launch if i + 1 < len(self.nests) else self.launch_count
         results = self._home_spans(i, self.nests[i].operands(Access.WRITE), self.nests[i].tile(-1))
         taken = [
             ("arena", move.l2_offset, move.l2_offset + move.size_bytes)
             for move in self.moves
-            if not move.inward and self.nests[i].launch < move.start <= following
+            if self.nests[i].launch < move.start <= following
         ]
         is_next_late = i + 1 < len(self.nests) and self.plain[i + 1].is_fetched_late
         return not is_next_late and not overlaps(results, taken)

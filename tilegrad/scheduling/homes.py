@@ -1,74 +1,75 @@
 """Which tensors live in L2 and which in L3, and when those of L3 are in L2.
 
-A tensor of L3 is brought whole into L2 before an operator needs it and taken back after it was changed. Between two
-uses far apart (forward and backward, say) it leaves L2: its time there is a list of stays. What goes to L3 is decided
-by need: while the largest sum of live bytes exceeds L2, the tensor that is idle at that moment and cheapest to move
-goes.
+What goes to L3 is decided by need: while the largest sum of live bytes exceeds L2, the tensor that is idle at that
+moment, gone in time and cheapest to move goes. Where none is, transfers are waited for earlier than they would need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilegrad.errors import DoesNotFit
-from tilegrad.ir.graph import Graph
+from tilegrad.ir.nest import Access
 from tilegrad.ir.program import Program
+from tilegrad.ir.schedule import EntrySchedule, Schedule
 from tilegrad.memory.lifetimes import Lifetimes, align, analyse
-from tilegrad.ops import registry
+from tilegrad.scheduling.stays import Stay, Tensor, Timeline, Use
 from tilegrad.targets.base import L2, L3, Target
 
-# Launches between which a tensor stays in L2 rather than leave and return.
-NEAR_USES = 2
-PREFETCH_LAUNCHES = 2
-WRITE_BACK_LAUNCHES = 2
+# A few bytes are never worth a transfer: those moved by need, and those moved because everything is.
+LEAST_BYTES = 1024
+LEAST_BYTES_IF_ALL = 64
 # How much further loads and stores may reach where there is room.
 MOST_LAUNCHES_AHEAD = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    launch: int
-    reads: bool
-    writes: bool
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Bytes that move as one: a buffer of activations, or a state tensor. `uses` in order of launches."""
-
-    name: str
-    size_bytes: int
-    uses: tuple[Use, ...]
-    is_state: bool
-    is_input: bool = False
-    is_output: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """A tensor's time in L2, from launch `first` to launch `last` inclusive.
-
-    If `load`, its transfer from L3 starts before launch `first` and is waited for before launch `used`. If `store`, its
-    transfer to L3 starts after launch `changed` and is waited for after launch `last`.
-    """
-
-    first: int
-    used: int
-    changed: int
-    last: int
-    load: bool
-    store: bool
-
-
 @dataclass(frozen=True)
 class EntryHomes:
-    """`stays` has the tensors of L3; everything else is in L2 all the time it is alive."""
+    """`stays` has the tensors of L3; everything else is in L2 all the time it is alive.
 
-    launch_count: int
+    `cuts` are launches during which a stay must not be, though its transfers would like to: they are waited for.
+    """
+
+    timeline: Timeline
     lifetimes: Lifetimes
     tensors: Mapping[str, Tensor]
-    stays: Mapping[str, tuple[Stay, ...]]
+    stays: Mapping[str, tuple[Stay, ...]] = field(default_factory=dict)
+    cuts: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def launch_count(self) -> int:
+        return self.timeline.end
+
+    def with_moved(self, names: Iterable[str]) -> EntryHomes:
+        """With these tensors in L3 too."""
+        wanted = {*self.stays, *(name for name in names if name in self.tensors)}
+        least = {name: self.timeline.stays(self.tensors[name]) for name in self.tensors if name in wanted}
+        sizes = {name: self.tensors[name].size_bytes for name in least}
+        timed = self.timeline.timed(least, sizes)
+        for (name, k), (earliest, latest) in self.cuts.items():
+            stay = timed[name][k]
+            timed[name][k] = replace(stay, first=max(stay.first, earliest), last=min(stay.last, latest))
+        return replace(self, stays={name: tuple(stays) for name, stays in timed.items()})
+
+    def with_cut(self, launch: int) -> EntryHomes | None:
+        """With one tensor less at a launch: one that is only there because its transfer takes time."""
+        best: tuple[tuple[int, int, str, int], tuple[int, int]] | None = None
+        for name, stays in self.stays.items():
+            for k, (stay, least) in enumerate(zip(stays, self.timeline.stays(self.tensors[name]), strict=True)):
+                earliest, latest = self.cuts.get((name, k), (0, self.launch_count))
+                if least.last < launch <= stay.last:
+                    key, cut = (0, stay.changed, name, k), (earliest, launch - 1)
+                elif stay.first <= launch < least.first:
+                    key, cut = (1, -stay.used, name, k), (launch + 1, latest)
+                else:
+                    continue
+                if best is None or key < best[0]:
+                    best = (key, cut)
+        if best is None:
+            return None
+        (_, _, name, k), cut = best
+        return replace(self, cuts={**self.cuts, (name, k): cut}).with_moved(())
 
 
 @dataclass(frozen=True)
@@ -78,22 +79,21 @@ class Homes:
     moved: tuple[str, ...] = field(default=())
 
 
-def entry_tensors(graph: Graph, lifetimes: Lifetimes, state_bytes: Mapping[str, int]) -> dict[str, Tensor]:
-    """Every tensor of an entry with its uses."""
+def entry_tensors(
+    entry: EntrySchedule, lifetimes: Lifetimes, state_bytes: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Every tensor of an entry with its uses, which are those of nests."""
+    graph = entry.graph
     uses: dict[str, dict[int, Use]] = {}
-
-    def add(value: str, launch: int, *, reads: bool = False, writes: bool = False) -> None:
-        owner = lifetimes.owner.get(value, value)
-        before = uses.setdefault(owner, {}).get(launch, Use(launch, False, False))
-        uses[owner][launch] = Use(launch, before.reads or reads, before.writes or writes)
-
-    for i, node in enumerate(graph.nodes):
-        if registry.get(node.op).is_view:
-            continue
-        for name in filter(None, node.inputs):
-            add(name, i, reads=True)
-        for name in filter(None, node.outputs):
-            add(name, i, writes=True)
+    for i, launch in enumerate(entry.launches):
+        for operand in (operand for nest in launch.nests for operand in nest.operands):
+            if operand.value is not None:
+                owner = lifetimes.owner.get(operand.value, operand.value)
+                before = uses.setdefault(owner, {}).get(i, Use(i, False, False))
+                is_read = operand.access is Access.READ
+                # Within a launch, reading what it wrote itself needs no old content.
+                reads = before.reads or (is_read and not before.writes)
+                uses[owner][i] = Use(i, reads, before.writes or not is_read)
     tensors = {}
     for buffer in lifetimes.buffers:
         own = uses.get(buffer.name, {})
@@ -111,32 +111,6 @@ def entry_tensors(graph: Graph, lifetimes: Lifetimes, state_bytes: Mapping[str, 
     return tensors
 
 
-def stays_of(tensor: Tensor, end: int) -> tuple[Stay, ...]:
-    """The stays of a tensor whose home is L3, in an entry of `end` launches."""
-    groups: list[list[Use]] = []
-    for use in tensor.uses:
-        if groups and use.launch - groups[-1][-1].launch <= NEAR_USES:
-            groups[-1].append(use)
-        else:
-            groups.append([use])
-    stays: list[Stay] = []
-    for k, group in enumerate(groups):
-        needed_later = k + 1 < len(groups) or tensor.is_state
-        writes = [use.launch for use in group if use.writes]
-        # What the first use only writes need not be brought; a use that does both reads the old content.
-        has_content = k > 0 or tensor.is_state
-        load = has_content and group[0].reads
-        store = bool(writes) and needed_later
-        first = max(0, group[0].launch - (PREFETCH_LAUNCHES if load else 0))
-        if stays:  # what was taken to L3 must have arrived there before it is fetched again
-            first = max(first, stays[-1].last + 1)
-        last = group[-1].launch
-        if store:
-            last = max(last, min(end - 1, writes[-1] + WRITE_BACK_LAUNCHES))
-        stays.append(Stay(first, group[0].launch, writes[-1] if writes else last, last, load, store))
-    return tuple(stays)
-
-
 def _occupied(
     tensor: Tensor, spans: Mapping[str, tuple[int, int]], stays: tuple[Stay, ...] | None, end: int
 ) -> list[tuple[int, int]]:
@@ -148,14 +122,12 @@ def _occupied(
     return [spans[tensor.name]]
 
 
-def _moving_cost(tensor: Tensor, target: Target, end: int) -> float:
+def _moving_cost(stays: Iterable[Stay], target: Target) -> float:
     """Cycles per byte and entry call that a home in L3 costs."""
     engine = target.engine(L3, L2)
-    loads = stores = 0
-    for stay in stays_of(tensor, end):
-        loads += stay.load
-        stores += stay.store
-    return loads * engine.inward.cycles_per_byte + stores * engine.outward.cycles_per_byte
+    return sum(
+        stay.load * engine.inward.cycles_per_byte + stay.store * engine.outward.cycles_per_byte for stay in stays
+    )
 
 
 def _peak(
@@ -179,36 +151,44 @@ def _peak(
     return best, where
 
 
-def choose_homes(program: Program, target: Target, mode: str, capacity_bytes: int) -> Homes:
-    """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors."""
+def choose_homes(
+    schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]
+) -> Homes:
+    """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `durations` by entry and launch."""
+    target, program = schedule.target, schedule.program
     alignment = target.memory(L2).alignment_bytes
     state_bytes = {tensor.name: align(tensor.type.size_bytes, alignment) for tensor in program.state}
     found: dict[str, EntryHomes] = {}
-    for name, graph in program.entries.items():
-        lifetimes = analyse(graph, alignment)
-        tensors = entry_tensors(graph, lifetimes, state_bytes)
-        found[name] = EntryHomes(len(graph.nodes), lifetimes, tensors, {})
+    for name, entry in schedule.entries.items():
+        lifetimes = analyse(entry.graph, alignment)
+        tensors = entry_tensors(entry, lifetimes, state_bytes)
+        found[name] = EntryHomes(Timeline.of(durations[name], target), lifetimes, tensors)
+    state: frozenset[str] = frozenset()
+    moved: list[str] = []
     if mode == "L3":
         state = frozenset(name for name in state_bytes if _movable(found, name))
-        found = {name: _all_in_l3(entry, state) for name, entry in found.items()}
-        return Homes(_with_slack_used(found, state, state_bytes, capacity_bytes), state)
-    state = frozenset()
-    moved: list[str] = []
+        found = {name: entry.with_moved([*state, *_free(entry)]) for name, entry in found.items()}
     while True:
         over = _most_over(found, capacity_bytes, state, state_bytes)
         if over is None:
             return Homes(_with_slack_used(found, state, state_bytes, capacity_bytes), state, tuple(moved))
         entry_name, peak_bytes, launch = over
-        entry = found[entry_name]
-        victim = None if mode == "L2" else _victim(entry, target, launch)
+        entry_homes = found[entry_name]
+        victim = _victim(entry_homes, target, launch, in_time=True) if mode == "auto" else None
         if victim is None:
-            raise _does_not_fit(program, entry_name, entry, peak_bytes, launch, capacity_bytes, mode)
+            cut = entry_homes.with_cut(launch)
+            if cut is not None:
+                found[entry_name] = cut
+                continue
+            victim = _victim(entry_homes, target, launch, in_time=False) if mode == "auto" else None
+        if victim is None:
+            raise _does_not_fit(program, entry_name, entry_homes, peak_bytes, launch, capacity_bytes, mode)
         moved.append(victim.name)
         if victim.is_state:
             state |= {victim.name}
-            found = {name: _with_stays(other, victim.name) for name, other in found.items()}
+            found = {name: other.with_moved([victim.name]) for name, other in found.items()}
         else:
-            found[entry_name] = _with_stays(entry, victim.name)
+            found[entry_name] = entry_homes.with_moved([victim.name])
 
 
 def _with_slack_used(
@@ -269,21 +249,17 @@ class _Slack:
 
 def _movable(entries: Mapping[str, EntryHomes], name: str) -> bool:
     """A few bytes are never worth a transfer."""
-    return any(name in entry.tensors and entry.tensors[name].size_bytes >= 64 for entry in entries.values())
+    sizes = [entry.tensors[name].size_bytes for entry in entries.values() if name in entry.tensors]
+    return any(size_bytes >= LEAST_BYTES_IF_ALL for size_bytes in sizes)
 
 
-def _with_stays(entry: EntryHomes, name: str) -> EntryHomes:
-    if name not in entry.tensors:
-        return entry
-    return replace(entry, stays={**entry.stays, name: stays_of(entry.tensors[name], entry.launch_count)})
-
-
-def _all_in_l3(entry: EntryHomes, state: frozenset[str]) -> EntryHomes:
-    for tensor in entry.tensors.values():
-        is_free = not (tensor.is_input or tensor.is_output) and len(tensor.uses) > 1
-        if tensor.name in state or (not tensor.is_state and is_free):
-            entry = _with_stays(entry, tensor.name)
-    return entry
+def _free(entry: EntryHomes) -> list[str]:
+    """Activations that could live in L3."""
+    return [
+        tensor.name
+        for tensor in entry.tensors.values()
+        if not (tensor.is_state or tensor.is_input or tensor.is_output) and len(tensor.uses) > 1
+    ]
 
 
 def _spans(entry: EntryHomes) -> dict[str, tuple[int, int]]:
@@ -305,25 +281,29 @@ def _most_over(
     return worst
 
 
-def _victim(entry: EntryHomes, target: Target, launch: int) -> Tensor | None:
-    """The tensor to move to L3: idle at the peak, cheapest per byte, then largest."""
+def _victim(entry: EntryHomes, target: Target, launch: int, *, in_time: bool) -> Tensor | None:
+    """The tensor to move to L3: idle at the peak, cheapest per byte, then largest. `in_time`: gone by then, too."""
     end = entry.launch_count
-    best: tuple[float, int, str] | None = None
+    found: list[tuple[float, int, str]] = []
     spans = _spans(entry)
     for tensor in entry.tensors.values():
-        if tensor.name in entry.stays or tensor.is_input or tensor.is_output or tensor.size_bytes < 1024:
+        if tensor.name in entry.stays or tensor.is_input or tensor.is_output or tensor.size_bytes < LEAST_BYTES:
             continue
         if not tensor.uses and not tensor.is_state:
             continue  # an operator's scratch: in use the moment it exists
-        occupied = _occupied(tensor, spans, None, end)
-        if not any(first <= launch <= last for first, last in occupied):
+        if not any(first <= launch <= last for first, last in _occupied(tensor, spans, None, end)):
             continue
-        if any(stay.first <= launch <= stay.last for stay in stays_of(tensor, end)):
+        least = entry.timeline.stays(tensor)
+        if any(stay.first <= launch <= stay.last for stay in least):
             continue  # it would be in L2 at that moment all the same
-        key = (_moving_cost(tensor, target, end), -tensor.size_bytes, tensor.name)
-        if best is None or key < best:
-            best = key
-    return None if best is None else entry.tensors[best[2]]
+        found.append((_moving_cost(least, target), -tensor.size_bytes, tensor.name))
+    for _, _, name in sorted(found):
+        if not in_time:
+            return entry.tensors[name]
+        stays = entry.with_moved([name]).stays[name]
+        if not any(stay.first <= launch <= stay.last for stay in stays):
+            return entry.tensors[name]
+    return None
 
 
 def _does_not_fit(
