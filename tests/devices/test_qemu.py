@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.devices.boards import RISCV, board, every_way
+from tests.devices.boards import RISCV, VECTORS, board, every_way
 from tests.devices.conformance import Subject, bits, reference_run
 from tests.scheduling.programs import patched
 from tests.support.projects import batch
@@ -45,6 +45,13 @@ def test_the_bits_are_the_hosts(name: str, cores: int, model: str) -> None:
     with subject.open() as device:
         run = train(subject.program(model, cores), device, steps=STEPS, verify=False)
     assert bits(run) == bits(reference_run(model, STEPS))
+
+
+@pytest.mark.parametrize(("name", "cores"), [board(VECTORS, 1), board(VECTORS, 5)])
+@pytest.mark.parametrize("model", ["attention", "odd_cnn"])
+def test_vectors_of_odd_lengths_have_the_hosts_bits(name: str, cores: int, model: str) -> None:
+    """Products in every orientation, with batches, biases and leftovers; the kernels of this board are its own."""
+    test_the_bits_are_the_hosts(name, cores, model)
 
 
 @pytest.mark.matrix

@@ -90,8 +90,7 @@ def _headers(sources: Iterable[KernelFile], target: Target) -> dict[str, Path]:
         header, includer = pending.pop()
         if header in headers:
             continue
-        own = target.folder / "kernels" / header
-        path = own if own.exists() else find_header(header, includer.parent)
+        path = target.kernel_override(header) or find_header(header, includer.parent)
         if path is None:
             raise UserError(f"'{includer.name}' includes '{header}', which is not there", stage="codegen")
         headers[header] = path

@@ -176,8 +176,9 @@ class Target:
 
     def kernel_override(self, operator_file: str) -> Path | None:
         """What this chip does in another way than an operator's portable file, with the same bits, if anything."""
-        path = self.folder / "kernels" / operator_file
-        return path if path.exists() else None
+        places = (TARGETS_FOLDER / self.name, self.folder)
+        paths = (place / "kernels" / operator_file for place in places)
+        return next((path for path in paths if path.exists()), None)
 
     def with_capacity(self, memory: str, capacity_bytes: int) -> Target:
         """The same chip with another arena budget. More than it has is a chip that might be, for a simulator."""
