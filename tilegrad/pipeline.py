@@ -27,6 +27,7 @@ from tilegrad.passes.fold_batchnorm import FoldBatchNorm
 from tilegrad.passes.fuse import fuse
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
+from tilegrad.passes.group_updates import GroupUpdates
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
@@ -147,6 +148,8 @@ def _compile_program(
     if options.fuses_update:
         program = watch.run("fuse", lambda: FuseUpdate().apply(program))
     program = FuseOuterProduct().apply(program)
+    if program.is_fused:
+        program = GroupUpdates().apply(program)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))

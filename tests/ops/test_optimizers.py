@@ -59,6 +59,22 @@ def test_sgd(shape: list[int], seed: int, decay: float) -> None:
     )
 
 
+@given(st.integers(1, 40), st.sampled_from([2, 3]), SEED)
+def test_a_group_steps_like_each_of_its_tensors(size: int, count: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    pairs = [draw.standard_normal(size).astype(np.float32) for _ in range(2 * count)]
+    rate = np.array(0.05, np.float32)
+    inputs = [*pairs, *[None] * (6 - 2 * count), rate]
+    feeds = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
+    graph = one_node_graph("SGDGroup", inputs, outputs=(True,) * count)
+    got = run_graph(graph, feeds)
+    for k in range(count):
+        alone = one_node_graph("SGD", [pairs[2 * k], pairs[2 * k + 1], rate])
+        wanted = run_graph(alone, {"x0": pairs[2 * k], "x1": pairs[2 * k + 1], "x2": rate})["y0"]
+        assert got[f"y{k}"].tobytes() == wanted.tobytes()
+    assert_same_bits_tiled(graph, feeds, seed)
+
+
 @given(SHAPE, SEED, DECAY, st.sampled_from([0.0, 0.5, 0.9]), st.booleans())
 def test_momentum(shape: list[int], seed: int, decay: float, momentum: float, nesterov: bool) -> None:
     nesterov = nesterov and momentum > 0

@@ -43,6 +43,13 @@ def _outer_sgd(draw: Draw) -> Sketch:
     return Sketch("OuterSGD", ((m,), (n,), (m, n), ()))
 
 
+def _sgd_group(draw: Draw) -> Sketch:
+    size = (between(draw, 1, 1024),)
+    pairs = 2 if _is(draw) else 3
+    absent = (None,) * (6 - 2 * pairs)
+    return Sketch("SGDGroup", (*(size,) * (2 * pairs), *absent, ()), outputs=(True,) * pairs)
+
+
 def _dense_grad_sgd(draw: Draw) -> Sketch:
     m, n = between(draw, 1, 128), between(draw, 1, 200)
     return Sketch("DenseGradSGD", ((m,), (n,), (m, n), ()), outputs=(True, True))
@@ -469,5 +476,5 @@ SKETCHES: tuple[Callable[[Draw], Sketch], ...] = (
     *(_reduction(op, ()) for op in ("ReduceProd", "ReduceL1")),
     _integer_reduction("ReduceSum", _WHOLE), _integer_reduction("ReduceMax", (DType.I32, DType.BOOL)),
     _integer_reduction("ReduceMin", (DType.I32, DType.BOOL)),
-    _dense_grad_sgd,
+    _dense_grad_sgd, _sgd_group,
 )  # fmt: skip

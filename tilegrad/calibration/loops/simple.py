@@ -60,6 +60,17 @@ MAP = Family(
 )
 
 
+def _plain_map(nest: Nest) -> Counter:
+    def trips(c: Call) -> Trips:
+        elements = share(c.n["i"], c.cores)
+        return 1.0, is_shared(c.cores), float(elements > 0), elements
+
+    return trips
+
+
+PLAIN_MAP = Family(("call", "shared", "with elements", "elements"), _plain_map)
+
+
 def _units(*axes: str, inner: tuple[str, ...] = (), names_last: bool = False) -> Family:
     """A loop over units (the product of `axes`), shared by the cores, with loops over `inner` inside, each in full."""
 
