@@ -1,6 +1,7 @@
-"""The board of `riscv32` with vectors of 256 bits: clang finds the loops over independent outputs.
+"""The board of `riscv32` with vectors of 256 bits: products of its own, and what clang makes of the other loops.
 
-Sums keep their order: nothing allows a compiler to reassociate them, so the bits are those of the other boards.
+Vectors run over independent outputs, and nothing allows a compiler to reassociate a sum: the bits are those of the
+other boards.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ BOARD = replace(
 TARGET = replace(
     SCALAR,
     name="riscv32v",
-    summary=f"RV32IMAFCV: 1 to 8 harts with vectors of {VECTOR_BITS} bits, 62 MB of flat RAM, portable kernels",
+    summary=f"RV32IMAFCV: 1 to 8 harts with vectors of {VECTOR_BITS} bits, 62 MB of flat RAM",
     runtime="riscv32",
     board=BOARD,
 )
