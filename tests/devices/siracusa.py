@@ -19,7 +19,7 @@ from tilegrad.targets.siracusa.image import Expected
 
 MODEL = Path(__file__).parent / "siracusa_model.c"
 FAULT_STATUS = 99
-MOST_INSTRUCTIONS = 2_000_000_000
+MOST_INSTRUCTIONS = 8_000_000_000
 
 needs_compiler = pytest.mark.skipif(missing_compiler() is not None, reason=f"gvsoc:siracusa: {missing_compiler()}")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.devices.siracusa import build, finished, model_program, needs_compiler, run, tool
 from tests.scheduling.programs import KIB, compiled_for, recipe_of, siracusa
 from tests.support.small_models import linear
-from tilegrad import frontend
+from tilegrad import frontend, zoo
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.gvsoc import GvsocDevice
 from tilegrad.devices.host import HostDevice
@@ -85,6 +85,15 @@ def test_images_of_zoo_models(name: str, program: Path, tmp_path: Path) -> None:
     ran = finished(program, build(compiled, tmp_path, 1, expected))
     assert (ran.verdict, ran.loss_bits, ran.weights_hash) == ("same", expected.loss_bits, expected.weights_hash)
     assert max(ran.stack_bytes) < 2048
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", zoo.names())
+def test_images_of_every_zoo_model(name: str, program: Path, tmp_path: Path) -> None:
+    compiled = compiled_for(name, siracusa(128 * KIB), ScheduleOptions(buffering="double", fuses_update=True))
+    expected = host_bits(compiled, 4)
+    ran = finished(program, build(compiled, tmp_path, 4, expected))
+    assert (ran.verdict, ran.loss_bits, ran.weights_hash) == ("same", expected.loss_bits, expected.weights_hash)
 
 
 @pytest.mark.parametrize("loss", ["mse", "l1", "bce_with_logits"])
