@@ -15,9 +15,14 @@ typedef struct {
     float alpha, beta;
 } tg_gemm_args;
 
+/* What the loops inside need of that. */
+typedef struct {
+    int a_by_m, a_by_k, b_by_k, b_by_n, y_by_m, y_by_n, n_k, first;
+} tg_gemm_steps;
+
 /* `count` blocks side by side. An operand `runs` if it lies along k: then each of its four rows has a pointer, else its
  * four elements are `*_by_*` apart and one pointer steps from k to k. Four k a turn. */
-TG_TEMPLATE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, const tg_gemm_args *g,
+TG_TEMPLATE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y, const tg_gemm_steps *g,
                              int count, int a_runs, int b_runs, int a_by_m, int b_by_n, int y_by_n)
 {
 #define TG_GEMM_ZERO(i, j) float s##i##j = 0.0f;
@@ -65,7 +70,7 @@ TG_TEMPLATE void tg_gemm_4x4(TG_MEM const float *a, TG_MEM const float *b, TG_ME
 }
 
 /* `count` outputs (8, 4 or 1 at a time) of one row: x(k) times the columns of b. `runs` as above. */
-TG_TEMPLATE void tg_gemv(TG_MEM const float *x, TG_MEM const float *b, TG_MEM float *y, const tg_gemm_args *g,
+TG_TEMPLATE void tg_gemv(TG_MEM const float *x, TG_MEM const float *b, TG_MEM float *y, const tg_gemm_steps *g,
                          int count, int x_runs, int b_runs, int b_by_n)
 {
 #define TG_GEMV_ZERO(j) float s##j = 0.0f;
@@ -127,12 +132,12 @@ TG_TEMPLATE void tg_gemv(TG_MEM const float *x, TG_MEM const float *b, TG_MEM fl
 /* The forms that are used, each once in the machine code. The last takes any strides. */
 #define TG_GEMM_FORM(NAME, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N)                                                      \
     TG_APART void tg_gemm_blocks_##NAME(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y,                 \
-                                        const tg_gemm_args *g, int count)                                              \
+                                        const tg_gemm_steps *g, int count)                                              \
     {                                                                                                                  \
         tg_gemm_4x4(a, b, y, g, count, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N);                                        \
     }                                                                                                                  \
     TG_APART void tg_gemm_row_##NAME(TG_MEM const float *x, TG_MEM const float *b, TG_MEM float *y,                    \
-                                     const tg_gemm_args *g, int count)                                                 \
+                                     const tg_gemm_steps *g, int count)                                                 \
     {                                                                                                                  \
         tg_gemv(x, b, y, g, count, A_RUNS, B_RUNS, B_BY_N);                                                            \
     }
@@ -169,16 +174,30 @@ TG_TEMPLATE void tg_gemm_finish(TG_MEM const float *c, TG_MEM float *y, tg_gemm_
 {
     if (!g.last || (g.alpha == 1.0f && c == TG_NULL))
         return;
-    for (int m = m_start; m < m_stop; m++)
-        for (int n = n_start; n < n_stop; n++) {
-            TG_MEM float *out = y + m * g.y_by_m + n * g.y_by_n;
-            float sum = g.alpha == 1.0f ? *out : g.alpha * *out;
-            if (c != TG_NULL) {
-                float bias = c[m * g.c_by_m + n * g.c_by_n];
-                sum = g.beta == 1.0f ? sum + bias : TG_FMA(g.beta, bias, sum);
+    const int is_plain = g.alpha == 1.0f && g.beta == 1.0f;
+    for (int m = m_start; m < m_stop; m++) {
+        TG_MEM float *out = y + m * g.y_by_m + n_start * g.y_by_n;
+        TG_MEM const float *bias = c == TG_NULL ? c : c + m * g.c_by_m + n_start * g.c_by_n;
+        int left = n_stop - n_start;
+        if (is_plain)
+            for (; left > 0; left--, out += g.y_by_n, bias += g.c_by_n)
+                *out = *out + *bias;
+        else
+            for (; left > 0; left--, out += g.y_by_n) {
+                float sum = g.alpha == 1.0f ? *out : g.alpha * *out;
+                if (c != TG_NULL) {
+                    sum = g.beta == 1.0f ? sum + *bias : TG_FMA(g.beta, *bias, sum);
+                    bias += g.c_by_n;
+                }
+                *out = sum;
             }
-            *out = sum;
-        }
+    }
+}
+
+TG_TEMPLATE tg_gemm_steps tg_gemm_steps_of(tg_gemm_args g)
+{
+    tg_gemm_steps s = {g.a_by_m, g.a_by_k, g.b_by_k, g.b_by_n, g.y_by_m, g.y_by_n, g.n_k, g.first};
+    return s;
 }
 
 /* This core's share of the whole tile. */
@@ -209,8 +228,9 @@ TG_TEMPLATE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM co
             count = tg_min(n_blocks - n, stop - block);
             m *= 4;
             n *= 4;
+            tg_gemm_steps s = tg_gemm_steps_of(g);
             TG_GEMM_CALL(blocks, g, TG_LITERALLY(g.a_by_m == 1), TG_LITERALLY(g.y_by_n == 1), a + m * g.a_by_m,
-                         b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, &g, count);
+                         b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, &s, count);
             tg_gemm_finish(c, y, g, m, m + 4, n, n + 4 * count);
         }
     }
@@ -224,7 +244,8 @@ TG_TEMPLATE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM co
             m += m_whole;
             n *= width;
             n_stop = tg_min(n + count * width, g.n_n);
-            TG_GEMM_CALL(row, g, 1, 1, a + m * g.a_by_m, b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, &g,
+            tg_gemm_steps s = tg_gemm_steps_of(g);
+            TG_GEMM_CALL(row, g, 1, 1, a + m * g.a_by_m, b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, &s,
                          n_stop - n);
             tg_gemm_finish(c, y, g, m, m + 1, n, n_stop);
         }
@@ -243,7 +264,8 @@ TG_TEMPLATE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM co
             n += n_whole;
             m *= width;
             m_stop = tg_min(m + count * width, m_whole);
-            TG_GEMM_CALL(row, t, 1, 1, b + n * g.b_by_n, a + m * g.a_by_m, y + m * g.y_by_m + n * g.y_by_n, &t,
+            tg_gemm_steps s = tg_gemm_steps_of(t);
+            TG_GEMM_CALL(row, t, 1, 1, b + n * g.b_by_n, a + m * g.a_by_m, y + m * g.y_by_m + n * g.y_by_n, &s,
                          m_stop - m);
             tg_gemm_finish(c, y, g, m, m_stop, n, n + 1);
         }
