@@ -297,27 +297,25 @@ def test_a_wrong_halo_stops_the_run() -> None:
     assert "was not brought" in hazard_of(faulty)
 
 
-START = re.compile(r"t->m->l3_requests\[(\d+)\] = tg_l3_start\(t->arena \+ (\d+), (\d+)u, (\d+), ([01])\);")
-WAIT = re.compile(r"tg_l3_wait\(t->m->l3_requests\[(\d+)\]\);")
+START = "*request = tg_l3_start(t->arena + move[1], move[2], move[3], (int)(move[0] & TG_MOVE_IN));"
+WAIT = "tg_l3_wait(*request);"
+SECOND = "static int count; if (++count == 2)"
 STAGING_FAULTS = {
-    "a wait on the wrong transfer": (WAIT, r"tg_l3_wait(t->m->l3_requests[\1] + 1);"),
-    "a missing wait": (WAIT, ""),
-    "a missing transfer": (START, ""),
-    "a transfer started twice": (START, r"\g<0> \g<0>"),
-    "one request used twice": (START, r"\g<0> t->m->l3_requests[0] = t->m->l3_requests[\1];"),
-    "past the end of L2": (START, r"t->m->l3_requests[\1] = tg_l3_start(t->arena + TG_ARENA_BYTES, \3u, \4, \5);"),
-    "past the end of L3": (START, r"t->m->l3_requests[\1] = tg_l3_start(t->arena + \2, TG_L3_BYTES, \4, \5);"),
+    "a wait on the wrong transfer": (WAIT, f"{SECOND} tg_l3_wait(*request + 1); else {WAIT}"),
+    "a missing wait": (WAIT, f"{SECOND} {{}} else {WAIT}"),
+    "a missing transfer": (START, f"{SECOND} {{}} else {START}"),
+    "a transfer started twice": (START, f"{SECOND} {{ {START} }} {START}"),
+    "one request used twice": (START, f"{START} {SECOND} t->m->l3_requests[0] = *request;"),
+    "past the end of L2": (START, f"{SECOND} {START.replace('move[1]', 'TG_ARENA_BYTES')} else {START}"),
+    "past the end of L3": (START, f"{SECOND} {START.replace('move[2]', 'TG_L3_BYTES')} else {START}"),
 }
 
 
 @pytest.mark.parametrize("mode", ["off", "double"])
 @pytest.mark.parametrize("fault", STAGING_FAULTS)
 def test_faults_between_l2_and_l3_stop_the_run(fault: str, mode: str) -> None:
-    """In the second transfer of the program, which is inward."""
-    pattern, replacement = STAGING_FAULTS[fault]
-    compiled = small_program("L3", mode)
-    found = list(pattern.finditer(_model_c(compiled)))[1]
-    faulty = patched(compiled, "model.c", found.group(), found.expand(replacement))
+    """In the second transfer or wait of the program."""
+    faulty = patched(small_program("L3", mode), "tg_tile.c", *STAGING_FAULTS[fault])
     with quick_sim() as device, pytest.raises(DeviceError, match=r"hazard in (infer|step|update), nest \w+, tile \d+"):
         run_once(device.load(faulty))
 
@@ -338,10 +336,12 @@ def test_a_kernel_that_leaves_its_operands_stops_the_run(statement: str, text: s
     (nest,) = launch.nests
     elements = max(int(np.prod(operand.shape)) for operand in nest.operands)
     result = [operand.name for operand in nest.operands].index("y")
-    call = re.search(r"    tg_gelu\(.*\);\n", _model_c(compiled))
+    call = re.search(r"CALL\(gelu, (.*)\)\n", _model_c(compiled))
     assert call is not None
     extra = statement.format(result=result).replace("200000 % 7 + TG_FAULT_ELEMENTS", str(elements + 3))
-    faulty = patched(compiled, "model.c", call.group(), f"{call.group()}    {extra}\n")
+    head = "static void call_gelu(void *const *at, const void *args, int core_id, int core_count)"
+    body = f"tg_gelu({call.group(1)}, args, core_id, core_count); {extra}"
+    faulty = patched(compiled, "model.c", call.group(), f"{head} {{ {body} }}\n")
     what = hazard_of(faulty)
     assert text in what, what
 

@@ -10,28 +10,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilegrad.codegen.c import (
-    Assign,
     Call,
     Comment,
     Declare,
-    Function,
     Item,
     Line,
     Statement,
     Verbatim,
-    comment_text,
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering, filled
 from tilegrad.ir.nest import Access, Nest
-from tilegrad.ir.plan import NestPlace, Plan, Staging
+from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Tiling
 from tilegrad.memory.scratch import TableMaker
+from tilegrad.memory.validate_levels import StartMove, WaitMove, plan_events
 from tilegrad.ops.kernels import KernelSignature
 from tilegrad.scheduling.tables import CALL_WORDS
 
 IN_STATE, ABSENT = 0x80000000, 0xFFFFFFFF
 DRAIN, LEAVE, NEXT_LATE = 1, 2, 4
+MOVE_IN, MOVE_WAIT = 1, 2
+WORDS_WIDTH = 114
+CALL = """#define CALL(name, ...) \\
+    static void call_##name(void *const *at, const void *args, int core_id, int core_count) \\
+    { \\
+        tg_##name(__VA_ARGS__, args, core_id, core_count); \\
+    }"""
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 
 
@@ -47,6 +52,7 @@ class _Call:
     flags: int
     homes: tuple[int, ...]
     is_late: bool = False
+    moves: int = 0
 
     @property
     def words(self) -> int:
@@ -66,8 +72,8 @@ class _Words:
         pieces = [str(word) if word < 1 << 24 else f"0x{word:08x}" for word in words]
         self.count += len(pieces)
         if comment is not None:
-            self.lines.append(f"    /* {comment} */")
-        self.lines += [f"    {line}" for line in f"{filled(pieces)},".split("\n")]
+            pieces[0] = f"/* {comment} */ {pieces[0]}"
+        self.lines += [f"    {line}" for line in f"{filled(pieces, WORDS_WIDTH)},".split("\n")]
         return at
 
     def item(self, name: str) -> Item:
@@ -86,8 +92,9 @@ class ClusterLowering(Lowering):
         self.maker = TableMaker(target.engine(target.home, target.compute).longest_bytes)
         self.words = _Words()
         self.tables: dict[tuple[int, ...], int] = {}
-        self.kernel_calls: dict[str, Function] = {}
+        self.kernel_calls: dict[str, Line] = {}
         self.calls: dict[str, list[_Call]] = {entry: [] for entry in plan.entries}
+        self.moves = {entry: self._moves_before(entry) for entry in plan.entries}
         self.places: dict[str, dict[tuple[int, int], NestPlace]] = {
             entry: {(place.launch, place.nest): place for place in own.places} for entry, own in plan.entries.items()
         }
@@ -105,7 +112,8 @@ class ClusterLowering(Lowering):
             words = place.table
         table = self._table(signature, words, tiling)
         homes = tuple(self._home(entry, number, operand.value) for operand in nest.operands)
-        self.calls[entry].append(_call(table, len(words), place, nest, homes))
+        moves = len(self.moves[entry][number]) if k == 0 else 0
+        self.calls[entry].append(replace(_call(table, len(words), place, nest, homes), moves=moves))
         run = RUN_WHOLE if tiling is None else RUN
         return (Comment(self.describe(entry, number, k)), Call(run, ("t", "1", "__func__")))
 
@@ -121,9 +129,7 @@ class ClusterLowering(Lowering):
         name = f"call_{signature.name}"
         if name not in self.kernel_calls:
             pointers = ", ".join(f"at[{i}]" for i in range(len(signature.pointers)))
-            parameters = ("void *const *at", "const void *args", "int core_id", "int core_count")
-            call = f"    tg_{signature.name}({pointers}, args, core_id, core_count);"
-            self.kernel_calls[name] = Function("static void", name, parameters, (Line(call),))
+            self.kernel_calls[name] = Line(f"CALL({signature.name}, {pointers})")
         return list(self.kernel_calls).index(name)
 
     def _home(self, entry: str, number: int, value: str | None) -> int:
@@ -154,12 +160,11 @@ class ClusterLowering(Lowering):
 
     def items(self) -> list[Item]:
         entries = [self._entry(entry, calls) for entry, calls in self.calls.items()]
-        separated: list[Item] = []
-        for item in self.kernel_calls.values():
-            separated += [Line(), item]
         names = tuple(self.kernel_calls) or ("0",)
         return [
-            *separated,
+            Comment("How kernels are called from an array of addresses."),
+            Verbatim(CALL),
+            *self.kernel_calls.values(),
             Line(),
             Declare("static tg_kernel_call *const", "kernels[]", items=names),
             Line(),
@@ -170,65 +175,46 @@ class ClusterLowering(Lowering):
         ]
 
     def _entry(self, entry: str, calls: Sequence[_Call]) -> Item:
-        position = self.words.count
+        words: list[int] = []
         for i, call in enumerate(calls):
             following = calls[i + 1] if i + 1 < len(calls) else None
             link, flags = (0, 0, 0, 0), call.flags
             if following is not None:
                 flags |= NEXT_LATE * following.is_late
                 link = (following.words, following.table, following.table_words, following.scratch)
-            self.words.add(
-                (*link, call.slots, *call.masks, flags, *call.homes), f"calls of {entry}" if i == 0 else None
-            )
-        numbers = [position, 0, 0, 0, 0]
+            words += [*link, call.slots, *call.masks, flags, call.moves, *call.homes]
+        position = self.words.add(words, f"calls of {entry}") if words else 0
+        first = [position, 0, 0, 0, 0]
         if calls:
             is_tiled = self.plan.schedule.is_tiled
-            numbers = [position, calls[0].words * is_tiled, calls[0].table, calls[0].table_words, calls[0].scratch]
+            first = [position, calls[0].words * is_tiled, calls[0].table, calls[0].table_words, calls[0].scratch]
+        moves = [move for before in self.moves[entry].values() for move in before]
+        at = self.words.add([word for move in moves for word in move], f"moves of {entry}") if moves else 0
+        numbers = [*first, at, len(self.moves[entry][len(self.plan.schedule.entries[entry].launches)])]
         return Declare("static const tg_entry", f"{entry}_entry", items=(f'"{entry}"', *map(str, numbers)))
-
-    def _staged(self, entry: str) -> tuple[Staging, ...]:
-        return self.plan.entries[entry].staging
 
     def at_start(self, entry: str) -> tuple[Statement, ...]:
         return (Declare("tg_tiles", "tiles, *t", "&tiles"), Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
 
     def at_end(self, entry: str) -> tuple[Statement, ...]:
-        end = len(self.plan.schedule.entries[entry].launches)
-        return (*self.before(entry, end), Call("tg_stop", ("t", f"&{entry}_entry")))
+        return (Call("tg_stop", ("t", f"&{entry}_entry")),)
 
-    def before(self, entry: str, number: int) -> tuple[Statement, ...]:
-        """What left must have left, and what is about to leave must go, before anything comes into its place."""
-        previous = self._previous(entry, number)
-        statements: list[Statement] = []
-        moves = list(enumerate(self._staged(entry)))
-        due = [(i, move) for i, move in moves if previous < move.wait <= number]
-        started = [(i, move) for i, move in moves if previous < move.start <= number]
-        statements += [self._wait(i) for i, move in due if move.start <= previous]
-        for inward in (False, True):
-            for i, move in started:
-                if move.inward is inward:
-                    statements += self._start(i, move)
-            statements += [self._wait(i) for i, move in due if move.inward is inward and move.start > previous]
-        return tuple(statements)
-
-    @staticmethod
-    def _wait(i: int) -> Statement:
-        return Call("tg_l3_wait", (f"t->m->l3_requests[{i}]",))
-
-    def _previous(self, entry: str, number: int) -> int:
-        """The launch with nests before this one: statements of launches without any (views) move to the next."""
-        launches = self.plan.schedule.entries[entry].launches
-        return next((i for i in range(number - 1, -1, -1) if launches[i].nests), -1)
-
-    def _start(self, i: int, move: Staging) -> list[Statement]:
-        way = "from L3" if move.inward else "to L3"
-        return [
-            Comment(f"{comment_text(move.tensor)} {way}, {move.size_bytes} bytes"),
-            Assign(
-                f"t->m->l3_requests[{i}]",
-                f"tg_l3_start(t->arena + {move.l2_offset}, {move.l3_offset}u, {move.size_bytes}, {int(move.inward)})",
-            ),
-        ]
+    def _moves_before(self, entry: str) -> dict[int, list[list[int]]]:
+        """Words of the moves between L2 and L3 before each launch with nests, and at the end."""
+        staging = self.plan.entries[entry].staging
+        waiting: list[list[int]] = []
+        result: dict[int, list[list[int]]] = {}
+        for event in plan_events(self.plan, entry):
+            if isinstance(event, StartMove):
+                move = staging[event.move]
+                kind = 4 * event.move + MOVE_IN * move.inward
+                waiting.append([kind, move.l2_offset, move.l3_offset, move.size_bytes])
+            elif isinstance(event, WaitMove):
+                waiting.append([4 * event.move + MOVE_WAIT])
+            elif self.launch(entry, event.launch).nests:
+                result[event.launch] = waiting
+                waiting = []
+        return {**result, len(self.plan.schedule.entries[entry].launches): waiting}
 
 
 def _call(table: int, table_words: int, place: NestPlace | None, nest: Nest, homes: tuple[int, ...]) -> _Call:

@@ -31,7 +31,7 @@ from tilegrad.ops.kernels import parse_kernel_file
 from tilegrad.scheduling.footprint import Level, is_dimension_cut, tile_at, transfer_levels
 
 MAX_OPERANDS = 10
-NEST_WORDS, OPERAND_WORDS, LOOP_WORDS, DIM_WORDS, FIELD_WORDS, CALL_WORDS = 6, 8, 12, 13, 4, 9
+NEST_WORDS, OPERAND_WORDS, LOOP_WORDS, DIM_WORDS, FIELD_WORDS, CALL_WORDS = 6, 8, 12, 13, 4, 10
 # Places inside the records that others point at.
 _OPERAND_ROW_BYTES, _OPERAND_ROWS = 4, 5
 _LOOP_START, _LOOP_SIZE, _DIM_SIZE = 2, 3, 12

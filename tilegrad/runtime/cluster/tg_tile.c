@@ -292,6 +292,23 @@ static void run_simple_tile(tg_tiles *t, const tg_call *call, tg_nest *nest, tg_
         fill_fields(nest, words, loop);
 }
 
+/* The next moves between L2 and L3. */
+static void make_moves(tg_tiles *t, uint32_t count)
+{
+    const uint32_t *move = t->move;
+    for (; count > 0; count--) {
+        int *request = &t->m->l3_requests[move[0] >> 2];
+        if (move[0] & TG_MOVE_WAIT) {
+            tg_l3_wait(*request);
+            move++;
+        } else {
+            *request = tg_l3_start(t->arena + move[1], move[2], move[3], (int)(move[0] & TG_MOVE_IN));
+            move += 4;
+        }
+    }
+    t->move = move;
+}
+
 static uint32_t *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
@@ -336,6 +353,8 @@ static void run_nest(tg_tiles *t, const char *who)
     tg_operand *operand = operands_of(nest);
     const uint32_t *home = homes_of(call);
     unsigned char *slots = t->scratch + call->slots;
+    if (call->moves)
+        make_moves(t, call->moves);
     tg_enter(who);
     if (call->flags & TG_DRAIN)
         settle(&t->storing);
@@ -375,6 +394,7 @@ void tg_run_whole(tg_tiles *t, int count, const char *who)
         for (int i = 0; i < nest->operand_count; i++, operand++)
             t->at[i] = homes_of(call)[i] == TG_ABSENT ? 0 : home_of(t, homes_of(call)[i]) + operand->far;
         tg_job job = {who, 0, t->at, words + nest->args, words};
+        make_moves(t, call->moves);
         tg_enter(who);
         tg_run_on_cores(t->kernels[nest->kernel], &job);
         t->position += (uint32_t)(sizeof *call / 4) + (uint32_t)nest->operand_count;
@@ -384,9 +404,10 @@ void tg_run_whole(tg_tiles *t, int count, const char *who)
 
 void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry)
 {
-    tg_call first = {entry->call_words, entry->table, entry->table_words, entry->scratch, 0, 0, 0, 0, 0};
+    tg_call first = {entry->call_words, entry->table, entry->table_words, entry->scratch, 0, 0, 0, 0, 0, 0};
     *t = (tg_tiles){.m = m, .scratch = m->scratch, .state = m->state, .arena = m->arena, .program = program->words, .kernels = program->kernels,
-                    .position = entry->position, .table = entry->table, .loading = NONE, .storing = NONE,
+                    .position = entry->position, .table = entry->table, .move = program->words + entry->moves,
+                    .loading = NONE, .storing = NONE,
                     .fetching = NONE};
     tg_begin(entry->name, program->words, program->bytes);
     if (entry->call_words) {
@@ -398,6 +419,7 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
 
 void tg_stop(tg_tiles *t, const tg_entry *entry)
 {
+    make_moves(t, entry->last_moves);
     settle(&t->storing);
     tg_end(entry->name);
 }

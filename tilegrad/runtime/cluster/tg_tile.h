@@ -68,7 +68,13 @@ typedef struct {
     uint32_t slots;        /* where this nest's slots begin */
     uint32_t early, late, results;
     uint32_t flags;
+    uint32_t moves; /* between L2 and L3 before it, in the entry's list */
 } tg_call; /* then a home for each operand */
+
+/* A move between L2 and L3: a word (number of the request * 4, plus TG_MOVE_IN or TG_MOVE_WAIT), and where it starts one
+ * (not TG_MOVE_WAIT) offset into the arena, offset into L3 and bytes. */
+enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2 };
+
 enum {
     TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */
     TG_LEAVE = 2,     /* the last results may be on their way when the nest ends */
@@ -91,6 +97,7 @@ typedef struct {
 typedef struct {
     const char *name;
     uint32_t position, call_words, table, table_words, scratch;
+    uint32_t moves, last_moves; /* the list of moves, and how many come behind the last nest */
 } tg_entry;
 
 /* An entry while it runs: on the conducting core's stack. */
@@ -101,6 +108,7 @@ typedef struct {
     tg_kernel_call *const *kernels;
     uint32_t position; /* of the call that is fetched next */
     uint32_t table;    /* of the current nest */
+    const uint32_t *move; /* the next one */
     uint32_t *call, *words; /* of the current nest, in scratchpad */
     int loading, storing, fetching; /* requests under way */
     void *at[TG_MAX_OPERANDS];
