@@ -18,6 +18,7 @@ from tilegrad.targets.siracusa.build import build_image, folder_files, missing_c
 from tilegrad.targets.siracusa.image import Expected
 
 MODEL = Path(__file__).parent / "siracusa_model.c"
+DRIVERS = Path(__file__).parent / "siracusa_drivers.c"
 FAULT_STATUS = 99
 MOST_INSTRUCTIONS = 8_000_000_000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.siracusa import build, finished, model_program, needs_compiler, run, tool
+from tests.devices.siracusa import DRIVERS, build, finished, model_program, needs_compiler, run, tool
 from tests.scheduling.programs import KIB, compiled_for, recipe_of, siracusa
 from tests.support.small_models import linear
 from tilegrad import frontend, zoo
@@ -22,6 +22,7 @@ from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.targets import base as targets
+from tilegrad.targets.siracusa.build import build_image, folder_files
 from tilegrad.targets.siracusa.image import Expected, float_bits, image_files, weights_hash
 from tilegrad.training import train
 
@@ -149,6 +150,15 @@ def test_seeded_faults_are_noticed(fault: str, program: Path, tmp_path: Path) ->
     image = build(compiled, tmp_path, 1, host_bits(compiled, 1), FAULTS[fault])
     done = run(program, image)
     assert done.returncode not in (0, 2), f"{fault}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_drivers_in_ways_that_no_model_uses_them(seed: int, program: Path, tmp_path: Path) -> None:
+    """More parts than counters, more transfers than channels, longer ones than the engine takes."""
+    compiled = compiled_for("simplemlp", siracusa())
+    files = {**folder_files(compiled, 1, None), "chip/program.c": DRIVERS.read_bytes()}
+    image = build_image(compiled, tmp_path, files).path
+    assert finished(program, image, seed).weights_hash == 0
 
 
 # ---- Where things are.
