@@ -378,6 +378,24 @@ def test_fused_updates_give_the_same_bits(name: str) -> None:
     assert states[0] == states[1]
 
 
+def cycles_of(name: str, buffering: str) -> float:
+    """Of a step and an update at 128 KB."""
+    options = ScheduleOptions(buffering=buffering, fuses_update=True)
+    compiled = compile_model(imported(name), recipe_of(name), siracusa(), options=options)
+    with quick_sim() as device:
+        timings = train(compiled, device, steps=1, verify=False).estimates
+    return timings["step"].cycles + timings["update"].cycles
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name == "autoencoder_tiny" else pytest.mark.matrix) for name in zoo.names()],
+)
+def test_auto_is_never_slower_than_single_or_double(name: str) -> None:
+    cycles = {buffering: cycles_of(name, buffering) for buffering in ("auto", "single", "double")}
+    assert cycles["auto"] <= min(cycles.values())
+
+
 MATRIX = [
     *(
         Way(mode, home, cores, 128 * KIB)

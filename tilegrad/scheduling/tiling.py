@@ -36,9 +36,8 @@ _CUTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _BLOCK = 4  # kernels work on register blocks of four
 EVALUATED = 32  # candidates whose cycles are estimated, after a ranking by traffic
 TILE_WORTH_BYTES = 4000
-# From so many tiles on, the first tile's operands often come, and the last one's results leave, behind neighbours.
-FEWEST_TO_CHAIN = 3
-EXPOSED_SHARE = 0.5
+# Of scratchpad, what a double-buffered nest takes at most, so that its neighbours have room beside it.
+SHARED_L1 = 0.7
 MOST_AXES_CUT = 3
 NEXT_TABLE_BYTES = 1024
 NOT_ESTIMATED = TileEstimate(inf, 0.0, 0.0, 0, "")
@@ -157,6 +156,11 @@ class TilingSearch:
         ahead_bytes = NEXT_TABLE_BYTES if options.scratch_bytes >= 32 * NEXT_TABLE_BYTES else 0
         self.budget_bytes = options.scratch_bytes - whole_table - ahead_bytes
 
+    def budget_for(self, is_double: bool) -> float:
+        """A double-buffered nest leaves room for its neighbours, where there is some."""
+        has_room = self.options.scratch_bytes >= 32 * NEXT_TABLE_BYTES
+        return self.budget_bytes * (SHARED_L1 if is_double and has_room else 1.0)
+
     def choose(self, name: str) -> Tiling:
         """`name` is the operator's, for the error when nothing fits."""
         modes = {"auto": (False, True), "single": (False,), "double": (True,)}[self.options.buffering]
@@ -265,8 +269,7 @@ class TilingSearch:
         conduct = costs.conduct_cycles(self.nest, simple, count - 1 - simple, boxes, parts)
         if candidate.is_double:
             steady = max(compute + conduct, inward, outward) * (count - 1) / count
-            exposed = (inward + outward) / count * (EXPOSED_SHARE if count >= FEWEST_TO_CHAIN else 1.0)
-            cycles = exposed + steady + (compute + conduct) / count
+            cycles = (inward + outward + compute + conduct) / count + steady
         else:
             cycles = compute + conduct + inward + outward
         reason = "double buffered" if candidate.is_double else "single buffered"
@@ -413,7 +416,7 @@ class CandidateGroup:
         if not len(self.sizes[self.nest.axes[0].name]):
             return []
         footprint_bytes = self._footprint()
-        fits = footprint_bytes <= self.search.budget_bytes
+        fits = footprint_bytes <= self.search.budget_for(self.is_double)
         if self.is_double:
             fits &= np.logical_or.reduce([self._counts(axis) > 1 for axis in self._cut_axes()] or [~fits & fits])
         if not fits.any():
