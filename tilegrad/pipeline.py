@@ -75,10 +75,14 @@ class Compiled:
         return self.plan.schedule.target
 
     def unfused(self) -> Compiled:
-        """The same with gradients that can be read, where the optimizer moved into the backward pass."""
+        """The same with gradients that can be read, where the optimizer moved into the backward pass.
+
+        Gradients take memory: what fits into L2 when fused may not without L3. Homes do not change the bits.
+        """
         if not self.program.is_fused:
             return self
-        options = replace(self.options, fuses_update=False)
+        home = "auto" if self.options.home == "L2" else self.options.home
+        options = replace(self.options, fuses_update=False, home=home)
         return compile_model(self.model, self.program.recipe, self.target, options=options)
 
     def write(self, folder: str | Path) -> Path:

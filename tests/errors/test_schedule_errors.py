@@ -140,3 +140,14 @@ def test_the_matrix_of_l1_sizes_runs_or_is_refused() -> None:
         for name in ("resnet8", "dscnn"):
             plan = compiled_for(name, siracusa(l1_bytes)).plan
             assert plan.memory["L1"].used_bytes <= l1_bytes
+
+
+def test_a_fused_program_that_fits_l2_has_readable_gradients() -> None:
+    """Its gradients come from the unfused program, which needs twice as much: that one may use L3."""
+    options = ScheduleOptions(home="L2", fuses_update=True)
+    fused = compiled_for("autoencoder", siracusa(), options)
+    assert fused.program.is_fused and fused.plan.memory["L3"].used_bytes == 0
+    unfused = fused.unfused()
+    assert not unfused.program.is_fused and unfused.plan.memory["L3"].used_bytes > 0
+    with pytest.raises(DoesNotFit):
+        compiled_for("autoencoder", siracusa(), ScheduleOptions(home="L2"))
