@@ -58,7 +58,7 @@ def test_infer_takes_far_less_memory_than_training(tilegrad: CommandLine) -> Non
         tilegrad(*line, "--device", "host", "--json", "-").json["memory"]["RAM"]["used"]
         for line in (("infer", "mlp"), ("inspect", "mlp"))
     ]
-    assert used[0] < 0.5 * used[1]
+    assert used[0] < 0.6 * used[1]
 
 
 def test_compile_writes_a_project_that_builds(tilegrad: CommandLine, tmp_path: Path) -> None:

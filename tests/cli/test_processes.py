@@ -82,6 +82,15 @@ def test_3_no_c_compiler(tmp_path: Path) -> None:
     )
 
 
+def test_3_cc_names_no_program() -> None:
+    answer = finish(start("train", "simplemlp", environment={"CC": "nosuchcc"}))
+    assert answer.status == 3
+    assert answer.err == (
+        "error: device 'sim:siracusa' cannot be used here: CC is 'nosuchcc', which is no program on PATH\n"
+        "  hint: run `tilegrad doctor`\n"
+    )
+
+
 @pytest.mark.slow
 def test_3_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     broken = tmp_path / "brokencc"

@@ -72,6 +72,8 @@ class Tools:
                     text=True,
                     errors="replace",
                     start_new_session=True,
+                    # Compilers write here between their passes: what a killed one leaves goes with the folder.
+                    env={**os.environ, "TMPDIR": str(folder.absolute())} if os.access(folder, os.W_OK) else None,
                 )
             except OSError as error:
                 raise DeviceError(

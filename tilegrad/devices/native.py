@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
@@ -25,6 +26,9 @@ class NativeDevice(HarnessDevice):
         try:
             host_toolchain()
         except DeviceError:
+            named = os.environ.get("CC")
+            if named:
+                return f"CC is '{named}', which is no program on PATH"
             return "no C compiler (Debian: apt-get install gcc)"
         return None
 
