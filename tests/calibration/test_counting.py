@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"counting instructions ne
 
 # Kernels that a training step spends its time in, one of each kind of loop.
 HOT = tuple("gemm_nt gemm_tn matmul_nn conv conv_dx conv_dw conv_single conv_pointwise batch_norm sgd".split())
-# Whose branches depend on data, so that tiles of one shape differ: how often a power multiplies, where indices and maxima
-# lie, which of two is larger. Content while counting is even, so the mean is still right.
+# Whose branches depend on data, so that tiles of one shape differ: how often a power multiplies, where indices and
+# maxima lie, which of two is larger. Content while counting is even, so the mean is still right.
 DATA_DEPENDENT = tuple(
     "pow_mixed gather_grad_i32 gather_grad_i64 max_pool_grad maximum minimum maximum_broadcast minimum_broadcast "
     "reduce_max reduce_min".split()
