@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.left-out-tools
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check matrix calibrate bench lint types fast-tests tests clean
@@ -14,9 +15,13 @@ help: ## list what can be made
 # One folder with everything Python needs. tools/bootstrap.sh says what it installs and what it had to leave out.
 .venv: $(READY) ## create .venv with tilegrad, its tests' packages and, if it can be had, PyTorch
 
-$(READY): pyproject.toml tools/bootstrap.sh
+$(READY): pyproject.toml tools/bootstrap.sh tools/apt.sh
 	@PYTHON="$(PYTHON)" sh tools/bootstrap.sh "$(VENV)"
 	@touch $@
+
+# Compilers and emulators of the boards, which the tests take if they can be had.
+$(TOOLS): $(READY) tools/cross_tools.sh
+	@sh tools/cross_tools.sh $@
 
 demo: $(READY) ## train a model on the simulated chip untiled, tiled and double buffered: cycles, memory, verdict
 	$(BIN)/tilegrad compare resnet8 --l1 128K
@@ -26,14 +31,14 @@ test: lint types tests ## everything: lint, types, and every test
 
 check: lint types fast-tests ## before a commit, under two minutes: lint, types, and the tests that are not slow
 
-matrix: $(READY) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
+matrix: $(TOOLS) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
 	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices
 
-calibrate: $(READY) ## five minutes: count every kernel under QEMU (RV32) and write the table that estimated cycles come from
+calibrate: $(TOOLS) ## five minutes: count every kernel under QEMU (RV32) and write the table that estimated cycles come from
 	$(BIN)/python -m tilegrad.calibration
 	$(BIN)/python -m tilegrad.calibration.compare
 
-bench: $(READY) ## one training step of each zoo model against PyTorch, inference against ONNX Runtime, instructions on RISC-V
+bench: $(TOOLS) ## one training step of each zoo model against PyTorch, inference against ONNX Runtime, instructions on RISC-V
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.instructions
 
@@ -43,8 +48,8 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-tests: $(READY)
-	@cat $(VENV)/.left-out
+tests: $(TOOLS)
+	@cat $(VENV)/.left-out $(TOOLS)
 	$(BIN)/python -m pytest -n $(JOBS)
 
 # The folders that drill every operator and every reference take minutes; two operators stand for them here.
@@ -52,8 +57,8 @@ FAST := $(filter-out tests/ops tests/verify tests/backend tests/frontend tests/s
 	$(patsubst %/,%,$(wildcard tests/*/))) \
 	$(wildcard tests/test_*.py) tests/frontend/test_load.py tests/ops/test_gemm.py tests/ops/test_relu.py
 
-fast-tests: $(READY)
-	@cat $(VENV)/.left-out
+fast-tests: $(TOOLS)
+	@cat $(VENV)/.left-out $(TOOLS)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(FAST)
 
 clean: ## remove what make made (not demo-out/)

@@ -8,30 +8,11 @@ set -eu
 venv=$1
 python=${PYTHON:-python3}
 torch=torch==2.13.0 # as in pyproject.toml
-left_out=
-left_out_count=0
+. "$(dirname "$0")/apt.sh"
 
-say() { printf '%s\n' "$*"; }
 fail() {
     say "make: $*" >&2
     exit 1
-}
-
-leave_out() { # name, what it costs
-    left_out_count=$((left_out_count + 1))
-    left_out="$left_out
-  - $1: $2"
-}
-
-apt_updated=
-system_package() { # Debian package...: true if they could be installed
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
-    if [ -z "$apt_updated" ]; then
-        apt-get update -qq </dev/null >/dev/null 2>&1 || true
-        apt_updated=yes
-    fi
-    say "installing $*"
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null 2>&1
 }
 
 command -v "$python" >/dev/null 2>&1 || system_package python3 || fail "python3 is missing (Debian: apt-get install python3 python3-venv)"
@@ -64,8 +45,4 @@ if ! "$venv/bin/python" -c 'import pyopencl, sys; sys.exit(not pyopencl.get_plat
         leave_out "pyopencl and pocl-binary-distribution" "the devices opencl:N cannot be used, and their tests are skipped"
 fi
 
-if [ "$left_out_count" -gt 0 ]; then
-    say "left out, $left_out_count:$left_out" | tee "$venv/.left-out"
-else
-    say "nothing left out: every test can run" | tee "$venv/.left-out"
-fi
+report_left_out "$venv/.left-out"
