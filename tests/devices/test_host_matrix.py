@@ -29,3 +29,12 @@ def test_100_steps_are_pytorchs(name: str, recipe: tg.Recipe) -> None:
         run = training.train(tg.compile(tg.load(name), recipe, target="host"), device, steps=100)
     assert run.verdict is not None and run.verdict.verified, run.verdict and run.verdict.failures()
     assert run.verdict.reference.startswith("PyTorch") and len(run.losses) == 100 * recipe.accumulate
+
+
+@pytest.mark.parametrize("name", ["cct_lora", "mobilenetv1"])
+def test_batch_4_is_pytorchs(name: str) -> None:
+    """The part of the matrix that is most sensitive to rounding in normalisations, for every test run."""
+    recipe = tg.Recipe(batch=4, batchnorm="train" if name == "mobilenetv1" else "frozen")
+    with HostDevice() as device:
+        run = training.train(tg.compile(tg.load(name), recipe, target="host"), device, steps=2)
+    assert run.verdict is not None and run.verdict.verified, run.verdict and run.verdict.failures()

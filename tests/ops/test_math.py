@@ -32,7 +32,6 @@ FUNCTIONS: list[tuple[str, Callable[[torch.Tensor], torch.Tensor], float]] = [
     ("log1p", torch.log1p, 1.45),
     ("tanh", torch.tanh, 1.45),
     ("erf", torch.erf, 1.25),
-    ("rsqrt", torch.rsqrt, 1.5),
     ("sigmoid", torch.sigmoid, 2.45),
     ("softplus", lambda x: x.clamp(min=0) + torch.log1p(torch.exp(-x.abs())), 2.0),
 ]

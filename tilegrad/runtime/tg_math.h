@@ -4,7 +4,7 @@
  *
  * Largest error against float64, in units in the last place (tests/ops/test_math.py measures it over dense samples):
  *
- *   tg_exp 1.02      tg_log 0.95      tg_erf 1.25     tg_rsqrt 1.5     tg_sigmoid 2.45
+ *   tg_exp 1.02      tg_log 0.95      tg_erf 1.25     tg_sigmoid 2.45
  *   tg_expm1 1.45    tg_log1p 1.45    tg_tanh 1.45    tg_pow 1.25      tg_softplus 2.0
  *
  * Infinities, NaNs, signed zeros and subnormals give what C99's functions give. */
@@ -155,17 +155,6 @@ TG_INLINE float tg_erf(float x)
     s = TG_FMA(b, s, 1.12849331f);
     float far = 1.0f - tg_exp(-b * s);
     return tg_copysign(a < 0.8f ? near : far, x);
-}
-
-/* Newton's steps from a guess that halves the exponent: no division, which many cores share. */
-TG_INLINE float tg_rsqrt(float x)
-{
-    uint32_t bits = tg_bits(x);
-    float y = tg_float(0x5F3759DFu - (bits >> 1)), half_x = 0.5f * x;
-    y = TG_FMA(y, TG_FMA(half_x * y, -y, 0.5f), y);
-    y = TG_FMA(y, TG_FMA(half_x * y, -y, 0.5f), y);
-    y = TG_FMA(y, TG_FMA(half_x * y, -y, 0.5f), y);
-    return bits - 0x01000000u < 0x7E800000u ? y : 1.0f / TG_SQRT(x); /* where half or a step is not exact enough */
 }
 
 /* 1 / (1 + e^-x) from e^-|x|, which never overflows. */

@@ -11,7 +11,7 @@
 #include "tg_block.h"
 #include "tg_math.h"
 
-TG_INLINE float tg_inverse_deviation(float variance, float epsilon) { return tg_rsqrt(variance + epsilon); }
+TG_INLINE float tg_inverse_deviation(float variance, float epsilon) { return 1.0f / TG_SQRT(variance + epsilon); }
 
 TG_INLINE float tg_add_square(float sum, float distance) { return TG_FMA(distance, distance, sum); }
 
