@@ -154,6 +154,16 @@ def test_batchnorm_policies(policy: str, batch: int) -> None:
     assert checked == (["bn.mean", "bn.var"] if policy == "train" else [])
 
 
+def test_frozen_statistics_can_be_read() -> None:
+    proto = normalised()
+    initial = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    with HostDevice() as device, device.load(tg.compile(proto, tg.Recipe(batch=4), target="host")) as session:
+        found = session.statistics()
+    assert set(found) == {"bn.mean", "bn.var"}
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, initial[name])
+
+
 def test_batchnorm_train_is_a_torch_module_in_training_mode() -> None:
     """Against a module written by hand, without any of our reference code; running statistics included."""
     proto = normalised()

@@ -209,8 +209,11 @@ class Session(ABC):
         return self._read_all(Role.GRADIENT, by_owner=True)
 
     def statistics(self) -> FloatArrays:
-        """Running means and variances."""
-        return self._read_all(Role.STATISTIC)
+        """Running means and variances. A frozen variance is not on the device: it is the model's."""
+        tensors = self.compiled.program.with_role(Role.STATISTIC)
+        constants = self.compiled.model.graph.constants
+        frozen = {t.owner: constants[t.owner].array.copy() for t in tensors if t.owner is not None}
+        return frozen | {t.name: self.read(t.name) for t in tensors if t.owner is None}
 
     def optimizer_state(self) -> FloatArrays:
         return self._read_all(Role.OPTIMIZER, Role.HYPER)

@@ -22,7 +22,7 @@ class Role(Enum):
 
     PARAMETER = "parameter"  # trains
     FROZEN = "frozen"  # a parameter that this recipe does not train
-    STATISTIC = "statistic"  # running mean and variance
+    STATISTIC = "statistic"  # running mean and variance, or a frozen variance's inverse deviation
     CONSTANT = "constant"
     HYPER = "hyper"  # learning rate, counters, flags
     GRADIENT = "gradient"
@@ -31,7 +31,8 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class StateTensor:
-    """`initial` None starts at zero. `owner` is the parameter a gradient or optimizer slot belongs to."""
+    """`initial` None starts at zero. `owner` is the parameter that a gradient or optimizer slot belongs to, or the
+    variance that an inverse deviation stands for."""
 
     name: str
     type: TensorType

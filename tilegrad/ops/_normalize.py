@@ -47,7 +47,6 @@ class Layout:
     s: int
     per_sample: bool
     epsilon: float
-    is_variance: bool = False  # the spread is a variance, otherwise an inverse deviation
 
     @property
     def channels(self) -> int:
@@ -71,10 +70,6 @@ class Layout:
     def _channel_rows(self, name: str, value: str | None, access: Access) -> Operand:
         return Operand(name, value, access, (self.o, self.g, self.d), (along("o"), along("g"), along("d")))
 
-    @property
-    def _spread_constants(self) -> dict[str, int | float]:
-        return {"is_variance": int(self.is_variance), "epsilon": self.epsilon}
-
     def apply(self, x: str, scale: str, bias: str, mean: str, spread: str, y: str) -> Nest:
         operands = (
             self._data("x", x),
@@ -84,7 +79,7 @@ class Layout:
             self._statistic("spread", spread),
             self._data("y", y, Access.WRITE),
         )
-        return Nest(self.prefix, self._axes(), operands, self._spread_constants)
+        return Nest(self.prefix, self._axes(), operands)
 
     def row_statistics(self, x: str, mean: str | None, total: str, finish: int) -> Nest:
         """Sums over (d, s) for each (o, g): of x, or of squared distances from the mean (see the kernel's `finish`)."""
@@ -109,7 +104,7 @@ class Layout:
             self._channel_rows("sum", total, Access.WRITE),
             self._channel_rows("dot", dot, Access.WRITE),
         )
-        return Nest(f"{self.prefix}_dots", self._axes(AxisKind.REDUCTION), operands, self._spread_constants)
+        return Nest(f"{self.prefix}_dots", self._axes(AxisKind.REDUCTION), operands)
 
     def parameters(self, total: str, dot: str | None, dscale: str | None, dbias: str | None) -> Nest:
         """The gradients of scale and bias: those sums over the samples."""
@@ -153,4 +148,4 @@ class Layout:
             self._statistic("tilt", tilt),
             self._data("dx", dx, Access.WRITE),
         )
-        return Nest(f"{self.prefix}_grad", self._axes(), operands, self._spread_constants)
+        return Nest(f"{self.prefix}_grad", self._axes(), operands)

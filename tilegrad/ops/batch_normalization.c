@@ -1,5 +1,13 @@
 /* BatchNormalization: x [o, g, 1, s] with a statistic per channel g. The loops are in tg_normalize.h. */
+#include "tg_elementwise.h"
 #include "tg_normalize.h"
+
+/* From variances; `alpha` is epsilon. */
+TG_KERNEL void tg_batch_norm_inverse(TG_MEM const float *variance, TG_MEM float *spread, TG_ARG const tg_map_args *p,
+                                     int core_id, int core_count)
+{
+    TG_MAP(spread[i] = tg_inverse_deviation(variance[i], p->alpha);)
+}
 
 TG_KERNEL void tg_batch_norm(TG_MEM const float *x, TG_MEM const float *scale, TG_MEM const float *bias,
                              TG_MEM const float *mean, TG_MEM const float *spread, TG_MEM float *y,
@@ -51,8 +59,6 @@ typedef struct {
     int32_t n_o, n_g;
     int32_t dy_by_o, x_by_o;
     int32_t first, last;
-    int32_t is_variance;
-    float epsilon;
 } tg_batch_norm_flat_dots_args;
 
 /* The same sums where s is 1: over o, the vector along the channels. */
@@ -76,7 +82,7 @@ TG_KERNEL void tg_batch_norm_flat_dots(TG_MEM const float *dy, TG_MEM const floa
         for (int g = start; g < stop; g++)
             dot[g] = TG_FMA(dy[o * p->dy_by_o + g], x[o * p->x_by_o + g] - mean[g], dot[g]);
     for (int g = start; p->last && g < stop; g++)
-        dot[g] = dot[g] * (p->is_variance ? tg_inverse_deviation(spread[g], p->epsilon) : spread[g]);
+        dot[g] = dot[g] * spread[g];
 }
 
 TG_KERNEL void tg_batch_norm_parameters(TG_MEM const float *sum, TG_MEM const float *dot, TG_MEM float *dscale,

@@ -1,5 +1,9 @@
 """BatchNormalization with running statistics (policy `frozen`), with batch statistics (`train`), and their gradients.
 
+Kernels normalise by the inverse deviation, 1 / sqrt(variance + epsilon). Of a constant variance it is taken when the
+program is made (passes/freeze_statistics.py), otherwise by `InverseDeviation`: a square root and a division, the same
+bits.
+
 `BatchNormInternal` and `BatchNormalizationGrad` are ONNX Runtime's training pair. A statistic is the sum over each
 sample's plane, the samples' sums added in order, divided by the count.
 """
@@ -9,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
+from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along, map_nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._normalize import Layout, epsilon_of, expect_channels, expect_image
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 
-def _layout(node: NodeView, data: int, is_variance: bool) -> Layout:
+def _layout(node: NodeView, data: int) -> Layout:
     n, c, *plane = node.input(data).shape
-    return Layout("batch_norm", n, c, 1, prod(plane), False, epsilon_of(node), is_variance)
+    return Layout("batch_norm", n, c, 1, prod(plane), False, epsilon_of(node))
 
 
 def _check_forward(node: NodeView) -> None:
@@ -28,6 +32,11 @@ def _check_forward(node: NodeView) -> None:
     momentum = node.attribute("momentum", 0.9)
     if not 0.0 <= momentum <= 1.0:
         raise node.error(f"{node.node.op}: momentum out of range", expected="0 to 1", got=str(momentum))
+
+
+def _inverse_nest(node: NodeView, variance: str, inverse: str) -> Nest:
+    reads, writes = [("variance", variance)], [("spread", inverse)]
+    return map_nest("batch_norm_inverse", node.types[variance].size, reads, writes, {"alpha": epsilon_of(node)})
 
 
 def _statistic_nest(
@@ -61,7 +70,7 @@ def _statistic_nest(
 
 
 def _training_nests(node: NodeView, part: str, mean: str, inverse: str, unbiased: bool) -> tuple[Nest, ...]:
-    layout = _layout(node, 0, False)
+    layout = _layout(node, 0)
     x, scale, bias = node.inputs[:3]
     return (
         layout.row_statistics(x, None, part, 0),
@@ -86,10 +95,10 @@ class BatchNormalization(Operator):
         return (node.input(0),)
 
     def temporaries(self, node: NodeView) -> tuple[TensorType, ...]:
-        if not node.attribute("training_mode", 0):
-            return ()
         n, c = node.input(0).shape[:2]
         channels = TensorType(DType.F32, (c,))
+        if not node.attribute("training_mode", 0):
+            return (channels,)
         return (TensorType(DType.F32, (n, c)), channels, channels)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
@@ -97,7 +106,11 @@ class BatchNormalization(Operator):
             part, mean, inverse = (node.temporary(i) for i in range(3))
             return _training_nests(node, part, mean, inverse, unbiased=False)
         x, scale, bias, mean, variance = node.inputs
-        return (_layout(node, 0, True).apply(x, scale, bias, mean, variance, node.outputs[0]),)
+        inverse = node.temporary(0)
+        return (
+            _inverse_nest(node, variance, inverse),
+            _layout(node, 0).apply(x, scale, bias, mean, inverse, node.outputs[0]),
+        )
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return ((0, 0), (1, 3), (2, 4)) if node.attribute("training_mode", 0) else ((0, 0),)
@@ -110,14 +123,64 @@ class BatchNormalization(Operator):
                 "BatchNormalization with training_mode has no gradient",
                 hint="export the model in evaluation mode and choose --batchnorm train",
             )
-        x, scale, _, mean, variance = node.inputs
-        return build.emit(
-            "BatchNormalizationFrozenGrad",
-            [upstream[0], x if wanted[1] else None, scale, mean, variance],
-            {"epsilon": epsilon_of(node)},
-            outputs=tuple(wanted[:3]),
-            hint=f"{x}_grad",
-        )
+        (inverse,) = build.emit("InverseDeviation", [node.inputs[4]], {"epsilon": epsilon_of(node)})
+        return _frozen_gradient(node, inverse, upstream, wanted, build)
+
+
+def _frozen_gradient(
+    node: NodeView, inverse: str, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+) -> Sequence[str | None]:
+    x, scale, _, mean = node.inputs[:4]
+    return build.emit(
+        "BatchNormalizationFrozenGrad",
+        [upstream[0], x if wanted[1] else None, scale, mean, inverse],
+        outputs=tuple(wanted[:3]),
+        hint=f"{x}_grad",
+    )
+
+
+class InverseDeviation(Operator):
+    """variance -> 1 / sqrt(variance + epsilon)."""
+
+    name = "InverseDeviation"
+
+    def infer(self, node: NodeView) -> tuple[TensorType, ...]:
+        node.expect_inputs(1)
+        node.expect_dtype(0, DType.F32)
+        epsilon_of(node)
+        return (node.input(0),)
+
+    def nests(self, node: NodeView) -> tuple[Nest, ...]:
+        return (_inverse_nest(node, node.inputs[0], node.outputs[0]),)
+
+    def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+class FrozenBatchNormalization(Operator):
+    """(X, scale, B, mean, inverse deviation) -> Y."""
+
+    name = "FrozenBatchNormalization"
+    parameter_inputs = (1, 2)
+    nondifferentiable_inputs = (3, 4)
+
+    def infer(self, node: NodeView) -> tuple[TensorType, ...]:
+        node.expect_inputs(5)
+        expect_image(node, 0)
+        expect_channels(node, 0, (1, "scale"), (2, "bias"), (3, "running mean"), (4, "inverse deviation"))
+        return (node.input(0),)
+
+    def nests(self, node: NodeView) -> tuple[Nest, ...]:
+        x, scale, bias, mean, inverse = node.inputs
+        return (_layout(node, 0).apply(x, scale, bias, mean, inverse, node.outputs[0]),)
+
+    def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        return _frozen_gradient(node, node.inputs[4], upstream, wanted, build)
 
 
 class BatchNormInternal(Operator):
@@ -166,7 +229,6 @@ class BatchNormInternal(Operator):
         return build.emit(
             "BatchNormalizationGrad",
             [upstream[0], x, scale, node.outputs[3], node.outputs[4]],
-            {"epsilon": epsilon_of(node)},
             outputs=tuple(wanted[:3]),
             hint=f"{x}_grad",
         )
@@ -196,8 +258,7 @@ def _sum_nests(
             Operand("dot", dscale, Access.WRITE, *channels),
         )
         axes = (Axis("o", layout.o, AxisKind.REDUCTION), Axis("g", layout.g))
-        constants = {"is_variance": int(layout.is_variance), "epsilon": layout.epsilon}
-        return (Nest("batch_norm_flat_dots", axes, operands, constants),)
+        return (Nest("batch_norm_flat_dots", axes, operands),)
     total, dot = temporaries[0], temporaries[1] if dscale else None
     return (
         layout.dots(dy, x, mean, spread, total, dot),
@@ -211,7 +272,10 @@ def _sum_temporaries(layout: Layout) -> tuple[TensorType, ...]:
 
 
 class BatchNormalizationFrozenGrad(Operator):
-    """(dY, X?, scale, mean, variance) -> (dX?, dscale?, dbias?); the statistics are constants. X serves dscale only."""
+    """(dY, X?, scale, mean, inverse deviation) -> (dX?, dscale?, dbias?); the statistics are constants.
+
+    X serves dscale only.
+    """
 
     name = "BatchNormalizationFrozenGrad"
 
@@ -223,26 +287,25 @@ class BatchNormalizationFrozenGrad(Operator):
             node.expect_shape(1, node.input(0).shape, "forward input")
         elif node.has_output(1):
             raise node.error("BatchNormalizationFrozenGrad needs X for the gradient of the scale")
-        expect_channels(node, 0, (2, "scale"), (3, "running mean"), (4, "running variance"))
-        epsilon_of(node)
+        expect_channels(node, 0, (2, "scale"), (3, "running mean"), (4, "inverse deviation"))
         return _gradient_types(node)
 
     def temporaries(self, node: NodeView) -> tuple[TensorType, ...]:
-        layout = _layout(node, 0, True)
+        layout = _layout(node, 0)
         if not (node.has_output(1) or node.has_output(2)):
             return ()
         return (*_sum_temporaries(layout), *(() if node.has_output(2) else (TensorType(DType.F32, (layout.g,)),)))
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        layout = _layout(node, 0, True)
-        dy, _, scale, mean, variance = node.inputs
+        layout = _layout(node, 0)
+        dy, _, scale, mean, inverse = node.inputs
         own = [node.temporary(i) for i in range(len(self.temporaries(node)))]
         nests: list[Nest] = []
         if node.has_output(1) or node.has_output(2):
             x = node.input_name(1) if node.has_output(1) else None
             nests += _sum_nests(node, layout, own, x, node.output_name(1), node.output_name(2) or own[-1])
         if node.has_output(0):
-            nests.append(layout.input_gradient(dy, None, scale, mean, variance, None, node.outputs[0]))
+            nests.append(layout.input_gradient(dy, None, scale, mean, inverse, None, node.outputs[0]))
         return tuple(nests)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
@@ -263,13 +326,13 @@ class BatchNormalizationGrad(Operator):
         return _gradient_types(node)
 
     def temporaries(self, node: NodeView) -> tuple[TensorType, ...]:
-        layout = _layout(node, 0, False)
+        layout = _layout(node, 0)
         channels = TensorType(DType.F32, (layout.g,))
         # After the per-sample sums: dscale, dbias (where they are no outputs), shift, tilt.
         return (*_sum_temporaries(layout), *(channels,) * 4)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        layout = _layout(node, 0, False)
+        layout = _layout(node, 0)
         dy, x, scale, mean, inverse = node.inputs
         own = [node.temporary(i) for i in range(len(self.temporaries(node)))]
         spare_dscale, spare_dbias, shift, tilt = own[-4:]

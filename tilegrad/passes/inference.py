@@ -11,16 +11,22 @@ from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import ENTRIES, Program, Role, StateTensor
 from tilegrad.ir.types import Constant
 from tilegrad.ir.verify import verify_graph
+from tilegrad.passes.freeze_statistics import freeze_statistics
 from tilegrad.recipe import Recipe
 
 NO_LOSS = "none"
 _ROLES = {"parameter": Role.FROZEN, "statistic": Role.STATISTIC}
 
 
+def _role(roles: Mapping[str, str], name: str) -> Role:
+    return _ROLES.get(roles.get(name, ""), Role.CONSTANT)
+
+
 def inference_program(graph: Graph, recipe: Recipe, roles: Mapping[str, str]) -> Program:
     """The entries `step` and `update` exist and do nothing."""
+    graph, variances = freeze_statistics(graph)
     state = tuple(
-        StateTensor(name, constant.type, _ROLES.get(roles.get(name, ""), Role.CONSTANT), constant)
+        StateTensor(name, constant.type, _role(roles, variances.get(name, name)), constant, variances.get(name))
         for name, constant in graph.constants.items()
     )
     if not state:  # C has no empty arrays

@@ -17,6 +17,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import MINIBATCH_COUNTER, NodeView
 from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
 from tilegrad.passes.builder import GraphBuilder
+from tilegrad.passes.freeze_statistics import freeze_statistics
 from tilegrad.recipe import Recipe
 
 SCALAR_F32 = TensorType(DType.F32, ())
@@ -38,10 +39,11 @@ def derive_program(
                 stage="recipe",
                 hint="rename it in the model",
             )
+    graph, variances = (graph, {}) if recipe.batchnorm == "train" else freeze_statistics(graph)
     state: dict[str, StateTensor] = {}
     for name, constant in graph.constants.items():
-        role = Role.PARAMETER if name in trainable else _ROLES[roles.get(name, "constant")]
-        state[name] = StateTensor(name, constant.type, role, constant)
+        role = Role.PARAMETER if name in trainable else _ROLES[roles.get(variances.get(name, name), "constant")]
+        state[name] = StateTensor(name, constant.type, role, constant, variances.get(name))
     step, target, classes = _step_entry(graph, recipe, loss, state)
     infer = _in_the_steps_form(_with_state(graph, "infer", state), step)
     update = _update_entry(recipe, state)

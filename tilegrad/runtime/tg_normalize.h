@@ -5,7 +5,7 @@
  *   dx = fma(scale * inverse_deviation, dy, -fma(x - mean, tilt', shift'))      (see tg_normalize_grad)
  *
  * Variance is the mean of squared distances from the rounded mean (two passes). Means are a sum, s ascending, divided
- * by the count. Sums run over four rows at a time: independent accumulators that need not wait for each other. */
+ * by the count. `spread` is the inverse deviation throughout. Sums run over four rows at a time: independent accumulators that need not wait for each other. */
 #ifndef TG_NORMALIZE_H
 #define TG_NORMALIZE_H
 #include "tg_block.h"
@@ -188,8 +188,6 @@ typedef struct {
     int32_t n_o, n_g, n_d, n_s;
     int32_t x_by_o, x_by_g, x_by_d, y_by_o, y_by_g, y_by_d;
     int32_t mean_by_o, mean_by_g, spread_by_o, spread_by_g, scale_by_g, scale_by_d, bias_by_g, bias_by_d;
-    int32_t is_variance; /* `spread` is a variance, otherwise an inverse deviation */
-    float epsilon;
 } tg_normalize_args;
 
 TG_INLINE void tg_normalize(TG_MEM const float *x, TG_MEM const float *scale, TG_MEM const float *bias,
@@ -201,23 +199,22 @@ TG_INLINE void tg_normalize(TG_MEM const float *x, TG_MEM const float *scale, TG
     if (start >= stop)
         return;
     /* One element a row, as behind a Gemm: the vector runs along the channels. */
-    int is_flat = p->n_s == 1 && p->n_d == 1 && p->x_by_g == 1 && p->y_by_g == 1 && p->is_variance;
+    int is_flat = p->n_s == 1 && p->n_d == 1 && p->x_by_g == 1 && p->y_by_g == 1;
     tg_row_at at = tg_row_locate(start, p->n_g, p->n_d);
     for (int row = start, rows; row < stop; row += rows, tg_row_advance(&at, p->n_g, p->n_d)) {
         TG_MEM const float *in = x + at.o * p->x_by_o + at.g * p->x_by_g + at.d * p->x_by_d;
         TG_MEM float *out = y + at.o * p->y_by_o + at.g * p->y_by_g + at.d * p->y_by_d;
         TG_MEM const float *center = mean + at.o * p->mean_by_o + at.g * p->mean_by_g;
-        TG_MEM const float *width = spread + at.o * p->spread_by_o + at.g * p->spread_by_g;
+        TG_MEM const float *inverse = spread + at.o * p->spread_by_o + at.g * p->spread_by_g;
         TG_MEM const float *gain = scale + at.g * p->scale_by_g + at.d * p->scale_by_d;
         TG_MEM const float *offset = bias + at.g * p->bias_by_g + at.d * p->bias_by_d;
         rows = is_flat ? tg_min(stop - row, p->n_g - at.g) : 1;
         if (is_flat) {
             for (int i = 0; i < rows; i++)
-                out[i] = TG_FMA(in[i] - center[i], gain[i] * tg_inverse_deviation(width[i], p->epsilon), offset[i]);
+                out[i] = TG_FMA(in[i] - center[i], gain[i] * inverse[i], offset[i]);
             at.g += rows - 1;
         } else {
-            float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
-            tg_row_affine(in, out, p->n_s, *center, *gain * inverse, *offset);
+            tg_row_affine(in, out, p->n_s, *center, *gain * *inverse, *offset);
         }
     }
 }
@@ -227,8 +224,6 @@ typedef struct {
     int32_t dy_by_o, dy_by_g, dy_by_d, x_by_o, x_by_g, x_by_d, mean_by_o, mean_by_g, spread_by_o, spread_by_g;
     int32_t sum_by_o, sum_by_g, sum_by_d, dot_by_o, dot_by_g, dot_by_d;
     int32_t first, last;
-    int32_t is_variance;
-    float epsilon;
 } tg_normalize_dots_args;
 
 /* sum [o, g, d] of dy and dot [o, g, d] of dy * (x - mean), times the inverse deviation, over s. Without `dot`, x and
@@ -241,7 +236,7 @@ TG_INLINE void tg_normalize_dots(TG_MEM const float *dy, TG_MEM const float *x, 
     tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &at, &stop);
     int is_along_d = p->n_d > 1; /* rows run along d, which share a mean, or along g */
     int dy_by = is_along_d ? p->dy_by_d : p->dy_by_g, x_by = is_along_d ? p->x_by_d : p->x_by_g;
-    int mean_by = is_along_d ? 0 : p->mean_by_g, spread_by = is_along_d ? 0 : p->spread_by_g;
+    int mean_by = is_along_d ? 0 : p->mean_by_g, inverse_by = is_along_d ? 0 : p->spread_by_g;
     int sum_by = is_along_d ? p->sum_by_d : p->sum_by_g, dot_by = is_along_d ? p->dot_by_d : p->dot_by_g;
     while (at < stop) {
         tg_row_at row = tg_row_locate(at, p->n_g, p->n_d);
@@ -254,15 +249,13 @@ TG_INLINE void tg_normalize_dots(TG_MEM const float *dy, TG_MEM const float *x, 
             tg_rows_sum(in, dy_by, rows, p->n_s, sums, sum_by);
         } else {
             TG_MEM float *dots = dot + o * p->dot_by_o + g * p->dot_by_g + d * p->dot_by_d;
+            TG_MEM const float *inverses = spread + o * p->spread_by_o + g * p->spread_by_g;
             for (int r = 0; p->first && r < rows; r++)
                 dots[r * dot_by] = 0.0f;
             tg_rows_dots(in, dy_by, x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d, x_by,
                          mean + o * p->mean_by_o + g * p->mean_by_g, mean_by, rows, p->n_s, sums, sum_by, dots, dot_by);
-            for (int r = 0; p->last && r < rows; r++) {
-                float width = spread[o * p->spread_by_o + g * p->spread_by_g + r * spread_by];
-                float inverse = p->is_variance ? tg_inverse_deviation(width, p->epsilon) : width;
-                dots[r * dot_by] = dots[r * dot_by] * inverse;
-            }
+            for (int r = 0; p->last && r < rows; r++)
+                dots[r * dot_by] = dots[r * dot_by] * inverses[r * inverse_by];
         }
         at += rows;
     }
@@ -324,8 +317,6 @@ typedef struct {
     int32_t n_o, n_g, n_d, n_s;
     int32_t dy_by_o, dy_by_g, dy_by_d, x_by_o, x_by_g, x_by_d, mean_by_o, mean_by_g, spread_by_o, spread_by_g;
     int32_t scale_by_g, scale_by_d, shift_by_o, shift_by_g, tilt_by_o, tilt_by_g, dx_by_o, dx_by_g, dx_by_d;
-    int32_t is_variance;
-    float epsilon;
 } tg_normalize_grad_args;
 
 /* dx = inverse * (scale dy - shift - normalised x * tilt), where shift and tilt are the means that the statistics pass
@@ -339,29 +330,28 @@ TG_INLINE void tg_normalize_grad(TG_MEM const float *dy, TG_MEM const float *x, 
     tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &start, &stop);
     if (start >= stop)
         return;
-    int is_flat = shift == TG_NULL && p->n_s == 1 && p->n_d == 1 && p->dy_by_g == 1 && p->dx_by_g == 1 && p->is_variance;
+    int is_flat = shift == TG_NULL && p->n_s == 1 && p->n_d == 1 && p->dy_by_g == 1 && p->dx_by_g == 1;
     tg_row_at at = tg_row_locate(start, p->n_g, p->n_d);
     for (int row = start, rows; row < stop; row += rows, tg_row_advance(&at, p->n_g, p->n_d)) {
         rows = is_flat ? tg_min(stop - row, p->n_g - at.g) : 1;
         TG_MEM const float *in = dy + at.o * p->dy_by_o + at.g * p->dy_by_g + at.d * p->dy_by_d;
         TG_MEM float *out = dx + at.o * p->dx_by_o + at.g * p->dx_by_g + at.d * p->dx_by_d;
         TG_MEM const float *gain = scale + at.g * p->scale_by_g + at.d * p->scale_by_d;
-        TG_MEM const float *width = spread + at.o * p->spread_by_o + at.g * p->spread_by_g;
+        TG_MEM const float *inverse = spread + at.o * p->spread_by_o + at.g * p->spread_by_g;
         if (is_flat) {
             for (int i = 0; i < rows; i++)
-                out[i] = (gain[i] * tg_inverse_deviation(width[i], p->epsilon)) * in[i];
+                out[i] = (gain[i] * inverse[i]) * in[i];
             at.g += rows - 1;
             continue;
         }
-        float inverse = p->is_variance ? tg_inverse_deviation(*width, p->epsilon) : *width;
-        float factor = *gain * inverse;
+        float factor = *gain * *inverse;
         if (shift == TG_NULL) {
             tg_row_scale(in, out, p->n_s, factor);
         } else {
             TG_MEM const float *from = x + at.o * p->x_by_o + at.g * p->x_by_g + at.d * p->x_by_d;
             float center = mean[at.o * p->mean_by_o + at.g * p->mean_by_g];
-            float level = inverse * shift[at.o * p->shift_by_o + at.g * p->shift_by_g];
-            float slope = (inverse * inverse) * tilt[at.o * p->tilt_by_o + at.g * p->tilt_by_g];
+            float level = *inverse * shift[at.o * p->shift_by_o + at.g * p->shift_by_g];
+            float slope = (*inverse * *inverse) * tilt[at.o * p->tilt_by_o + at.g * p->tilt_by_g];
             TG_UNROLLED for (int i = 0; i < p->n_s; i++)
                 out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, level));
         }

@@ -302,12 +302,11 @@ EXTREMUM_GRAD = Family(
 
 def _normalize(nest: Nest) -> Counter:
     has_shift = any(operand.name == "shift" and operand.value is not None for operand in nest.operands)
-    may_be_flat = bool(nest.constants.get("is_variance")) and not has_shift
 
     def trips(c: Call) -> Trips:
         n, cores = c.n, c.cores
         rows = share(n["o"] * n["g"] * n["d"], cores)
-        if may_be_flat and n["s"] == 1 and n["d"] == 1:
+        if not has_shift and n["s"] == 1 and n["d"] == 1:
             return 1.0, is_shared(cores), *(0,) * 6, most_runs(n["o"] * n["g"], n["g"], cores), rows
         fours, eights = in_fours(rows, n["s"]), in_turns(rows, n["s"], 8)
         turns = (*fours, 0, 0) if has_shift else (0, 0, *eights)
@@ -322,7 +321,6 @@ NORMALIZE = Family(
         "flat runs", "flat elements",
     ),
     _normalize,
-    ("is_variance",),
 )  # fmt: skip
 
 
@@ -395,7 +393,6 @@ DOTS = Family(
         "rows", "rows, s >= 4", "rows*s/4", "rows, s % 4", "rows*s%4", *_ENDS,
     ),
     _dots,
-    ("is_variance",),
 )  # fmt: skip
 
 
@@ -408,7 +405,7 @@ def _flat_dots(nest: Nest) -> Counter:
 
 
 FLAT_DOTS = Family(
-    ("call", "shared", "o", "o*channels", "channels, first tile", "channels, last tile"), _flat_dots, ("is_variance",)
+    ("call", "shared", "o", "o*channels", "channels, first tile", "channels, last tile"), _flat_dots
 )
 
 

@@ -1,4 +1,5 @@
 /* Sixteen channels at a time. */
+#include "tg_elementwise.h"
 #include "tg_normalize.h"
 #include "tg_rows.h"
 
@@ -27,9 +28,7 @@ TG_KERNEL void tg_batch_norm_dots(TG_MEM const float *dy, TG_MEM const float *x,
                               })
         tg_v_store_some(sums, exist, total);
         tg_v_store_some(dots, exist, product);
-        for (int r = 0; p->last && r < rows; r++) {
-            const float width = spread[o * p->spread_by_o + (g + r) * p->spread_by_g];
-            dots[r] = dots[r] * (p->is_variance ? tg_inverse_deviation(width, p->epsilon) : width);
-        }
+        for (int r = 0; p->last && r < rows; r++)
+            dots[r] = dots[r] * spread[o * p->spread_by_o + (g + r) * p->spread_by_g];
     }
 }
