@@ -12,6 +12,7 @@ from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.scheduling.clock import EntryTiming
 from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.stack import stack_use
 from tilegrad.targets.base import Target
 from tilegrad.training import Progress, Run, memory_json, no_progress, train
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
@@ -55,6 +56,7 @@ class Row:
             "hidden": {hop: hidden_share(step, hop) for hop in step.hops},
             "speedup": self.speedup,
             "weights_sha256": self.run.weights_sha256,
+            "stack": self.run.stack.as_json(),
         }
 
 
@@ -105,7 +107,7 @@ def compare_modes(
             rows.append(Row(mode, reason=str(error)))
             continue
         run = train(compiled, device, steps=steps, verify=verify, tolerance=tolerance)
-        rows.append(Row(mode, compiled, run))
+        rows.append(Row(mode, compiled, replace(run, stack=stack_use(compiled, use_cache=device.use_cache))))
     first = next((row.cycles_per_update for row in rows if row.cycles_per_update), None)
     return tuple(
         replace(row, speedup=first / row.cycles_per_update) if first and row.cycles_per_update else row for row in rows

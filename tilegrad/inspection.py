@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tilegrad.build.frames import StackUse
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
 from tilegrad.memory.board import image_parts, place
@@ -80,6 +81,7 @@ class Inspection:
     memory: Mapping[str, LevelMemory]
     c_lines: int
     notes: tuple[str, ...]
+    stack: StackUse = field(default_factory=StackUse)
     advice: tuple[str, ...] = ()
 
     @property
@@ -101,6 +103,7 @@ class Inspection:
             for name, level in self.memory.items()
         }
         facts["arena"] = {"used": self.arena_bytes, "lower_bound": self.arena_lower_bound_bytes}
+        facts["stack"] = self.stack.as_json()
         facts["macs_per_step"] = self.macs["step"]
         facts["fits"] = self.fits
         return facts
@@ -116,7 +119,7 @@ def unlimited(target: Target) -> Target:
     return replace(target, memories=tuple(replace(memory, capacity_bytes=None) for memory in target.memories))
 
 
-def inspect_program(compiled: Compiled, target: Target | None = None) -> Inspection:
+def inspect_program(compiled: Compiled, target: Target | None = None, stack: StackUse | None = None) -> Inspection:
     """Describes a program; `target` has the real capacities where it was compiled for `unlimited(target)`.
 
     What fits into the RAM of a board but not into its banks is DoesNotFit.
@@ -146,6 +149,7 @@ def inspect_program(compiled: Compiled, target: Target | None = None) -> Inspect
         memory=memory,
         c_lines=compiled.project.line_count,
         notes=compiled.model.notes,
+        stack=stack or StackUse(),
     )
     if facts.fits and chip.board is not None:
         place(replace(plan.schedule, target=chip), chip.board, plan.state_bytes, plan.arena_bytes)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad import __version__
+from tilegrad.build.frames import StackUse
 from tilegrad.data import Batches, SampleSpec, load_npz, synthetic
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
@@ -53,6 +54,7 @@ class Run:
     estimates: dict[str, EntryTiming] = field(default_factory=dict)
     counted_cycles: Mapping[str, int] = field(default_factory=dict)
     instructions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of one call, by core
+    stack: StackUse = field(default_factory=StackUse)
 
     @property
     def cycles(self) -> dict[str, int | None]:
@@ -123,6 +125,7 @@ class Run:
                 "used": self.compiled.plan.arena_bytes,
                 "lower_bound": max(entry.lower_bound_bytes for entry in self.compiled.plan.entries.values()),
             },
+            "stack": self.stack.as_json(),
             "params": parameter_count(self.compiled),
             "trainable_params": sum(tensor.type.size for tensor in program.trainable),
             "macs_per_step": self.macs_per_step,

@@ -14,6 +14,8 @@ from tests.devices.siracusa import DRIVERS, build, finished, model_program, need
 from tests.scheduling.programs import KIB, compiled_for, recipe_of, siracusa
 from tests.support.small_models import linear
 from tilegrad import frontend, zoo
+from tilegrad.build.frames import deepest_bytes
+from tilegrad.build.toolchain import list_frames
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.gvsoc import GvsocDevice
 from tilegrad.devices.host import HostDevice
@@ -21,8 +23,9 @@ from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.stack import stack_use
 from tilegrad.targets import base as targets
-from tilegrad.targets.siracusa.build import build_image, folder_files
+from tilegrad.targets.siracusa.build import CLUSTER_TOOLCHAIN, build_image, cluster_files, folder_files
 from tilegrad.targets.siracusa.image import Expected, float_bits, image_files, weights_hash
 from tilegrad.training import train
 
@@ -75,6 +78,21 @@ def test_an_image_gives_the_hosts_bits(way: Way, program: Path, tmp_path: Path) 
     assert ran.weights_hash == expected.weights_hash
     assert len(ran.cycles["update"]) == 2 and len(ran.cycles["step"]) == 2 * recipe_of(way.name).accumulate
     assert len(ran.stack_bytes) == way.cores and max(ran.stack_bytes) < 2048
+    # What was painted over is what the compiler tells, less what the deepest frame reserves and does not write.
+    bound = told_stack(compiled, tmp_path, 2)
+    assert 0.9 * bound <= max(ran.stack_bytes) <= bound
+
+
+def told_stack(compiled: Compiled, folder: Path, steps: int) -> int:
+    """From where core 0 enters C, by the compiler's account; `stack_use` is a part of it: what an entry takes."""
+    files = {**folder_files(compiled, steps, None), **cluster_files(compiled)}
+    cluster = {name: data for name, data in files.items() if name not in ("chip/fabric.c", "chip/image.c")}
+    (folder / "told").mkdir()
+    listings = list_frames(CLUSTER_TOOLCHAIN, folder / "told", cluster)
+    callers = listings[sorted(n for n in cluster if n.endswith(".c")).index("chip/program.c")].frames["run_program"]
+    whole = deepest_bytes(listings, ["cluster_main"], recursion=4)["cluster_main"]
+    assert stack_use(compiled).entries["step"] + (callers or 0) <= whole
+    return whole
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Runs a C compiler: argument lists only, objects cached by content."""
+"""Runs a C compiler: argument lists only, objects and what the compiler tells of stacks cached by content."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from tilegrad.build.cache import ObjectCache, open_cache
+from tilegrad.build.folder import write_files
+from tilegrad.build.frames import Listing, parse_listing
 from tilegrad.build.tools import Tools
 from tilegrad.errors import DeviceError
 
@@ -23,19 +26,27 @@ PORTABLE_FLAGS = tuple(
 """For any compiler that takes GNU options; -ffp-contract=off is part of the result's bits."""
 
 NATIVE_FLAG = "-march=native"
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Toolchain:
     """`flags` are for compiling, `link_flags` go behind the objects.
 
-    `linker` is the command that links, where that is not the compiler with its flags.
+    `linker` is the command that links, where that is not the compiler with its flags. Where it `assembles`, an object
+    is made from assembly, which also tells the stack, so that both take one compilation.
     """
 
     compiler: str
     flags: tuple[str, ...]
     link_flags: tuple[str, ...] = ()
     linker: tuple[str, ...] = ()
+    assembles: bool = False
+
+    @property
+    def telling(self) -> Toolchain:
+        """The same as far as assembly, with an account of the stack."""
+        return replace(self, flags=(*self.flags, "-fstack-usage", "-S"), assembles=False)
 
 
 def find_compiler(*candidates: str) -> str:
@@ -54,7 +65,14 @@ def find_compiler(*candidates: str) -> str:
 
 def host_toolchain() -> Toolchain:
     compiler = find_compiler(*([os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]))
-    return Toolchain(compiler, (*PORTABLE_FLAGS, NATIVE_FLAG, "-DTG_STATIC_INSTANCE"), ("-lm",))
+    flags = (*PORTABLE_FLAGS, NATIVE_FLAG, "-DTG_STATIC_INSTANCE")
+    return Toolchain(compiler, flags, ("-lm",), assembles=_tells_stacks(compiler))
+
+
+@lru_cache
+def _tells_stacks(compiler: str) -> bool:
+    command = [compiler, "-fstack-usage", "-E", "-x", "c", os.devnull]
+    return Tools().run(command, Path(tempfile.gettempdir())).returncode == 0
 
 
 @lru_cache
@@ -89,20 +107,81 @@ def _with_headers(name: str, files: Mapping[str, bytes]) -> list[str]:
     return found
 
 
+def _compiled(
+    toolchain: Toolchain, name: str, files: Mapping[str, bytes], cache: ObjectCache | None, make: Callable[[], bytes]
+) -> bytes:
+    """What `make` gets out of compiling one file with this toolchain, or what the cache kept of it."""
+    if cache is None:
+        return make()
+    key = _key(toolchain, name, files)
+    content = cache.take(key)
+    if content is None:
+        content = make()
+        cache.keep(key, content)
+    return content
+
+
 def _object(
     tools: Tools, toolchain: Toolchain, folder: Path, name: str, files: Mapping[str, bytes], cache: ObjectCache | None
 ) -> str:
     """Compiles one file, or takes its object from the cache. Returns the object's path below `folder`."""
-    result = name[:-2] + ".o"
-    key = "" if cache is None else _key(toolchain, name, files)
-    content = None if cache is None else cache.take(key)
-    if content is not None:
-        (folder / result).write_bytes(content)
-        return result
-    tools.checked([toolchain.compiler, *toolchain.flags, "-c", name, "-o", result], folder)
-    if cache is not None:
-        cache.keep(key, (folder / result).read_bytes())
+    stem = name[:-2]
+    result = f"{stem}.o"
+
+    def make() -> bytes:
+        flags, source = toolchain.flags, name
+        if toolchain.assembles and name.endswith(".c"):
+            told = _tell(tools, toolchain, folder, name)
+            if cache is not None:
+                cache.keep(_key(toolchain.telling, name, files), told)
+            flags, source = (*flags, "-Wno-unused-command-line-argument"), f"{stem}.s"
+        tools.checked([toolchain.compiler, *flags, "-c", source, "-o", result], folder)
+        return (folder / result).read_bytes()
+
+    (folder / result).write_bytes(_compiled(toolchain, name, files, cache, make))
     return result
+
+
+def _tell(tools: Tools, toolchain: Toolchain, folder: Path, name: str) -> bytes:
+    """Compiles one file as far as assembly, and returns what that tells."""
+    stem = name[:-2]
+    tools.checked([toolchain.compiler, *toolchain.telling.flags, name, "-o", f"{stem}.s"], folder)
+    account = folder / f"{stem}.su"  # none where a file has no function
+    assembly = (folder / f"{stem}.s").read_text(errors="replace")
+    return parse_listing(assembly, account.read_text(errors="replace") if account.exists() else "").to_bytes()
+
+
+def list_frames(
+    toolchain: Toolchain, folder: Path, files: Mapping[str, bytes], *, use_cache: bool = True
+) -> list[Listing]:
+    """What the compiler tells of the stack of each C file. `folder` is an empty one, to work in."""
+    write_files(folder, files)
+    tools, cache = Tools(), open_cache(use_cache)
+
+    def tell(name: str) -> Listing:
+        return Listing.from_bytes(
+            _compiled(toolchain.telling, name, files, cache, lambda: _tell(tools, toolchain, folder, name))
+        )
+
+    listings = _in_parallel(tools, [partial(tell, name) for name in sorted(files) if name.endswith(".c")])
+    if cache is not None:
+        cache.finish()
+    return listings
+
+
+def _in_parallel(tools: Tools, work: Sequence[Callable[[], R]]) -> list[R]:
+    """The results of all, in order. A failure or an interrupt ends the others' tools: they are not waited for."""
+    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as pool:
+        try:
+            started = [pool.submit(piece) for piece in work]
+            finished, _ = wait(started, return_when=FIRST_EXCEPTION)
+            for done in finished:
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            tools.stop()
+            raise
+    return [done.result() for done in started]
 
 
 def _key(toolchain: Toolchain, name: str, files: Mapping[str, bytes]) -> str:
@@ -119,18 +198,7 @@ def build(
     sources = [name for name in sorted(files) if name.endswith((".c", ".S")) and name != "weights.c"]
     cache = open_cache(use_cache)
     tools = Tools()
-    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as pool:
-        try:
-            compiling = [pool.submit(_object, tools, toolchain, folder, name, files, cache) for name in sources]
-            finished, _ = wait(compiling, return_when=FIRST_EXCEPTION)
-            for done in finished:
-                done.result()
-        except BaseException:
-            # A failure or an interrupt: the other compilers are not waited for.
-            pool.shutdown(wait=False, cancel_futures=True)
-            tools.stop()
-            raise
-    objects = [done.result() for done in compiling]
+    objects = _in_parallel(tools, [partial(_object, tools, toolchain, folder, name, files, cache) for name in sources])
     if cache is not None:
         cache.finish()
     linker = toolchain.linker or (toolchain.compiler, *toolchain.flags)

@@ -211,9 +211,7 @@ def _count_file(source: KernelFile, cases: Sequence[Case]) -> list[Counts]:
     arena = _arena_address(elf)
     positions = {kernel.name: i for i, kernel in enumerate(source.kernels)}
     signatures = {kernel.name: kernel for kernel in source.kernels}
-    stream = b"".join(
-        _encoded(case, signatures[case.nest.kernel], positions[case.nest.kernel]) for case in cases
-    )
+    stream = b"".join(_encoded(case, signatures[case.nest.kernel], positions[case.nest.kernel]) for case in cases)
     handle, name = tempfile.mkstemp(dir=_build_folder())
     os.close(handle)
     out = Path(name)

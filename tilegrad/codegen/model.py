@@ -167,5 +167,3 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         *static_instance(plan),
     ]
     return print_file(SourceFile(tuple(items))), used
-
-

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tilegrad.build.folder import check_folder, write_folder
+from tilegrad.build.frames import StackUse
 from tilegrad.build.workspace import Workspace
 from tilegrad.commands.hardware import BudgetOptions
 from tilegrad.commands.options import check_stage
@@ -126,9 +127,16 @@ def write_project(
     folder: Path,
     run: dict[str, object] | None = None,
     files: Mapping[str, bytes] | None = None,
+    stack: StackUse | None = None,
 ) -> None:
-    """The C project and, after a run, its result as `run.json`: without times, so that two runs give the same bytes."""
+    """The C project and, after a run, its result as `run.json`: without times, so that two runs give the same bytes.
+
+    The stack is not the project's own: it depends on the compiler that is here.
+    """
     written = dict(compiled.project.files if files is None else files)
+    if stack is not None and stack.entries:
+        text = str(stack)
+        written["README.md"] += f"\n{text[0].upper()}{text[1:]}.\n".encode()
     if run is not None:
         written["run.json"] = json.dumps({key: value for key, value in run.items() if key != "timings"}).encode()
     write_folder(folder, written)

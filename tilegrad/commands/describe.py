@@ -35,6 +35,7 @@ from tilegrad.report.inspection import inspection_report, parameter_table
 from tilegrad.report.output import Output, Progress, heading
 from tilegrad.report.tiles import tiles_json, tiles_report
 from tilegrad.report.training import code_line, image_line, memory_table, time_line
+from tilegrad.stack import stack_use
 from tilegrad.training import memory_json
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
@@ -129,9 +130,10 @@ def compile_project(
         image = None
         if output_folder is not None and target is None:
             image = observer.run("build", lambda: build_image(compiled, device, steps=steps, use_cache=not no_cache))
+        stack = stack_use(compiled, use_cache=not no_cache)
     files = image.files if image is not None else _project_files(compiled, device, target)
     if output_folder is not None:
-        write_project(compiled, output_folder, files=files)
+        write_project(compiled, output_folder, files=files, stack=stack)
     output.write_json(
         {
             "model": compiled.program.name,
@@ -139,6 +141,7 @@ def compile_project(
             "target": compiled.target.name,
             "output": None if output_folder is None else str(output_folder),
             "memory": {name: memory_json(use) for name, use in compiled.plan.memory.items()},
+            "stack": stack.as_json(),
             "image": None if image is None else image.facts.as_json(),
             "c_lines": compiled.project.line_count,
             "timings": observer.seconds,
@@ -147,7 +150,7 @@ def compile_project(
     )
     if output_folder is not None:
         output.show(heading(f"{compiled.program.name} for {compiled.target.name}"), Text(), memory_table(compiled.plan))
-        output.show(Text(), time_line(observer.seconds), code_line(compiled, output_folder))
+        output.show(Text(str(stack)), Text(), time_line(observer.seconds), code_line(compiled, output_folder))
         if image is not None:
             output.show(image_line(image.facts))
     return 0
@@ -193,7 +196,8 @@ def inspect(
             compiled = compile_inference(imported, recipe, unlimited(limited), observer, options=schedule)
         else:
             compiled = compile_model(imported, recipe, unlimited(limited), observer, options=schedule)
-    facts = inspect_program(compiled, limited)
+        stack = observer.run("stack", lambda: stack_use(compiled))
+    facts = inspect_program(compiled, limited, stack)
     document = facts.as_json()
     if tiles:
         document["tiles"] = tiles_json(compiled)

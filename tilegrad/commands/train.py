@@ -23,6 +23,7 @@ from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.gradcheck import gradcheck_report
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.training import run_report
+from tilegrad.stack import stack_use
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE
 
@@ -98,13 +99,14 @@ def train(
             keep_gradients=save_gradients is not None,
             progress=progress,
         )
-    run = replace(run, timings_seconds={**observer.seconds, **run.timings_seconds})
+        stack = stack_use(compiled, use_cache=not no_cache)
+    run = replace(run, timings_seconds={**observer.seconds, **run.timings_seconds}, stack=stack)
     document = run.as_json()
     error = None if run.verdict is None or run.verdict.verified else disagreement(run.verdict)
     if error is not None:
         document |= error.as_json()
     if output_folder is not None:
-        write_project(compiled, output_folder, document)
+        write_project(compiled, output_folder, document, stack=stack)
     if save_weights is not None:
         write_file(save_weights, npz_bytes(run.weights))
     if save_gradients is not None:

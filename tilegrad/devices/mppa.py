@@ -106,12 +106,16 @@ class MppaDevice(HarnessDevice):
         host = {name: data for name, data in files.items() if name.removeprefix("mppa/") in _HOST_FILES}
         accelerator = {name: data for name, data in files.items() if name != "mppa/host.c"}
         build(host_toolchain(), folder, host, HOST, use_cache=self.use_cache)
-        flags = (*_ACCELERATOR_FLAGS, f"-DTG_WINDOW_ADDRESS={DDR_ADDRESS + offset:#x}")
-        build(Toolchain(COMPILER, flags, ("-lpthread",)), folder, accelerator, ACCELERATOR, use_cache=self.use_cache)
+        vendors = Toolchain(COMPILER, accelerator_flags(offset), ("-lpthread",))
+        build(vendors, folder, accelerator, ACCELERATOR, use_cache=self.use_cache)
         arguments = [argument.format(str(folder / ACCELERATOR)) for argument in runner.arguments]
         command = [str(folder / HOST), path, str(offset), "weights.bin", runner.tool, *arguments]
         self._running = ProcessTransport(command, folder, environment={"TG_WINDOW": path})
         return self._running
+
+
+def accelerator_flags(window_offset: int = 0) -> tuple[str, ...]:
+    return (*_ACCELERATOR_FLAGS, f"-DTG_WINDOW_ADDRESS={DDR_ADDRESS + window_offset:#x}")
 
 
 def _makefile(files: Mapping[str, bytes]) -> str:
@@ -122,7 +126,7 @@ def _makefile(files: Mapping[str, bytes]) -> str:
         "# -ffp-contract=off is part of the result: without it, bits differ between compilers.\n"
         f"KVXCC = {COMPILER}\n"
         f"CFLAGS = {' '.join(PORTABLE_FLAGS)}\n"
-        f"ACCELERATOR_FLAGS = {' '.join(_ACCELERATOR_FLAGS)} -DTG_WINDOW_ADDRESS={DDR_ADDRESS:#x}\n"
+        f"ACCELERATOR_FLAGS = {' '.join(accelerator_flags())}\n"
         f"OBJECTS = {objects}\n\n"
         f"all: {HOST} {ACCELERATOR}\n\n"
         f"{HOST}: mppa/host.c mppa/tg_window.h\n\t$(CC) $(CFLAGS) -o $@ mppa/host.c\n\n"

@@ -114,7 +114,6 @@ class QemuSession(HarnessSession):
         self._measure(entry, 1)
         return {COMPUTE_SECONDS: time.perf_counter() - start, INSTRUCTIONS: float(self.counts().busiest)}
 
-
     def seconds_per_call(self, entry: str, calls: int) -> float:
         """Of one call, however many were asked for: the emulator's time is not worth waiting for."""
         self._check_placed(entry)

@@ -131,4 +131,3 @@ def _repeat(node: onnx.NodeProto, position: int, groups: int, channels: int) -> 
         helper.make_node("Reshape", [f"{stem}.b", f"{stem}.flat"], [f"{stem}.c"], name=f"{stem}/Reshape_1"),
     ]
     return nodes, f"{stem}.c"
-

@@ -173,9 +173,7 @@ def operand_box(operand: Operand, tile: Tile) -> tuple[Range, ...]:
     """The box of an operand's view that a tile touches."""
     if operand.index is None:
         return tuple(Range(0, extent) for extent in operand.shape)
-    return tuple(
-        operand_range(index, extent, tile) for index, extent in zip(operand.index, operand.shape, strict=True)
-    )
+    return tuple(operand_range(index, extent, tile) for index, extent in zip(operand.index, operand.shape, strict=True))
 
 
 def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

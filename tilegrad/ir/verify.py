@@ -34,9 +34,7 @@ def verify_graph(graph: Graph) -> Graph:
     for node in graph.nodes:
         for name in filter(None, node.inputs):
             if name not in known:
-                raise UserError(
-                    f"reads '{name}', which nothing before it produces", stage="verify", node=node.name
-                )
+                raise UserError(f"reads '{name}', which nothing before it produces", stage="verify", node=node.name)
         inferred = infer_node(node, dict(graph.types), dict(graph.constants))
         for name, wanted in zip(node.outputs, inferred, strict=True):
             if not name:

@@ -213,9 +213,7 @@ def read_instance(path: Path) -> list[Buffer]:
     """Buffers of a CSV with the columns id, lower, upper (excluded) and size."""
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        buffers = [
-            Buffer(row["id"], int(row["size"]), int(row["lower"]), int(row["upper"]) - 1) for row in rows
-        ]
+        buffers = [Buffer(row["id"], int(row["size"]), int(row["lower"]), int(row["upper"]) - 1) for row in rows]
     except OSError as error:
         raise UserError(f"cannot read '{path}'", stage="allocate", got=str(error)) from error
     except (KeyError, TypeError, ValueError) as error:

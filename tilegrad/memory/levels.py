@@ -92,9 +92,7 @@ def _expect_fit(plan: Plan) -> None:
             )
 
 
-def _place_state(
-    program: Program, homes: Homes, alignment: int
-) -> tuple[dict[str, Address], int, int, int, int]:
+def _place_state(program: Program, homes: Homes, alignment: int) -> tuple[dict[str, Address], int, int, int, int]:
     """State of L2 one after the other, initialised tensors first; state of L3 likewise in its own memory."""
     addresses = {}
     offset = image_bytes = l3_offset = l3_image_bytes = 0

@@ -128,9 +128,7 @@ def _join_state_writes(graph: Graph, aliases: _Aliases, last: Mapping[str, int])
         aliases.join(value, state)
 
 
-def _join_in_place(
-    graph: Graph, aliases: _Aliases, members: dict[str, list[str]], last: Mapping[str, int]
-) -> None:
+def _join_in_place(graph: Graph, aliases: _Aliases, members: dict[str, list[str]], last: Mapping[str, int]) -> None:
     """Lets an output take over an input that dies at its node."""
     for i, node in enumerate(graph.nodes):
         operator = registry.get(node.op)

@@ -84,9 +84,7 @@ def _place_state(program: Program, memory: str, alignment: int) -> tuple[dict[st
     return addresses, offset, image_bytes
 
 
-def _plan_entry(
-    entry: EntrySchedule, memory: str, alignment: int, state_addresses: dict[str, Address]
-) -> EntryPlan:
+def _plan_entry(entry: EntrySchedule, memory: str, alignment: int, state_addresses: dict[str, Address]) -> EntryPlan:
     lifetimes = analyse(entry.graph, alignment)
     allocation = allocate(lifetimes.buffers)
     addresses = {}

@@ -31,9 +31,7 @@ def find_sections(buffers: Sequence[Buffer]) -> tuple[int, list[tuple[int, int]]
         if is_death and was_birth:
             moments.append(time)
         was_birth = not is_death
-    return len(moments), [
-        (bisect.bisect_left(moments, b.first), bisect.bisect_right(moments, b.last)) for b in buffers
-    ]
+    return len(moments), [(bisect.bisect_left(moments, b.first), bisect.bisect_right(moments, b.last)) for b in buffers]
 
 
 def _luby(i: int) -> int:

@@ -65,9 +65,7 @@ class TableMaker:
         self.longest_bytes = longest_bytes
         self.known: dict[object, tuple[int, ...]] = {}
 
-    def table(
-        self, op: str, nest: Nest, tiling: Tiling | None, element_bytes: Mapping[str, int]
-    ) -> tuple[int, ...]:
+    def table(self, op: str, nest: Nest, tiling: Tiling | None, element_bytes: Mapping[str, int]) -> tuple[int, ...]:
         fields = argument_fields(op, nest.kernel)
         operands = tuple((o.name, o.value is None, o.access, o.shape, o.index) for o in nest.operands)
         constants = tuple(sorted(nest.constants.items()))

@@ -68,9 +68,7 @@ class _Content:
 
     def write(self, address: Address, size: int, value: str) -> None:
         start, stop = address.offset, address.offset + size
-        kept = [
-            entry for entry in self.intervals[address.region] if entry[1] <= start or entry[0] >= stop
-        ]
+        kept = [entry for entry in self.intervals[address.region] if entry[1] <= start or entry[0] >= stop]
         if size:
             kept.append((start, stop, value))
         self.intervals[address.region] = kept

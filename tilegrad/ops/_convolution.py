@@ -34,9 +34,7 @@ class Convolution:
     @property
     def macs(self) -> int:
         """Nominal, taps on padding counted; the same for all three directions."""
-        return prod(
-            (self.batch, self.groups, self.image_channels, self.map_channels, *self.map, *self.window.kernel)
-        )
+        return prod((self.batch, self.groups, self.image_channels, self.map_channels, *self.map, *self.window.kernel))
 
     def axes(self, spatial: str, reduced: str) -> tuple[Axis, ...]:
         """`spatial` is "o" or "i": whose positions are walked; `reduced` are the reduction axes' names."""

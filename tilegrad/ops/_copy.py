@@ -65,9 +65,7 @@ def _merge_next(extents: list[int], views: list[View], loop: int) -> tuple[list[
         elif outer is not None or inner is not None:
             return None
         merged.append(
-            tuple(
-                replace(dim, loop=dim.loop - 1) if dim.loop is not None and dim.loop > loop else dim for dim in dims
-            )
+            tuple(replace(dim, loop=dim.loop - 1) if dim.loop is not None and dim.loop > loop else dim for dim in dims)
         )
     return [*extents[:loop], extents[loop] * extents[loop + 1], *extents[loop + 2 :]], merged
 

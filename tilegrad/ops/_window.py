@@ -85,9 +85,7 @@ def explicit_pads(node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int
     pads = integers(node, "pads", 2 * rank, 0, 0)
     auto_pad = node.attribute("auto_pad", "NOTSET") or "NOTSET"
     if auto_pad not in AUTO_PADS:
-        raise node.error(
-            f"{node.node.op}: unknown auto_pad", expected=" or ".join(AUTO_PADS), got=auto_pad
-        )
+        raise node.error(f"{node.node.op}: unknown auto_pad", expected=" or ".join(AUTO_PADS), got=auto_pad)
     if auto_pad == "NOTSET":
         return pads[:rank], pads[rank:]
     if any(pads):
@@ -134,7 +132,5 @@ def read_window(node: NodeView, image: tuple[int, ...], kernel: tuple[int, ...])
         begins.append(begin)
         ends.append(end)
         counts.append(count)
-    window = Window(
-        lift(kernel, 1), lift(strides, 1), lift(dilations, 1), lift(tuple(begins), 0), lift(tuple(ends), 0)
-    )
+    window = Window(lift(kernel, 1), lift(strides, 1), lift(dilations, 1), lift(tuple(begins), 0), lift(tuple(ends), 0))
     return window, lift(tuple(counts), 1)

@@ -41,9 +41,7 @@ class Concat(Mover):
         axis, copies, offset = self._axis(node), [], 0
         for i in range(len(node.inputs)):
             shape = node.input(i).shape
-            y = tuple(
-                Dim(extent, d, 1, offset if d == axis else 0) for d, extent in enumerate(outputs[0].shape)
-            )
+            y = tuple(Dim(extent, d, 1, offset if d == axis else 0) for d, extent in enumerate(outputs[0].shape))
             copies.append(Copy(shape, plain_view(shape), y, source=i))
             offset += shape[axis]
         return copies

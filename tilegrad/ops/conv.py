@@ -106,9 +106,7 @@ def _transposed_window(node: NodeView, x: tuple[int, ...], kernel: tuple[int, ..
         begins.append(begin)
         ends.append(end)
         extents.append(extent)
-    window = Window(
-        lift(kernel, 1), lift(strides, 1), lift(dilations, 1), lift(tuple(begins), 0), lift(tuple(ends), 0)
-    )
+    window = Window(lift(kernel, 1), lift(strides, 1), lift(dilations, 1), lift(tuple(begins), 0), lift(tuple(ends), 0))
     return window, tuple(extents)
 
 

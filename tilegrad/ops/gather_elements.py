@@ -27,8 +27,10 @@ class _Loops:
 
     def named(self) -> list[tuple[str, str, int, int]]:
         """(axis of the indices, axis of the data, extents) in order."""
-        sides = [[(f"{side}{i}", f"{side}{i}", *pair) for i, pair in enumerate(loops)] for side, loops in
-                 (("p", self.before), ("q", self.after))]
+        sides = [
+            [(f"{side}{i}", f"{side}{i}", *pair) for i, pair in enumerate(loops)]
+            for side, loops in (("p", self.before), ("q", self.after))
+        ]
         return [*sides[0], ("j", "r", *self.axis), *sides[1]]
 
 

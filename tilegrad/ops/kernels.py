@@ -99,7 +99,5 @@ def parse_kernel_text(path: Path, text: str) -> KernelFile:
             raise InternalError(f"{path.name}: tg_{match['name']} takes the unknown struct '{struct_name}'")
         struct, header_name = known[struct_name]
         prototype = " ".join(match.group(0).split()) + ";"
-        kernels.append(
-            KernelSignature(match["name"], tuple(map(_pointer, pointers)), struct, prototype, header_name)
-        )
+        kernels.append(KernelSignature(match["name"], tuple(map(_pointer, pointers)), struct, prototype, header_name))
     return KernelFile(path, text, headers, tuple(kernels), own)

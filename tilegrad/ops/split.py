@@ -36,17 +36,13 @@ class Split(Mover):
                 got=str(list(sizes)),
             )
         if len(sizes) < len(node.outputs):
-            raise node.error(
-                "Split has more outputs than pieces", expected=str(len(sizes)), got=str(len(node.outputs))
-            )
+            raise node.error("Split has more outputs than pieces", expected=str(len(sizes)), got=str(len(node.outputs)))
         return sizes
 
     def output_types(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)
         x, axis = node.input(0), self._axis(node)
-        return tuple(
-            TensorType(x.dtype, (*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in self._sizes(node)
-        )
+        return tuple(TensorType(x.dtype, (*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in self._sizes(node))
 
     def copies(self, node: NodeView, outputs: Sequence[TensorType]) -> Sequence[Copy]:
         axis, copies, offset, x = self._axis(node), [], 0, node.input(0)

@@ -24,9 +24,7 @@ def values_on_trainable_paths(graph: Graph, trainable: Iterable[str]) -> set[str
     for node in graph.nodes:
         blocked = registry.get(node.op).nondifferentiable_inputs
         if any(name in reached for i, name in enumerate(node.inputs) if i not in blocked):
-            reached.update(
-                name for name in node.outputs if name and graph.types[name].dtype is DType.F32
-            )
+            reached.update(name for name in node.outputs if name and graph.types[name].dtype is DType.F32)
     return reached
 
 
@@ -62,9 +60,7 @@ def append_backward(
         builder.node_name = f"{node.name}_Grad"
         upstream = [complete(name) if name else None for name in node.outputs]
         operator = registry.get(node.op)
-        wanted = [
-            name in needed and i not in operator.nondifferentiable_inputs for i, name in enumerate(node.inputs)
-        ]
+        wanted = [name in needed and i not in operator.nondifferentiable_inputs for i, name in enumerate(node.inputs)]
         gradients: tuple[str | None, ...] = (None,) * len(node.inputs)
         if any(wanted) and any(gradient is not None for gradient in upstream):
             view = NodeView(node, builder.types, builder.constants)

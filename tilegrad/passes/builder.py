@@ -65,9 +65,7 @@ class GraphBuilder:
     def append(self, node: Node) -> None:
         """Adds a ready node; output types not yet known are inferred."""
         if any(name and name not in self.types for name in node.outputs):
-            for name, tensor_type in zip(
-                node.outputs, infer_node(node, self.types, self.constants), strict=True
-            ):
+            for name, tensor_type in zip(node.outputs, infer_node(node, self.types, self.constants), strict=True):
                 if name:
                     self.types[name] = tensor_type
         self.nodes.append(node)

@@ -41,9 +41,7 @@ class FuseUpdate:
             elif not _writes_only(step, node, dropped):
                 nodes.append(node)
         nodes += [
-            node
-            for node in update.nodes
-            if node not in updates.values() and not _writes_only(update, node, dropped)
+            node for node in update.nodes if node not in updates.values() and not _writes_only(update, node, dropped)
         ]
         writes = tuple(
             (value, state) for entry in (step, update) for value, state in entry.writes if state not in dropped
@@ -66,9 +64,7 @@ def _assemble(
 ) -> Graph:
     types = {**update.types, **step.types}
     read = {name for node in nodes for name in node.inputs} | {state for _, state in writes} | set(step.outputs)
-    state = tuple(
-        name for name in dict.fromkeys((*step.state, *update.state)) if name in read and name not in dropped
-    )
+    state = tuple(name for name in dict.fromkeys((*step.state, *update.state)) if name in read and name not in dropped)
     produced = {name for node in nodes for name in node.outputs if name}
     known = produced | set(state) | set(step.inputs)
     return Graph(

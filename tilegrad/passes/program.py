@@ -287,9 +287,7 @@ def _promote_constants(
                 taken.add(shared)
                 state[shared] = StateTensor(shared, constant.type, Role.CONSTANT, constant)
             renamed[name] = by_content[constant]
-        nodes = tuple(
-            node.with_inputs(tuple(renamed.get(name, name) for name in node.inputs)) for node in entry.nodes
-        )
+        nodes = tuple(node.with_inputs(tuple(renamed.get(name, name) for name in node.inputs)) for node in entry.nodes)
         types = {name: t for name, t in entry.types.items() if name not in renamed}
         types.update({renamed[name]: entry.types[name] for name in renamed})
         names = tuple(dict.fromkeys((*entry.state, *renamed.values())))

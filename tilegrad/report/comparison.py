@@ -35,7 +35,20 @@ def comparison_report(
     word = estimated_cycles(target.is_calibrated)
     yield Text(f"{word} of one update: batch {recipe.batch}, {recipe.accumulate} mini-batch(es) per update")
     yield Text()
-    right = ("cycles", "speed-up", "MAC/cycle", "tiles", "L1", "L2", "L3", "L2-L1", "L3-L2", "hidden", "stalled")
+    right = (
+        "cycles",
+        "speed-up",
+        "MAC/cycle",
+        "tiles",
+        "L1",
+        "L2",
+        "L3",
+        "stack",
+        "L2-L1",
+        "L3-L2",
+        "hidden",
+        "stalled",
+    )
     made = table("mode", *right, "verdict", right=right)
     for row in rows:
         if row.run is None or row.compiled is None:
@@ -61,6 +74,8 @@ def _cells(row: Row) -> Iterator[str]:
     yield count_text(facts["tiles"])
     for level in ("L1", "L2", "L3"):
         yield bytes_text(facts["memory"][level]["used"])
+    stack = row.run.stack.entries
+    yield bytes_text(stack["step"]) if stack else "-"
     for hop in ("L2-L1", "L3-L2"):
         yield bytes_text(facts["dma_bytes"].get(hop, 0))
     yield " / ".join("-" if share is None else f"{share:.0%}" for share in hidden)

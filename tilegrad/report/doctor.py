@@ -56,7 +56,7 @@ class Finding:
 def _cannot_compile(compiler: str) -> str | None:
     """A compiler without a C library's headers, or without a linker, is no compiler."""
     with tempfile.TemporaryDirectory(prefix="tilegrad-") as folder:
-        (Path(folder) / "try.c").write_text("#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n")
+        (Path(folder) / "try.c").write_text('#include <stdio.h>\nint main(void) { return puts("") < 0; }\n')
         try:
             Tools(VERSION_TIMEOUT_SECONDS).checked([compiler, "try.c", "-o", "try"], Path(folder))
         except DeviceError as error:

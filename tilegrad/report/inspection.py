@@ -31,6 +31,7 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     yield Text()
     yield budget_table(facts)
     yield Text()
+    yield Text(str(facts.stack))
     yield fits_line(facts)
     yield from (Text(f"  would help: {advice}") for advice in facts.advice)
 

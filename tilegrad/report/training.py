@@ -47,6 +47,7 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield from verdict_report(run.verdict)
     yield Text()
     yield memory_table(run.compiled.plan)
+    yield Text(str(run.stack))
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)

@@ -290,5 +290,3 @@ def time_entries(plan: Plan, trace: Path) -> dict[str, EntryTiming]:
     """Timing of each entry that was called at least once."""
     costs = KernelCosts(plan.schedule.target)
     return {entry: _Clock(plan, entry, costs).run(events) for entry, events in read_trace(trace).items()}
-
-

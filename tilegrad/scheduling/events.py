@@ -249,8 +249,6 @@ class NestRun:
         yield Start(request, number, operand.name, inward, one.slot, box, far, self.parts[key])
 
 
-def nest_events(
-    nest: Nest, tiling: Tiling, element_bytes: Mapping[str, int], longest_bytes: int
-) -> Iterator[Event]:
+def nest_events(nest: Nest, tiling: Tiling, element_bytes: Mapping[str, int], longest_bytes: int) -> Iterator[Event]:
     """What the runtime does for a nest on its own, in order. `element_bytes` by operand."""
     return NestRun(nest, tiling, element_bytes, longest_bytes).run()

@@ -32,9 +32,7 @@ def box_extent(index: Index, extent: int, sizes: Sizes) -> int:
 def box_shape(operand: Operand, sizes: Sizes) -> tuple[int, ...]:
     if operand.index is None:
         return operand.shape
-    return tuple(
-        box_extent(index, extent, sizes) for index, extent in zip(operand.index, operand.shape, strict=True)
-    )
+    return tuple(box_extent(index, extent, sizes) for index, extent in zip(operand.index, operand.shape, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,7 @@ class Level:
         return self.factor if self.dim is None else self.factor * box[self.dim]
 
 
-def transfer_levels(
-    operand: Operand, nest: Nest, loops: Sequence[Loop], element_bytes: int
-) -> tuple[Level, ...]:
+def transfer_levels(operand: Operand, nest: Nest, loops: Sequence[Loop], element_bytes: int) -> tuple[Level, ...]:
     """How boxes of an operand are moved, innermost level first, whatever the tile: what is whole in every tile is one
     with what lies inside it."""
     everything = operand_box(operand, whole(nest))

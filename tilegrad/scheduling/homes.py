@@ -79,9 +79,7 @@ class Homes:
     moved: tuple[str, ...] = field(default=())
 
 
-def entry_tensors(
-    entry: EntrySchedule, lifetimes: Lifetimes, state_bytes: Mapping[str, int]
-) -> dict[str, Tensor]:
+def entry_tensors(entry: EntrySchedule, lifetimes: Lifetimes, state_bytes: Mapping[str, int]) -> dict[str, Tensor]:
     """Every tensor of an entry with its uses, which are those of nests."""
     graph = entry.graph
     uses: dict[str, dict[int, Use]] = {}
@@ -151,9 +149,7 @@ def _peak(
     return best, where
 
 
-def choose_homes(
-    schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]
-) -> Homes:
+def choose_homes(schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]) -> Homes:
     """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `durations` by entry and launch."""
     target, program = schedule.target, schedule.program
     alignment = target.memory(L2).alignment_bytes
@@ -334,4 +330,3 @@ def _does_not_fit(
         got=f"{peak_bytes} bytes at this node: {peak_bytes - activations} of state and {activations} of activations",
         hint=hint,
     )
-

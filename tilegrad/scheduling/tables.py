@@ -317,8 +317,10 @@ class _Encoder:
         box, size = self._first_box(i), self.element_bytes[operand.name]
         strides = row_major_strides(operand.shape)
         is_empty = not all(r.size for r in box)
-        far = 0 if is_empty and self.tiling is None else size * sum(
-            r.start * s for r, s in zip(box, strides, strict=True)
+        far = (
+            0
+            if is_empty and self.tiling is None
+            else size * sum(r.start * s for r, s in zip(box, strides, strict=True))
         )
         if self.tiling is None:
             span = 0 if is_empty else size * (1 + sum((r.size - 1) * s for r, s in zip(box, strides, strict=True)))

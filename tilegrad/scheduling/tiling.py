@@ -141,9 +141,7 @@ def traffic_bytes(operand: Operand, loops: Sequence[Loop], sizes: Mapping[str, i
 class TilingSearch:
     """Searches one nest."""
 
-    def __init__(
-        self, options: TilingOptions, nest: Nest, element_bytes: Mapping[str, int], fields: Fields
-    ) -> None:
+    def __init__(self, options: TilingOptions, nest: Nest, element_bytes: Mapping[str, int], fields: Fields) -> None:
         self.options = options
         self.nest = nest
         self.element_bytes = element_bytes
@@ -408,9 +406,7 @@ class CandidateGroup:
 
     def _cut_axes(self) -> list[str]:
         """Chosen axes, and reduction axes that had to follow."""
-        return [
-            axis.name for axis in self.nest.axes if axis.name in self.chosen or axis.kind is AxisKind.REDUCTION
-        ]
+        return [axis.name for axis in self.nest.axes if axis.name in self.chosen or axis.kind is AxisKind.REDUCTION]
 
     def best(self) -> list[_Candidate]:
         if not len(self.sizes[self.nest.axes[0].name]):

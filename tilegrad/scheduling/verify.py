@@ -211,9 +211,7 @@ class _Positions:
 class _Replay:
     """Goes through the events of one nest with what each slot holds and which transfers are under way."""
 
-    def __init__(
-        self, nest: Nest, tiling: Tiling, element_bytes: Mapping[str, int], target: Target, node: str
-    ) -> None:
+    def __init__(self, nest: Nest, tiling: Tiling, element_bytes: Mapping[str, int], target: Target, node: str) -> None:
         self.nest = nest
         self.tiling = tiling
         self.element_bytes = element_bytes
@@ -236,9 +234,7 @@ class _Replay:
 
     def error(self, tile: int, operand: str | None, message: str) -> ScheduleError:
         where = "" if operand is None else f", operand '{operand}'"
-        return ScheduleError(
-            f"tg_{self.nest.kernel}, tile {tile}{where}: {message}", stage="schedule", node=self.node
-        )
+        return ScheduleError(f"tg_{self.nest.kernel}, tile {tile}{where}: {message}", stage="schedule", node=self.node)
 
     def run(self, events: Iterable[Event]) -> None:
         tile = 0

@@ -196,9 +196,7 @@ class Target:
                 expected=f"1 to {ADDRESSABLE_BYTES} bytes",
                 got=f"{capacity_bytes} bytes",
             )
-        memories = tuple(
-            replace(m, capacity_bytes=capacity_bytes) if m.name == memory else m for m in self.memories
-        )
+        memories = tuple(replace(m, capacity_bytes=capacity_bytes) if m.name == memory else m for m in self.memories)
         return replace(self, memories=memories)
 
     def larger_than(self, chip: Target) -> tuple[Memory, ...]:

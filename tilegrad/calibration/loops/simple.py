@@ -269,7 +269,18 @@ def _reduce(nest: Nest) -> Counter:
             return 1.0, is_shared(cores), quads, quads * length, rest, rest * length, 0, 0, 0, 0, starts, ends
         runs = most_runs(outer * inner, inner, cores)
         return (
-            1.0, is_shared(cores), 0, 0, 0, 0, runs, runs * length, largest * length, largest, starts, ends,
+            1.0,
+            is_shared(cores),
+            0,
+            0,
+            0,
+            0,
+            runs,
+            runs * length,
+            largest * length,
+            largest,
+            starts,
+            ends,
         )
 
     return trips

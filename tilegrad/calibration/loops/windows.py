@@ -189,4 +189,3 @@ def add_scaled(total: list[float], times: float, trips: tuple[float, ...]) -> No
 
 def step_between_taps(stride: int, dilation: int) -> int:
     return dilation // gcd(stride, dilation)
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
@@ -16,7 +17,7 @@ from tilegrad.devices.embedded import Image, Sections
 from tilegrad.errors import DeviceError, DoesNotFit
 from tilegrad.pipeline import Compiled
 from tilegrad.targets.base import L1, L2
-from tilegrad.targets.siracusa.image import Expected, image_files
+from tilegrad.targets.siracusa.image import CHIP_FOLDER, Expected, image_files
 from tilegrad.targets.siracusa.target import L2_SHARED_BYTES
 
 IMAGE = "image.elf"
@@ -29,6 +30,7 @@ _NOT_OF_THE_IMAGE = ("main.c", "ports.h", "tg_sim.c", "weights.c", "weights.bin"
 _WARNINGS_AND_PATHS = ("-Wall", "-Wextra", "-Werror", "-I.", "-Ichip")
 # What runs is what was counted: the cost table is of kernels compiled with these flags.
 CLUSTER_FLAGS = (*COUNTED_FLAGS, *_WARNINGS_AND_PATHS)
+CLUSTER_TOOLCHAIN = Toolchain(COMPILER, CLUSTER_FLAGS)
 FABRIC_FLAGS = (*CLUSTER_FLAGS, "-Os", "-march=rv32im_zicsr")
 # With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
 _LINK_FLAGS = ("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-T", "chip/link.ld")
@@ -53,6 +55,13 @@ def folder_files(compiled: Compiled, steps: int, expected: Expected | None) -> d
     return dict(sorted(files.items()))
 
 
+def cluster_files(compiled: Compiled) -> dict[str, bytes]:
+    """What runs on the cluster below an entry: the model, its kernels, the tile runtime, and the chip's drivers."""
+    files = {name: data for name, data in compiled.project.files.items() if name not in _NOT_OF_THE_IMAGE}
+    names = ("tg_chip.c", *(path.name for path in CHIP_FOLDER.glob("*.h")))
+    return {**files, **{f"chip/{name}": (CHIP_FOLDER / name).read_bytes() for name in names}}
+
+
 def build_image(compiled: Compiled, folder: Path, files: Mapping[str, bytes], *, use_cache: bool = True) -> Image:
     """Writes `folder_files` below an existing folder and links them there."""
     reason = missing_compiler()
@@ -64,7 +73,7 @@ def build_image(compiled: Compiled, folder: Path, files: Mapping[str, bytes], *,
     build(Toolchain(COMPILER, FABRIC_FLAGS, ("-r", "-nostdlib")), folder, fabric, _FABRIC, use_cache=use_cache)
     try:
         path = build(
-            Toolchain(COMPILER, CLUSTER_FLAGS, (_FABRIC, *_link_flags(compiled))),
+            replace(CLUSTER_TOOLCHAIN, link_flags=(_FABRIC, *_link_flags(compiled))),
             folder,
             cluster,
             IMAGE,

@@ -1,0 +1,86 @@
+"""The stack that a call of an entry takes on its target, from what the target's compiler tells of the generated C."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from tilegrad.build.frames import StackUse, deepest_bytes
+from tilegrad.build.toolchain import Toolchain, host_toolchain, list_frames
+from tilegrad.build.workspace import Workspace
+from tilegrad.codegen.board import compile_flags
+from tilegrad.devices import mppa
+from tilegrad.errors import DeviceError
+from tilegrad.ir.program import ENTRIES
+from tilegrad.pipeline import Compiled
+from tilegrad.targets import base as targets
+from tilegrad.targets.base import OPENCL_C, Target
+from tilegrad.targets.siracusa.build import CLUSTER_TOOLCHAIN, cluster_files
+
+Sources = tuple[Toolchain, Mapping[str, bytes]]
+NOT_OF_A_STEP = ("main.c", "weights.c", "weights.bin")
+
+
+def stack_use(compiled: Compiled, *, use_cache: bool = True) -> StackUse:
+    try:
+        toolchain, files = _sources(compiled)
+        if shutil.which(toolchain.compiler) is None:
+            raise DeviceError(f"no {toolchain.compiler} here", stage="build")
+        with closing(Workspace()) as workspace:
+            listings = list_frames(toolchain, workspace.path, files, use_cache=use_cache)
+        depths = deepest_bytes(listings, [f"tg_{entry}" for entry in ENTRIES], _largest_rank(compiled))
+    except DeviceError as error:
+        return StackUse(reason=error.message)
+    beside = red_zone_bytes() if toolchain == host_toolchain() else 0
+    return StackUse({entry: depths[f"tg_{entry}"] + beside for entry in ENTRIES}, Path(toolchain.compiler).name)
+
+
+def red_zone_bytes() -> int:
+    """What a function may use below its frame on this machine, by its binary interface."""
+    return 128 if platform.machine() in ("x86_64", "AMD64") else 0
+
+
+def _largest_rank(compiled: Compiled) -> int:
+    """What calls itself does so for each dimension of a tensor."""
+    graphs = compiled.program.entries.values()
+    return max((tensor.rank for graph in graphs for tensor in graph.types.values()), default=1)
+
+
+def _sources(compiled: Compiled) -> Sources:
+    """What runs below an entry, and how it is compiled for the chip."""
+    target = compiled.target
+    if target.language == OPENCL_C:
+        raise DeviceError("compilers of OpenCL C tell no stack", stage="build")
+    if target.name in _CHIPS:
+        return _CHIPS[target.name](compiled)
+    board = _like(target).board
+    toolchain = host_toolchain() if board is None else Toolchain(board.compiler, compile_flags(board))
+    return toolchain, _without(compiled.project.files, NOT_OF_A_STEP)
+
+
+def _like(target: Target) -> Target:
+    """A microcontroller without a name is compiled for as the board that it is most like."""
+    return targets.get("cortex_m7") if target.name == "mcu" else target
+
+
+def _on_pulp(compiled: Compiled) -> Sources:
+    return CLUSTER_TOOLCHAIN, cluster_files(compiled)
+
+
+def _on_mppa(compiled: Compiled) -> Sources:
+    files = _without(mppa.MppaDevice.project_files(compiled), (*NOT_OF_A_STEP, "mppa/host.c"))
+    return Toolchain(mppa.COMPILER, mppa.accelerator_flags()), files
+
+
+_CHIPS: Mapping[str, Callable[[Compiled], Sources]] = {
+    "siracusa": _on_pulp,
+    "pulp_small": _on_pulp,
+    "mppa": _on_mppa,
+}
+
+
+def _without(files: Mapping[str, bytes], names: tuple[str, ...]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name not in names}
