@@ -7,19 +7,23 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tilegrad as tg
+from tests.scheduling.programs import compiled_for, siracusa
 from tests.support.models import model, node, value, weights
 from tests.support.projects import batch, opened, state_of, zoo_model
 from tilegrad import zoo
 from tilegrad.build.folder import write_files
 from tilegrad.errors import UserError
+from tilegrad.scheduling.options import ScheduleOptions
 
 EVERY_MODEL = pytest.mark.parametrize("name", zoo.names())
 MOST_LINES = 6000
+MOST_LINES_WITH_TABLES = 8000
 ALLOWED_SYMBOLS = frozenset(("memcpy", "memset", "memmove", "sqrtf"))
 """memcpy and memset are what compilers emit for copies anyway; every freestanding toolchain has them."""
 
@@ -31,6 +35,23 @@ def test_lines_of_c(name: str) -> None:
         content.count(b"\n") for path, content in files.items() if path.endswith((".c", ".h")) and path != "weights.c"
     )
     assert zoo_model(name).project.line_count == lines <= MOST_LINES
+
+
+# Gradients in memory, all of it in L3 and the smallest scratchpad give the longest tables; then the longest program in
+# other ways.
+UNFUSED = ScheduleOptions(buffering="double", home="L3")
+LONGEST = [(name, UNFUSED, 8) for name in zoo.names()] + [
+    ("mobilenetv1", replace(UNFUSED, fuses_update=True), 8),
+    ("mobilenetv1", UNFUSED, 256),
+    ("mobilenetv1", replace(UNFUSED, home="auto", buffering="auto"), 32),
+    ("mobilenetv1", replace(UNFUSED, is_tiled=False), 128),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options", "l1_kib"), LONGEST)
+def test_lines_of_c_for_a_scratchpad(name: str, options: ScheduleOptions, l1_kib: int) -> None:
+    assert compiled_for(name, siracusa(l1_kib * 1024), options).project.line_count <= MOST_LINES_WITH_TABLES
 
 
 @EVERY_MODEL

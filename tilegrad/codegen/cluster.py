@@ -22,7 +22,7 @@ from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering, filled
 from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.plan import NestPlace, Plan
-from tilegrad.ir.schedule import Tiling
+from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.memory.scratch import TableMaker
 from tilegrad.memory.validate_levels import StartMove, WaitMove, plan_events
 from tilegrad.ops.kernels import KernelSignature
@@ -73,7 +73,7 @@ class _Words:
         self.count += len(pieces)
         if comment is not None:
             pieces[0] = f"/* {comment} */ {pieces[0]}"
-        self.lines += [f"    {line}" for line in f"{filled(pieces, WORDS_WIDTH)},".split("\n")]
+        self.lines += [f"    {line}" for line in f"{filled(pieces, WORDS_WIDTH, ',')},".split("\n")]
         return at
 
     def item(self, name: str) -> Item:
@@ -93,11 +93,16 @@ class ClusterLowering(Lowering):
         self.words = _Words()
         self.tables: dict[tuple[int, ...], int] = {}
         self.kernel_calls: dict[str, Line] = {}
+        self.inferred = {launch.node.name for launch in plan.schedule.entries["infer"].launches}
         self.calls: dict[str, list[_Call]] = {entry: [] for entry in plan.entries}
         self.moves = {entry: self._moves_before(entry) for entry in plan.entries}
         self.places: dict[str, dict[tuple[int, int], NestPlace]] = {
             entry: {(place.launch, place.nest): place for place in own.places} for entry, own in plan.entries.items()
         }
+
+    def has_one_place(self, launch: Launch) -> bool:
+        """A function of the forward pass serves infer and step; where its operands are is in their calls."""
+        return launch.node.name not in self.inferred
 
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
         launch = self.launch(entry, number)
