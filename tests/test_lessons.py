@@ -1,7 +1,7 @@
 """What went wrong in systems that do this job, each with the test that would have caught it.
 
-Lessons about tiling, double buffering and several memories are in tests/scheduling/test_lessons.py. Where a test stands
-already, the table names it; `test_the_table_is_true` looks it up. The rest is in this file.
+Where a test stands already, the table names it; `test_the_table_is_true` looks it up. The rest is in this file. Lessons
+about blocks, pipes and lanes have none: the programs here run on one cluster.
 
 | lesson | test |
 |---|---|
@@ -11,20 +11,37 @@ already, the table names it; `test_the_table_is_true` looks it up. The rest is i
 | a scalar loss was written once per tile | test_a_loss_over_tiles_is_one_sum |
 | the harness printed errors and exited 0 | tests/cli/test_statuses.py::test_1_the_run_disagrees_and_the_worst_tensor_is_named |
 | leftover mini-batches were dropped | tests/test_data.py::test_samples_come_in_order_and_wrap_round |
+| leftover mini-batches stay in the accumulator | tests/training/test_training.py::test_leftover_mini_batches_are_added_to_the_next_update |
 | leftover mini-batches, counted | test_every_sample_is_used |
 | boolean inputs fell through a type table | test_boolean_inputs_work |
 | zero-sized inputs fell through a type table | test_zero_sized_inputs_work |
+| four steps were compared | tests/training/test_training.py::test_models |
 | losses alone were compared | tests/verify/test_compare.py::test_each_figure_is_judged |
 | a golden was a second run of the same code | tests/verify/test_independence.py::test_no_reference_imports_what_it_judges |
 | a golden was never run | tests/codegen/test_golden.py::test_the_golden_c_trains_as_pytorch_does |
 | a 32-bit counter overflowed | test_counters_have_64_bits |
 | a debug print sat in a kernel | test_generated_code_is_silent |
 | an in-place output had an address of its own | test_updates_are_written_where_the_state_is |
+| an alias had its owner in another memory | tests/memory/test_levels.py::test_what_is_updated_in_place_is_in_one_memory |
+| an in-place update's way out overwrote live memory | tests/memory/test_levels.py::test_state_is_where_the_next_call_looks_for_it |
 | inputs were reused before the backward pass read them | tests/memory/test_lifetimes.py::test_an_input_read_later_is_not_taken_over |
 | a plan with overlapping buffers was used | tests/memory/test_validate.py::test_faults_are_refused |
 | a step left something behind in scratch | test_a_step_leaves_nothing_behind_but_state |
+| a table in scratchpad was changed by a step | tests/devices/test_sim.py::test_an_entry_leaves_nothing_but_state |
 | a step read what nobody wrote | tests/codegen/test_project.py::test_two_instances_share_nothing_and_a_bad_label_touches_nothing |
 | planning took gigabytes | test_import_to_c_is_quick_and_small |
+| planning grew with the scratchpad | tests/scheduling/test_lessons.py::test_the_search_does_not_grow_with_the_scratchpad |
+| planning grew with the scratchpad, in memory | tests/scheduling/test_lessons.py::test_planning_takes_little_memory_for_any_scratchpad |
+| the solver saw the first operator's cost alone | tests/scheduling/test_lessons.py::test_every_operators_cost_counts |
+| the same for what is reported | tests/scheduling/test_lessons.py::test_every_operators_cost_is_in_the_reported_cycles |
+| two identical schedules gave different C | tests/scheduling/test_lessons.py::test_the_same_input_gives_the_same_c |
+| an operator was emitted with no DMA at all | tests/scheduling/test_verify.py::test_every_operand_comes_and_every_result_leaves |
+| double buffering was refused for in-place and multi-output operators | tests/scheduling/test_lessons.py::test_double_buffering_is_refused_for_nothing |
+| double buffering of single tiles | tests/scheduling/test_lessons.py::test_auto_never_doubles_a_single_tile |
+| double buffering that was slower | tests/devices/test_sim.py::test_auto_is_never_slower_than_single_or_double |
+| one request for two transfers | tests/scheduling/test_verify.py::test_faults_are_found |
+| one request for two transfers, when it runs | tests/devices/test_sim.py::test_faults_of_the_driver_stop_the_run |
+| the untiled baseline was edited C that computed nothing | tests/devices/test_sim.py::test_the_bits_are_the_hosts |
 | two identical runs gave different C | tests/codegen/test_project.py::test_every_file_is_the_same_from_any_process_into_any_folder |
 | a device left methods unimplemented | tests/devices/test_contract.py::test_an_incomplete_device_cannot_be_registered |
 | a program of another device was accepted | tests/devices/test_host.py::test_a_program_for_another_target_is_refused |
@@ -36,6 +53,8 @@ already, the table names it; `test_the_table_is_true` looks it up. The rest is i
 | importing changed PATH and read a login name | test_importing_has_no_side_effects |
 | the eleventh loaded module failed | tests/devices/test_conformance.py::test_a_hundred_loads |
 | modules leaked when evaluation raised | tests/devices/test_conformance.py::test_closing_the_device_closes_its_sessions |
+| a launch was left out without an error | tests/devices/test_opencl.py::test_a_nest_is_a_launch |
+| memory that does not fit, without a budget | tests/errors/test_schedule_errors.py::test_following_the_hint_leads_to_a_program |
 | errors were dumps, and came one at a time | tests/errors/test_cli_errors.py::test_all_unsupported_operators_are_listed_at_once |
 """  # noqa: E501
 

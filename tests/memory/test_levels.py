@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -139,6 +140,35 @@ def test_state_is_where_the_next_call_looks_for_it() -> None:
         addresses = {**entry.addresses, value_name: Address(L2, "arena", 0)}
         with pytest.raises(PlanError):
             validate_levels(with_entry(plan, "update", replace(entry, addresses=addresses)))
+
+
+def rehomed(plan: Plan, name: str) -> Plan:
+    """A state tensor in the other memory, behind all else there, with its bytes in the image: nothing else is wrong."""
+    size = next(tensor.type.size_bytes for tensor in plan.schedule.program.state if tensor.name == name)
+    size += -size % 8
+    to_l3 = plan.state_addresses[name].memory == L2
+    level = L3 if to_l3 else L2
+    used = plan.memory[level]
+    memory = {**plan.memory, level: replace(used, used_bytes=used.used_bytes + size, capacity_bytes=1 << 30)}
+    if to_l3:
+        address = Address(L3, "l3", used.used_bytes)
+        grown = replace(plan, memory=memory, l3_image_bytes=used.used_bytes + size)
+    else:
+        address = Address(L2, "state", plan.state_bytes)
+        end = plan.state_bytes + size
+        grown = replace(plan, memory=memory, state_bytes=end, image_bytes=end)
+    return replace(grown, state_addresses={**plan.state_addresses, name: address})
+
+
+@pytest.mark.parametrize("home", ["L2", "L3"])
+def test_what_is_updated_in_place_is_in_one_memory(home: str) -> None:
+    """`weight` in one memory and `weight_updated`, which is to be the same bytes, in another."""
+    plan = validate_levels(plan_of("odd_cnn", home))
+    updated = {state for entry in plan.schedule.entries.values() for _, state in entry.graph.writes}
+    assert len(updated) > 20 and home in {plan.state_addresses[name].memory for name in updated}
+    for name in sorted(updated):
+        with pytest.raises(PlanError, match=f"'{re.escape(name)}'"):
+            validate_levels(rehomed(plan, name))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import time_entries
 from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.scheduling.tiling import CandidateGroup
 
 
 def tilings_of(schedule: Schedule) -> list[tuple[Launch, int, Tiling]]:
@@ -157,3 +161,46 @@ def test_generated_code_is_silent() -> None:
     for name, content in files.items():
         if name.endswith((".c", ".h")) and name not in ("tg_sim.c", "main.c"):
             assert b"printf" not in content, name
+
+
+def search_work(name: str, l1_bytes: int) -> tuple[int, int]:
+    """Tile sizes that a schedule's search looks at, and those that it keeps because they fit."""
+    seen = kept = 0
+    real = CandidateGroup.best
+
+    def counted(group: CandidateGroup) -> Any:
+        nonlocal seen, kept
+        found = real(group)
+        seen += max((len(column) for column in group.sizes.values()), default=1)
+        kept += len(found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CandidateGroup, "best", counted)
+        compiled_for(name, siracusa(l1_bytes))
+    return seen, kept
+
+
+@pytest.mark.parametrize("name", ["odd_cnn", pytest.param("mobilenetv1", marks=pytest.mark.slow)])
+def test_the_search_does_not_grow_with_the_scratchpad(name: str) -> None:
+    """A solver took 7 GB where the scratchpad was large. Of the zoo, mobilenetv1 has the most to search."""
+    large, usual = search_work(name, 4096 * KIB), search_work(name, 128 * KIB)
+    assert all(0 < more <= 1.1 * less for more, less in zip(large, usual, strict=True))
+
+
+PLAN = """
+import re, sys
+from pathlib import Path
+from tests.scheduling.programs import compiled_for, siracusa
+compiled_for(sys.argv[1], siracusa(int(sys.argv[2])))
+print(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("l1_kib", [8, 4096])
+def test_planning_takes_little_memory_for_any_scratchpad(l1_kib: int) -> None:
+    """At most 700 MB, the interpreter included, for the largest program: gradients in memory, no update fused."""
+    command = [sys.executable, "-c", PLAN, "mobilenetv1", str(l1_kib * KIB)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert int(done.stdout) <= 700 * 1024
