@@ -20,7 +20,7 @@ from tilegrad.memory.validate_levels import StartMove, WaitMove, plan_events
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import read_trace
-from tilegrad.scheduling.events import MOST_REQUESTS, Event, Start, Wait, pieces, sizes_of, split_transfer
+from tilegrad.scheduling.events import MOST_REQUESTS, Compute, Event, Start, Wait, pieces, sizes_of, split_transfer
 from tilegrad.scheduling.footprint import transfer_levels
 from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.scheduling.tables import CALL_WORDS
@@ -79,18 +79,20 @@ class Lines:
                 far = place_text(home, event.far_start + part.far_offset)
                 numbers = (part.row_bytes, part.rows, part.far_stride, base + part.scratch_offset)
                 yield f"a {self.requests.numbers[event.request]} {' '.join(map(str, numbers))} {far}"
+        elif isinstance(event, Compute):
+            yield "j"
         else:
-            spans = []
+            spans, kernel = [], event.kernel
             for operand in nest.operands:
                 size = 0
                 if operand.value is not None:
-                    size = prod(sizes_of(event.boxes[operand.name])) * self.types[operand.value].dtype.size_bytes
+                    size = prod(sizes_of(kernel.boxes[operand.name])) * self.types[operand.value].dtype.size_bytes
                 at = -1
                 if size:
                     slot = tiling.slots[operand.name]
-                    at = place.slots_offset + slot.offset_bytes + event.slots[operand.name] * slot.slot_bytes
+                    at = place.slots_offset + slot.offset_bytes + kernel.slots[operand.name] * slot.slot_bytes
                 spans.append(f"{at}:{size}")
-            yield f"k {event.number} {' '.join(spans)}"
+            yield f"k {kernel.number} {' '.join(spans)}"
 
     def lines(self) -> Iterator[str]:
         for event in entry_events(self.plan, self.entry):
@@ -129,7 +131,7 @@ def whole_lines(plan: Plan, entry: str) -> Iterator[str]:
             yield f"v {moves.close(event.move)}"
         else:
             for _ in plan.schedule.entries[entry].launches[event.launch].nests:
-                yield from ("n", "k 0")
+                yield from ("n", "k 0", "j")
 
 
 def trace_line(words: Sequence[str]) -> str:

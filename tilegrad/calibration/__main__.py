@@ -24,7 +24,8 @@ def _calibrate(target: Target, seed: int, samples: int, only_stale: bool) -> Non
     if only_stale:
         made = table.merged(old, made)
     # Tiles are chosen by cost, and what conducts them is counted on real tiles: first the kernels, then the conductor.
-    kept = old.get("conduct", {"cycles": [0.0] * len(CONDUCT_TRIPS)})
+    nothing = {"cycles": [0.0] * len(CONDUCT_TRIPS)}
+    kept = old.get("conduct", {"between": nothing, "meanwhile": nothing})
     table.write_table({**made, "conduct": kept}, path)
     load_table.cache_clear()
     table.write_table({**made, "conduct": table.conduct_entry(target)}, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from tilegrad.ir.plan import Plan
 from tilegrad.memory.scratch_events import Enter, Fetch, OfNest, entry_events
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.events import Compute, Start
+from tilegrad.scheduling.events import Compute, Fork, Start
 from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, TABLE_PARTS, class_cycles, conduct_trips
 from tilegrad.scheduling.tables import simple_steps
 from tilegrad.targets.base import L1, L2, Target
@@ -39,36 +39,43 @@ void *memset(void *, int, size_t);
 
 @dataclass(frozen=True)
 class Conducted:
-    """Nests that ran in one go: the sum of their trips, and the conducting core's instructions."""
+    """Nests that ran in one go: the sum of their trips, and the conducting core's instructions, between kernel calls or
+    while other cores computed."""
 
     trips: tuple[float, ...]
     counts: Mapping[str, int]
 
 
-def trips_of(plan: Plan, entry: str) -> list[tuple[float, ...]]:
-    """Of each nest of an entry, by what the runtime does while it runs."""
+Trips = tuple[float, ...]
+
+
+def trips_of(plan: Plan, entry: str) -> list[tuple[Trips, Trips]]:
+    """Of each nest of an entry, by what the runtime does while it runs: between kernel calls, and meanwhile."""
     places = plan.entries[entry].places
-    tiles, boxes, parts = ([0] * len(places) for _ in range(3))
-    running = -1
+    tiles = [0] * len(places)
+    boxes, parts = ([[0, 0] for _ in places] for _ in range(2))
+    running, is_meanwhile = -1, 0
     for event in entry_events(plan, entry):
         if isinstance(event, Enter):
             running = event.nest
         elif isinstance(event, Fetch) and running >= 0:
-            boxes[running] += TABLE_PARTS
-            parts[running] += TABLE_PARTS
+            boxes[running][is_meanwhile] += TABLE_PARTS
+            parts[running][is_meanwhile] += TABLE_PARTS
         elif isinstance(event, OfNest) and isinstance(event.event, Start):
-            boxes[running] += 1
-            parts[running] += len(event.event.parts)
-        elif isinstance(event, OfNest) and isinstance(event.event, Compute):
-            tiles[running] += 1
+            boxes[running][is_meanwhile] += 1
+            parts[running][is_meanwhile] += len(event.event.parts)
+        elif isinstance(event, OfNest) and isinstance(event.event, Fork | Compute):
+            is_meanwhile = int(isinstance(event.event, Fork))
+            tiles[running] += is_meanwhile
     launches = plan.schedule.entries[entry].launches
-    operands = [len(launches[place.launch].nests[place.nest].operands) for place in places]
-    simple = []
-    for place, count in zip(places, tiles, strict=True):
+    result = []
+    for i, (place, count) in enumerate(zip(places, tiles, strict=True)):
         steps = simple_steps(place.table)
-        simple.append(count // (steps + 1) * steps)
-    other = [count - 1 - one for count, one in zip(tiles, simple, strict=True)]
-    return [conduct_trips(*row) for row in zip(operands, simple, other, boxes, parts, strict=True)]
+        simple = count // (steps + 1) * steps
+        counts = (len(launches[place.launch].nests[place.nest].operands), simple, count - 1 - simple)
+        between, meanwhile = (conduct_trips(*counts, boxes[i][k], parts[i][k]) for k in (0, 1))
+        result.append((between, meanwhile))
+    return result
 
 
 def _tool(name: str) -> str:
@@ -115,26 +122,35 @@ def _constants(elf: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def _counted(folder: Path, plan: Plan) -> Iterator[Conducted]:
+def _counted(folder: Path, plan: Plan) -> Iterator[tuple[Conducted, Conducted]]:
     elf = _program(folder)
     start, stop = _constants(elf)
     counts = folder / "counts"
     done = run_tool([EMULATOR, "-plugin", f"{plugin()},lo={start},hi={stop},out={counts}", str(elf)])
     lines = iter(counts.read_text(encoding="ascii").splitlines())
-    trips = iter([row for entry in ("step", "update") for row in trips_of(plan, entry)])
-    for nests, stretches in _RECORD.iter_unpack(done.stdout):
-        total: dict[str, int] = dict.fromkeys(COUNTERS, 0)
-        for line in islice(lines, stretches):
+    every = iter([row for entry in ("step", "update") for row in trips_of(plan, entry)])
+    at = 0
+    while at < len(done.stdout):
+        nests, stretches = _RECORD.unpack_from(done.stdout, at)
+        kinds = done.stdout[at + _RECORD.size :][:stretches]
+        at += _RECORD.size + stretches
+        totals: list[dict[str, int]] = [dict.fromkeys(COUNTERS, 0) for _ in range(2)]
+        for kind, line in zip(kinds, islice(lines, stretches), strict=True):
             for name, value in zip(COUNTERS, map(int, line.split()), strict=True):
-                total[name] += value
-        instructions = sum(total[name] for name in COUNTERS if name.startswith("i_") and name != "i_branch_taken")
-        together = tuple(map(sum, zip(*islice(trips, nests), strict=True)))
-        yield Conducted(together, {"i_total": instructions, **total})
+                totals[kind][name] += value
+        trips = list(islice(every, nests))
+        yield tuple(_conducted([pair[kind] for pair in trips], totals[kind]) for kind in (0, 1))  # type: ignore[misc]
 
 
-def count_conducting(target: Target) -> list[Conducted]:
-    """Every tiled nest of a step and an update of some models, at several sizes of L1."""
-    result: list[Conducted] = []
+def _conducted(trips: Sequence[Trips], total: Mapping[str, int]) -> Conducted:
+    instructions = sum(total[name] for name in COUNTERS if name.startswith("i_") and name != "i_branch_taken")
+    return Conducted(tuple(map(sum, zip(*trips, strict=True))), {"i_total": instructions, **total})
+
+
+def count_conducting(target: Target) -> list[tuple[Conducted, Conducted]]:
+    """Every tiled nest of a step and an update of some models, at several sizes of L1: between kernel calls, and while
+    other cores compute."""
+    result: list[tuple[Conducted, Conducted]] = []
     for model in MODELS:
         imported = frontend.load(model)
         for scratch in SCRATCH_BYTES:
@@ -144,8 +160,13 @@ def count_conducting(target: Target) -> list[Conducted]:
     return result
 
 
-def fit_conducting(found: list[Conducted], target: Target) -> dict[str, Any]:
+def fit_conducting(found: Sequence[tuple[Conducted, Conducted]], target: Target) -> dict[str, Any]:
     """Coefficients of the classes, and of the cycles that follow from them."""
+    parts = {name: _fit([pair[k] for pair in found], target) for k, name in enumerate(("between", "meanwhile"))}
+    return {"samples": len(found), "trips": list(CONDUCT_TRIPS), **parts}
+
+
+def _fit(found: Sequence[Conducted], target: Target) -> dict[str, Any]:
     assert target.costs is not None
     trips = np.array([nest.trips for nest in found], dtype=np.float64)
     totals = np.array([nest.counts["i_total"] for nest in found], dtype=np.float64)
@@ -161,9 +182,7 @@ def fit_conducting(found: list[Conducted], target: Target) -> dict[str, Any]:
     for name, values in classes.items():
         cycles += weights.get(name, 0.0) * np.array(values)
     return {
-        "samples": len(found),
         "error_mean_percent": round(100 * float(errors.mean()), 1),
-        "trips": list(CONDUCT_TRIPS),
         "classes": classes,
         "cycles": [round(float(value), 1) for value in cycles],
     }

@@ -1,14 +1,17 @@
 /* Runs the entries of a generated model on RV32 under QEMU with every kernel, transfer and wait left out: what remains
  * is the conducting core's own work in the tile runtime. Each call of it runs between the counting plugin's markers, and
- * a record of it goes to standard output. Tables are really copied, by nobody's instructions: counting stops for that,
- * so a call may be several stretches. What the nests do is known from their plan. */
+ * a record of it goes to standard output. It is counted in stretches, between kernel calls and while other cores would
+ * compute. Tables are really copied, by nobody's instructions: counting stops for that too. What the nests do is known
+ * from their plan. */
 #include <stddef.h>
 #include "tg_tile.h"
 
-enum { SYSCALL_WRITE = 64, SYSCALL_EXIT = 93, BUFFER_BYTES = 1 << 24 };
+enum { SYSCALL_WRITE = 64, SYSCALL_EXIT = 93, BUFFER_BYTES = 1 << 24, MOST_STRETCHES = 1 << 16 };
 
+/* Of each stretch, whether it is one while cores compute. */
 typedef struct {
     int32_t nests, stretches;
+    unsigned char is_meanwhile[MOST_STRETCHES];
 } record_t;
 
 static unsigned char state[BUFFER_BYTES], arena[BUFFER_BYTES], scratch[BUFFER_BYTES], io[BUFFER_BYTES];
@@ -17,6 +20,14 @@ static tg_tiles *running;
 
 #define START_COUNTING __asm__ volatile("slti x0, x0, 1" ::: "memory")
 #define STOP_COUNTING __asm__ volatile("slti x0, x0, 2" ::: "memory")
+
+static int is_meanwhile;
+
+/* Around what is not counted. */
+#define PAUSE STOP_COUNTING
+#define GO_ON                                                                                                          \
+    record.is_meanwhile[record.stretches++] = (unsigned char)is_meanwhile;                                             \
+    START_COUNTING
 
 static void system_call(int32_t number, int32_t a, int32_t b, int32_t c)
 {
@@ -57,12 +68,11 @@ void tg_table(const void *table, uint32_t bytes)
 {
     if (running == 0 || bytes == 0)
         return;
-    STOP_COUNTING;
+    PAUSE;
     const tg_call *call = (const tg_call *)(const void *)running->call;
     memcpy((void *)table, running->program + running->position - call->next_words, call->next_words * 4);
     memcpy((uint32_t *)table + call->next_words, running->program + call->next_table, call->next_table_words * 4);
-    record.stretches++;
-    START_COUNTING;
+    GO_ON;
 }
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
 {
@@ -83,7 +93,20 @@ void tg_dma_add(int request, void *l1, void *far, uint32_t row_bytes, uint32_t r
     (void)request, (void)l1, (void)far, (void)row_bytes, (void)rows, (void)far_stride;
 }
 void tg_dma_wait(int request) { (void)request; }
-void tg_run_on_cores(tg_kernel_call *call, const tg_job *job) { (void)call, (void)job; }
+void tg_start_cores(tg_kernel_call *call, const tg_job *job)
+{
+    PAUSE;
+    (void)call, (void)job;
+    is_meanwhile = 1;
+    GO_ON;
+}
+void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
+{
+    PAUSE;
+    (void)call, (void)job;
+    is_meanwhile = 0;
+    GO_ON;
+}
 
 void __real_tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry);
 void __wrap_tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry)
@@ -98,11 +121,12 @@ void __wrap_tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const 
 void __real_tg_run_nests(tg_tiles *t, int count, const char *who);
 void __wrap_tg_run_nests(tg_tiles *t, int count, const char *who)
 {
-    record = (record_t){count, 1};
-    START_COUNTING;
+    record.nests = count;
+    record.stretches = 0;
+    GO_ON;
     __real_tg_run_nests(t, count, who);
-    STOP_COUNTING;
-    system_call(SYSCALL_WRITE, 1, (int32_t)(intptr_t)&record, sizeof record);
+    PAUSE;
+    system_call(SYSCALL_WRITE, 1, (int32_t)(intptr_t)&record, (int32_t)offsetof(record_t, is_meanwhile) + record.stretches);
 }
 
 typedef int entry_t(tg_model *, void *, void *, void *, void *, void *, void *);

@@ -104,8 +104,8 @@ class _Walk:
             early=place.early,
             drains=place.drains,
             leaves=place.leaves,
-            behind_loads=self._fetch(number + 1) if is_early else (),
-            ahead=self._ahead(number + 1) if is_early else (),
+            in_first=self._fetch(number + 1) if is_early else (),
+            in_last=self._ahead(number + 1) if is_early else (),
         )
         for event in happens:
             yield event if isinstance(event, Fetch | Fetched | OfNest) else OfNest(number, event)

@@ -17,7 +17,7 @@ from tilegrad.memory.lifetimes import temporaries
 from tilegrad.memory.scratch_events import Done, Enter, Fetch, Fetched, OfNest, entry_events
 from tilegrad.memory.validate import PlanError
 from tilegrad.memory.validate_levels import StartMove
-from tilegrad.scheduling.events import MOST_REQUESTS, Compute, Start, Wait
+from tilegrad.scheduling.events import MOST_REQUESTS, Compute, Fork, Start, Wait
 
 SCRATCH = "L1"
 
@@ -96,8 +96,8 @@ class _Replay:
                 self.start(event.nest, event.event)
             elif isinstance(event, OfNest) and isinstance(event.event, Wait):
                 self.wait(event.event)
-            elif isinstance(event, OfNest) and isinstance(event.event, Compute):
-                self.compute(event.nest, event.event)
+            elif isinstance(event, OfNest) and isinstance(event.event, Fork):
+                self.compute(event.nest, event.event.kernel)
         if self.under_way:
             raise self.error(self.begun, "a transfer is under way when the entry ends")
 

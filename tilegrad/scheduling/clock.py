@@ -1,7 +1,8 @@
 """Cycles of an entry, from the trace of what it did and what each thing costs.
 
-The simulator's trace has every transfer, wait and kernel call in order. Here they are given time: one core conducts and
-computes with the others, DMA engines work beside it, and a wait lasts until its transfer is done.
+The simulator's trace has every transfer, wait and kernel call in order. Here they are given time: one core conducts,
+and joins the others in a kernel call when it has; DMA engines work beside them, and a wait lasts until its transfer is
+done.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class NestTiming:
 
 @dataclass(frozen=True)
 class EntryTiming:
-    """Estimated cycles of one call of an entry, and where they went."""
+    """Estimated cycles of one call of an entry, and where they went: cores compute, or one conducts while no other
+    computes, or all wait."""
 
     cycles: float
     compute_cycles: float
@@ -88,6 +90,7 @@ class _Call:
     nest: Nest
     tile: Tile
     level: str
+    is_last: bool = True
     simple_steps: int = 0  # in a row, from tile to tile
 
 
@@ -102,8 +105,9 @@ def _calls(plan: Plan, entry: str) -> Iterator[_Call]:
                 yield _Call(number, launch.node.name, nest, whole(nest), target.home)
                 continue
             steps = simple_steps(tables[number, k])
-            for tile, _ in tiles(nest, tiling.loops):
-                yield _Call(number, launch.node.name, nest, tile, target.compute, steps)
+            every = tiles(nest, tiling.loops)
+            for i, (tile, _) in enumerate(every):
+                yield _Call(number, launch.node.name, nest, tile, target.compute, i + 1 == len(every), steps)
 
 
 def _box_starts(plan: Plan, entry: str) -> Iterator[bool]:
@@ -149,13 +153,14 @@ class _Clock:
         self.done: dict[str, float] = {}
         self.l3_done: dict[str, float] = {}
         self.position = 0
+        self.forked: float | None = None  # when the kernel call under way began
         self.nests: list[NestTiming] = []
         self.nest_start = 0.0
         self.nest_compute = self.nest_wait = 0.0
         self.nest_tiles = 0
 
     def run(self, events: Sequence[Sequence[str]]) -> EntryTiming:
-        handlers = {"o": self.open, "a": self.add, "w": self.wait, "k": self.call}
+        handlers = {"o": self.open, "a": self.add, "w": self.wait, "k": self.fork, "j": self.join}
         handlers |= {"s": self.start_l3, "v": self.wait_l3, "n": self.enter}
         for kind, *words in events:
             handlers[kind](words)
@@ -177,9 +182,12 @@ class _Clock:
 
     def _conduct(self, *trips: float) -> None:
         """The conducting core works, in the order of CONDUCT_TRIPS."""
-        cycles = sum(map(mul, self.costs.conduct, trips))
+        conduct = self.costs.conduct
+        self._spend(sum(map(mul, conduct.between if self.forked is None else conduct.meanwhile, trips)))
+
+    def _spend(self, cycles: float) -> None:
         self.now += cycles
-        self.conduct += cycles
+        self.conduct += cycles if self.forked is None else 0.0
 
     def enter(self, words: Sequence[str]) -> None:
         """A nest begins. Where it runs on operands in L2 its first call follows, and there is nothing to conduct."""
@@ -199,22 +207,21 @@ class _Clock:
         is_box = self.is_box[self.added]
         self.added += 1
         self._conduct(0, 0, 0, 0, 0, is_box, not is_box)
-        self.now += self.engine.enqueue_cycles
-        self.conduct += self.engine.enqueue_cycles
+        self._spend(self.engine.enqueue_cycles)
         free = self.channels[inward].take(self.now, busy, row_bytes * rows)
         self.done[request] = max(self.done[request], free + timing.setup_cycles)
 
     def wait(self, words: Sequence[str]) -> None:
         stall = max(0.0, self.done[words[0]] - self.now)
-        self.dma_wait += stall
-        self.nest_wait += stall
         self.now += stall
+        if self.forked is None:
+            self.dma_wait += stall
+            self.nest_wait += stall
 
     def start_l3(self, words: Sequence[str]) -> None:
         request, inward, size_bytes = words[0], words[1] == "1", int(words[2])
         timing = self.l3_engine.inward if inward else self.l3_engine.outward
-        self.now += self.l3_engine.enqueue_cycles
-        self.conduct += self.l3_engine.enqueue_cycles
+        self._spend(self.l3_engine.enqueue_cycles)
         pieces = -(-size_bytes // self.l3_engine.longest_bytes)
         busy = pieces * timing.setup_cycles + size_bytes * timing.cycles_per_byte
         self.l3_done[request] = self.l3_channel.take(self.now, busy, size_bytes)
@@ -224,20 +231,41 @@ class _Clock:
         self.l3_wait += stall
         self.now += stall
 
-    def call(self, words: Sequence[str]) -> None:
+    def _step(self, after: int, call: _Call) -> None:
+        """From one tile to the next: each step is conducted in part between kernel calls, in part meanwhile."""
+        if (after + 1) % (call.simple_steps + 1):
+            self._conduct(0, 0, 1)
+        else:
+            self._conduct(0, 0, 0, 1, len(call.nest.operands))
+
+    def fork(self, words: Sequence[str]) -> None:
+        call = self.calls[self.position]
+        if self.nest_tiles:
+            self._step(self.nest_tiles - 1, call)
+        self.forked = self.now
+        if call.level != self.target.compute:
+            return
+        if not self.nest_tiles:
+            self._conduct(1, len(call.nest.operands))
+        if not call.is_last:
+            self._step(self.nest_tiles, call)
+
+    def join(self, words: Sequence[str]) -> None:
+        assert self.forked is not None
         call = self.calls[self.position]
         self.position += 1
-        if self.nest_tiles and self.nest_tiles % (call.simple_steps + 1):
-            self._conduct(0, 0, 1)
-        elif self.nest_tiles:
-            self._conduct(0, 0, 0, 1, len(call.nest.operands))
         sizes = {axis: tile_range.size for axis, tile_range in call.tile.items()}
-        cycles = self.costs.cycles(call.nest, sizes, call.level, self.target.cores)
-        self.computing.append((self.now, self.now + cycles))
-        self.now += cycles
-        self.compute += cycles
-        self.nest_compute += cycles
+        delay = self.now - self.forked
+        span = self.costs.span(call.nest, sizes, call.level, self.target.cores)
+        start, self.now = self.forked, self.forked + span.ending(delay)
+        if self.target.cores == 1:  # nobody computes while it conducts
+            self.conduct += delay
+            start += delay
+        self.computing.append((start, self.now))
+        self.compute += self.now - start
+        self.nest_compute += self.now - start
         self.nest_tiles += 1
+        self.forked = None
 
     def _end_nest(self) -> None:
         if self.nest_tiles:

@@ -70,7 +70,14 @@ class Compute:
     boxes: Mapping[str, Box]
 
 
-Event = Start | Wait | Compute
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Cores begin a kernel call, which ends with its `Compute`: what happens in between happens meanwhile."""
+
+    kernel: Compute
+
+
+Event = Start | Wait | Fork | Compute
 T = TypeVar("T")
 
 
@@ -149,6 +156,16 @@ class _Moving:
     slot: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A result of a tile, and the slot it is in."""
+
+    moving: _Moving
+    number: int
+    tile: Tile
+    slot: int
+
+
 class NestRun:
     """One nest: `run_nest`, with events in place of calls."""
 
@@ -177,12 +194,21 @@ class NestRun:
             if operand.value is not None
         }
         self.every = tiles(nest, tiling.loops)
+        results = [one.operand for one in self.moving if one.operand.access is Access.WRITE]
+        self.is_large = any(map(self._may_take_several, results))
+
+    def _may_take_several(self, operand: Operand) -> bool:
+        """Whether some box of an operand is not one command: it has more levels, is too long, or is empty."""
+        is_long = self.tiling.slots[operand.name].slot_bytes > self.longest_bytes
+        if is_long or len(self.levels[operand.name]) > 2:
+            return True
+        return any(not prod(sizes_of(operand_box(operand, tile))) for tile, _ in self.every)
 
     def first_loads(self, names: Collection[str]) -> Iterator[Event]:
         """Requests operands of the first tile: `load_first`."""
         for one in self.moving:
             if one.operand.access is Access.READ and one.operand.name in names:
-                yield from self._start(one, 0, self.every[0][0], True)
+                yield from self._start(one, 0, self.every[0][0], one.slot, True)
 
     def run(
         self,
@@ -190,47 +216,63 @@ class NestRun:
         early: Collection[str] = (),
         drains: bool = False,
         leaves: bool = False,
-        behind_loads: Iterable[T] = (),
-        ahead: Iterable[T] = (),
+        in_first: Iterable[T] = (),
+        in_last: Iterable[T] = (),
     ) -> Iterator[Event | T]:
-        """`early` operands were requested before. What the runtime does for the next nest meanwhile: `behind_loads`
-        of the first tile, and `ahead` of the last tile's computation."""
+        """`early` operands were requested before. What the runtime does for the next nest while the first tile
+        computes, and while the last one does: `in_first` and `in_last`."""
         if drains:
             yield from self.flow.settle_stores(0)
         yield from self.first_loads([one.operand.name for one in self.moving if one.operand.name not in early])
-        yield from behind_loads
+        leaves_late = self.tiling.is_double and not self.is_large
+        kept: list[_Leaving] = []
         for number, (tile, _) in enumerate(self.every):
-            yield from self.flow.settle_loads(number)
-            slots = {one.operand.name: one.slot for one in self.moving}
             following = self.every[number + 1] if number + 1 < len(self.every) else None
+            kernel = self._kernel(number, tile)
+            if number and not self.is_large:
+                yield from self.flow.settle_stores(number)
+            yield from self.flow.settle_loads(number)
+            yield Fork(kernel)
+            yield from in_first if number == 0 else ()
+            yield from self._leave(kept)
             if following is None:
-                yield from ahead
+                yield from in_last
             elif self.tiling.is_double:
                 yield from self._load(number + 1, *following)
-            boxes = {one.operand.name: operand_box(one.operand, tile) for one in self.moving}
-            yield Compute(number, tile, slots, boxes)
+            yield kernel
+            if following is not None and leaves_late:
+                kept = list(self._store(number, tile, following[1]))
+                continue
             yield from self.flow.settle_stores(number)
-            yield from self._store(number, tile, None if following is None else following[1])
+            yield from self._leave(self._store(number, tile, None if following is None else following[1]))
             if following is not None and not self.tiling.is_double:
                 yield from self.flow.settle_stores(number)
                 yield from self._load(number + 1, *following)
         if not leaves:
             yield from self.flow.settle_stores(len(self.every) - 1)
 
+    def _kernel(self, number: int, tile: Tile) -> Compute:
+        slots = {one.operand.name: one.slot for one in self.moving}
+        return Compute(number, tile, slots, {o.name: operand_box(o, tile) for o in (m.operand for m in self.moving)})
+
     def _load(self, number: int, tile: Tile, moved: int) -> Iterator[Event]:
         for one in self.moving:
             if one.operand.access is Access.READ and moved & one.loops:
                 one.slot ^= one.slots - 1
-                yield from self._start(one, number, tile, True)
+                yield from self._start(one, number, tile, one.slot, True)
 
-    def _store(self, number: int, tile: Tile, moved: int | None) -> Iterator[Event]:
-        """`moved` None: behind the last tile."""
+    def _store(self, number: int, tile: Tile, moved: int | None) -> Iterator[_Leaving]:
+        """Results that leave, and take their other slot. `moved` None: behind the last tile."""
         for one in self.moving:
             if one.operand.access is Access.WRITE and (moved is None or moved & one.loops):
-                yield from self._start(one, number, tile, False)
+                yield _Leaving(one, number, tile, one.slot)
                 one.slot ^= one.slots - 1
 
-    def _start(self, one: _Moving, number: int, tile: Tile, inward: bool) -> Iterator[Start]:
+    def _leave(self, results: Iterable[_Leaving]) -> Iterator[Start]:
+        for one in results:
+            yield from self._start(one.moving, one.number, one.tile, one.slot, False)
+
+    def _start(self, one: _Moving, number: int, tile: Tile, slot: int, inward: bool) -> Iterator[Start]:
         operand = one.operand
         box = operand_box(operand, tile)
         sizes = sizes_of(box)
@@ -246,7 +288,7 @@ class NestRun:
             request = self.flow.loading = self.flow.open() if self.flow.loading is None else self.flow.loading
         else:
             request = self.flow.storing = self.flow.open() if self.flow.storing is None else self.flow.storing
-        yield Start(request, number, operand.name, inward, one.slot, box, far, self.parts[key])
+        yield Start(request, number, operand.name, inward, slot, box, far, self.parts[key])
 
 
 def nest_events(nest: Nest, tiling: Tiling, element_bytes: Mapping[str, int], longest_bytes: int) -> Iterator[Event]:

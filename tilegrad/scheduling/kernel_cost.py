@@ -56,6 +56,14 @@ def conduct_trips(operands: float, simple: float, other: float, boxes: float, pa
     return 1.0, operands, simple, other, other * operands, boxes, parts - boxes
 
 
+@dataclass(frozen=True)
+class Conduct:
+    """By CONDUCT_TRIPS: cycles between kernel calls, and while the other cores compute."""
+
+    between: tuple[float, ...]
+    meanwhile: tuple[float, ...]
+
+
 CLASSES = tuple(f.name for f in fields(InstructionMix) if f.name != "all_fdiv_sqrt")
 
 
@@ -75,21 +83,44 @@ def class_cycles(costs: CoreCosts, access_cycles: float) -> dict[str, float]:
     }
 
 
-def cluster_cycles(
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A kernel call on all cores, from fork to barrier: `cycles` where all begin together.
+
+    `alone` is the busiest core's time with everything to itself, `shared` its time beside the core on the same FPU.
+    """
+
+    cycles: float
+    alone: float
+    shared: float
+
+    def ending(self, delay: float) -> float:
+        """Cycles from fork to barrier where the conducting core joins late.
+
+        Until it joins, its partner has their FPU to itself; when the partner is done, it has. So of the delay two cores
+        that would be in each other's way all the time lose nothing, and two that never are lose all of it.
+        """
+        if delay <= self.alone:
+            return self.cycles + delay * (2.0 - self.shared / self.alone) if self.alone else self.cycles + delay
+        return self.cycles + delay + self.alone - self.shared
+
+
+def cluster_span(
     alone: float, fpu_instructions: float, all_divisions: float, cores: int, fpus: int, costs: CoreCosts
-) -> float:
-    """From fork to barrier. `alone` is the busiest core's time with everything to itself.
+) -> Span:
+    """`alone` is the busiest core's time with everything to itself.
 
     Two cores on one FPU: an FPU instruction finds one of the partner's in the way as often as the partner issues one.
     The one divider serves all cores: at first they queue for it, and it bounds the whole from below.
     """
-    cycles = alone
+    cycles = shared = alone
     if cores > fpus and alone > 0:
-        cycles = max(alone + fpu_instructions * fpu_instructions / alone, 2.0 * fpu_instructions)
+        cycles = shared = max(alone + fpu_instructions * fpu_instructions / alone, 2.0 * fpu_instructions)
     if all_divisions > 0:
         cycles += (cores - 1) * costs.divide_sqrt_cycles
         cycles = max(cycles, all_divisions * costs.divide_sqrt_cycles)
-    return cycles + (costs.call_one_core_cycles if cores == 1 else costs.call_all_cores_cycles)
+    called = costs.call_one_core_cycles if cores == 1 else costs.call_all_cores_cycles
+    return Span(cycles + called, alone, shared)
 
 
 def cycles_of_mix(mix: InstructionMix, target: Target, level: str, cores: int) -> float:
@@ -98,7 +129,7 @@ def cycles_of_mix(mix: InstructionMix, target: Target, level: str, cores: int) -
     weights = class_cycles(target.costs, float(target.memory(level).core_extra_cycles or 0))
     alone = sum(weight * getattr(mix, name) for name, weight in weights.items())
     divisions = mix.all_fdiv_sqrt if cores > 1 else 0.0
-    return cluster_cycles(alone, mix.i_fma + mix.i_fp_other, divisions, cores, target.fpus, target.costs)
+    return cluster_span(alone, mix.i_fma + mix.i_fp_other, divisions, cores, target.fpus, target.costs).cycles
 
 
 @cache
@@ -162,7 +193,7 @@ class _BoundNest:
         self.nest = nest
         self.counter = counter
         self.coefficients = coefficients
-        self.known: dict[tuple[object, ...], float] = {}
+        self.known: dict[tuple[object, ...], Span] = {}
 
 
 @dataclass(frozen=True)
@@ -211,23 +242,29 @@ class KernelCosts:
 
         Without `starts` the tile is taken from the middle of the nest (or is all of it).
         """
+        return self.span(nest, sizes, level, cores, starts).cycles
+
+    def span(
+        self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None = None
+    ) -> Span:
+        """The same with what it takes where the conducting core comes late."""
         bound = self._bind(nest)
         key = (*sizes.values(), level, cores, None if starts is None else tuple(starts.values()))
         known = bound.known.get(key)
         if known is None:
-            known = bound.known[key] = self._cycles(bound, sizes, level, cores, starts)
+            known = bound.known[key] = self._span(bound, sizes, level, cores, starts)
         return known
 
-    def _cycles(
+    def _span(
         self, bound: _BoundNest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None
-    ) -> float:
+    ) -> Span:
         assert self.target.costs is not None
         coefficients = bound.coefficients
         trips = bound.counter(call_of(bound.nest, sizes, starts, cores))
         divisions = 0.0
         if coefficients.divisions is not None and cores > 1:
             divisions = _dot(coefficients.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1)))
-        return cluster_cycles(
+        return cluster_span(
             _dot(coefficients.alone[level], trips),
             _dot(coefficients.fpu, trips),
             divisions,
@@ -250,11 +287,18 @@ class KernelCosts:
         return InstructionMix(**counts, all_fdiv_sqrt=all_divisions)
 
     @cached_property
-    def conduct(self) -> tuple[float, ...]:
-        """Cycles of the conducting core in the tile runtime, by CONDUCT_TRIPS."""
-        return tuple(self.table["conduct"]["cycles"])
+    def conduct(self) -> Conduct:
+        """Cycles of the conducting core in the tile runtime."""
+        entry = self.table["conduct"]
+        return Conduct(tuple(entry["between"]["cycles"]), tuple(entry["meanwhile"]["cycles"]))
 
-    def conduct_cycles(self, nest: Nest, simple_steps: int, other_steps: int, boxes: float, parts: float) -> float:
-        """What the conducting core spends in the tile runtime on a nest, with what brings its table."""
-        trips = conduct_trips(len(nest.operands), simple_steps, other_steps, boxes + TABLE_PARTS, parts + TABLE_PARTS)
-        return _dot(self.conduct, trips)
+    def conduct_cycles(
+        self, nest: Nest, simple_steps: int, other_steps: int, boxes: tuple[float, float], parts: tuple[float, float]
+    ) -> tuple[float, float]:
+        """What the conducting core spends in the tile runtime on a nest, with what brings its table: between kernel
+        calls, and while cores compute. So are boxes and parts."""
+        steps = (len(nest.operands), simple_steps, other_steps)
+        return (
+            _dot(self.conduct.between, conduct_trips(*steps, boxes[0], parts[0])),
+            _dot(self.conduct.meanwhile, conduct_trips(*steps, boxes[1] + TABLE_PARTS, parts[1] + TABLE_PARTS)),
+        )

@@ -31,7 +31,8 @@ from tilegrad.ops.kernels import parse_kernel_file
 from tilegrad.scheduling.footprint import Level, is_dimension_cut, tile_at, transfer_levels
 
 MAX_OPERANDS = 10
-NEST_WORDS, OPERAND_WORDS, LOOP_WORDS, DIM_WORDS, FIELD_WORDS, CALL_WORDS = 6, 8, 12, 13, 4, 10
+MAX_RESULTS = 4
+NEST_WORDS, OPERAND_WORDS, LOOP_WORDS, DIM_WORDS, FIELD_WORDS, CALL_WORDS = 9, 8, 12, 13, 4, 10
 # Places inside the records that others point at.
 _OPERAND_ROW_BYTES, _OPERAND_ROWS = 4, 5
 _LOOP_START, _LOOP_SIZE, _DIM_SIZE = 2, 3, 12
@@ -64,6 +65,7 @@ class _Places:
     levels: dict[int, int] = field(default_factory=dict)
     fields: list[int] = field(default_factory=list)
     args: int = 0
+    end: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,9 @@ def simple_steps(table: Sequence[int]) -> int:
 
 
 def described_bytes(words: Sequence[int], operand_count: int) -> int:
-    """What a nest's call and table take together."""
-    return 4 * (CALL_WORDS + operand_count + len(words))
+    """What a nest's call and table take together, with room for a second set of arguments where some change."""
+    changing_arg_count = words[8]
+    return 4 * (CALL_WORDS + operand_count + len(words) + changing_arg_count)
 
 
 def table_words(
@@ -109,6 +112,8 @@ def table_words(
     """The table of a nest, with 0 for the kernel's number. `tiling` None: it computes where its operands live."""
     if len(nest.operands) > MAX_OPERANDS:
         raise InternalError(f"tg_{nest.kernel} has more operands than the runtime takes")
+    if sum(o.access is Access.WRITE for o in nest.operands) > MAX_RESULTS:
+        raise InternalError(f"tg_{nest.kernel} has more results than the runtime takes")
     return _Encoder(nest, tiling, fields, element_bytes, longest_bytes).words()
 
 
@@ -281,13 +286,17 @@ class _Encoder:
             if self._has_levels(i):
                 places.levels[i] = at
                 at += 1 + 2 * max(0, len(self.levels[i]) - 2)
+        places.end = at
         return places
 
     def words(self) -> tuple[int, ...]:
         places = self.places
         tiles = 1 if self.tiling is None else self.tiling.tile_count
         is_double = self.tiling is not None and self.tiling.is_double
-        result = [0, len(self.nest.operands), len(self.loops), places.args, tiles, int(is_double)]
+        results = [i for i, o in enumerate(self.nest.operands) if o.value is not None and o.access is Access.WRITE]
+        is_large = any(map(self._has_levels, results))
+        result = [0, len(self.nest.operands), len(self.loops), places.args, tiles, int(is_double), int(is_large)]
+        result += [places.args + places.end, len(self.arguments)] if self.fields else [2 * places.args, 0]
         for i, operand in enumerate(self.nest.operands):
             result += self._operand_words(i, operand)
         for i, loop in enumerate(self.loops):
@@ -304,7 +313,7 @@ class _Encoder:
         for i in range(len(self.loops)):
             for one in self.fields:
                 if i in one.loops:
-                    result += [places.args + one.word, one.kind, self._place_of(one), one.by]
+                    result += [one.word, one.kind, self._place_of(one), one.by]
         result += self._argument_words()
         for i in places.levels:
             result += self._level_words(i)

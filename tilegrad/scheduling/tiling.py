@@ -242,7 +242,8 @@ class TilingSearch:
     def _estimate(self, candidate: _Candidate) -> TileEstimate:
         compute = self._compute_cycles(candidate)
         costs = self.options.costs
-        inward = outward = boxes = parts = 0.0
+        inward = outward = 0.0
+        boxes, parts = [0.0, 0.0], [0.0, 0.0]  # between kernel calls, and while cores compute
         for operand in self.nest.operands:
             if operand.value is None:
                 continue
@@ -256,15 +257,20 @@ class TilingSearch:
             cycles = moved * timing.cycles_per_byte + loads * prod(counts[2:]) * (
                 timing.setup_cycles / 4 + (rows - 1) * timing.cycles_per_extra_row
             )
-            boxes += loads
-            parts += loads * prod(counts[2:])
+            for i, count in enumerate((1.0, loads - 1.0) if candidate.is_double else (float(loads), 0.0)):
+                boxes[i] += count
+                parts[i] += count * prod(counts[2:])
             if operand.access is Access.WRITE:
                 outward += cycles
             else:
                 inward += cycles
         count = candidate.tile_count
         simple = self._simple_steps(candidate)
-        conduct = costs.conduct_cycles(self.nest, simple, count - 1 - simple, boxes, parts)
+        between, meanwhile = costs.conduct_cycles(
+            self.nest, simple, count - 1 - simple, (boxes[0], boxes[1]), (parts[0], parts[1])
+        )
+        span = costs.span(self.nest, candidate.sizes, self.target.compute, self.target.cores)
+        conduct = between + count * (span.ending(meanwhile / count) - span.cycles)
         if candidate.is_double:
             steady = max(compute + conduct, inward, outward) * (count - 1) / count
             cycles = (inward + outward + compute + conduct) / count + steady

@@ -20,7 +20,18 @@ from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range
 from tilegrad.ir.schedule import Schedule, Slot, Tiling
 from tilegrad.ir.types import TensorType
 from tilegrad.memory.lifetimes import temporaries
-from tilegrad.scheduling.events import MOST_REQUESTS, Box, Compute, Event, Part, Start, Wait, nest_events, sizes_of
+from tilegrad.scheduling.events import (
+    MOST_REQUESTS,
+    Box,
+    Compute,
+    Event,
+    Fork,
+    Part,
+    Start,
+    Wait,
+    nest_events,
+    sizes_of,
+)
 from tilegrad.targets.base import Target
 
 
@@ -231,6 +242,7 @@ class _Replay:
         }
         self.computed: dict[tuple[tuple[int, int], ...], int] = {}
         self.known_transfers: set[object] = set()
+        self.running: Compute | None = None
 
     def error(self, tile: int, operand: str | None, message: str) -> ScheduleError:
         where = "" if operand is None else f", operand '{operand}'"
@@ -243,6 +255,8 @@ class _Replay:
                 self.start(event)
             elif isinstance(event, Wait):
                 self.wait(event)
+            elif isinstance(event, Fork):
+                self.fork(event.kernel)
             else:
                 tile = event.number
                 self.compute(event)
@@ -329,7 +343,28 @@ class _Replay:
             else:
                 del self.held[place]
 
+    def fork(self, event: Compute) -> None:
+        """Operands are there, and results have room, before the first core begins."""
+        if self.running is not None:
+            raise self.error(event.number, None, f"begins while tile {self.running.number} computes")
+        self.running = event
+        for name in self.operands:
+            if prod(sizes_of(event.boxes[name])):
+                self.expect_settled(event, name)
+
+    def expect_settled(self, event: Compute, name: str) -> None:
+        place = (name, event.slots[name])
+        is_read = self.operands[name].access is Access.READ
+        if place in self.busy:
+            what = "has not arrived" if is_read else "is still leaving"
+            raise self.error(event.number, name, f"the kernel runs while slot {place[1]} {what}")
+        if is_read and place not in self.held:
+            raise self.error(event.number, name, f"was not brought into slot {place[1]}")
+
     def compute(self, event: Compute) -> None:
+        if self.running is None or self.running.number != event.number:
+            raise self.error(event.number, None, "ends, but it did not begin")
+        self.running = None
         self.check_tile(event)
         for name, operand in self.operands.items():
             box = event.boxes[name]
@@ -338,12 +373,9 @@ class _Replay:
                 continue
             place = (name, event.slots[name])
             held = self.held.get(place)
-            if place in self.busy:
-                what = "has not arrived" if operand.access is Access.READ else "is still leaving"
-                raise self.error(event.number, name, f"the kernel runs while slot {place[1]} {what}")
+            self.expect_settled(event, name)
             if operand.access is Access.READ:
-                if held is None:
-                    raise self.error(event.number, name, f"was not brought into slot {place[1]}")
+                assert held is not None
                 if held.box != box:
                     raise self.error(
                         event.number, name, f"slot {place[1]} holds {_text(held.box)}, the kernel needs {_text(box)}"

@@ -34,9 +34,10 @@ void tg_l3_clear(uint32_t bytes);
 void tg_l3_write(uint32_t l3_offset, const void *data, uint32_t bytes);
 void tg_l3_read(uint32_t l3_offset, void *data, uint32_t bytes);
 
-/* Runs `call(job->at, job->args, core_id, core_count)` on every core and returns when all are done. The rest of the job
- * is for a simulator: who runs, which tile, and the nest's table as it was before the first tile (see tg_tile.h), from
- * which follows what each operand covers. */
+/* Runs `call(job->at, job->args, core_id, core_count)` on every core. Between start and finish the other cores compute
+ * while the conductor goes on; then it does its own share, and finish returns when all are done. What the job points at
+ * must stay as it is until then. The rest of the job is for a simulator: who runs, which tile, and the nest's table as
+ * it was before the first tile (see tg_tile.h), from which follows what each operand covers. */
 typedef void tg_kernel_call(void *const *at, const void *args, int core_id, int core_count);
 typedef struct {
     const char *name;
@@ -45,6 +46,7 @@ typedef struct {
     const void *args;
     const uint32_t *nest;
 } tg_job;
-void tg_run_on_cores(tg_kernel_call *call, const tg_job *job);
+void tg_start_cores(tg_kernel_call *call, const tg_job *job);
+void tg_finish_cores(tg_kernel_call *call, const tg_job *job);
 
 #endif

@@ -174,6 +174,7 @@ static int are_at_end(tg_nest *nest, uint32_t mask, int is_first)
 static void fill_fields(tg_nest *nest, uint32_t *words, const tg_loop *loop)
 {
     const tg_field *field = (const tg_field *)(const void *)(words + loop->fields);
+    uint32_t *args = words + nest->args;
     int32_t before = 0, value = 0;
     for (int i = loop->field_count; i > 0; i--, field++) {
         int32_t of = (int32_t)words[field->of], by = field->by;
@@ -193,7 +194,7 @@ static void fill_fields(tg_nest *nest, uint32_t *words, const tg_loop *loop)
             before = 0, value = by * of;
             break;
         case TG_ADD:
-            before = (int32_t)words[field->word], value = by * of;
+            before = (int32_t)args[field->word], value = by * of;
             break;
         case TG_TIMES:
             value *= of;
@@ -202,26 +203,86 @@ static void fill_fields(tg_nest *nest, uint32_t *words, const tg_loop *loop)
             before = 0, value = are_at_end(nest, (uint32_t)by, field->kind == TG_FIRST);
             break;
         }
-        words[field->word] = (uint32_t)(before + value);
+        args[field->word] = (uint32_t)(before + value);
     }
 }
 
-/* Addresses, boxes of results and arguments for the next tile. */
-static void turn(tg_tiles *t, tg_nest *nest, const tg_call *call, moved_t moved)
+/* Arguments for the next tile are made beside those that cores are reading: at first a copy of them, then what loops
+ * change, with what they changed a tile ago. */
+static void turn_args(tg_tiles *t, tg_nest *nest, int loops)
 {
-    tg_operand *operand = operands_of(nest);
-    void **at = t->at;
-    for (uint32_t mask = moved.reads | moved.results; mask; mask >>= 1, operand++, at++)
-        if (mask & 1)
-            *at = t->scratch + call->slots + operand->scratch;
+    const uint32_t *from = t->words + nest->args;
+    nest->args = nest->args_turn - nest->args;
+    if (t->steps == 1) {
+        uint32_t *to = t->words + nest->args;
+        for (int i = nest->arg_count; i > 0; i--)
+            *to++ = *from++;
+    }
     tg_loop *loop = loops_of(nest);
-    for (int i = 0; i < moved.loops; i++, loop++)
-        if (loop->write_count)
-            move_dims(t->words, loop, (tg_dim *)(void *)(t->words + loop->dims) + loop->read_count, loop->write_count);
-    loop = loops_of(nest);
-    for (int i = 0; i < moved.loops; i++, loop++)
+    for (int i = 0; i < loops; i++, loop++)
         if (loop->field_count)
             fill_fields(nest, t->words, loop);
+}
+
+/* So are addresses. */
+static void set_addresses(const tg_tiles *t, tg_nest *nest, const tg_call *call, void **at)
+{
+    const tg_operand *operand = operands_of(nest);
+    const uint32_t *home = homes_of(call);
+    unsigned char *slots = t->scratch + call->slots;
+    for (int i = nest->operand_count; i > 0; i--, operand++)
+        *at++ = *home++ == TG_ABSENT ? 0 : slots + operand->scratch;
+}
+
+/* The next step of a nest, along so many loops. What it makes ready follows from these and from those of the step
+ * before, which are not in what was made ready then. */
+static int turn_step(tg_tiles *t, int loops)
+{
+    int both = loops > t->moved_loops ? loops : t->moved_loops;
+    t->moved_loops = loops;
+    t->steps++;
+    t->turn ^= 1;
+    return both;
+}
+
+/* Notes a result that leaves as soon as its tile is computed, and takes the other slot for the next one. */
+static inline void keep_result(tg_tiles *t, tg_operand *operand, unsigned char *slots, uint32_t home)
+{
+    t->leaving[t->leaving_count++] = (tg_leaving){slots + operand->scratch, home_of(t, home) + operand->far,
+                                                  operand->row_bytes, operand->rows, operand->stride};
+    operand->scratch = operand->turn - operand->scratch;
+}
+
+static void keep_results(tg_tiles *t, tg_nest *nest, const tg_call *call, uint32_t mask)
+{
+    tg_operand *operand = operands_of(nest);
+    const uint32_t *home = homes_of(call);
+    for (; mask; mask >>= 1, operand++, home++)
+        if (mask & 1)
+            keep_result(t, operand, t->scratch + call->slots, *home);
+}
+
+static void store_kept(tg_tiles *t)
+{
+    const tg_leaving *one = t->leaving;
+    if (t->leaving_count == 0)
+        return;
+    t->storing = tg_dma_open(0);
+    for (; t->leaving_count > 0; t->leaving_count--, one++)
+        tg_dma_add(t->storing, one->scratch, one->far, one->row_bytes, one->rows, one->stride);
+}
+
+/* Addresses, boxes of results and arguments for the next tile. */
+static void turn(tg_tiles *t, tg_nest *nest, const tg_call *call, int loops)
+{
+    tg_loop *loop = loops_of(nest);
+    for (int i = 0; i < loops; i++, loop++)
+        if (loop->write_count)
+            move_dims(t->words, loop, (tg_dim *)(void *)(t->words + loop->dims) + loop->read_count, loop->write_count);
+    int both = turn_step(t, loops);
+    set_addresses(t, nest, call, t->at[t->turn]);
+    if (nest->arg_count)
+        turn_args(t, nest, both);
 }
 
 static void add_words(int request, uint32_t *to, const uint32_t *from, uint32_t count)
@@ -251,45 +312,38 @@ static uint32_t *fetched(tg_tiles *t, const tg_call *call)
     return next;
 }
 
-/* One tile of which only the innermost loop moves on, and simply: the general way in `run_tiles`, in one go. */
-static void run_simple_tile(tg_tiles *t, const tg_call *call, tg_nest *nest, tg_loop *loop, tg_kernel_call *kernel,
-                            const tg_job *job)
+/* Makes ready the next tile where only the innermost loop moves on, and simply: the general way in `prepare_next`, in
+ * one go. */
+static void prepare_simply(tg_tiles *t, const tg_call *call, tg_nest *nest, tg_loop *loop)
 {
     uint32_t *words = t->words;
     const uint32_t *homes = homes_of(call);
     unsigned char *slots = t->scratch + call->slots;
-    tg_dim *first = (tg_dim *)(void *)(words + loop->dims), *dim = first, *results = first + loop->read_count;
+    tg_dim *dim = (tg_dim *)(void *)(words + loop->dims), *results = dim + loop->read_count;
+    int both = turn_step(t, 1);
+    void **at = t->at[t->turn];
     int32_t left = loop->extent - loop->start;
     loop->size = left < loop->tile ? left : loop->tile;
-    int request = NONE;
+    if (dim < results)
+        t->loading = tg_dma_open(1);
     for (; dim < results; dim++) {
         tg_operand *operand = (tg_operand *)(void *)(words + dim->operand);
-        if (request == NONE)
-            request = tg_dma_open(1);
         operand->scratch = operand->turn - operand->scratch;
         step(words, loop, dim, operand);
-        tg_dma_add(request, slots + operand->scratch, home_of(t, homes[dim->index]) + operand->far, operand->row_bytes,
-                   operand->rows, operand->stride);
+        at[dim->index] = slots + operand->scratch;
+        tg_dma_add(t->loading, slots + operand->scratch, home_of(t, homes[dim->index]) + operand->far,
+                   operand->row_bytes, operand->rows, operand->stride);
     }
-    t->loading = request;
-    tg_run_on_cores(kernel, job);
-    settle(&t->storing);
-    for (dim = first; dim < results; dim++)
-        t->at[dim->index] = slots + ((tg_operand *)(void *)(words + dim->operand))->scratch;
-    request = NONE;
     for (int i = loop->write_count; i > 0; i--, dim++) {
         tg_operand *operand = (tg_operand *)(void *)(words + dim->operand);
-        if (request == NONE)
-            request = tg_dma_open(0);
-        tg_dma_add(request, slots + operand->scratch, home_of(t, homes[dim->index]) + operand->far, operand->row_bytes,
-                   operand->rows, operand->stride);
-        operand->scratch = operand->turn - operand->scratch;
-        t->at[dim->index] = slots + operand->scratch;
+        keep_result(t, operand, slots, homes[dim->index]);
+        at[dim->index] = slots + operand->scratch;
         step(words, loop, dim, operand);
     }
-    t->storing = request;
-    if (loop->field_count)
-        fill_fields(nest, words, loop);
+    if (both > 1 || t->steps == 1)
+        set_addresses(t, nest, call, at);
+    if (nest->arg_count)
+        turn_args(t, nest, both);
 }
 
 /* The next moves between L2 and L3. */
@@ -309,38 +363,85 @@ static void make_moves(tg_tiles *t, uint32_t count)
     t->move = move;
 }
 
+/* While a tile computes, the results before it leave and the next tile comes. */
+static moved_t prepare_next(tg_tiles *t, const tg_call *call, tg_nest *nest)
+{
+    tg_loop *innermost = loops_of(nest);
+    moved_t moved = {0, 0, 0};
+    if (nest->is_double)
+        store_kept(t);
+    if (innermost->is_simple && innermost->start + innermost->tile < innermost->extent) {
+        innermost->start += innermost->tile;
+        prepare_simply(t, call, nest, innermost);
+        return moved;
+    }
+    moved = advance(nest, t->words);
+    if (nest->is_double)
+        t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
+    if (!nest->is_large) {
+        keep_results(t, nest, call, moved.results);
+        turn(t, nest, call, moved.loops);
+    }
+    return moved;
+}
+
+/* Where results may need several commands, they leave behind their tile; where slots are single, all does. */
+static void finish_step(tg_tiles *t, const tg_call *call, tg_nest *nest, moved_t moved)
+{
+    settle(&t->storing);
+    if (nest->is_large) {
+        t->storing = add_boxes(t, call, t->words, moved.results, RESULTS, NONE);
+        turn(t, nest, call, moved.loops);
+    }
+    if (nest->is_double)
+        return;
+    store_kept(t);
+    settle(&t->storing);
+    t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
+}
+
+/* While the last tile computes, the next nest comes. */
+static uint32_t *prepare_nest(tg_tiles *t, const tg_call *call)
+{
+    store_kept(t);
+    if (t->fetching == NONE)
+        return 0;
+    uint32_t *next = fetched(t, call);
+    const tg_call *next_call = (const tg_call *)(const void *)next;
+    load_first(t, next, next + call->next_words, next_call->early);
+    t->turn ^= 1;
+    set_addresses(t, (tg_nest *)(void *)(next + call->next_words), next_call, t->at[t->turn]);
+    return next;
+}
+
+/* Each tile begins on the other cores, and this one joins them when it has conducted what comes next. Where a tile
+ * writes, what was there has left, unless results leave right behind their tiles (`is_large`). */
 static uint32_t *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
-    tg_job job = {who, 0, t->at, t->words + nest->args, t->program + t->table};
     tg_kernel_call *kernel = t->kernels[nest->kernel];
-    tg_loop *innermost = loops_of(nest);
-    for (int left = nest->tiles - 1; left > 0; left--, job.tile++) {
-        settle(&t->loading);
-        if (innermost->is_simple && innermost->start + innermost->tile < innermost->extent) {
-            innermost->start += innermost->tile;
-            run_simple_tile(t, call, nest, innermost, kernel, &job);
-            continue;
-        }
-        moved_t moved = advance(nest, t->words);
-        if (nest->is_double)
-            t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
-        tg_run_on_cores(kernel, &job);
-        settle(&t->storing);
-        t->storing = add_boxes(t, call, t->words, moved.results, RESULTS, NONE);
-        if (!nest->is_double) {
-            settle(&t->storing);
-            t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
-        }
-        turn(t, nest, call, moved);
-    }
+    tg_job job = {who, 0, t->at[t->turn], t->words + nest->args, t->program + t->table};
     uint32_t *next = 0;
     settle(&t->loading);
-    if (t->fetching != NONE) {
-        next = fetched(t, call);
-        load_first(t, next, next + call->next_words, ((const tg_call *)(const void *)next)->early);
+    tg_start_cores(kernel, &job);
+    if (call->next_words && !(call->flags & TG_NEXT_LATE))
+        fetch(t, call);
+    t->steps = t->moved_loops = 0;
+    while (job.tile < nest->tiles - 1) {
+        moved_t moved = prepare_next(t, call, nest);
+        tg_finish_cores(kernel, &job);
+        if (nest->is_large || !nest->is_double)
+            finish_step(t, call, nest, moved);
+        else
+            settle(&t->storing);
+        settle(&t->loading);
+        job.tile++;
+        job.at = t->at[t->turn];
+        job.args = t->words + nest->args;
+        tg_start_cores(kernel, &job);
     }
-    tg_run_on_cores(kernel, &job);
+    next = prepare_nest(t, call);
+    tg_finish_cores(kernel, &job);
     settle(&t->storing);
     t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
     return next;
@@ -349,20 +450,12 @@ static uint32_t *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
 static void run_nest(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)t->call;
-    tg_nest *nest = nest_of(t);
-    tg_operand *operand = operands_of(nest);
-    const uint32_t *home = homes_of(call);
-    unsigned char *slots = t->scratch + call->slots;
     if (call->moves)
         make_moves(t, call->moves);
     tg_enter(who);
     if (call->flags & TG_DRAIN)
         settle(&t->storing);
     load_first(t, t->call, t->words, call->late);
-    if (call->next_words && !(call->flags & TG_NEXT_LATE))
-        fetch(t, call);
-    for (int i = 0; i < nest->operand_count; i++, operand++, home++)
-        t->at[i] = *home == TG_ABSENT ? 0 : slots + operand->scratch;
     uint32_t *next = run_tiles(t, call, who);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);
@@ -372,6 +465,7 @@ static void run_nest(tg_tiles *t, const char *who)
         tg_table(0, 0);
         fetch(t, &kept);
         next = fetched(t, &kept);
+        set_addresses(t, (tg_nest *)(void *)(next + words), (const tg_call *)(const void *)next, t->at[t->turn]);
     }
     t->table = table;
     t->call = next;
@@ -392,11 +486,12 @@ void tg_run_whole(tg_tiles *t, int count, const char *who)
         const tg_nest *nest = (const tg_nest *)(const void *)words;
         const tg_operand *operand = (const tg_operand *)(const void *)(nest + 1);
         for (int i = 0; i < nest->operand_count; i++, operand++)
-            t->at[i] = homes_of(call)[i] == TG_ABSENT ? 0 : home_of(t, homes_of(call)[i]) + operand->far;
-        tg_job job = {who, 0, t->at, words + nest->args, words};
+            t->at[0][i] = homes_of(call)[i] == TG_ABSENT ? 0 : home_of(t, homes_of(call)[i]) + operand->far;
+        tg_job job = {who, 0, t->at[0], words + nest->args, words};
         make_moves(t, call->moves);
         tg_enter(who);
-        tg_run_on_cores(t->kernels[nest->kernel], &job);
+        tg_start_cores(t->kernels[nest->kernel], &job);
+        tg_finish_cores(t->kernels[nest->kernel], &job);
         t->position += (uint32_t)(sizeof *call / 4) + (uint32_t)nest->operand_count;
         t->table = call->next_table;
     }
@@ -414,6 +509,7 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
         fetch(t, &first);
         t->call = fetched(t, &first);
         t->words = t->call + first.next_words;
+        set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
     }
 }
 

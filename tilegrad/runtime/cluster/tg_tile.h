@@ -9,7 +9,7 @@
 #include "model.h"
 #include "tg_cluster.h"
 
-enum { TG_MAX_OPERANDS = 10 };
+enum { TG_MAX_OPERANDS = 10, TG_MAX_RESULTS = 4 };
 
 /* A table: this, then operands, loops, dimensions, fields, argument words and levels. Places in it are numbers of
  * words from its start. */
@@ -19,6 +19,9 @@ typedef struct {
     int32_t args;
     int32_t tiles;
     int32_t is_double; /* the next tile's transfers are under way while a tile computes */
+    int32_t is_large;  /* results may need several commands, and leave right behind their tile */
+    int32_t args_turn; /* the place of the arguments, plus that of the next tile's: behind the table */
+    int32_t arg_count; /* 0 where none change */
 } tg_nest;
 
 /* An operand: the box of it that the tile touches, as a transfer. */
@@ -57,7 +60,7 @@ typedef struct {
  * (mask `by`) are at their first or last tile. */
 enum { TG_COPY, TG_ORIGIN, TG_SET, TG_SCALE, TG_ADD, TG_TIMES, TG_FIRST, TG_LAST };
 typedef struct {
-    int32_t word, kind, of, by;
+    int32_t word, kind, of, by; /* `word` from the arguments' place */
 } tg_field;
 
 /* A call. With what comes after it in the entry, if anything does (`next_words`, of the call, is not 0). Operands as bits:
@@ -100,6 +103,12 @@ typedef struct {
     uint32_t moves, last_moves; /* the list of moves, and how many come behind the last nest */
 } tg_entry;
 
+/* A result that leaves when its tile is computed. */
+typedef struct {
+    unsigned char *scratch, *far;
+    uint32_t row_bytes, rows, stride;
+} tg_leaving;
+
 /* An entry while it runs: on the conducting core's stack. */
 typedef struct {
     tg_model *m;
@@ -111,7 +120,10 @@ typedef struct {
     const uint32_t *move; /* the next one */
     uint32_t *call, *words; /* of the current nest, in scratchpad */
     int loading, storing, fetching; /* requests under way */
-    void *at[TG_MAX_OPERANDS];
+    int steps, moved_loops; /* of the current nest: how many, and how many loops moved in the last one */
+    int turn, leaving_count;
+    void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
+    tg_leaving leaving[TG_MAX_RESULTS];
 } tg_tiles;
 
 void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry);

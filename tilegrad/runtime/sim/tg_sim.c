@@ -505,7 +505,7 @@ typedef struct {
     int is_written;
 } region_t;
 
-enum { MAX_REGIONS = TG_MAX_OPERANDS };
+enum { MAX_REGIONS = TG_MAX_OPERANDS, MOST_ARGS = 128 };
 static unsigned char stage[TG_STATE_BYTES + TG_ARENA_BYTES + TG_SCRATCH_BYTES + (MAX_REGIONS + 1) * (GUARD_BYTES + 64)]
     __attribute__((aligned(64)));
 
@@ -591,13 +591,27 @@ static void expect_operand(const work_t *job, int i)
         memset(at, POISON, job->bytes[i]);
 }
 
-void tg_run_on_cores(tg_kernel_call *call, const tg_job *job)
-{
-    region_t regions[MAX_REGIONS];
+/* What the conductor must leave as it is while cores compute. */
+static struct {
+    int is_running;
     void *at[TG_MAX_OPERANDS];
+    uint32_t args[MOST_ARGS];
+} started;
+
+void tg_start_cores(tg_kernel_call *call, const tg_job *job)
+{
+    const tg_nest *nest = (const void *)job->nest;
     work_t work = work_of(job);
+    (void)call;
     sim.nest = job->name;
     sim.tile = job->tile;
+    if (started.is_running)
+        hazard("a kernel is started while another runs");
+    if (nest->arg_count > MOST_ARGS)
+        hazard("a kernel has more arguments than the simulator keeps");
+    started.is_running = 1;
+    memcpy(started.at, job->at, (size_t)nest->operand_count * sizeof *started.at);
+    memcpy(started.args, job->args, (size_t)nest->arg_count * sizeof *started.args);
     event("k %s %d", job->name, job->tile);
     for (int i = 0; i < work.operand_count; i++) {
         int is_in_scratch = work.bytes[i] && is_scratch(job->at[i], work.bytes[i]);
@@ -607,6 +621,25 @@ void tg_run_on_cores(tg_kernel_call *call, const tg_job *job)
             expect_operand(&work, i);
     }
     event("\n");
+}
+
+/* All shares run here, on what is there when the last of them would still be running. */
+void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
+{
+    const tg_nest *nest = (const void *)job->nest;
+    region_t regions[MAX_REGIONS];
+    void *at[TG_MAX_OPERANDS];
+    work_t work = work_of(job);
+    event("j\n");
+    if (!started.is_running)
+        hazard("a kernel is waited for, but none runs");
+    started.is_running = 0;
+    if (memcmp(started.at, job->at, (size_t)nest->operand_count * sizeof *started.at) != 0 ||
+        memcmp(started.args, job->args, (size_t)nest->arg_count * sizeof *started.args) != 0)
+        hazard("arguments changed while cores were reading them");
+    for (int i = 0; i < work.operand_count; i++)
+        if (work.bytes[i])
+            expect_operand(&work, i);
     int count = find_regions(&work, regions);
     copy_regions(regions, count);
     for (int i = 0; i < work.operand_count; i++)

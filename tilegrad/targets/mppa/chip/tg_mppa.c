@@ -98,13 +98,17 @@ static void *work_for_ever(void *core)
     return NULL;
 }
 
-void tg_run_on_cores(tg_kernel_call *call, const tg_job *job)
+void tg_start_cores(tg_kernel_call *call, const tg_job *job)
 {
     work.call = call;
     work.at = job->at;
     work.args = job->args;
     TG_FENCE();
     pthread_barrier_wait(&work.barrier);
+}
+
+void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
+{
     call(job->at, job->args, 0, TG_CORES);
     TG_FENCE();
     pthread_barrier_wait(&work.barrier);

@@ -154,12 +154,16 @@ extern struct {
     const void *args;
 } _work;
 
-void tg_run_on_cores(tg_kernel_call *call, const tg_job *job)
+void tg_start_cores(tg_kernel_call *call, const tg_job *job)
 {
     _work.call = call;
     _work.at = job->at;
     _work.args = job->args;
     barrier();
+}
+
+void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
+{
     call(job->at, job->args, 0, TG_CORES);
     barrier();
 }
