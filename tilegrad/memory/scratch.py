@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilegrad.ir.nest import Access, Nest, Operand, Tile, operand_box, row_major_strides
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.ir.nest import Access, Nest, Operand, Range, Tile, operand_box, row_major_strides
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Tiling
 from tilegrad.memory.lifetimes import align, temporaries
@@ -19,6 +22,41 @@ from tilegrad.scheduling.footprint import tile_at
 from tilegrad.scheduling.tables import argument_fields, described_bytes, table_words
 
 Span = tuple[str, int, int]  # region, first byte, behind the last one
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What a box is in a region: runs of `run_bytes` that start at `starts`, ascending."""
+
+    region: str
+    starts: npt.NDArray[np.int64]
+    run_bytes: int
+
+    def meets(self, other: Bytes) -> bool:
+        if self.region != other.region or not self.run_bytes or not other.run_bytes:
+            return False
+        # The run of the other that begins last before the end of one of ours.
+        before = np.searchsorted(other.starts, self.starts + self.run_bytes) - 1
+        return bool((other.starts[before] + other.run_bytes > self.starts)[before >= 0].any())
+
+    @staticmethod
+    def of(span: Span) -> Bytes:
+        region, start, stop = span
+        return Bytes(region, np.array([start], dtype=np.int64), stop - start)
+
+
+def box_bytes(
+    region: str, offset: int, box: Sequence[Range], strides: Sequence[int], element_bytes: int
+) -> Bytes:
+    """Dimensions that are dense from the inside are one run; the others are enumerated."""
+    run, d = 1, len(box)
+    while d and strides[d - 1] == run:
+        d -= 1
+        run *= box[d].size
+    starts = np.array([sum(r.start * s for r, s in zip(box, strides, strict=True))], dtype=np.int64)
+    for r, stride in zip(box[:d], strides[:d], strict=True):
+        starts = np.add.outer(starts, np.arange(r.size, dtype=np.int64) * stride).reshape(-1)
+    return Bytes(region, offset + starts * element_bytes, run * element_bytes)
 
 
 @dataclass(frozen=True)
@@ -56,6 +94,11 @@ class TiledNest:
 def overlaps(a: Iterable[Span], b: Iterable[Span]) -> bool:
     others = list(b)
     return any(r == s and start < last and first < stop for r, start, stop in a for s, first, last in others)
+
+
+def meet(a: Iterable[Bytes], b: Iterable[Bytes]) -> bool:
+    others = list(b)
+    return any(one.meets(other) for one in a for other in others)
 
 
 class TableMaker:
@@ -151,19 +194,17 @@ class _Placing:
         start = self.plain[i].slots_offset
         return [_table_span(self.plain[i]), ("L1", start, start + self.nests[i].tiling.scratch_bytes)]
 
-    def _slot_spans(self, i: int, operands: Iterable[Operand]) -> list[Span]:
+    def _slot_spans(self, i: int, operands: Iterable[Operand], first_only: bool = False) -> list[Span]:
         start, slots = self.plain[i].slots_offset, self.nests[i].tiling.slots
-        return [
-            (
-                "L1",
-                start + slots[o.name].offset_bytes,
-                start + slots[o.name].offset_bytes + slots[o.name].count * slots[o.name].slot_bytes,
-            )
-            for o in operands
-        ]
+        found = []
+        for operand in operands:
+            slot = slots[operand.name]
+            first = start + slot.offset_bytes
+            found.append(("L1", first, first + (1 if first_only else slot.count) * slot.slot_bytes))
+        return found
 
-    def _home_spans(self, i: int, operands: Iterable[Operand], tile: Tile | None) -> list[Span]:
-        """Of the boxes that a tile touches, where they live, from their first byte to their last."""
+    def _homes(self, i: int, operands: Iterable[Operand], tile: Tile | None) -> list[Bytes]:
+        """Of the boxes that a tile touches, where they live."""
         if tile is None:
             return []
         nest = self.nests[i]
@@ -171,21 +212,18 @@ class _Placing:
         for operand in operands:
             assert operand.value is not None
             box = operand_box(operand, tile)
-            if not all(r.size for r in box):
-                continue
-            strides, size = row_major_strides(operand.shape), nest.element_bytes[operand.name]
-            address = self.plan.address(self.entry, operand.value, nest.launch)
-            first = sum(r.start * s for r, s in zip(box, strides, strict=True))
-            last = sum((r.stop - 1) * s for r, s in zip(box, strides, strict=True))
-            found.append((address.region, address.offset + first * size, address.offset + (last + 1) * size))
+            if all(r.size for r in box):
+                address = self.plan.address(self.entry, operand.value, nest.launch)
+                strides, size = row_major_strides(operand.shape), nest.element_bytes[operand.name]
+                found.append(box_bytes(address.region, address.offset, box, strides, size))
         return found
 
-    def _on_their_way(self, i: int) -> tuple[list[Span], list[Span]]:
+    def _on_their_way(self, i: int) -> tuple[list[Span], list[Bytes]]:
         """What nest `i` may still be storing when it ends: from scratchpad, to L2."""
         if i < 0 or not self.done[i].leaves:
             return [], []
         results = self.nests[i].operands(Access.WRITE)
-        return self._slot_spans(i, results), self._home_spans(i, results, self.nests[i].tile(-1))
+        return self._slot_spans(i, results), self._homes(i, results, self.nests[i].tile(-1))
 
     def _early(self, i: int) -> tuple[str, ...]:
         """Operands that need nothing that is not there before the last tile of the nest before, and have room."""
@@ -194,7 +232,7 @@ class _Placing:
         before = self.nests[i - 1]
         results = before.operands(Access.WRITE)
         scratch = self._all_scratch(i - 1)
-        homes = [span for step in (-1, -2) for span in self._home_spans(i - 1, results, before.tile(step))]
+        homes = [home for step in (-1, -2) for home in self._homes(i - 1, results, before.tile(step))]
         if before.tiling.tile_count == 1 and not self.done[i - 1].drains:
             leaving, arriving = self._on_their_way(i - 2)
             scratch, homes = scratch + leaving, homes + arriving
@@ -202,13 +240,13 @@ class _Placing:
         return tuple(
             operand.name
             for operand in self.nests[i].operands(Access.READ)
-            if not overlaps(self._slot_spans(i, [operand]), scratch)
-            and not overlaps(self._home_spans(i, [operand], self.nests[i].tile(0)), homes)
+            if not overlaps(self._slot_spans(i, [operand], first_only=True), scratch)
+            and not meet(self._homes(i, [operand], self.nests[i].tile(0)), homes)
         )
 
-    def _arriving_from_l3(self, after: int, launch: int) -> list[Span]:
+    def _arriving_from_l3(self, after: int, launch: int) -> list[Bytes]:
         return [
-            ("arena", move.l2_offset, move.l2_offset + move.size_bytes)
+            Bytes.of(("arena", move.l2_offset, move.l2_offset + move.size_bytes))
             for move in self.moves
             if move.inward and after < move.wait <= launch
         ]
@@ -216,14 +254,14 @@ class _Placing:
     def _leaves(self, i: int) -> bool:
         """Unless L3 takes the results, or fills their place where nobody needs them, or scratchpad has no room."""
         following = self.nests[i + 1].launch if i + 1 < len(self.nests) else self.launch_count
-        results = self._home_spans(i, self.nests[i].operands(Access.WRITE), self.nests[i].tile(-1))
+        results = self._homes(i, self.nests[i].operands(Access.WRITE), self.nests[i].tile(-1))
         taken = [
-            ("arena", move.l2_offset, move.l2_offset + move.size_bytes)
+            Bytes.of(("arena", move.l2_offset, move.l2_offset + move.size_bytes))
             for move in self.moves
             if self.nests[i].launch < move.start <= following
         ]
         is_next_late = i + 1 < len(self.nests) and self.plain[i + 1].is_fetched_late
-        return not is_next_late and not overlaps(results, taken)
+        return not is_next_late and not meet(results, taken)
 
     def _drains(self, i: int) -> bool:
         """Whether something of nest `i`, up to its first tile, meets what the nest before still stores."""
@@ -232,13 +270,13 @@ class _Placing:
             return False
         nest = self.nests[i]
         reads = nest.operands(Access.READ)
-        loads = self._home_spans(i, [o for o in reads if o.name not in self.done[i].early], nest.tile(0))
+        loads = self._homes(i, [o for o in reads if o.name not in self.done[i].early], nest.tile(0))
         if nest.tiling.is_double:
-            loads += self._home_spans(i, reads, nest.tile(1))
+            loads += self._homes(i, reads, nest.tile(1))
         scratch = self._all_scratch(i)
         if i + 1 < len(self.nests):
             scratch.append(_table_span(self.plain[i + 1]))
-        return overlaps(loads, arriving) or overlaps(scratch, leaving)
+        return meet(loads, arriving) or overlaps(scratch, leaving)
 
 
 def _table_span(place: NestPlace) -> Span:

@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Tiling
 from tilegrad.memory.lifetimes import temporaries
@@ -33,12 +36,31 @@ class _Bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class _Runs:
+    """Bytes of L2 that a transfer touches: runs in ascending order."""
+
+    region: str
+    starts: npt.NDArray[np.int64]
+    stops: npt.NDArray[np.int64]
+
+    def meets(self, other: _Runs) -> bool:
+        if self.region != other.region or not len(self.starts) or not len(other.starts):
+            return False
+        firsts = np.searchsorted(other.stops, self.starts, side="right")  # first run that does not end before ours
+        reached = np.append(other.starts, np.iinfo(np.int64).max)[firsts]
+        return bool((reached < self.stops).any())
+
+
+@dataclass(frozen=True, slots=True)
 class _Transfer:
     nest: int
     near: _Bytes
-    far: _Bytes
+    far: _Runs
     inward: bool
     what: str
+
+
+_NOWHERE = _Runs("words", np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def validate_scratch(plan: Plan) -> Plan:
@@ -108,7 +130,7 @@ class _Replay:
             raise self.error(number, "its table is longer than its place")
         self.expect_free(number, span, "its table")
         self.tables[number] = span
-        self.under_way[request] = [_Transfer(number, span, _Bytes("words", 0, 0), True, "its table")]
+        self.under_way[request] = [_Transfer(number, span, _NOWHERE, True, "its table")]
 
     def expect_free(self, number: int, span: _Bytes, what: str, key: tuple[int, str, int] | None = None) -> None:
         """That nothing else needs these bytes of scratchpad. `key` is the slot whose content is replaced."""
@@ -140,14 +162,17 @@ class _Replay:
         at = place.slots_offset + tiling.slots[name].offset_bytes + slot * tiling.slots[name].slot_bytes
         return _Bytes(SCRATCH, at, at + tiling.slots[name].slot_bytes)
 
-    def home(self, number: int, operand: Operand, event: Start) -> _Bytes:
-        """From the first byte of a box to its last."""
+    def home(self, number: int, operand: Operand, event: Start) -> _Runs:
         assert operand.value is not None
         address = self.plan.address(self.entry, operand.value, self.places[number].launch)
-        steps = zip(event.box, row_major_strides(operand.shape), strict=True)
-        reach = sum((r.size - 1) * stride for r, stride in steps) + 1
-        start = address.offset + event.far_start
-        return _Bytes(address.region, start, start + reach * self.size_of[operand.value])
+        at = address.offset + event.far_start
+        rows = [
+            at + part.far_offset + np.arange(part.rows, dtype=np.int64) * part.far_stride for part in event.parts
+        ]
+        starts = np.concatenate(rows)
+        stops = np.concatenate([row + part.row_bytes for row, part in zip(rows, event.parts, strict=True)])
+        order = np.argsort(starts, kind="stable")
+        return _Runs(address.region, starts[order], stops[order])
 
     def start(self, number: int, event: Start) -> None:
         _, nest, _ = self.nest_of(number)
@@ -189,7 +214,8 @@ class _Replay:
     def move(self, number: int) -> None:
         """A tensor on its way to L3 must be complete in L2; what comes in is nobody's before it is waited for."""
         move = self.plan.entries[self.entry].staging[number]
-        span = _Bytes("arena", move.l2_offset, move.l2_offset + move.size_bytes)
+        first, stop = (np.array([at], dtype=np.int64) for at in (move.l2_offset, move.l2_offset + move.size_bytes))
+        span = _Runs("arena", first, stop)
         under_way = [one for transfers in self.under_way.values() for one in transfers]
         for transfer in under_way if not move.inward else [*under_way, *self.early]:
             if transfer.far.meets(span) and (move.inward or not transfer.inward):

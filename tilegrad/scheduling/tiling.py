@@ -36,8 +36,11 @@ _CUTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _BLOCK = 4  # kernels work on register blocks of four
 EVALUATED = 32  # candidates whose cycles are estimated, after a ranking by traffic
 TILE_WORTH_BYTES = 4000
-# Of scratchpad, what a double-buffered nest takes at most, so that its neighbours have room beside it.
-SHARED_L1 = 0.7
+# Of scratchpad, what a double-buffered nest takes at most, and what it may take so that its neighbours have room too.
+MOST_L1, SHARED_L1 = 0.7, 0.5
+# Of a nest's first loads and last stores, what is not hidden where neighbours have room. Half of it by experience: a
+# nest that reads what the one before wrote last must wait for it.
+SHOWN_WITH_NEIGHBOURS = 0.5
 MOST_AXES_CUT = 3
 NEXT_TABLE_BYTES = 1024
 NOT_ESTIMATED = TileEstimate(inf, 0.0, 0.0, 0, "")
@@ -50,6 +53,11 @@ class TilingOptions:
     target: Target
     buffering: str
     costs: KernelCosts
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether nests may overlap with their neighbours."""
+        return self.buffering != "single"
 
     @property
     def scratch_bytes(self) -> int:
@@ -155,9 +163,9 @@ class TilingSearch:
         self.budget_bytes = options.scratch_bytes - whole_table - ahead_bytes
 
     def budget_for(self, is_double: bool) -> float:
-        """A double-buffered nest leaves room for its neighbours, where there is some."""
+        """A double-buffered nest leaves some room for its neighbours, where there is any."""
         has_room = self.options.scratch_bytes >= 32 * NEXT_TABLE_BYTES
-        return self.budget_bytes * (SHARED_L1 if is_double and has_room else 1.0)
+        return self.budget_bytes * (MOST_L1 if is_double and has_room else 1.0)
 
     def choose(self, name: str) -> Tiling:
         """`name` is the operator's, for the error when nothing fits."""
@@ -242,7 +250,7 @@ class TilingSearch:
     def _estimate(self, candidate: _Candidate) -> TileEstimate:
         compute = self._compute_cycles(candidate)
         costs = self.options.costs
-        inward = outward = 0.0
+        inward = outward = first = last = 0.0
         boxes, parts = [0.0, 0.0], [0.0, 0.0]  # between kernel calls, and while cores compute
         for operand in self.nest.operands:
             if operand.value is None:
@@ -262,8 +270,10 @@ class TilingSearch:
                 parts[i] += count * prod(counts[2:])
             if operand.access is Access.WRITE:
                 outward += cycles
+                last += cycles / loads
             else:
                 inward += cycles
+                first += cycles / loads
         count = candidate.tile_count
         simple = self._simple_steps(candidate)
         between, meanwhile = costs.conduct_cycles(
@@ -271,9 +281,10 @@ class TilingSearch:
         )
         span = costs.span(self.nest, candidate.sizes, self.target.compute, self.target.cores)
         conduct = between + count * (span.ending(meanwhile / count) - span.cycles)
-        if candidate.is_double:
-            steady = max(compute + conduct, inward, outward) * (count - 1) / count
-            cycles = (inward + outward + compute + conduct) / count + steady
+        if self.options.overlaps and (candidate.is_double or count == 1):
+            has_neighbours = candidate.footprint_bytes <= self.budget_bytes * SHARED_L1
+            shown = (first + last) * (SHOWN_WITH_NEIGHBOURS if has_neighbours else 1.0)
+            cycles = shown + max(compute + conduct, inward - first, outward - last)
         else:
             cycles = compute + conduct + inward + outward
         reason = "double buffered" if candidate.is_double else "single buffered"
