@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tilegrad.calibration.samples import nests_of
 from tilegrad.calibration.sketches import Sketch
 from tilegrad.ir.nest import Access, Axis, Nest, Operand, along
-from tilegrad.scheduling.kernel_cost import KernelCosts, cycles_of_mix
-from tilegrad.targets.base import get
+from tilegrad.scheduling.kernel_cost import KernelCosts, Span, cluster_span, cycles_of_mix
+from tilegrad.targets.base import CoreCosts, get
 
 COSTS = KernelCosts(get("siracusa"))
 
@@ -79,9 +81,32 @@ def test_an_operator_from_outside_gets_a_cautious_estimate() -> None:
 
 
 def test_conducting_grows_with_tiles_operands_and_parts() -> None:
-    few = COSTS.conduct_cycles(GEMM, 0, 0, 2, 3)
-    assert COSTS.conduct_cycles(GEMM, 0, 3, 8, 12) > COSTS.conduct_cycles(GEMM, 3, 0, 8, 12) > few
-    assert COSTS.conduct_cycles(GEMM, 0, 0, 2, 30) > few > 0
+    def total(simple: int, other: int, boxes: float, parts: float) -> float:
+        return sum(COSTS.conduct_cycles(GEMM, simple, other, (boxes, boxes), (parts, parts)))
+
+    few = total(0, 0, 2, 3)
+    assert total(0, 3, 8, 12) > total(3, 0, 8, 12) > few
+    assert total(0, 0, 2, 30) > few > 0
+
+
+def test_a_core_that_comes_late_costs_what_its_partner_cannot_use() -> None:
+    """Two cores on one FPU that do nothing else lose nothing; two that never meet there lose all of the delay."""
+    fpu_bound, apart = Span(1050.0, 500.0, 1000.0), Span(550.0, 500.0, 500.0)
+    for delay in (0.0, 100.0, 500.0):
+        assert fpu_bound.ending(delay) == 1050.0
+        assert apart.ending(delay) == 550.0 + delay
+    # Later than the partner's end, all of what is left is done alone.
+    assert fpu_bound.ending(700.0) == 50.0 + 700.0 + 500.0
+
+
+@given(
+    alone=st.floats(1.0, 1e6), share=st.floats(0.0, 1.0), early=st.floats(0.0, 1e6), later=st.floats(0.0, 1e6)
+)
+def test_a_later_core_never_ends_earlier(alone: float, share: float, early: float, later: float) -> None:
+    span = cluster_span(alone, share * alone, 0.0, 8, 4, CoreCosts())
+    first, second = span.ending(min(early, later)), span.ending(max(early, later))
+    assert span.cycles <= first * (1 + 1e-9) and first <= second * (1 + 1e-9)
+    assert second <= span.cycles + max(early, later) + 1e-6 * span.cycles
 
 
 def test_an_estimate_takes_microseconds() -> None:

@@ -222,9 +222,24 @@ DRIVER_FAULTS = {
         "the kernel reads L1.* where a transfer has not arrived",
     ),
     "a result's buffer reused one tile early": (
-        "operand->scratch = operand->turn - operand->scratch;\n        t->at",
-        "t->at",
-        "the kernel writes L1.* which a transfer is still reading",
+        "operand->rows, operand->stride};\n    operand->scratch = operand->turn - operand->scratch;",
+        "operand->rows, operand->stride};",
+        "the kernel writes L1.* which a transfer is still reading|takes .* that no kernel produced|never left",
+    ),
+    "a kernel begun before its operands came": (
+        "        settle(&t->loading);\n        job.tile++;",
+        "        job.tile++;",
+        "the kernel reads L1.* where a transfer has not arrived",
+    ),
+    "arguments changed while cores read them": (
+        "    nest->args = nest->args_turn - nest->args;\n",
+        "",
+        "arguments changed while cores were reading them",
+    ),
+    "addresses changed while cores read them": (
+        "    t->turn ^= 1;\n    return both;",
+        "    return both;",
+        "arguments changed while cores were reading them",
     ),
     "a missing transfer": (
         "if (!(mask & 1))\n            continue;",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tilegrad.ir.nest import Access, AxisKind
 from tilegrad.ir.schedule import Launch, Schedule, Tiling
 from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import time_entries
-from tilegrad.scheduling.kernel_cost import KernelCosts
+from tilegrad.scheduling.kernel_cost import KernelCosts, Span
 from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.scheduling.tiling import CandidateGroup
 
@@ -35,13 +36,15 @@ def estimated_cycles(schedule: Schedule) -> float:
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    real = KernelCosts.cycles
+    real = KernelCosts.span
 
-    def slower(self: KernelCosts, nest: Any, sizes: Mapping[str, int], level: str, cores: int) -> float:
-        cycles = float(real(self, nest, sizes, level, cores))
-        return cycles * 3 if nest.kernel == kernel else cycles
+    def slower(
+        self: KernelCosts, nest: Any, sizes: Mapping[str, int], level: str, cores: int, starts: Any = None
+    ) -> Span:
+        span = real(self, nest, sizes, level, cores, starts)
+        return replace(span, cycles=3 * span.cycles) if nest.kernel == kernel else span
 
-    monkeypatch.setattr(KernelCosts, "cycles", slower)
+    monkeypatch.setattr(KernelCosts, "span", slower)
 
 
 def test_every_operators_cost_counts() -> None:

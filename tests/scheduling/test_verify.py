@@ -155,7 +155,7 @@ def reused_one_tile_early(case: Case, events: Events) -> Iterator[list[Event]]:
 
 
 def computed_before_it_left(case: Case, events: Events) -> Iterator[list[Event]]:
-    """The wait for a result that frees its slot comes behind the beginning, or the end, of a kernel that writes there."""
+    """The wait for a result that frees its slot comes behind a kernel that writes there: its beginning, or its end."""
     for i in starts(events, inward=False):
         event = events[i]
         assert isinstance(event, Start)
