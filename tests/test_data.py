@@ -115,6 +115,17 @@ def test_labels_may_be_many_per_sample() -> None:
 # --- files ---
 
 
+def test_mini_batches_are_made_when_they_are_asked_for() -> None:
+    batches = data.synthetic(3, SampleSpec((4,), "cross_entropy", classes=5), 2)
+    many = batches.first(10**15)
+    assert len(many) == 10**15 and len(many[: 10**9]) == 10**9
+    for number, (x, y) in zip(range(3), many, strict=False):
+        expected_x, expected_y = batches.batch(number)
+        assert x.tobytes() == expected_x.tobytes() and y.tobytes() == expected_y.tobytes()
+    assert many[5:][2][0].tobytes() == many[7][0].tobytes() == batches.batch(7)[0].tobytes()
+    assert many[-1][0].tobytes() == batches.batch(10**15 - 1)[0].tobytes()
+
+
 def test_samples_come_in_order_and_wrap_round(tmp_path: Path) -> None:
     batches = data.load_npz(save(tmp_path, x=X, y=Y), CLASSIFIER, batch_size=2)
     x, y = batches.batch(2)

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tilegrad import __version__
 from tilegrad.commands import catalogue, compare, describe, train
@@ -23,8 +24,28 @@ every byte planned, and verified per tensor.
 Start with [b]tilegrad train mlp[/b]. Exit status: 0 done and verified, 1 disagrees with the reference, 2 wrong input,
 3 a device or compiler is missing, 70 a bug of tilegrad's, 130 interrupted."""
 
+
+def _without_flag_types(parameters: list[Any]) -> list[Any]:
+    """A flag takes no value, so the help names no type of one."""
+    for parameter in parameters:
+        if isinstance(parameter, TyperOption) and parameter.is_flag and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_flag_types(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_flag_types(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="tilegrad",
+    cls=_Group,
     help=HELP,
     add_completion=False,
     rich_markup_mode="rich",
@@ -57,24 +78,33 @@ def _examples(*lines: str) -> str:
 
 
 app.command(
+    cls=_Command,
     epilog=_examples(
         "train mlp --steps 40 --batch 4 --lr 0.1",
         "train model.onnx --data samples.npz --optimizer adam -o out",
         "train resnet8 --train last:1 --json -",
-    )
+    ),
 )(train.train)
-app.command(epilog=_examples("infer resnet8", "infer model.onnx --data samples.npz --json out.json"))(describe.infer)
-app.command("compile", epilog=_examples("compile resnet8 -o resnet8-c", "compile mlp --dump-after plan"))(
-    describe.compile_project
+app.command(cls=_Command, epilog=_examples("infer resnet8", "infer model.onnx --data samples.npz --json out.json"))(
+    describe.infer
 )
-app.command(epilog=_examples("inspect cct", "inspect model.onnx --parameters --train last:2"))(describe.inspect)
-app.command(epilog=_examples("compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -"))(compare.compare)
-app.command(epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
-app.command(epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
-app.command(epilog=_examples("ops", "ops --json -"))(catalogue.ops)
-app.command(epilog=_examples("targets"))(catalogue.targets)
-app.command(epilog=_examples("devices"))(catalogue.devices)
-app.command(epilog=_examples("doctor"))(catalogue.doctor)
+app.command(
+    "compile",
+    cls=_Command,
+    epilog=_examples("compile resnet8 -o resnet8-c", "compile mlp --dump-after plan"),
+)(describe.compile_project)
+app.command(cls=_Command, epilog=_examples("inspect cct", "inspect model.onnx --parameters --train last:2"))(
+    describe.inspect
+)
+app.command(cls=_Command, epilog=_examples("compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -"))(
+    compare.compare
+)
+app.command(cls=_Command, epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
+app.command(cls=_Command, epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
+app.command(cls=_Command, epilog=_examples("ops", "ops --json -"))(catalogue.ops)
+app.command(cls=_Command, epilog=_examples("targets"))(catalogue.targets)
+app.command(cls=_Command, epilog=_examples("devices"))(catalogue.devices)
+app.command(cls=_Command, epilog=_examples("doctor"))(catalogue.doctor)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,31 @@ class Batches:
     def batch(self, index: int) -> tuple[Array, Array]:
         """Mini-batch `index`: samples `index * batch_size` and following."""
         return self.samples.take(np.arange(index * self.batch_size, (index + 1) * self.batch_size, dtype=np.int64))
+
+    def first(self, count: int) -> MiniBatches:
+        return MiniBatches(self, range(count))
+
+
+@dataclass(frozen=True)
+class MiniBatches(Sequence[tuple[Array, Array]]):
+    """Some mini-batches in order, each made when it is asked for: any number of them takes the memory of one."""
+
+    batches: Batches
+    numbers: range
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Array, Array]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> MiniBatches: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Array, Array] | MiniBatches:
+        if isinstance(index, slice):
+            return MiniBatches(self.batches, self.numbers[index])
+        return self.batches.batch(self.numbers[index])
 
 
 @dataclass(frozen=True, eq=False)

@@ -241,7 +241,7 @@ def train(
         timings["build"] = time.perf_counter() - start
         initial = session.parameters()
         start = time.perf_counter()
-        fed = [batches.batch(i) for i in range(accumulate * steps)]
+        fed = batches.first(accumulate * steps)
         losses, beginning = _run_steps(session, fed, accumulate, progress)
         if device.capabilities.estimates_cycles:
             session.infer(fed[0][0])

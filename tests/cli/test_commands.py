@@ -24,6 +24,18 @@ def test_the_name_alone_explains_itself(tilegrad: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_flag_names_no_type(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    for columns in ("80", "120"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert "<bool>" not in tilegrad(command, "--help").out + tilegrad("--help").out
+
+
+def test_help_tells_both_limits_of_an_error(tilegrad: CommandLine) -> None:
+    words = " ".join(tilegrad("train", "--help").out.replace("│", " ").split())
+    assert "or ten times PyTorch's own float32 error where that is more" in words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_an_example_and_nothing_of_later_work(tilegrad: CommandLine, command: str) -> None:
     answer = tilegrad(command, "--help")
     assert answer.status == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tempfile
 import time
 from pathlib import Path
 
@@ -126,6 +129,22 @@ def test_compile_gives_a_folder_whose_image_needs_nothing_else(
     device = GvsocDevice()
     ran = device.run(device.build(compiled, tmp_path))
     assert ran.verdict == "same" and len(ran.losses) == 4
+
+
+def test_a_compiler_that_fails_names_the_folder(
+    tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "bin" / "riscv64-unknown-elf-gcc"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho it is broken >&2\nexit 4\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(broken.parent), prepend=os.pathsep)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    answer = tilegrad("compile", "simplemlp", "--device", NAME, "-o", tmp_path / "out", "--no-cache")
+    found = re.search(r"hint: the folder is '(.*)'", answer.err)
+    assert answer.status == 3 and "status 4" in answer.err and "it is broken" in answer.err and found is not None
+    assert (Path(found[1]) / "model.c").exists() and "it is broken" in (Path(found[1]) / "failure.txt").read_text()
+    assert not (tmp_path / "out").exists()
 
 
 @needs_compiler

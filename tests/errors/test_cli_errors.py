@@ -264,3 +264,20 @@ def test_a_real_chip_has_no_more_memory_than_it_has(
     assert answer.err.startswith(f"error: device 'gvsoc:siracusa' has less {level} than the program may use\n")
     assert f"hint: a smaller {flag}; only a simulated chip (sim:siracusa) can have more" in answer.err
     assert tilegrad("inspect", "simplemlp", flag, size).status == 0
+
+
+@pytest.mark.parametrize(("option", "value"), [("--home", "L2"), ("--home", "L3"), ("--buffering", "double")])
+@pytest.mark.parametrize("command", ["train", "inspect"])
+def test_options_of_a_hierarchy_are_refused_on_a_flat_memory(
+    tilegrad: CommandLine, command: str, option: str, value: str
+) -> None:
+    answer = tilegrad(command, "simplemlp", "--device", "host", option, value)
+    assert answer.status == 2 and answer.err == (
+        f"error: {option} does not apply to target 'host', which has one memory\n"
+        f"  expected: a chip with L1, L2 and L3, such as siracusa\n  got: {option} {value}\n"
+    )
+
+
+def test_what_a_flat_memory_does_anyway_may_be_asked_for(tilegrad: CommandLine) -> None:
+    options = ("--tiling", "off", "--home", "auto", "--buffering", "auto")
+    assert tilegrad("inspect", "simplemlp", "--device", "host", *options).status == 0

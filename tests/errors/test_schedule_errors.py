@@ -9,6 +9,7 @@ import pytest
 
 from tests.scheduling.programs import UNTILED, compiled_for, siracusa
 from tests.support.models import mlp
+from tests.support.small_models import linear
 from tilegrad import frontend
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.nest import Nest
@@ -112,6 +113,21 @@ def test_an_l2_that_not_even_l3_can_help() -> None:
     assert error.expected == "at most 64 bytes"
     assert re.fullmatch(r"\d+ bytes at this node: \d+ of state and \d+ of activations", error.got or "")
     assert error.hint == "more L2 (--l2), a smaller batch, or train fewer parameters (--train last:K)"
+
+
+@pytest.mark.parametrize("home", ["auto", "L2", "L3"])
+def test_a_model_that_is_too_large_for_l3_too(home: str) -> None:
+    """2,000 times 2,500 weights take 20 MB: no other home would help, nor more of L2 alone."""
+    with pytest.raises(DoesNotFit) as caught:
+        options = ScheduleOptions(home=home, fuses_update=True)
+        compile_model(frontend.load(linear(2000, 2500)), Recipe(), siracusa(), options=options)
+    error = caught.value
+    assert error.message == "the program does not fit into L3 of siracusa, nor into L2 and L3 together"
+    assert error.expected == "at most 8388608 bytes in L3 and 1818624 in L2"
+    found = re.fullmatch(r"(\d+) bytes: (\d+) of state and (\d+) of activations", error.got or "")
+    assert found is not None
+    total, state, activations = map(int, found.groups())
+    assert total == state + activations and state >= 4 * 2000 * 2500 and error.exit_status == 2
 
 
 def test_what_has_moved_to_l3_is_not_counted_in_l2() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tilegrad.errors import DeviceError
@@ -30,6 +31,20 @@ class Workspace:
         with contextlib.suppress(OSError):
             (self.path / FAILURE_FILE).write_text(reason + "\n", encoding="utf-8")
         _prune(self.path.parent)
+
+    @contextlib.contextmanager
+    def kept_on_failure(self) -> Iterator[Path]:
+        """A DeviceError keeps the folder and names it; whatever else ends the block early removes it."""
+        try:
+            yield self.path
+        except DeviceError as error:
+            self.keep(str(error))
+            if error.hint is None:
+                error.hint = f"the folder is '{self.path}'"
+            raise
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         if not self._is_kept:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -115,11 +114,14 @@ def build_image(compiled: Compiled, device: str, *, steps: int, use_cache: bool)
     kind = device_kind(device)
     if not issubclass(kind, EmbeddedDevice):
         return None
-    with kind(device, use_cache=use_cache) as opened, closing(Workspace()) as workspace:
+    workspace = Workspace()
+    with kind(device, use_cache=use_cache) as opened, workspace.kept_on_failure() as folder:
         assert isinstance(opened, EmbeddedDevice)
         opened.steps = steps
-        image = opened.build(compiled, workspace.path)
-        return BuiltImage(image, opened.folder_files(compiled, image))
+        image = opened.build(compiled, folder)
+        built = BuiltImage(image, opened.folder_files(compiled, image))
+    workspace.close()
+    return built
 
 
 def write_project(

@@ -13,6 +13,7 @@ from tilegrad.sizes import parse_size
 from tilegrad.targets.base import L1, L2, Target
 
 _PANEL = "Chip and schedule"
+HIERARCHY = "siracusa"
 
 Tiling = Annotated[
     str,
@@ -61,6 +62,17 @@ Cores = Annotated[
 ]
 
 
+def _expect_hierarchy(target: Target, option: str, value: str) -> None:
+    """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
+    if target.is_flat and value != "auto":
+        raise UserError(
+            f"{option} does not apply to target '{target.name}', which has one memory",
+            stage="options",
+            expected=f"a chip with L1, L2 and L3, such as {HIERARCHY}",
+            got=f"{option} {value}",
+        )
+
+
 @dataclass(frozen=True)
 class BudgetOptions:
     """How much of the chip a program may use, and where its tensors live."""
@@ -79,6 +91,7 @@ class BudgetOptions:
 
     def schedule(self, target: Target, accumulate: int) -> ScheduleOptions:
         """With one mini-batch in an update, a hierarchy updates parameters where their gradients come into being."""
+        _expect_hierarchy(target, "--home", self.home)
         return ScheduleOptions(True, "auto", self.home, fuses_update=not target.is_flat and accumulate == 1)
 
 
@@ -94,5 +107,6 @@ class ChipOptions(BudgetOptions):
             raise UserError(
                 f"--tiling cannot be '{self.tiling}'", stage="schedule", expected="on or off", got=self.tiling
             )
+        _expect_hierarchy(target, "--buffering", self.buffering)
         base = super().schedule(target, accumulate)
         return replace(base, is_tiled=self.tiling == "on", buffering=self.buffering)

@@ -138,7 +138,13 @@ Verify = Annotated[
     typer.Option("--verify/--no-verify", help="Compare with an independent reference; exit 1 where they disagree."),
 ]
 Tolerance = Annotated[
-    float, typer.Option("--tolerance", metavar="X", help="Largest relative error that is no disagreement.")
+    float,
+    typer.Option(
+        "--tolerance",
+        metavar="X",
+        help="Largest relative error that is no disagreement, or ten times PyTorch's own float32 error where that is "
+        "more.",
+    ),
 ]
 OutputFolder = Annotated[
     Path | None,

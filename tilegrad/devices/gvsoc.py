@@ -215,14 +215,8 @@ class GvsocDevice(AutonomousDevice):
     def train(self, compiled: Compiled, losses: tuple[float, ...], weights: FloatArrays) -> Mapping[str, int]:
         self.expected = Expected(tuple(map(float_bits, losses)), weights_hash(weights.values()))
         workspace = Workspace()
-        try:
-            ran = self.run(self.build(compiled, workspace.path))
-        except DeviceError as error:
-            workspace.keep(str(error))
-            raise
-        except BaseException:
-            workspace.close()
-            raise
+        with workspace.kept_on_failure() as folder:
+            ran = self.run(self.build(compiled, folder))
         workspace.close()
         self._check(ran, self.expected)
         # The first call of each entry fills the instruction caches; the last is like all that follow.

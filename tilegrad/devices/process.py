@@ -192,14 +192,6 @@ class HarnessDevice(Device):
 
     def _load(self, compiled: Compiled, residency: Residency) -> Session:
         workspace = Workspace()
-        try:
-            transport = self._start(compiled, workspace.path)
-        except DeviceError as error:
-            workspace.keep(str(error))
-            if error.hint is None:
-                error.hint = f"the folder is '{workspace.path}'"
-            raise
-        except BaseException:
-            workspace.close()
-            raise
+        with workspace.kept_on_failure() as folder:
+            transport = self._start(compiled, folder)
         return self.session_type(compiled, transport, residency=residency, workspace=workspace)

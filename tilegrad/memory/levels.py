@@ -9,7 +9,7 @@ from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Stagin
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.allocate import allocate, lower_bound
-from tilegrad.memory.lifetimes import align
+from tilegrad.memory.lifetimes import align, analyse
 from tilegrad.memory.scratch import place_nests
 from tilegrad.memory.validate_levels import validate_levels
 from tilegrad.memory.validate_scratch import validate_scratch
@@ -24,6 +24,7 @@ _ALLOCATION_SLACK = (1.0, 0.97, 0.94, 0.9)
 def plan_levels(schedule: Schedule, home: str) -> Plan:
     capacity = schedule.target.memory(L2).capacity_bytes
     assert capacity is not None
+    _expect_room(schedule)
     durations = _durations(schedule)
     for slack in _ALLOCATION_SLACK:
         homes = choose_homes(schedule, home, int(capacity * slack), durations)
@@ -32,6 +33,25 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
             break
     _expect_fit(plan)
     return validate_scratch(validate_levels(plan))
+
+
+def _expect_room(schedule: Schedule) -> None:
+    """What is alive at once must fit into L2 and L3 together, wherever each tensor has its home."""
+    target = schedule.target
+    alignment = target.memory(L2).alignment_bytes
+    state_bytes = sum(align(tensor.type.size_bytes, alignment) for tensor in schedule.program.state)
+    graphs = (entry.graph for entry in schedule.entries.values())
+    activation_bytes = max(lower_bound(analyse(graph, alignment).buffers) for graph in graphs)
+    l2, l3 = (target.memory(name).capacity_bytes or 0 for name in (L2, L3))
+    needed = state_bytes + activation_bytes
+    if needed > l2 + l3:
+        raise DoesNotFit(
+            f"the program does not fit into {L3} of {target.name}, nor into {L2} and {L3} together",
+            stage="memory",
+            expected=f"at most {l3} bytes in {L3} and {l2} in {L2}",
+            got=f"{needed} bytes: {state_bytes} of state and {activation_bytes} of activations",
+            hint="train fewer parameters (--train last:K), a smaller batch, or a stateless optimizer (sgd)",
+        )
 
 
 def _durations(schedule: Schedule) -> dict[str, list[float]]:
