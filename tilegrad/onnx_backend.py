@@ -17,41 +17,16 @@ from onnx import helper, numpy_helper, version_converter
 from onnx.backend.base import Backend, BackendRep
 
 from tilegrad.build.toolchain import Toolchain, host_toolchain
-from tilegrad.codegen.project import generate
 from tilegrad.devices.host import HostDevice
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.check import OLDEST_OPSET, opset_of
-from tilegrad.ir.graph import Graph
-from tilegrad.ir.program import ENTRIES, Program, Role, StateTensor
-from tilegrad.ir.types import Constant
-from tilegrad.ir.verify import verify_graph
-from tilegrad.memory.plan import plan_memory
 from tilegrad.ops import registry
-from tilegrad.pipeline import Compiled
+from tilegrad.pipeline import Compiled, compile_inference
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.schedule import schedule_program
 from tilegrad.targets import base as targets
 
 Array = npt.NDArray[Any]
-
-
-def inference_program(graph: Graph) -> Program:
-    """A program that only infers: there is nothing to train in a single node."""
-    state = tuple(
-        StateTensor(name, constant.type, Role.CONSTANT, constant) for name, constant in graph.constants.items()
-    )
-    if not any(tensor.type.size for tensor in state):  # C has no empty arrays
-        nothing = Constant(np.zeros(1, np.bool_))
-        state += (StateTensor("tg.nothing", nothing.type, Role.HYPER, nothing),)
-    empty = {name: Graph(name, (), (), (), {}) for name in ENTRIES}
-    infer = verify_graph(replace(graph, name="infer", constants={}, state=tuple(graph.constants)))
-    return Program(graph.name, Recipe(), "none", state, {**empty, "infer": infer}, "", None)
-
-
-def compile_for_inference(model: ImportedModel, target: str = "host") -> Compiled:
-    plan = plan_memory(schedule_program(inference_program(model.graph), targets.get(target)))
-    return Compiled(model, plan.schedule.program, plan, generate(plan))
 
 
 def _inputs(model: onnx.ModelProto) -> list[str]:
@@ -152,7 +127,7 @@ class TilegradRep(BackendRep):
 
     def run(self, inputs: Any, **_: Any) -> tuple[Array, ...]:
         arrays = _as_arrays(self.model, inputs)
-        self.compiled = compile_for_inference(import_for(self.model, arrays))
+        self.compiled = compile_inference(import_for(self.model, arrays), Recipe(), targets.get("host"))
         names = self.compiled.program.entries["infer"].inputs
         with HostDevice(toolchain=quick_toolchain()) as device, device.load(self.compiled) as session:
             return tuple(session.run("infer", [arrays[name] for name in names]))

@@ -25,6 +25,7 @@ from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.plan import plan_memory
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm
 from tilegrad.passes.fuse import fuse
+from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.group_updates import GroupUpdates
@@ -151,7 +152,7 @@ def _compile_program(
 ) -> Compiled:
     if options.fuses_update:
         program = watch.run("fuse", lambda: FuseUpdate().apply(program))
-    program = FuseOuterProduct().apply(program)
+    program = FuseDenseGrad().apply(FuseOuterProduct().apply(program))
     if program.is_fused:
         program = GroupUpdates().apply(program)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))

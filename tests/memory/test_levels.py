@@ -16,8 +16,9 @@ from tilegrad import frontend
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Address, EntryPlan, MemoryUse, Plan, Staging
 from tilegrad.memory.plan import plan_memory
+from tilegrad.memory.plan_events import RunLaunch, StartMove, WaitMove, plan_events
 from tilegrad.memory.validate import PlanError
-from tilegrad.memory.validate_levels import RunLaunch, StartMove, WaitMove, plan_events, validate_levels
+from tilegrad.memory.validate_levels import validate_levels
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.scheduling.options import ScheduleOptions

@@ -1,4 +1,4 @@
-"""FuseOuterProduct: which programs it changes, and that what it makes is what was there."""
+"""FuseOuterProduct and FuseDenseGrad: which programs they change, and that what they make is what was there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from tilegrad import frontend
 from tilegrad.ir.program import Program
+from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.parameters import select
@@ -46,7 +47,7 @@ def test_other_gradients_stay(recipe: Recipe) -> None:
 
 
 def test_the_weight_is_read_once_for_the_step_and_the_gradient_below() -> None:
-    made = FuseOuterProduct().apply(FuseUpdate().apply(program(Recipe(), "autoencoder_tiny")))
+    made = FuseDenseGrad().apply(FuseOuterProduct().apply(FuseUpdate().apply(program(Recipe(), "autoencoder_tiny"))))
     wide = [
         node
         for node in made.entries["step"].nodes

@@ -15,8 +15,8 @@ from tilegrad.ir.nest import Access, Axis, Nest, Operand, along
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.schedule import Loop
 from tilegrad.memory.lifetimes import temporaries
+from tilegrad.memory.plan_events import StartMove, WaitMove, plan_events
 from tilegrad.memory.scratch_events import Enter, Fetch, Fetched, OfNest, entry_events
-from tilegrad.memory.validate_levels import StartMove, WaitMove, plan_events
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.pipeline import Compiled
 from tilegrad.scheduling.clock import read_trace

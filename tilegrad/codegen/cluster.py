@@ -23,8 +23,8 @@ from tilegrad.codegen.lowering import Lowering, filled
 from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Launch, Tiling
+from tilegrad.memory.plan_events import StartMove, WaitMove, plan_events
 from tilegrad.memory.scratch import TableMaker
-from tilegrad.memory.validate_levels import StartMove, WaitMove, plan_events
 from tilegrad.ops.kernels import KernelSignature
 from tilegrad.scheduling.tables import CALL_WORDS
 

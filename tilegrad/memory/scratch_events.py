@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.memory.lifetimes import temporaries
-from tilegrad.memory.validate_levels import PlanEvent, RunLaunch, plan_events
+from tilegrad.memory.plan_events import PlanEvent, RunLaunch, plan_events
 from tilegrad.scheduling.events import Event, Flow, NestRun
 
 

@@ -6,13 +6,13 @@ nest must find what it reads, nothing under way may be disturbed, and state must
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.plan import Address, Plan, Staging
 from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.memory.lifetimes import temporaries
+from tilegrad.memory.plan_events import StartMove, WaitMove, plan_events
 from tilegrad.memory.validate import PlanError
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
@@ -21,49 +21,6 @@ from tilegrad.targets.base import L1, L2, L3
 
 STATE, ARENA, OUTSIDE = "state", "arena", "l3"
 _REGION_MEMORY = {STATE: L2, ARENA: L2, OUTSIDE: L3}
-
-
-@dataclass(frozen=True, slots=True)
-class StartMove:
-    """Transfer number `move` of the entry's plan starts."""
-
-    move: int
-
-
-@dataclass(frozen=True, slots=True)
-class WaitMove:
-    move: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunLaunch:
-    launch: int
-
-
-PlanEvent = StartMove | WaitMove | RunLaunch
-
-
-def plan_events(plan: Plan, entry: str) -> Iterator[PlanEvent]:
-    """What an entry does, in the order of the generated code.
-
-    Launches without nests emit nothing, so what is due before one happens before the next that has some: arrivals from
-    earlier, then departures, then what comes in.
-    """
-    launches = plan.schedule.entries[entry].launches
-    moves = list(enumerate(plan.entries[entry].staging))
-    passed = -1
-    for number in range(len(launches) + 1):
-        if number < len(launches) and not launches[number].nests:
-            yield RunLaunch(number)
-            continue
-        yield from (WaitMove(i) for i, move in moves if move.start <= passed < move.wait <= number)
-        for inward in (False, True):
-            starting = [(i, move) for i, move in moves if passed < move.start <= number and move.inward is inward]
-            yield from (StartMove(i) for i, _ in starting)
-            yield from (WaitMove(i) for i, move in starting if move.wait <= number)
-        if number < len(launches):
-            yield RunLaunch(number)
-        passed = number
 
 
 def validate_levels(plan: Plan) -> Plan:

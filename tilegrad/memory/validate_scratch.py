@@ -17,9 +17,9 @@ from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Tiling
 from tilegrad.memory.lifetimes import temporaries
+from tilegrad.memory.plan_events import StartMove
 from tilegrad.memory.scratch_events import Done, Enter, Fetch, Fetched, OfNest, entry_events
 from tilegrad.memory.validate import PlanError
-from tilegrad.memory.validate_levels import StartMove
 from tilegrad.scheduling.events import MOST_REQUESTS, Compute, Fork, Start, Wait
 
 SCRATCH = "L1"

@@ -1,7 +1,6 @@
 """Lets what uses an outer product compute it: the weight gradient of a dense layer for one sample is never a matrix.
 
-Accumulating it, or an SGD step along it, then reads and writes the result once, not three times. Where the layer below
-wants its gradient too, that is computed on the way: the weight is read once for both. The bits are the same.
+Accumulating it, or an SGD step along it, then reads and writes the result once, not three times. The bits are the same.
 """
 
 from __future__ import annotations
@@ -12,9 +11,6 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program
 from tilegrad.ir.verify import verify_graph
 
-FEWEST_COLUMNS = 64
-"""Cores share the columns of the fused pass, eight at a time; with fewer, two passes keep more of them busy."""
-
 
 @dataclass(frozen=True)
 class FuseOuterProduct:
@@ -22,7 +18,7 @@ class FuseOuterProduct:
 
     def apply(self, program: Program) -> Program:
         step = program.entries["step"]
-        fused = _with_gradients_below(_fused(step))
+        fused = _fused(step)
         if fused is step:
             return program
         return replace(program, entries={**program.entries, "step": verify_graph(fused)})
@@ -57,48 +53,15 @@ def _swallowing(node: Node, products: dict[str, Node]) -> Node | None:
     u, v = product.inputs[:2]
     if node.op == "SGD" and not node.attributes.get("weight_decay", 0.0):
         weight, _, rate = node.inputs
-        return replace(node, name=_renamed(node, "OuterSGD"), op="OuterSGD", inputs=(u, v, weight, rate))
+        return replace(node, name=renamed(node, "OuterSGD"), op="OuterSGD", inputs=(u, v, weight, rate))
     if node.op == "InPlaceAccumulatorV2" and not node.outputs[0]:
         buffer, _, *flag = node.inputs
-        name = _renamed(node, "OuterAccumulate")
+        name = renamed(node, "OuterAccumulate")
         return Node(name, "OuterAccumulate", (u, v, buffer, *flag), node.outputs[1:])
     return None
 
 
-def _with_gradients_below(graph: Graph) -> Graph:
-    """OuterSGD takes over the product of the same gradient with the same weight, in the place of that product."""
-    nodes = list(graph.nodes)
-    for step in graph.nodes:
-        if step.op != "OuterSGD" or graph.types[step.inputs[2]].shape[1] < FEWEST_COLUMNS:
-            continue
-        gradient, sample, weight, rate = step.inputs
-        end = nodes.index(step)
-        readers = [i for i in range(end) if weight in nodes[i].inputs]
-        if readers and _is_gradient_below(graph, nodes[readers[-1]], gradient, weight):
-            below = nodes[readers[-1]]
-            nodes[readers[-1]] = Node(
-                _renamed(step, "DenseGradSGD"),
-                "DenseGradSGD",
-                (gradient, sample, weight, rate),
-                (step.outputs[0], below.outputs[0]),
-            )
-            del nodes[end]
-    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
-
-
-def _is_gradient_below(graph: Graph, node: Node, gradient: str, weight: str) -> bool:
-    """A plain product of one row with the weight as it is stored."""
-    return (
-        node.op == "Gemm"
-        and node.inputs == (gradient, weight)
-        and graph.types[gradient].shape[0] == 1
-        and not node.attributes.get("transA", 0)
-        and not node.attributes.get("transB", 0)
-        and node.attributes.get("alpha", 1.0) == 1.0
-    )
-
-
-def _renamed(node: Node, op: str) -> str:
+def renamed(node: Node, op: str) -> str:
     """Names end in their operator, perhaps with a number."""
     return node.name.replace(node.op, op) if node.op in node.name else node.name
 

@@ -29,9 +29,9 @@ def inference_program(graph: Graph, recipe: Recipe, roles: Mapping[str, str]) ->
         StateTensor(name, constant.type, _role(roles, variances.get(name, name)), constant, variances.get(name))
         for name, constant in graph.constants.items()
     )
-    if not state:  # C has no empty arrays
+    if not any(tensor.type.size for tensor in state):  # C has no empty arrays
         nothing = Constant(np.zeros(1, np.bool_))
-        state = (StateTensor("tg.nothing", nothing.type, Role.HYPER, nothing),)
+        state += (StateTensor("tg.nothing", nothing.type, Role.HYPER, nothing),)
     empty = {name: Graph(name, (), (), (), {}) for name in ENTRIES}
     infer = verify_graph(replace(graph, name="infer", constants={}, state=tuple(graph.constants)))
     return Program(graph.name, recipe, NO_LOSS, state, {**empty, "infer": infer}, "", None)

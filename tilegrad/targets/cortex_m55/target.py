@@ -3,29 +3,18 @@
 Its vector unit flushes subnormals, so floating point stays scalar (`+nomve.fp`); integers may use vectors.
 """
 
-from tilegrad.targets.base import RAM, Memory, Target
-from tilegrad.targets.board import KIB, MIB, Bank, Board
+from tilegrad.targets.board import KIB, MIB, Bank
+from tilegrad.targets.cortex_m import cortex_m
 
-BOARD = Board(
+TARGET = cortex_m(
+    name="cortex_m55",
+    summary="Cortex-M55 (mps3-an547): 1 core, 6.5 MB of RAM in three banks, portable kernels",
     code=Bank("ITCM", 0x0000_0000, 512 * KIB),
     banks=(
         Bank("DTCM", 0x2000_0000, 512 * KIB),
         Bank("SRAM", 0x0100_0000, 2 * MIB),
         Bank("ISRAM", 0x2100_0000, 4 * MIB),
     ),
-    stack_bytes=4096,
-    start="start_cortex_m.c",
-    tools=(("arm-none-eabi-gcc", "gcc-arm-none-eabi"),),
-    flags=("-O2", "-mcpu=cortex-m55+nomve.fp", "-mthumb", "-mfloat-abi=hard", "-mfpu=auto"),
-    link_flags=("-lgcc",),
-)
-
-TARGET = Target(
-    name="cortex_m55",
-    summary="Cortex-M55 (mps3-an547): 1 core, 6.5 MB of RAM in three banks, portable kernels",
-    memories=(Memory(RAM, capacity_bytes=BOARD.ram_bytes, alignment_bytes=8),),
-    home=RAM,
-    compute=RAM,
-    runtime="mcu",
-    board=BOARD,
+    cpu="cortex-m55+nomve.fp",
+    fpu="auto",
 )

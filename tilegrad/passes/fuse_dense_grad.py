@@ -1,0 +1,61 @@
+"""Lets an SGD step on a dense layer compute the gradient below it on the way: the weight is read once for both.
+
+The bits are the same: each column's sum keeps its order, and reads the weight before the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.program import Program
+from tilegrad.ir.verify import verify_graph
+from tilegrad.passes.fuse_outer import renamed
+
+FEWEST_COLUMNS = 64
+"""Cores share the columns of the fused pass, eight at a time; with fewer, two passes keep more of them busy."""
+
+
+@dataclass(frozen=True)
+class FuseDenseGrad:
+    """A program pass, behind FuseOuterProduct: valid in, valid out."""
+
+    def apply(self, program: Program) -> Program:
+        step = program.entries["step"]
+        fused = _fused(step)
+        if fused is step:
+            return program
+        return replace(program, entries={**program.entries, "step": verify_graph(fused)})
+
+
+def _fused(graph: Graph) -> Graph:
+    """OuterSGD takes over the product of the same gradient with the same weight, in the place of that product."""
+    nodes = list(graph.nodes)
+    for step in graph.nodes:
+        if step.op != "OuterSGD" or graph.types[step.inputs[2]].shape[1] < FEWEST_COLUMNS:
+            continue
+        gradient, sample, weight, rate = step.inputs
+        end = nodes.index(step)
+        readers = [i for i in range(end) if weight in nodes[i].inputs]
+        if readers and _is_gradient_below(graph, nodes[readers[-1]], gradient, weight):
+            below = nodes[readers[-1]]
+            nodes[readers[-1]] = Node(
+                renamed(step, "DenseGradSGD"),
+                "DenseGradSGD",
+                (gradient, sample, weight, rate),
+                (step.outputs[0], below.outputs[0]),
+            )
+            del nodes[end]
+    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+def _is_gradient_below(graph: Graph, node: Node, gradient: str, weight: str) -> bool:
+    """A plain product of one row with the weight as it is stored."""
+    return (
+        node.op == "Gemm"
+        and node.inputs == (gradient, weight)
+        and graph.types[gradient].shape[0] == 1
+        and not node.attributes.get("transA", 0)
+        and not node.attributes.get("transB", 0)
+        and node.attributes.get("alpha", 1.0) == 1.0
+    )
