@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.kernels import run_graph
-from tests.support.operators import check_operator, one_node_graph
+from tests.support.operators import check_operator, one_node_graph, with_gradient
 from tilegrad.errors import UserError
+from tilegrad.ir.graph import Node
+from tilegrad.ir.types import DType, TensorType
+from tilegrad.passes.builder import GraphBuilder
 
 Case = tuple[list[np.ndarray], float, int]
 
@@ -41,6 +44,55 @@ def test_frozen_against_pytorch(case: Case, differentiate: tuple[int, ...]) -> N
 
     attributes = {"epsilon": epsilon, "momentum": 0.9}
     check_operator("BatchNormalization", arrays, reference, attributes, differentiate=differentiate, seed=seed)
+
+
+def away_from_the_kink(arrays: list[np.ndarray]) -> np.ndarray:
+    """x, moved where the normalised value is so near 0 that rounding, or a finite difference, decides about the Relu."""
+    x, scale, bias, mean, inverse = arrays
+    factor, shift, center = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in (scale * inverse, bias, mean))
+    y = (x - center) * factor + shift
+    return np.where(np.abs(y) < 1e-3, x + np.float32(0.25), x).astype(np.float32)
+
+
+@given(cases(), st.sampled_from([(0,), (1,), (2,), (0, 1, 2), (0, 1), (0, 2), (1, 2)]), st.booleans())
+def test_constant_statistics_against_pytorch(case: Case, differentiate: tuple[int, ...], has_relu: bool) -> None:
+    """The operators that passes make of policy `frozen`, whose last input is the inverse deviation."""
+    arrays, _, seed = case
+
+    def reference(*tensors: torch.Tensor) -> torch.Tensor:
+        x, scale, bias, mean, inverse = tensors
+        by_channel = [t.reshape(-1, *(1,) * (x.ndim - 2)) for t in (scale * inverse, bias, mean)]
+        y = (x - by_channel[2]) * by_channel[0] + by_channel[1]
+        return F.relu(y) if has_relu else y
+
+    arrays[0] = away_from_the_kink(arrays)
+    attributes = {"relu": int(has_relu)}
+    check_operator("FrozenBatchNormalization", arrays, reference, attributes, differentiate=differentiate, seed=seed)
+
+
+@given(cases(), st.booleans())
+def test_a_fused_relu_gives_the_bits_of_two_operators(case: Case, awkward: bool) -> None:
+    arrays, _, seed = case
+    if awkward:
+        draw = np.random.default_rng(seed)
+        values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-41], np.float32)
+        arrays[0] = np.where(draw.random(arrays[0].shape) < 0.2, draw.choice(values, arrays[0].shape), arrays[0])
+    feeds = {f"x{i}": array for i, array in enumerate(arrays)}
+    feeds["seed"] = np.random.default_rng(seed).standard_normal(arrays[0].shape).astype(np.float32)
+    fused = one_node_graph("FrozenBatchNormalization", arrays, {"relu": 1})
+    builder = GraphBuilder("apart")
+    for i, array in enumerate(arrays):
+        builder.add_input(f"x{i}", TensorType(DType.F32, array.shape))
+    builder.append(Node("norm", "FrozenBatchNormalization", tuple(f"x{i}" for i in range(5)), ("n",)))
+    builder.append(Node("relu", "Relu", ("n",), ("y0",)))
+    results = []
+    for graph in (fused, builder.finish(("y0",))):
+        full, gradients = with_gradient(graph, ("x0", "x1", "x2"))
+        values = run_graph(full, feeds)
+        results.append([values[name] for name in ("y0", *(gradients[f"x{i}"] for i in range(3)))])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert np.array_equal(np.signbit(one[one == 0.0]), np.signbit(other[other == 0.0]))
 
 
 @given(cases(), st.sampled_from([(0,), (1,), (0, 1, 2), (1, 2)]), st.sampled_from([0.9, 0.5]))

@@ -389,6 +389,30 @@ def test_batch_normalization(
 @every_machine
 @settings(deadline=None, max_examples=20)
 @given(
+    batch=st.sampled_from([1, 3]),
+    channels=st.sampled_from([1, 5, 16, 19, 40]),
+    image=st.sampled_from([(), (1,), (7,), (5, 9), (16, 20)]),
+    has_relu=st.booleans(),
+    seed=SEEDS,
+    awkward=st.booleans(),
+)
+def test_frozen_batch_normalization(
+    flags: tuple[str, ...],
+    batch: int,
+    channels: int,
+    image: tuple[int, ...],
+    has_relu: bool,
+    seed: int,
+    awkward: bool,
+) -> None:
+    shapes = [(batch, channels, *image), *[(channels,)] * 4]
+    graph = graph_of("FrozenBatchNormalization", shapes, {"relu": int(has_relu)})
+    assert_same_bits(flags, graph, seed, awkward)
+
+
+@every_machine
+@settings(deadline=None, max_examples=20)
+@given(
     case=st.sampled_from(
         [((9, 30), (1, 0)), ((3, 64, 40), (0, 2, 1)), ((2, 17, 3, 8), (0, 2, 3, 1)), ((5, 16, 16), (2, 0, 1)),
          ((4, 7, 12), (1, 0, 2))]

@@ -187,10 +187,16 @@ def _batch_norm(op: str, frozen: bool) -> Callable[[Draw], Sketch]:
     return sketch
 
 
-def _frozen_grad(draw: Draw) -> Sketch:
-    """Of the input alone, without its parameters."""
-    shape = _image(draw, 1)
-    return Sketch("BatchNormalization", (shape, *((shape[1],),) * 4), {"epsilon": 1e-5}, (0,))
+def _frozen_norm(wanted: tuple[int, ...]) -> Callable[[Draw], Sketch]:
+    """With constant statistics, with and without a Relu."""
+
+    def sketch(draw: Draw) -> Sketch:
+        shape: Shape = _image(draw, 1 if _is(draw) else _choice(draw, 2, 4))
+        if _is(draw):
+            shape = (_choice(draw, 1, 1, 2, 4), between(draw, 1, 600))
+        return Sketch("FrozenBatchNormalization", (shape, *((shape[1],),) * 4), {"relu": int(_is(draw))}, wanted)
+
+    return sketch
 
 
 def _layer_norm(wanted: tuple[int, ...]) -> Callable[[Draw], Sketch]:
@@ -460,7 +466,8 @@ SKETCHES: tuple[Callable[[Draw], Sketch], ...] = (
     _momentum(), _momentum(nesterov=1), _momentum(weight_decay=0.01),
     _adam("Adam"), _adam("AdamW", weight_decay=0.01),
     _accumulate, _copy, _outer_sgd, _outer_accumulate, _seeded_dropout, _dropout,
-    _batch_norm("BatchNormalization", True), _batch_norm("BatchNormInternal", False), _frozen_grad,
+    _batch_norm("BatchNormalization", True), _batch_norm("BatchNormInternal", False),
+    *map(_frozen_norm, ((0, 1, 2), (0,), (0, 1), (0, 2), (1, 2), (1,), (2,))),
     _group_norm("GroupNormalization"), _group_norm("InstanceNormalization"),
     _layer_norm((0, 1, 2)), _layer_norm((0,)), _layer_norm((0, 2)), _layer_norm((0, 1)),
     _softmax("Softmax"), _softmax("LogSoftmax"),

@@ -94,7 +94,7 @@ class Layout:
         constants = {"finish": finish, "count": float(k), "epsilon": self.epsilon}
         return Nest(f"{self.prefix}_partial", axes, operands, constants)
 
-    def dots(self, dy: str, x: str | None, mean: str, spread: str, total: str, dot: str | None) -> Nest:
+    def dots(self, dy: str, x: str, mean: str, spread: str, total: str, dot: str) -> Nest:
         """Sums over s of dy and of dy times the normalised x, for each sample and channel."""
         operands = (
             self._data("dy", dy),
@@ -106,7 +106,7 @@ class Layout:
         )
         return Nest(f"{self.prefix}_dots", self._axes(AxisKind.REDUCTION), operands)
 
-    def parameters(self, total: str, dot: str | None, dscale: str | None, dbias: str | None) -> Nest:
+    def parameters(self, total: str | None, dot: str | None, dscale: str | None, dbias: str | None) -> Nest:
         """The gradients of scale and bias: those sums over the samples."""
         rows = ((self.o, self.channels), (along("o"), along("c")))
         columns = ((self.channels,), (along("c"),))
@@ -135,14 +135,13 @@ class Layout:
         return Nest(f"{self.prefix}_moments", axes, operands, {"count": float(count)})
 
     def input_gradient(
-        self, dy: str, x: str | None, scale: str, mean: str, spread: str, moments: tuple[str, str] | None, dx: str
+        self, dy: str, x: str, scale: str, mean: str, spread: str, shift: str, tilt: str, dx: str
     ) -> Nest:
-        shift, tilt = moments or (None, None)
         operands = (
             self._data("dy", dy),
-            self._data("x", None if moments is None else x),
+            self._data("x", x),
             self._affine("scale", scale),
-            self._statistic("mean", None if moments is None else mean),
+            self._statistic("mean", mean),
             self._statistic("spread", spread),
             self._statistic("shift", shift),
             self._statistic("tilt", tilt),

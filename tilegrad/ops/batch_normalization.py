@@ -17,6 +17,7 @@ from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along, map_n
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._normalize import Layout, epsilon_of, expect_channels, expect_image
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.frozen_batch_normalization import frozen_gradient
 
 
 def _layout(node: NodeView, data: int) -> Layout:
@@ -124,19 +125,7 @@ class BatchNormalization(Operator):
                 hint="export the model in evaluation mode and choose --batchnorm train",
             )
         (inverse,) = build.emit("InverseDeviation", [node.inputs[4]], {"epsilon": epsilon_of(node)})
-        return _frozen_gradient(node, inverse, upstream, wanted, build)
-
-
-def _frozen_gradient(
-    node: NodeView, inverse: str, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
-) -> Sequence[str | None]:
-    x, scale, _, mean = node.inputs[:4]
-    return build.emit(
-        "BatchNormalizationFrozenGrad",
-        [upstream[0], x if wanted[1] else None, scale, mean, inverse],
-        outputs=tuple(wanted[:3]),
-        hint=f"{x}_grad",
-    )
+        return frozen_gradient(node, None, inverse, upstream[0], wanted, build)
 
 
 class InverseDeviation(Operator):
@@ -155,32 +144,6 @@ class InverseDeviation(Operator):
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
-
-
-class FrozenBatchNormalization(Operator):
-    """(X, scale, B, mean, inverse deviation) -> Y."""
-
-    name = "FrozenBatchNormalization"
-    parameter_inputs = (1, 2)
-    nondifferentiable_inputs = (3, 4)
-
-    def infer(self, node: NodeView) -> tuple[TensorType, ...]:
-        node.expect_inputs(5)
-        expect_image(node, 0)
-        expect_channels(node, 0, (1, "scale"), (2, "bias"), (3, "running mean"), (4, "inverse deviation"))
-        return (node.input(0),)
-
-    def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        x, scale, bias, mean, inverse = node.inputs
-        return (_layout(node, 0).apply(x, scale, bias, mean, inverse, node.outputs[0]),)
-
-    def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
-
-    def gradient(
-        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
-    ) -> Sequence[str | None]:
-        return _frozen_gradient(node, node.inputs[4], upstream, wanted, build)
 
 
 class BatchNormInternal(Operator):
@@ -240,10 +203,10 @@ def _gradient_types(node: NodeView) -> tuple[TensorType, ...]:
 
 
 def _sum_nests(
-    node: NodeView, layout: Layout, temporaries: Sequence[str], x: str | None, dscale: str | None, dbias: str
+    node: NodeView, layout: Layout, temporaries: Sequence[str], dscale: str, dbias: str
 ) -> tuple[Nest, ...]:
     """dscale and dbias. With one sample, or one element a plane, one of the two sums is over nothing."""
-    dy, _, _, mean, spread = node.inputs
+    dy, x, _, mean, spread = node.inputs
     if layout.o == 1 and layout.s != 1:
         return (layout.dots(dy, x, mean, spread, dbias, dscale),)
     if layout.s == 1:
@@ -259,7 +222,7 @@ def _sum_nests(
         )
         axes = (Axis("o", layout.o, AxisKind.REDUCTION), Axis("g", layout.g))
         return (Nest("batch_norm_flat_dots", axes, operands),)
-    total, dot = temporaries[0], temporaries[1] if dscale else None
+    total, dot = temporaries[:2]
     return (
         layout.dots(dy, x, mean, spread, total, dot),
         layout.parameters(total, dot, dscale, dbias),
@@ -269,47 +232,6 @@ def _sum_nests(
 def _sum_temporaries(layout: Layout) -> tuple[TensorType, ...]:
     """Per-sample sums, where both sums are over something."""
     return () if layout.o == 1 or layout.s == 1 else (TensorType(DType.F32, (layout.o, layout.g)),) * 2
-
-
-class BatchNormalizationFrozenGrad(Operator):
-    """(dY, X?, scale, mean, inverse deviation) -> (dX?, dscale?, dbias?); the statistics are constants.
-
-    X serves dscale only.
-    """
-
-    name = "BatchNormalizationFrozenGrad"
-
-    def infer(self, node: NodeView) -> tuple[TensorType, ...]:
-        node.expect_inputs(5)
-        expect_image(node, 0)
-        if node.has_input(1):
-            node.expect_dtype(1, DType.F32)
-            node.expect_shape(1, node.input(0).shape, "forward input")
-        elif node.has_output(1):
-            raise node.error("BatchNormalizationFrozenGrad needs X for the gradient of the scale")
-        expect_channels(node, 0, (2, "scale"), (3, "running mean"), (4, "inverse deviation"))
-        return _gradient_types(node)
-
-    def temporaries(self, node: NodeView) -> tuple[TensorType, ...]:
-        layout = _layout(node, 0)
-        if not (node.has_output(1) or node.has_output(2)):
-            return ()
-        return (*_sum_temporaries(layout), *(() if node.has_output(2) else (TensorType(DType.F32, (layout.g,)),)))
-
-    def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        layout = _layout(node, 0)
-        dy, _, scale, mean, inverse = node.inputs
-        own = [node.temporary(i) for i in range(len(self.temporaries(node)))]
-        nests: list[Nest] = []
-        if node.has_output(1) or node.has_output(2):
-            x = node.input_name(1) if node.has_output(1) else None
-            nests += _sum_nests(node, layout, own, x, node.output_name(1), node.output_name(2) or own[-1])
-        if node.has_output(0):
-            nests.append(layout.input_gradient(dy, None, scale, mean, inverse, None, node.outputs[0]))
-        return tuple(nests)
-
-    def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
-        return ((0, 0), (0, 1))
 
 
 class BatchNormalizationGrad(Operator):
@@ -337,10 +259,10 @@ class BatchNormalizationGrad(Operator):
         own = [node.temporary(i) for i in range(len(self.temporaries(node)))]
         spare_dscale, spare_dbias, shift, tilt = own[-4:]
         dscale, dbias = node.output_name(1) or spare_dscale, node.output_name(2) or spare_dbias
-        nests = list(_sum_nests(node, layout, own, x, dscale, dbias))
+        nests = list(_sum_nests(node, layout, own, dscale, dbias))
         if node.has_output(0):
             nests.append(layout.moments(dbias, dscale, scale, shift, tilt, layout.o * layout.s))
-            nests.append(layout.input_gradient(dy, x, scale, mean, inverse, (shift, tilt), node.outputs[0]))
+            nests.append(layout.input_gradient(dy, x, scale, mean, inverse, shift, tilt, node.outputs[0]))
         return tuple(nests)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:

@@ -126,7 +126,7 @@ class GroupNormalizationGrad(Operator):
             nests.append(layout.parameters(total, dot, node.output_name(1), node.output_name(2)))
         if node.has_output(0):
             nests.append(layout.moments(total, dot, scale, shift, tilt, layout.d * layout.s))
-            nests.append(layout.input_gradient(dy, x, scale, mean, inverse, (shift, tilt), node.outputs[0]))
+            nests.append(layout.input_gradient(dy, x, scale, mean, inverse, shift, tilt, node.outputs[0]))
         return tuple(nests)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:

@@ -15,7 +15,7 @@ TG_INLINE float tg_inverse_deviation(float variance, float epsilon) { return 1.0
 
 TG_INLINE float tg_add_square(float sum, float distance) { return TG_FMA(distance, distance, sum); }
 
-/* out = fma(in - center, factor, added), or factor * in: eight elements a turn, loads first, since out may be in. */
+/* out = fma(in - center, factor, added): eight elements a turn, loads first, since out may be in. */
 TG_INLINE void tg_row_affine(TG_MEM const float *in, TG_MEM float *out, int n, float center, float factor, float added)
 {
 #define TG_AFFINE_LOAD(i) const float x##i = in[i] - center;
@@ -26,18 +26,6 @@ TG_INLINE void tg_row_affine(TG_MEM const float *in, TG_MEM float *out, int n, f
     }
     for (; n > 0; n--)
         *out++ = TG_FMA(*in++ - center, factor, added);
-}
-
-TG_INLINE void tg_row_scale(TG_MEM const float *in, TG_MEM float *out, int n, float factor)
-{
-#define TG_SCALE_LOAD(i) const float x##i = factor * in[i];
-#define TG_SCALE_STORE(i) out[i] = x##i;
-    for (; n >= 8; n -= 8, in += 8, out += 8) {
-        TG_ROW8(TG_SCALE_LOAD)
-        TG_ROW8(TG_SCALE_STORE)
-    }
-    for (; n > 0; n--)
-        *out++ = factor * *in++;
 }
 
 /* Where row `at` of [o, g, d] is, and the next. */
@@ -226,8 +214,7 @@ typedef struct {
     int32_t first, last;
 } tg_normalize_dots_args;
 
-/* sum [o, g, d] of dy and dot [o, g, d] of dy * (x - mean), times the inverse deviation, over s. Without `dot`, x and
- * the statistics are not read. */
+/* sum [o, g, d] of dy and dot [o, g, d] of dy * (x - mean), times the inverse deviation, over s. */
 TG_INLINE void tg_normalize_dots(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *mean,
                                  TG_MEM const float *spread, TG_MEM float *sum, TG_MEM float *dot,
                                  TG_ARG const tg_normalize_dots_args *p, int core_id, int core_count)
@@ -245,18 +232,14 @@ TG_INLINE void tg_normalize_dots(TG_MEM const float *dy, TG_MEM const float *x, 
         TG_MEM float *sums = sum + o * p->sum_by_o + g * p->sum_by_g + d * p->sum_by_d;
         for (int r = 0; p->first && r < rows; r++)
             sums[r * sum_by] = 0.0f;
-        if (dot == TG_NULL) {
-            tg_rows_sum(in, dy_by, rows, p->n_s, sums, sum_by);
-        } else {
-            TG_MEM float *dots = dot + o * p->dot_by_o + g * p->dot_by_g + d * p->dot_by_d;
-            TG_MEM const float *inverses = spread + o * p->spread_by_o + g * p->spread_by_g;
-            for (int r = 0; p->first && r < rows; r++)
-                dots[r * dot_by] = 0.0f;
-            tg_rows_dots(in, dy_by, x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d, x_by,
-                         mean + o * p->mean_by_o + g * p->mean_by_g, mean_by, rows, p->n_s, sums, sum_by, dots, dot_by);
-            for (int r = 0; p->last && r < rows; r++)
-                dots[r * dot_by] = dots[r * dot_by] * inverses[r * inverse_by];
-        }
+        TG_MEM float *dots = dot + o * p->dot_by_o + g * p->dot_by_g + d * p->dot_by_d;
+        TG_MEM const float *inverses = spread + o * p->spread_by_o + g * p->spread_by_g;
+        for (int r = 0; p->first && r < rows; r++)
+            dots[r * dot_by] = 0.0f;
+        tg_rows_dots(in, dy_by, x + o * p->x_by_o + g * p->x_by_g + d * p->x_by_d, x_by,
+                     mean + o * p->mean_by_o + g * p->mean_by_g, mean_by, rows, p->n_s, sums, sum_by, dots, dot_by);
+        for (int r = 0; p->last && r < rows; r++)
+            dots[r * dot_by] = dots[r * dot_by] * inverses[r * inverse_by];
         at += rows;
     }
 }
@@ -320,7 +303,7 @@ typedef struct {
 } tg_normalize_grad_args;
 
 /* dx = inverse * (scale dy - shift - normalised x * tilt), where shift and tilt are the means that the statistics pass
- * back. Without them the statistics are constants: dx = (scale * inverse) dy, and x and mean are not read. */
+ * back. */
 TG_INLINE void tg_normalize_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *scale,
                                  TG_MEM const float *mean, TG_MEM const float *spread, TG_MEM const float *shift,
                                  TG_MEM const float *tilt, TG_MEM float *dx, TG_ARG const tg_normalize_grad_args *p,
@@ -330,31 +313,18 @@ TG_INLINE void tg_normalize_grad(TG_MEM const float *dy, TG_MEM const float *x, 
     tg_share(p->n_o * p->n_g * p->n_d, core_id, core_count, &start, &stop);
     if (start >= stop)
         return;
-    int is_flat = shift == TG_NULL && p->n_s == 1 && p->n_d == 1 && p->dy_by_g == 1 && p->dx_by_g == 1;
     tg_row_at at = tg_row_locate(start, p->n_g, p->n_d);
-    for (int row = start, rows; row < stop; row += rows, tg_row_advance(&at, p->n_g, p->n_d)) {
-        rows = is_flat ? tg_min(stop - row, p->n_g - at.g) : 1;
+    for (int row = start; row < stop; row++, tg_row_advance(&at, p->n_g, p->n_d)) {
         TG_MEM const float *in = dy + at.o * p->dy_by_o + at.g * p->dy_by_g + at.d * p->dy_by_d;
+        TG_MEM const float *from = x + at.o * p->x_by_o + at.g * p->x_by_g + at.d * p->x_by_d;
         TG_MEM float *out = dx + at.o * p->dx_by_o + at.g * p->dx_by_g + at.d * p->dx_by_d;
-        TG_MEM const float *gain = scale + at.g * p->scale_by_g + at.d * p->scale_by_d;
-        TG_MEM const float *inverse = spread + at.o * p->spread_by_o + at.g * p->spread_by_g;
-        if (is_flat) {
-            for (int i = 0; i < rows; i++)
-                out[i] = (gain[i] * inverse[i]) * in[i];
-            at.g += rows - 1;
-            continue;
-        }
-        float factor = *gain * *inverse;
-        if (shift == TG_NULL) {
-            tg_row_scale(in, out, p->n_s, factor);
-        } else {
-            TG_MEM const float *from = x + at.o * p->x_by_o + at.g * p->x_by_g + at.d * p->x_by_d;
-            float center = mean[at.o * p->mean_by_o + at.g * p->mean_by_g];
-            float level = *inverse * shift[at.o * p->shift_by_o + at.g * p->shift_by_g];
-            float slope = (*inverse * *inverse) * tilt[at.o * p->tilt_by_o + at.g * p->tilt_by_g];
-            TG_UNROLLED for (int i = 0; i < p->n_s; i++)
-                out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, level));
-        }
+        float inverse = spread[at.o * p->spread_by_o + at.g * p->spread_by_g];
+        float factor = scale[at.g * p->scale_by_g + at.d * p->scale_by_d] * inverse;
+        float center = mean[at.o * p->mean_by_o + at.g * p->mean_by_g];
+        float level = inverse * shift[at.o * p->shift_by_o + at.g * p->shift_by_g];
+        float slope = (inverse * inverse) * tilt[at.o * p->tilt_by_o + at.g * p->tilt_by_g];
+        TG_UNROLLED for (int i = 0; i < p->n_s; i++)
+            out[i] = TG_FMA(factor, in[i], -TG_FMA(from[i] - center, slope, level));
     }
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilegrad.calibration.loops import convolution, indexed, matrix, pooling, simple
+from tilegrad.calibration.loops import convolution, frozen, indexed, matrix, pooling, simple
 from tilegrad.calibration.loops.base import Call, Counter, Family, call_of
 from tilegrad.ir.nest import Nest
 
@@ -60,9 +60,13 @@ _register(simple.NORMALIZE, "batch_norm batch_norm_grad group_norm group_norm_gr
 _register(simple.ROW_STATISTICS, "batch_norm_partial group_norm_partial")
 _register(simple.DOTS, "batch_norm_dots group_norm_dots")
 _register(simple.FLAT_DOTS, "batch_norm_flat_dots")
-_register(simple.NORMALIZE_PARAMETERS, "batch_norm_parameters group_norm_parameters")
+_register(simple.NORMALIZE_PARAMETERS, "batch_norm_parameters group_norm_parameters frozen_norm_parameters")
 _register(simple.MOMENTS, "batch_norm_moments group_norm_moments")
 _register(simple.STATISTIC, "batch_norm_statistic")
+_register(frozen.NORM, "frozen_norm")
+_register(frozen.FLAT, "frozen_norm_flat")
+_register(frozen.GRAD, "frozen_norm_grad")
+_register(frozen.FLAT_GRAD, "frozen_norm_flat_grad")
 _register(simple.LAYER_NORM, "layer_norm layer_norm_statistics")
 _register(simple.LAYER_NORM_PARAMETERS, "layer_norm_parameters")
 _register(simple.LAYER_NORM_GRAD, "layer_norm_grad")

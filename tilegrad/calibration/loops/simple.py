@@ -12,7 +12,6 @@ from tilegrad.calibration.loops.base import (
     Trips,
     bounds,
     in_blocks,
-    is_absent,
     is_shared,
     most_runs,
     share,
@@ -383,13 +382,11 @@ ROW_STATISTICS = Family(
 
 
 def _dots(nest: Nest) -> Counter:
-    block = 4 if is_absent(nest, "dot") else 2
-
     def trips(c: Call) -> Trips:
         n, length = c.n, c.n["s"]
         run = n["d"] if n["d"] > 1 else n["g"]
-        runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"] * n["d"], run, block, length, c.cores)
-        rows = block * blocks + rest
+        runs, blocks, rest = _rows_in_blocks(n["o"] * n["g"] * n["d"], run, 2, length, c.cores)
+        rows = 2 * blocks + rest
         return (
             1.0, is_shared(c.cores), runs, blocks, *with_fours(blocks, length), rest, *with_fours(rest, length),
             runs * c.first, rows * c.first, runs * c.last, rows * c.last,

@@ -8,7 +8,7 @@ TG_KERNEL void tg_batch_norm_dots(TG_MEM const float *dy, TG_MEM const float *x,
                                   TG_ARG const tg_normalize_dots_args *p, int core_id, int core_count)
 {
     int at, stop;
-    if (dot == TG_NULL || p->n_d != 1 || p->sum_by_g != 1 || p->dot_by_g != 1 || p->mean_by_g != 1) {
+    if (p->n_d != 1 || p->sum_by_g != 1 || p->dot_by_g != 1 || p->mean_by_g != 1) {
         tg_normalize_dots(dy, x, mean, spread, sum, dot, p, core_id, core_count);
         return;
     }

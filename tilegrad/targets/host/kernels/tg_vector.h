@@ -56,6 +56,15 @@ TG_TEMPLATE uint32_t tg_v_nan(tg_v16 a, uint32_t mask)
 {
     return (uint32_t)_mm512_mask_cmp_ps_mask((__mmask16)mask, a, a, _CMP_UNORD_Q);
 }
+/* Relu of a, and b where a is greater than 0: 0 elsewhere. */
+TG_TEMPLATE tg_v16 tg_v_relu(tg_v16 a)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_NLE_UQ), a);
+}
+TG_TEMPLATE tg_v16 tg_v_where_positive(tg_v16 a, tg_v16 b)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ), b);
+}
 /* Lane l is p[at[l]]. */
 TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
 {
@@ -181,6 +190,8 @@ TG_TEMPLATE tg_v16 tg_v_greater(tg_v16 a, tg_v16 b)
     return result;
 TG_TEMPLATE uint32_t tg_v_equal(tg_v16 a, tg_v16 b, uint32_t mask) { TG_EACH_BIT(a.lane[l] == b.lane[l]) }
 TG_TEMPLATE uint32_t tg_v_nan(tg_v16 a, uint32_t mask) { TG_EACH_BIT(a.lane[l] != a.lane[l]) }
+TG_TEMPLATE tg_v16 tg_v_relu(tg_v16 a) { TG_EACH_LANE(a.lane[l] <= 0.0f ? 0.0f : a.lane[l]) }
+TG_TEMPLATE tg_v16 tg_v_where_positive(tg_v16 a, tg_v16 b) { TG_EACH_LANE(a.lane[l] > 0.0f ? b.lane[l] : 0.0f) }
 TG_TEMPLATE tg_v16 tg_v_gather(const float *p, const int32_t *at, uint32_t mask)
 {
     TG_EACH_LANE(mask >> l & 1u ? p[at[l]] : 0.0f)
