@@ -18,7 +18,9 @@ MISSING = missing_tools()
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"counting instructions needs {', '.join(MISSING)}")
 
 # Kernels that a training step spends its time in, one of each kind of loop.
-HOT = tuple("gemm_nt gemm_tn matmul_nn conv conv_dx conv_dw conv_single conv_pointwise batch_norm sgd".split())
+HOT = tuple(
+    "gemm_nt gemm_tn matmul_nn conv conv_dx conv_dw conv_single conv_pointwise frozen_norm frozen_norm_grad sgd".split()
+)
 # Whose branches depend on data, so that tiles of one shape differ: how often a power multiplies, where indices and
 # maxima lie, which of two is larger. Content while counting is even, so the mean is still right.
 DATA_DEPENDENT = tuple(

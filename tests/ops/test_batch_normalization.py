@@ -47,7 +47,7 @@ def test_frozen_against_pytorch(case: Case, differentiate: tuple[int, ...]) -> N
 
 
 def away_from_the_kink(arrays: list[np.ndarray]) -> np.ndarray:
-    """x, moved where the normalised value is so near 0 that rounding, or a finite difference, decides about the Relu."""
+    """x, moved where the normalised value is so near 0 that rounding or a finite difference decides about the Relu."""
     x, scale, bias, mean, inverse = arrays
     factor, shift, center = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in (scale * inverse, bias, mean))
     y = (x - center) * factor + shift

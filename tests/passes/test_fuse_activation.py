@@ -1,0 +1,72 @@
+"""FuseActivation: which Relus it takes, and that the program computes the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.kernels import run_graph
+from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.types import DType, TensorType
+from tilegrad.passes.builder import GraphBuilder
+from tilegrad.passes.fuse_activation import FuseActivation
+from tilegrad.passes.program import derive_program
+from tilegrad.recipe import Recipe
+
+CHANNELS = ("scale", "bias", "mean", "inverse")
+
+
+def model(*tail: Node, outputs: tuple[str, ...] = ("y",)) -> Graph:
+    """A frozen BatchNormalization from x to n, and what follows."""
+    builder = GraphBuilder("model")
+    builder.add_input("x", TensorType(DType.F32, (2, 3, 5)))
+    for name in CHANNELS:
+        builder.add_input(name, TensorType(DType.F32, (3,)))
+    builder.append(Node("norm", "FrozenBatchNormalization", ("x", *CHANNELS), ("n",)))
+    for node in tail:
+        builder.append(node)
+    return builder.finish(outputs)
+
+
+def test_a_relu_behind_is_taken() -> None:
+    before = model(Node("relu", "Relu", ("n",), ("r",)), Node("neg", "Neg", ("r",), ("y",)))
+    after = FuseActivation().apply(before)
+    fused, neg = after.nodes
+    assert (fused.name, fused.op, fused.outputs, dict(fused.attributes)) == (
+        "norm", "FrozenBatchNormalization", ("r",), {"relu": 1},
+    )  # fmt: skip
+    assert neg == before.nodes[2] and "n" not in after.types
+    draw = np.random.default_rng(2)
+    feeds = {name: draw.standard_normal(before.types[name].shape).astype(np.float32) for name in before.inputs}
+    assert run_graph(before, feeds)["y"].tobytes() == run_graph(after, feeds)["y"].tobytes()
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        model(Node("relu", "Relu", ("n",), ("r",)), Node("add", "Add", ("r", "n"), ("y",))),
+        model(Node("relu", "Relu", ("n",), ("y",)), outputs=("n", "y")),
+        model(Node("neg", "Neg", ("n",), ("m",)), Node("relu", "Relu", ("m",), ("y",))),
+        model(Node("relu", "Relu", ("x",), ("r",)), Node("add", "Add", ("r", "n"), ("y",))),
+    ],
+    ids=["read twice", "an output", "not behind", "of another value"],
+)
+def test_others_stay(graph: Graph) -> None:
+    assert FuseActivation().apply(graph) is graph
+
+
+def test_the_gradient_is_one_operator() -> None:
+    builder = GraphBuilder("model")
+    builder.add_input("x", TensorType(DType.F32, (1, 3, 4)))
+    for name in ("scale", "bias", "mean", "variance"):
+        constant = builder.constant(np.full(3, 0.5 + len(name), np.float32))
+        builder.constants[name], builder.types[name] = builder.constants.pop(constant), builder.types.pop(constant)
+    builder.append(Node("bn", "BatchNormalization", ("x", "scale", "bias", "mean", "variance"), ("n",)))
+    builder.append(Node("relu", "Relu", ("n",), ("y",)))
+    made = derive_program(builder.finish(("y",)), Recipe(), {}, ("scale", "bias"), "mse")
+    for entry in ("infer", "step"):
+        forward = made.entries[entry].nodes[0]
+        assert (forward.op, forward.outputs) == ("FrozenBatchNormalization", ("y",))
+    operators = [node.op for node in made.entries["step"].nodes]
+    assert operators.count("FrozenBatchNormalizationGrad") == 1
+    assert not {"Relu", "ReluGrad", "BatchNormalization"} & set(operators)
