@@ -42,9 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "tilegrad" / "objects"
 
 
-def test_objects_are_kept_and_taken(
-    cache: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_are_kept_and_taken(cache: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(compiled, QUICK) as session:
         expected = everything(session)
     kept = {path.name: path.read_bytes() for path in cache.iterdir()}
@@ -92,9 +90,7 @@ def test_no_place_for_a_cache(compiled: Compiled, monkeypatch: pytest.MonkeyPatc
         assert session.step(*batch(compiled)) > 0
 
 
-def test_a_cache_that_cannot_be_written_to(
-    cache: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_to(cache: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     """Full, or read-only for a user who is not root."""
 
     def full(*_: object, **__: object) -> None:

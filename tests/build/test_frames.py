@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from tests.devices.siracusa import needs_compiler
 from tests.scheduling.programs import compiled_for
 from tests.support.command_line import CommandLine
 from tilegrad import zoo
+from tilegrad.build.folder import write_files
 from tilegrad.build.frames import deepest_bytes
-from tilegrad.build.toolchain import PORTABLE_FLAGS, Toolchain, list_frames
+from tilegrad.build.toolchain import PORTABLE_FLAGS, Toolchain, build, host_toolchain, list_frames
 from tilegrad.errors import DeviceError
 from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.stack import red_zone_bytes, stack_use
@@ -93,6 +95,20 @@ class TestSums:
         root = "int tg_step(int n)\n{\n    volatile char a[n];\n    a[n / 2] = 1;\n    return a[n / 3];\n}\n"
         with pytest.raises(DeviceError, match="the frame of 'tg_step' grows"):
             depth(toolchain, tmp_path, "int tg_step(int n);\n" + root)
+
+
+@pytest.mark.parametrize("name", ["simplemlp", pytest.param("odd_cnn", marks=pytest.mark.slow)])
+def test_a_painted_stack_of_the_host_is_as_deep_as_told(name: str, tmp_path: Path) -> None:
+    """Vector kernels keep panels on it, clones of functions and all."""
+    compiled = compiled_for(name, targets.get("host"))
+    files = {**compiled.project.files, "main.c": (Path(__file__).parent / "painted.c").read_bytes()}
+    write_files(tmp_path, files)
+    program = build(host_toolchain(), tmp_path, files, "painted")
+    done = subprocess.run([str(program), "weights.bin"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    told = stack_use(compiled).entries
+    for entry, line in zip(("infer", "step", "update"), done.stdout.split(), strict=True):
+        # On top are two frames of the test; at the bottom, what the deepest function did not need.
+        assert 0.8 * told[entry] - red_zone_bytes() <= int(line) <= told[entry] + MOST_BESIDE, entry
 
 
 @needs_compiler

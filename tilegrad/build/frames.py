@@ -65,8 +65,13 @@ class Listing:
     indirect: Sequence[str]
 
     def frame_bytes(self, function: str) -> int:
-        """A clone that the compiler made has an account of its own, or its origin's."""
-        found = self.frames.get(function, self.frames.get(function.split(".")[0], 0))
+        """A clone that the compiler made (`f.constprop.0`) has an account without its number, with others' perhaps."""
+        name = function
+        while name not in self.frames:
+            name, dot, _ = name.rpartition(".")
+            if not dot:
+                raise DeviceError(f"the compiler tells no frame of '{function}'", stage="build")
+        found = self.frames[name]
         if found is None:
             raise DeviceError(f"the stack has no bound: the frame of '{function}' grows while it runs", stage="build")
         return found
