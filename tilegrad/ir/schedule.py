@@ -39,13 +39,17 @@ class Slot:
 
 @dataclass(frozen=True)
 class TileEstimate:
-    """What a tiling is expected to cost, in cycles; `reason` says why it was chosen."""
+    """What a tiling is expected to cost, in cycles; `reason` says why it was chosen.
+
+    `steady_cycles` are those without its first loads and last stores, which neighbours may hide.
+    """
 
     cycles: float
     compute_cycles: float
     dma_cycles: float
     dma_bytes: int
     reason: str
+    steady_cycles: float = 0.0
 
 
 @dataclass(frozen=True)

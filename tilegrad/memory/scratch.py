@@ -11,52 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
-
-from tilegrad.ir.nest import Access, Nest, Operand, Range, Tile, operand_box, row_major_strides
+from tilegrad.ir.nest import Access, Nest, Operand, Tile
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Tiling
 from tilegrad.memory.lifetimes import align, temporaries
-from tilegrad.scheduling.footprint import tile_at
+from tilegrad.scheduling.footprint import nth_tile
+from tilegrad.scheduling.overlap import Bytes, box_bytes, meet, one_run
 from tilegrad.scheduling.tables import argument_fields, described_bytes, table_words
 
 Span = tuple[str, int, int]  # region, first byte, behind the last one
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """What a box is in a region: runs of `run_bytes` that start at `starts`, ascending."""
-
-    region: str
-    starts: npt.NDArray[np.int64]
-    run_bytes: int
-
-    def meets(self, other: Bytes) -> bool:
-        if self.region != other.region or not self.run_bytes or not other.run_bytes:
-            return False
-        # The run of the other that begins last before the end of one of ours.
-        before = np.searchsorted(other.starts, self.starts + self.run_bytes) - 1
-        return bool((other.starts[before] + other.run_bytes > self.starts)[before >= 0].any())
-
-    @staticmethod
-    def of(span: Span) -> Bytes:
-        region, start, stop = span
-        return Bytes(region, np.array([start], dtype=np.int64), stop - start)
-
-
-def box_bytes(
-    region: str, offset: int, box: Sequence[Range], strides: Sequence[int], element_bytes: int
-) -> Bytes:
-    """Dimensions that are dense from the inside are one run; the others are enumerated."""
-    run, d = 1, len(box)
-    while d and strides[d - 1] == run:
-        d -= 1
-        run *= box[d].size
-    starts = np.array([sum(r.start * s for r, s in zip(box, strides, strict=True))], dtype=np.int64)
-    for r, stride in zip(box[:d], strides[:d], strict=True):
-        starts = np.add.outer(starts, np.arange(r.size, dtype=np.int64) * stride).reshape(-1)
-    return Bytes(region, offset + starts * element_bytes, run * element_bytes)
 
 
 @dataclass(frozen=True)
@@ -80,25 +43,12 @@ class TiledNest:
 
     def tile(self, number: int) -> Tile | None:
         """One of the tiles, the last for -1; None where there are not as many."""
-        count = self.tiling.tile_count
-        number += count if number < 0 else 0
-        if not 0 <= number < count:
-            return None
-        indices = []
-        for loop in reversed(self.tiling.loops):
-            indices.append(number % loop.count)
-            number //= loop.count
-        return tile_at(self.nest, self.tiling.loops, indices[::-1])
+        return nth_tile(self.nest, self.tiling.loops, number)
 
 
 def overlaps(a: Iterable[Span], b: Iterable[Span]) -> bool:
     others = list(b)
     return any(r == s and start < last and first < stop for r, start, stop in a for s, first, last in others)
-
-
-def meet(a: Iterable[Bytes], b: Iterable[Bytes]) -> bool:
-    others = list(b)
-    return any(one.meets(other) for one in a for other in others)
 
 
 class TableMaker:
@@ -211,12 +161,10 @@ class _Placing:
         found = []
         for operand in operands:
             assert operand.value is not None
-            box = operand_box(operand, tile)
-            if all(r.size for r in box):
-                address = self.plan.address(self.entry, operand.value, nest.launch)
-                strides, size = row_major_strides(operand.shape), nest.element_bytes[operand.name]
-                found.append(box_bytes(address.region, address.offset, box, strides, size))
-        return found
+            address = self.plan.address(self.entry, operand.value, nest.launch)
+            size = nest.element_bytes[operand.name]
+            found.append(box_bytes(operand, tile, address.region, address.offset, size))
+        return [one for one in found if one is not None]
 
     def _on_their_way(self, i: int) -> tuple[list[Span], list[Bytes]]:
         """What nest `i` may still be storing when it ends: from scratchpad, to L2."""
@@ -246,7 +194,7 @@ class _Placing:
 
     def _arriving_from_l3(self, after: int, launch: int) -> list[Bytes]:
         return [
-            Bytes.of(("arena", move.l2_offset, move.l2_offset + move.size_bytes))
+            one_run("arena", move.l2_offset, move.l2_offset + move.size_bytes)
             for move in self.moves
             if move.inward and after < move.wait <= launch
         ]
@@ -256,7 +204,7 @@ class _Placing:
         following = self.nests[i + 1].launch if i + 1 < len(self.nests) else self.launch_count
         results = self._homes(i, self.nests[i].operands(Access.WRITE), self.nests[i].tile(-1))
         taken = [
-            Bytes.of(("arena", move.l2_offset, move.l2_offset + move.size_bytes))
+            one_run("arena", move.l2_offset, move.l2_offset + move.size_bytes)
             for move in self.moves
             if self.nests[i].launch < move.start <= following
         ]

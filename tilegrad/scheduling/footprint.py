@@ -99,6 +99,19 @@ def tile_at(nest: Nest, loops: Sequence[Loop], indices: Sequence[int]) -> dict[s
     return tile
 
 
+def nth_tile(nest: Nest, loops: Sequence[Loop], number: int) -> dict[str, Range] | None:
+    """One of the tiles, the last for -1; None where there are not as many."""
+    count = prod(loop.count for loop in loops)
+    number += count if number < 0 else 0
+    if not 0 <= number < count:
+        return None
+    indices = []
+    for loop in reversed(loops):
+        indices.append(number % loop.count)
+        number //= loop.count
+    return tile_at(nest, loops, indices[::-1])
+
+
 def tiles(nest: Nest, loops: Sequence[Loop]) -> list[tuple[Tile, int]]:
     """Every tile in order, with the set of loops (as bits) that moved since the one before; all for the first."""
     indices = [0] * len(loops)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
-from tilegrad.ir.types import TensorType
-from tilegrad.memory.lifetimes import temporaries
+from tilegrad.memory.lifetimes import analyse, temporaries
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
+from tilegrad.scheduling.chain import Link, choose
 from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.scheduling.tables import argument_fields
@@ -36,11 +36,11 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
 
 
 class _Tiler:
-    """Searches each kind of nest once: nests that differ only in their values' names share a tiling."""
+    """Searches each kind of nest once: nests that differ only in their values' names have the same choices."""
 
     def __init__(self, options: TilingOptions) -> None:
         self.options = options
-        self.known: dict[object, Tiling | None] = {}
+        self.known: dict[object, tuple[tuple[Tiling, int], ...]] = {}
         self.refused: list[tuple[int, DoesNotFit]] = []
 
     def check(self) -> None:
@@ -48,12 +48,24 @@ class _Tiler:
         if self.refused:
             raise max(self.refused, key=lambda pair: pair[0])[1]
 
-    def tiling(self, nest: Nest, types: Mapping[str, TensorType], node: Node) -> Tiling | None:
-        element_bytes = {
-            operand.name: types[operand.value].dtype.size_bytes
-            for operand in nest.operands
-            if operand.value is not None
-        }
+    def tilings(self, graph: Graph, nests: Sequence[tuple[Node, Nest]]) -> list[Tiling | None]:
+        """Of an entry's nests, in order."""
+        target = self.options.target
+        types = {**{name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}, **graph.types}
+        homes = analyse(graph, target.memory(target.home).alignment_bytes).owner
+        choices = []
+        for node, nest in nests:
+            sizes = {o.name: types[o.value].dtype.size_bytes for o in nest.operands if o.value is not None}
+            found = self._choices(nest, sizes, node)
+            choices.append([Link(nest, tiling, table_bytes, sizes, homes, target) for tiling, table_bytes in found])
+        if self.refused:
+            return [None] * len(nests)
+        return list(choose(choices, self.options.scratch_bytes))
+
+    def _choices(
+        self, nest: Nest, element_bytes: Mapping[str, int], node: Node
+    ) -> tuple[tuple[Tiling, int], ...]:
+        """Tilings, with the bytes of their tables; none where none fits."""
         key = (
             nest.kernel,
             nest.axes,
@@ -64,9 +76,9 @@ class _Tiler:
             fields = argument_fields(node.op, nest.kernel)
             search = TilingSearch(self.options, nest, element_bytes, fields)
             try:
-                self.known[key] = search.choose(node.name)
+                self.known[key] = search.choices(node.name)
             except DoesNotFit as error:
-                self.known[key] = None
+                self.known[key] = ()
                 self.refused.append((search.smallest()[1], error))
         return self.known[key]
 
@@ -80,14 +92,11 @@ def _schedule_entry(graph: Graph, tiler: _Tiler | None) -> EntrySchedule:
                 expected=f"at most {LARGEST_ELEMENT_COUNT} elements",
                 got=str(tensor_type),
             )
-    scratch = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
-    types = {**scratch, **graph.types}
-    launches = []
+    expanded = []
     for node in graph.nodes:
         operator = registry.get(node.op)
-        nests = () if operator.is_view else operator.nests(NodeView(node, graph.types))
-        tilings: tuple[Tiling | None, ...] = (None,) * len(nests)
-        if tiler is not None:
-            tilings = tuple(tiler.tiling(nest, types, node) for nest in nests)
-        launches.append(Launch(node, tuple(nests), tilings))
+        expanded.append((node, () if operator.is_view else tuple(operator.nests(NodeView(node, graph.types)))))
+    pairs = [(node, nest) for node, nests in expanded for nest in nests]
+    tilings = iter([None] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
+    launches = [Launch(node, nests, tuple(next(tilings) for _ in nests)) for node, nests in expanded]
     return EntrySchedule(graph, tuple(launches))

@@ -41,6 +41,8 @@ MOST_L1, SHARED_L1 = 0.7, 0.5
 # Of a nest's first loads and last stores, what is not hidden where neighbours have room. Half of it by experience: a
 # nest that reads what the one before wrote last must wait for it.
 SHOWN_WITH_NEIGHBOURS = 0.5
+# Tilings of a nest that are compared with those of its neighbours, none that takes much longer than the best.
+MOST_CHOICES, WORTH_A_LOOK, MANY_TILES = 12, 1.1, 6
 MOST_AXES_CUT = 3
 NEXT_TABLE_BYTES = 1024
 NOT_ESTIMATED = TileEstimate(inf, 0.0, 0.0, 0, "")
@@ -167,8 +169,12 @@ class TilingSearch:
         has_room = self.options.scratch_bytes >= 32 * NEXT_TABLE_BYTES
         return self.budget_bytes * (MOST_L1 if is_double and has_room else 1.0)
 
-    def choose(self, name: str) -> Tiling:
-        """`name` is the operator's, for the error when nothing fits."""
+    def choices(self, name: str) -> tuple[tuple[Tiling, int], ...]:
+        """Tilings with the bytes of their tables: the best first, then others that are cut otherwise or leave more
+        room, and are not much worse.
+
+        `name` is the operator's, for the error when nothing fits.
+        """
         modes = {"auto": (False, True), "single": (False,), "double": (True,)}[self.options.buffering]
         candidates = [candidate for mode in modes for candidate in self._candidates(mode)]
         if self.options.buffering == "double":
@@ -177,20 +183,34 @@ class TilingSearch:
             candidates += [single for single in singles if single.tile_count == 1 or not candidates]
         estimated = [(self._estimate(candidate), candidate) for candidate in candidates]
         estimated.sort(key=lambda pair: (pair[0].cycles, pair[0].dma_bytes))
+        found: dict[object, tuple[Tiling, int]] = {}
         for estimate, candidate in estimated:
+            kind = (candidate.is_double, candidate.footprint_bytes <= self.budget_bytes * SHARED_L1)
+            key = (kind, tuple((loop.axis, min(loop.count, MANY_TILES)) for loop in candidate.loops))
+            if key in found:
+                continue
+            best = next(iter(found.values()), None)
+            if best is not None and estimate.steady_cycles > best[0].estimate.cycles * WORTH_A_LOOK:
+                continue
             tiling = self._tiling(candidate, estimate)
-            if self._fits(tiling):
-                return tiling
+            table_bytes = self.table_bytes(tiling)
+            if tiling.scratch_bytes + table_bytes <= self.options.scratch_bytes:
+                found[key] = tiling, table_bytes
+            if len(found) == (MOST_CHOICES if self.options.overlaps else 1):
+                break
+        if found:
+            return tuple(found.values())
         for is_double in (*modes, False):
             for candidate in self._shrunk(is_double):
-                return self._tiling(candidate, self._estimate(candidate))
+                tiling = self._tiling(candidate, self._estimate(candidate))
+                return ((tiling, self.table_bytes(tiling)),)
         raise self._does_not_fit(name)
 
     def _fits(self, tiling: Tiling) -> bool:
         """With the table that describes it."""
-        return tiling.scratch_bytes + self._table_bytes(tiling) <= self.options.scratch_bytes
+        return tiling.scratch_bytes + self.table_bytes(tiling) <= self.options.scratch_bytes
 
-    def _table_bytes(self, tiling: Tiling) -> int:
+    def table_bytes(self, tiling: Tiling) -> int:
         words = table_words(self.nest, tiling, self.fields, self.element_bytes, self.engine.longest_bytes)
         return align(described_bytes(words, len(self.nest.operands)), self.alignment)
 
@@ -283,12 +303,13 @@ class TilingSearch:
         conduct = between + count * (span.ending(meanwhile / count) - span.cycles)
         if self.options.overlaps and (candidate.is_double or count == 1):
             has_neighbours = candidate.footprint_bytes <= self.budget_bytes * SHARED_L1
-            shown = (first + last) * (SHOWN_WITH_NEIGHBOURS if has_neighbours else 1.0)
-            cycles = shown + max(compute + conduct, inward - first, outward - last)
+            steady = max(compute + conduct, inward - first, outward - last)
+            cycles = steady + (first + last) * (SHOWN_WITH_NEIGHBOURS if has_neighbours else 1.0)
         else:
             cycles = compute + conduct + inward + outward
+            steady = cycles - first - last
         reason = "double buffered" if candidate.is_double else "single buffered"
-        return TileEstimate(cycles, compute, inward + outward, candidate.traffic_bytes, reason)
+        return TileEstimate(cycles, compute, inward + outward, candidate.traffic_bytes, reason, steady)
 
     def _simple_steps(self, candidate: _Candidate) -> int:
         """As in the table that the candidate would get, nearly."""
@@ -318,7 +339,7 @@ class TilingSearch:
         found = []
         for candidate in self._ever_smaller(False):
             tiling = self._tiling(candidate, NOT_ESTIMATED)
-            found.append((candidate, tiling.scratch_bytes + self._table_bytes(tiling)))
+            found.append((candidate, tiling.scratch_bytes + self.table_bytes(tiling)))
         return min(found, key=lambda pair: pair[1])
 
     def _does_not_fit(self, name: str) -> DoesNotFit:
@@ -328,7 +349,7 @@ class TilingSearch:
             for operand in self.nest.operands
             if operand.value is not None
         )
-        table_bytes = self._table_bytes(self._tiling(candidate, NOT_ESTIMATED))
+        table_bytes = self.table_bytes(self._tiling(candidate, NOT_ESTIMATED))
         return DoesNotFit(
             f"the smallest tile of tg_{self.nest.kernel} does not fit into {self.target.compute}",
             stage="tiling",

@@ -1,0 +1,130 @@
+"""Chooses among the tilings of nests that follow each other: by what neighbours hide of each other's transfers.
+
+A nest's first loads are hidden while the nest before computes its last tile, if there is room for them in scratchpad,
+as far as that takes, and if they are not what that nest has still to store. Two nests that are cut along the same
+dimension pass their data on without waiting; where they are not, the second waits for all of the first. The choices of
+an entry are a path, and the cheapest one is found by going through it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilegrad.ir.nest import Access, Nest
+from tilegrad.ir.schedule import Tiling
+from tilegrad.scheduling.footprint import nth_tile
+from tilegrad.scheduling.overlap import Bytes, box_bytes, meet
+from tilegrad.targets.base import Target
+
+
+@dataclass(frozen=True)
+class _Load:
+    """The first box of an operand."""
+
+    home: Bytes
+    cycles: float
+    slot_start: int  # from where the nest's slots begin
+    slot_stop: int
+
+
+class Link:
+    """A nest with one of its tilings. `homes` says which values share bytes."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        tiling: Tiling,
+        table_bytes: int,
+        element_bytes: Mapping[str, int],
+        homes: Mapping[str, str],
+        target: Target,
+    ) -> None:
+        self.nest = nest
+        self.tiling = tiling
+        self.table_bytes = table_bytes
+        self.element_bytes = element_bytes
+        self.homes = homes
+        self.engine = target.engine(target.home, target.compute)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.table_bytes + self.tiling.scratch_bytes
+
+    def _boxes(self, access: Access, number: int) -> list[tuple[str, Bytes]]:
+        tile = nth_tile(self.nest, self.tiling.loops, number)
+        if tile is None:
+            return []
+        found = []
+        for operand in self.nest.operands:
+            if operand.value is None or operand.access is not access:
+                continue
+            home = self.homes.get(operand.value, operand.value)
+            box = box_bytes(operand, tile, home, 0, self.element_bytes[operand.name])
+            if box is not None:
+                found.append((operand.name, box))
+        return found
+
+    @cached_property
+    def loads(self) -> list[_Load]:
+        found = []
+        for name, box in self._boxes(Access.READ, 0):
+            slot = self.tiling.slots[name]
+            cycles = self.engine.inward.cycles_per_byte * len(box.starts) * box.run_bytes
+            found.append(_Load(box, cycles, slot.offset_bytes, slot.offset_bytes + slot.slot_bytes))
+        return found
+
+    @property
+    def last_tile_cycles(self) -> float:
+        return self.tiling.estimate.compute_cycles / self.tiling.tile_count
+
+    @cached_property
+    def last_results(self) -> list[Bytes]:
+        """What has not arrived while the last tile computes."""
+        return [box for number in (-1, -2) for _, box in self._boxes(Access.WRITE, number)]
+
+    @cached_property
+    def last_store_cycles(self) -> float:
+        boxes = self._boxes(Access.WRITE, -1)
+        return sum(self.engine.outward.cycles_per_byte * len(box.starts) * box.run_bytes for _, box in boxes)
+
+
+def exposed_cycles(before: Link, link: Link, is_on_top: bool, scratch_bytes: int) -> float:
+    """What the second of two neighbours waits for. Neighbours take turns at the bottom and the top of scratchpad."""
+    start = scratch_bytes - link.size_bytes if is_on_top else link.table_bytes
+    hidden = waiting = 0.0
+    depends = False
+    for load in link.loads:
+        if is_on_top:
+            has_room = start + load.slot_start >= before.size_bytes
+        else:
+            has_room = start + load.slot_stop <= scratch_bytes - before.size_bytes
+        is_late = meet([load.home], before.last_results)
+        depends |= is_late
+        if is_late or not has_room:
+            waiting += load.cycles
+        else:
+            hidden += load.cycles
+    waiting += max(0.0, hidden - before.last_tile_cycles)
+    return waiting + (before.last_store_cycles if depends else 0.0)
+
+
+def choose(choices: Sequence[Sequence[Link]], scratch_bytes: int) -> list[Tiling]:
+    """One tiling of each nest, in order."""
+    # By choice of the latest nest: the cost of the best path to it, and the choices on that path.
+    paths: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    for i, links in enumerate(choices):
+        extended = []
+        for k, link in enumerate(links):
+            costs = []
+            for cost, path in paths:
+                waiting = sum(load.cycles for load in link.loads)
+                if path:
+                    waiting = exposed_cycles(choices[i - 1][path[-1]], link, bool(i % 2), scratch_bytes)
+                costs.append((cost + waiting + link.tiling.estimate.steady_cycles, path))
+            best = min(costs, key=lambda pair: pair[0])
+            extended.append((best[0], (*best[1], k)))
+        paths = extended
+    _, path = min(paths, key=lambda pair: pair[0])
+    return [links[k].tiling for links, k in zip(choices, path, strict=True)]

@@ -1,0 +1,53 @@
+"""Which bytes boxes touch, exactly: boxes of one tensor may lie between each other without meeting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.ir.nest import Operand, Tile, operand_box, row_major_strides
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Of a region: runs of `run_bytes` that start at `starts`, ascending."""
+
+    region: str
+    starts: npt.NDArray[np.int64]
+    run_bytes: int
+
+    def meets(self, other: Bytes) -> bool:
+        if self.region != other.region or not self.run_bytes or not other.run_bytes:
+            return False
+        # The run of the other that begins last before the end of one of ours.
+        before = np.searchsorted(other.starts, self.starts + self.run_bytes) - 1
+        return bool((other.starts[before] + other.run_bytes > self.starts)[before >= 0].any())
+
+
+def one_run(region: str, start: int, stop: int) -> Bytes:
+    return Bytes(region, np.array([start], dtype=np.int64), stop - start)
+
+
+def box_bytes(operand: Operand, tile: Tile, region: str, offset: int, element_bytes: int) -> Bytes | None:
+    """What a tile touches of an operand that begins at `offset`; None for nothing.
+
+    Dimensions that are dense from the inside are one run; the others are enumerated.
+    """
+    box, strides = operand_box(operand, tile), row_major_strides(operand.shape)
+    if not all(r.size for r in box):
+        return None
+    run, d = 1, len(box)
+    while d and strides[d - 1] == run:
+        d -= 1
+        run *= box[d].size
+    starts = np.array([sum(r.start * s for r, s in zip(box, strides, strict=True))], dtype=np.int64)
+    for r, stride in zip(box[:d], strides[:d], strict=True):
+        starts = np.add.outer(starts, np.arange(r.size, dtype=np.int64) * stride).reshape(-1)
+    return Bytes(region, offset + starts * element_bytes, run * element_bytes)
+
+
+def meet(a: Iterable[Bytes], b: Sequence[Bytes]) -> bool:
+    return any(one.meets(other) for one in a for other in b)
