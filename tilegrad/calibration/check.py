@@ -12,8 +12,6 @@ from tilegrad.scheduling.kernel_cost import KernelCosts
 
 TILES_PER_KERNEL = 50
 BOUND = 0.05
-# A call of so few instructions is over in the time of a fork and a barrier: its count is bounded absolutely.
-SMALL_CALL = 600
 
 
 @dataclass(frozen=True)
@@ -27,8 +25,7 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Of the count, or of SMALL_CALL where the count is less."""
-        return (self.predicted - self.counted) / max(self.counted, SMALL_CALL)
+        return self.predicted / self.counted - 1.0
 
     @property
     def is_within(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -87,6 +87,15 @@ def _matmul(draw: Draw) -> Sketch:
     return Sketch("FusedMatMul", ((*batch, *a), (*batch, *b)), attributes)
 
 
+def _summed_matmul(draw: Draw) -> Sketch:
+    """Of a batch that is added up, and scaled at the end."""
+    m, k, n, batch = between(draw, 1, 24), between(draw, 1, 32), between(draw, 1, 24), _choice(draw, 2, 3, 5, 8)
+    trans_a, trans_b = int(_is(draw)), int(_is(draw))
+    a, b = (k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n)
+    attributes: dict[str, Attribute] = {"transA": trans_a, "transB": trans_b, "alpha": 0.5, "sum_batch": 1}
+    return Sketch("FusedMatMul", ((batch, *a), (batch, *b)), attributes)
+
+
 def _convolution(draw: Draw, groups: int, channels: int, outs: int, kernel: Shape, image: Shape) -> Sketch:
     stride = _choice(draw, 1, 1, 2) if _is(draw, 0.9) else 3
     dilation = 1 if _is(draw, 0.85) else 2
@@ -114,6 +123,31 @@ def _conv(kernel: Callable[[Draw], Shape]) -> Callable[[Draw], Sketch]:
         return _convolution(draw, groups, between(draw, 1, 24), between(draw, 3, 24), kernel(draw), image)
 
     return sketch
+
+
+def _narrow(draw: Draw) -> Sketch:
+    """Few channels in or out of a strided window of one tap, which is no matrix product."""
+    image = between(draw, 3, 34), between(draw, 3, 34)
+    sketch = _convolution(draw, 1, between(draw, 1, 12), _choice(draw, 1, 2), (1, 1), image)
+    stride = _choice(draw, 2, 3)
+    return replace(sketch, attributes={**sketch.attributes, "strides": (stride, stride)})
+
+
+def _transposed(draw: Draw) -> Sketch:
+    kernel = ((1, 1), (3, 3), _any_kernel(draw))[_choice(draw, 0, 1, 2)]
+    stride = _choice(draw, 1, 2, 3)
+    groups, channels, outs = 1, between(draw, 1, 16), between(draw, 1, 16)
+    if _is(draw, 0.3):
+        groups, channels, outs = between(draw, 2, 24), 1, 1
+    inputs: list[Shape] = [
+        (1, groups * channels, between(draw, 3, 16), between(draw, 3, 16)), (groups * channels, outs, *kernel),
+        (groups * outs,),
+    ]  # fmt: skip
+    pads = (_choice(draw, 0, 1) if min(kernel) > 1 else 0,) * 4
+    attributes: dict[str, Attribute] = {
+        "strides": (stride, stride), "kernel_shape": kernel, "group": groups, "pads": pads,
+    }  # fmt: skip
+    return Sketch("ConvTranspose", inputs if _is(draw, 0.8) else inputs[:2], attributes)
 
 
 def _any_kernel(draw: Draw) -> Shape:
@@ -294,13 +328,19 @@ def _reduction(op: str, wanted: tuple[int, ...] = (0,)) -> Callable[[Draw], Sket
     return sketch
 
 
+def _broadcast_to(draw: Draw, full: Shape) -> Shape:
+    """The same shape, a single element, or one with some dimensions of 1."""
+    kind = draw.random()
+    return full if kind < 0.4 else (1,) if kind < 0.6 else tuple(1 if _is(draw) else extent for extent in full)
+
+
 def _typed(op: str, dtypes: Sequence[DType], count: int = 2, **attributes: Attribute) -> Callable[[Draw], Sketch]:
-    """Elementwise over operands of one of these types, mostly of one shape."""
+    """Elementwise over operands of one of these types, often of one shape."""
 
     def sketch(draw: Draw) -> Sketch:
         dtype = dtypes[int(draw.integers(len(dtypes)))]
         full = (*(between(draw, 1, 8) for _ in range(_choice(draw, 0, 1, 2))), between(draw, 1, 300))
-        shapes = [full, *(full if _is(draw, 0.6) else (1,) for _ in range(count - 1))]
+        shapes = [full, *(_broadcast_to(draw, full) for _ in range(count - 1))]
         return Sketch(op, [(dtype, shape) for shape in shapes], attributes)
 
     return sketch
@@ -309,8 +349,7 @@ def _typed(op: str, dtypes: Sequence[DType], count: int = 2, **attributes: Attri
 def _where(draw: Draw) -> Sketch:
     dtype = _any_type(draw)
     full = (between(draw, 1, 8), between(draw, 1, 300))
-    other = full if _is(draw, 0.6) else (1, 1)
-    return Sketch("Where", ((DType.BOOL, full), (dtype, full), (dtype, other)))
+    return Sketch("Where", ((DType.BOOL, full), (dtype, full), (dtype, _broadcast_to(draw, full))))
 
 
 def _cast(draw: Draw) -> Sketch:
@@ -429,11 +468,11 @@ def _dropout(draw: Draw) -> Sketch:
 
 def _power(draw: Draw) -> Sketch:
     """Of floats by one exponent, or of integers."""
-    size = (between(draw, 1, 1000),)
+    size = (between(draw, 1, 8), between(draw, 1, 200))
     if _is(draw):
         return Sketch("Pow", (size, ()), {}, (0,))
     dtype = _WHOLE[int(draw.integers(2))]
-    return Sketch("Pow", ((dtype, size), (DType.F32 if _is(draw) else dtype, size)))
+    return Sketch("Pow", ((dtype, size), (DType.F32 if _is(draw) else dtype, _broadcast_to(draw, size))))
 
 
 def _sum_of_one(draw: Draw) -> Sketch:
@@ -483,5 +522,5 @@ SKETCHES: tuple[Callable[[Draw], Sketch], ...] = (
     *(_reduction(op, ()) for op in ("ReduceProd", "ReduceL1")),
     _integer_reduction("ReduceSum", _WHOLE), _integer_reduction("ReduceMax", (DType.I32, DType.BOOL)),
     _integer_reduction("ReduceMin", (DType.I32, DType.BOOL)),
-    _dense_grad_sgd, _sgd_group,
+    _dense_grad_sgd, _sgd_group, _narrow, _transposed, _summed_matmul,
 )  # fmt: skip

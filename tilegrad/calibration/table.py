@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilegrad.calibration.conduct import count_conducting, fit_conducting
-from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, Counts, count, source_hash, version_of
-from tilegrad.calibration.fit import Fit, fit
+from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, FOLDER, Counts, count, source_hash, version_of
+from tilegrad.calibration.fit import Fit, fit, trips_of_sample
 from tilegrad.calibration.loops import family_of
 from tilegrad.calibration.samples import Sample, draw_samples
 from tilegrad.calibration.sketches import SKETCHES
@@ -20,9 +21,11 @@ from tilegrad.ops import registry
 from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
 from tilegrad.targets.base import Target
 
-SAMPLES_PER_VARIANT = 240
+SAMPLES_PER_VARIANT = 360
 DRAWS_WITHOUT_USE = 60
 FEWEST = 30
+DESCRIPTION_SEED = 1
+SAMPLES_DESCRIBED = 3
 CONDUCTOR = RUNTIME_FOLDER / "cluster" / "tg_tile.c"
 Key = tuple[str, str]
 Counted = list[tuple[Sample, Counts]]
@@ -81,13 +84,16 @@ def _entry(found: Fit, names: Sequence[str]) -> dict[str, Any]:
 
 def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
     kernels: dict[str, dict[str, Any]] = {}
+    described = description_hashes()
     sources: dict[str, str] = {}
     for (kernel, variant), items in sorted(counted.items()):
         path = registry.kernel_source(items[0][0].op)
         family = family_of(items[0][0].case.nest)
         assert path is not None and family is not None
         sources[path.name] = source_hash(path)
-        entry = kernels.setdefault(kernel, {"source": path.name, "variants": {}})
+        entry = kernels.setdefault(
+            kernel, {"source": path.name, "description": described.get(kernel, ""), "variants": {}}
+        )
         if len(items) >= FEWEST:
             found = fit([sample for sample, _ in items], [counts for _, counts in items])
             entry["variants"][variant] = _entry(found, family.names)
@@ -97,6 +103,7 @@ def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
         "emulator": version_of(EMULATOR),
         "flags": " ".join(FLAGS),
         "seed": seed,
+        "content": content_hash(),
         "sources": dict(sorted(sources.items())),
         "kernels": {name: entry for name, entry in kernels.items() if entry["variants"]},
     }
@@ -108,13 +115,34 @@ def kernel_sources() -> dict[str, Path]:
     return {kernel.name: path for path in sorted(paths) for kernel in parse_kernel_file(path).kernels}
 
 
+def description_hashes() -> dict[str, str]:
+    """By kernel, of what its loops' description says about a few tiles of each variant: names and trip counts."""
+    texts: dict[str, list[str]] = defaultdict(list)
+    for (kernel, variant), samples in sorted(collect(DESCRIPTION_SEED, SAMPLES_DESCRIBED).items()):
+        for sample in samples:
+            family = family_of(sample.case.nest)
+            assert family is not None
+            trips = [float(value) for value in trips_of_sample(sample)]
+            texts[kernel].append(repr((variant, family.names, trips)))
+    return {kernel: sha256("\n".join(lines).encode()).hexdigest()[:16] for kernel, lines in texts.items()}
+
+
+def content_hash() -> str:
+    """Of the files that say what operands hold."""
+    return sha256(b"".join((FOLDER / name).read_bytes() for name in ("content.py", "sequence.py"))).hexdigest()[:16]
+
+
 def stale_kernels(table: Mapping[str, Any]) -> frozenset[str]:
-    """Kernels that the table has no counts of, or those of an older source."""
-    hashes, known = table.get("sources", {}), table.get("kernels", {})
+    """Kernels that the table has no counts of, or those of an older source, description or content."""
+    hashes, known, described = table.get("sources", {}), table.get("kernels", {}), description_hashes()
+    is_other_content = table.get("content") != content_hash()
     return frozenset(
         kernel
         for kernel, path in kernel_sources().items()
-        if kernel not in known or hashes.get(path.name) != source_hash(path)
+        if is_other_content
+        or kernel not in known
+        or hashes.get(path.name) != source_hash(path)
+        or known[kernel].get("description") != described.get(kernel, "")
     )
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilegrad.calibration.loops import convolution, frozen, indexed, matrix, pooling, simple
+from tilegrad.calibration.loops import (
+    branching,
+    convolution,
+    elementwise,
+    frozen,
+    indexed,
+    matrix,
+    pooling,
+    reduction,
+    simple,
+)
 from tilegrad.calibration.loops.base import Call, Counter, Family, call_of
 from tilegrad.ir.nest import Nest
 
@@ -20,24 +30,25 @@ def _register(family: Family | Callable[[Nest], Family], names: str) -> None:
 
 
 _register(
-    simple.MAP,
-    "add mul sub div maximum minimum sum sum_of_one relu relu_grad sgd momentum adam accumulate accumulator_flag gelu "
-    "gelu_grad gelu_tanh gelu_grad_tanh copy_b1 copy_b2 copy_b4 copy_b8 mse_loss_grad l1_loss_grad "
-    "bce_with_logits_loss_grad abs_map abs_grad clip clip_grad clip_integer cast elu elu_grad erf_map erf_grad exp_map "
-    "hard_sigmoid hard_sigmoid_grad hard_swish hard_swish_grad leaky_relu leaky_relu_grad log_map neg not pow_scalar "
-    "reciprocal reciprocal_grad floor ceil round sign sigmoid_map sigmoid_grad softplus_map softplus_grad sqrt "
-    "sqrt_grad tanh_map tanh_grad p_relu_slope_grad dropout_copy dropout_mask",
+    elementwise.MAP,
+    "div sum sum_of_one momentum adam accumulator_flag gelu gelu_grad mse_loss_grad bce_with_logits_loss_grad "
+    "abs_map clip_integer erf_map erf_grad exp_map hard_sigmoid hard_swish hard_swish_grad leaky_relu "
+    "leaky_relu_grad log_map neg not pow_scalar reciprocal reciprocal_grad floor ceil round sign sigmoid_map "
+    "sigmoid_grad softplus_map sqrt sqrt_grad tanh_grad dropout_copy dropout_mask",
 )
+_register(elementwise.STREAM, "add sub mul copy_b1 copy_b2 copy_b4 copy_b8 accumulate relu relu_grad sgd")
+_register(branching.BRANCHING_MAP, " ".join(branching.KERNELS))
 _register(
-    simple.BROADCAST,
+    elementwise.BROADCAST,
     "add_broadcast mul_broadcast sub_broadcast div_broadcast maximum_broadcast minimum_broadcast sum_broadcast "
     "add_integer mul_integer sub_integer div_integer maximum_integer minimum_integer maximum_grad minimum_grad p_relu "
-    "p_relu_grad pow_broadcast pow_mixed pow_grad pow_exponent_grad equal less less_or_equal equal_integer "
+    "p_relu_grad pow_broadcast pow_grad pow_exponent_grad equal less less_or_equal equal_integer "
     "less_integer less_or_equal_integer and or xor where_b1 where_b2 where_b4 where_b8",
 )
+_register(elementwise.MIXED_POWER, "pow_mixed")
 for _size in "1248":
     _register(
-        simple.COPY,
+        elementwise.COPY,
         " ".join(f"{stem}_b{_size}" for stem in "concat depth_to_space expand slice split tile transpose".split()),
     )
 _register(matrix.GEMM, "gemm_nn gemm_nt gemm_tn gemm_tt")
@@ -52,9 +63,9 @@ _register(convolution.conv_single, "conv_single")
 _register(convolution.conv_single_dx, "conv_single_dx")
 _register(convolution.conv_single_dw, "conv_single_dw")
 _register(simple.CONV_DB, "conv_db")
-_register(simple.OUTER, "outer_sgd outer_accumulate")
-_register(simple.DENSE_GRAD, "dense_grad_sgd")
-_register(simple.PLAIN_MAP, "sgd_group batch_norm_inverse")
+_register(elementwise.OUTER, "outer_sgd outer_accumulate")
+_register(elementwise.DENSE_GRAD, "dense_grad_sgd")
+_register(elementwise.PLAIN_MAP, "sgd_group batch_norm_inverse")
 _register(simple.GLOBAL_POOL, "global_average_pool global_average_pool_grad")
 _register(simple.NORMALIZE, "batch_norm batch_norm_grad group_norm group_norm_grad")
 _register(simple.ROW_STATISTICS, "batch_norm_partial group_norm_partial")
@@ -74,12 +85,12 @@ _register(simple.SOFTMAX, "softmax log_softmax softmax_grad log_softmax_grad")
 _register(simple.ROWS_OF_CLASSES, "nll_i32 nll_i64 nll_grad_i32 nll_grad_i64")
 _register(simple.ONE_CORE, "nll_total mean_loss_total label_weights_i32 label_weights_i64")
 _register(simple.MEAN_LOSS, "mse_loss l1_loss bce_with_logits_loss")
-_register(simple.REDUCE, "reduce_sum reduce_mean reduce_root reduce_l1 reduce_l2 reduce_sum_square reduce_prod")
+_register(reduction.REDUCE, "reduce_sum reduce_mean reduce_root reduce_l1 reduce_l2 reduce_sum_square reduce_prod")
 _register(
-    simple.REDUCE,
+    reduction.REDUCE,
     "reduce_max reduce_min reduce_sum_i32 reduce_sum_i64 reduce_max_i32 reduce_min_i32 reduce_max_bool reduce_min_bool",
 )
-_register(simple.EXTREMUM_GRAD, "reduce_extremum_grad")
+_register(reduction.EXTREMUM_GRAD, "reduce_extremum_grad")
 _register(simple.GLOBAL_POOL, "global_max_pool global_max_pool_grad")
 for _index in ("i32", "i64"):
     _register(indexed.GATHER, " ".join(f"gather_b{size}_{_index}" for size in "1248"))
@@ -91,7 +102,7 @@ _register(indexed.PAD_MAPPED, "pad_mapped_b1 pad_mapped_b2 pad_mapped_b4 pad_map
 _register(indexed.PAD_GRAD, "pad_grad")
 _register(indexed.SEEDED_DROPOUT, "seeded_dropout")
 _register(pooling.POOL, "max_pool max_pool_u8 max_pool_i8 average_pool")
-_register(pooling.POOL_GRAD, "average_pool_grad")
+_register(pooling.AVERAGE_POOL_GRAD, "average_pool_grad")
 _register(pooling.MAX_POOL_GRAD, "max_pool_grad")
 
 

@@ -106,6 +106,20 @@ def in_blocks(count: int, cores: int, block: int, block_load: float) -> tuple[in
     return blocks, rest
 
 
+def in_turns(times: float, length: int, width: int) -> tuple[float, float]:
+    """A loop of `length` that runs `times` times, `width` elements a turn: its turns, and the elements left over."""
+    return times * (length // width), times * (length % width)
+
+
+def in_fours(times: float, length: int) -> tuple[float, float]:
+    return in_turns(times, length, 4)
+
+
+def with_fours(times: float, length: int) -> tuple[float, float, float, float]:
+    """The same, with whether either loop runs at all."""
+    return times * (length >= 4), times * (length // 4), times * (length % 4 > 0), times * (length % 4)
+
+
 @lru_cache(maxsize=65536)
 def most_runs(count: int, length: int, cores: int) -> int:
     """The units of one core, cut where a run of `length` ends: the most pieces that a largest share has."""

@@ -30,6 +30,13 @@ def _flat(channels: int, rows: int) -> tuple[int, int, int]:
     return (1, 1, channels) if rows == 1 else (channels, 1, rows)
 
 
+def _unit_load(width: int, channels: int, blocks: int, phases: int, taps: float) -> float:
+    """How long a unit takes beside its window rows, in the time of one of them, about: a row of so many blocks of
+    columns, in phases whose windows have so many taps."""
+    each = 10.0 + (30.0 if width == 4 else 14.0) * taps
+    return (140.0 + 60.0 * phases + 110.0 * blocks) / (max(1, channels * blocks) * each)
+
+
 def _map(nest: Nest, width: int) -> Counter:
     rows_axis, columns_axis = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
     has_bias = not is_absent(nest, "b")
@@ -39,7 +46,8 @@ def _map(nest: Nest, width: int) -> Counter:
     def trips(c: Call) -> Trips:
         n, at = c.n, c.at
         weights = rows_axis.rows(at["oh"], n["oh"])
-        counts = busiest_window(weights, n["n"] * n["g"] * _blocks(n["o"], width), c.cores)
+        unit_load = _unit_load(width, n["i"], _blocks(n["ow"], 4), 1, columns_axis.taps)
+        counts = busiest_window(weights, n["n"] * n["g"] * _blocks(n["o"], width), c.cores, unit_load)
         total = [0.0] * len(ROW_NAMES)
         position = columns_axis.base(at["ow"])
         blocks_done = flat_rows = 0
@@ -84,10 +92,12 @@ def _image(nest: Nest, width: int) -> Counter:
     def trips(c: Call) -> Trips:
         n, at = c.n, c.at
         weights = rows_axis.rows(at["ih"], n["ih"])
-        counts = busiest_window(weights, n["n"] * n["g"] * _blocks(n["i"], width), c.cores)
+        phases = min(stride, n["iw"])
+        blocks_in_all = phases * _blocks(n["iw"], 4 * phases)
+        unit_load = _unit_load(width, n["o"], blocks_in_all, phases, columns_axis.taps / stride)
+        counts = busiest_window(weights, n["n"] * n["g"] * _blocks(n["i"], width), c.cores, unit_load)
         total = [0.0] * len(ROW_NAMES)
         blocks_done = flat_rows = 0
-        phases = min(stride, n["iw"])
         for rows, units in enumerate(counts):
             if units == 0:
                 continue
@@ -115,13 +125,18 @@ _WEIGHT_NAMES = (
     "call", "shared", *(f"units of {outs}" for outs in (1, 2, 3, 4)), "units*n", "units*n*rows",
     "rows with fast columns", "fast columns, whole", "fast columns, an end missing", "fast columns, both ends missing",
     "rows with single columns", "single columns", "single taps",
-    "rows with columns", "full columns", "checked columns", "checked lanes inside", "units, continued",
+    "rows with full columns", "rows checked at the left", "rows checked at the right", "rows checked throughout",
+    "full columns",
+    "columns checked at the left", "columns checked at the right", "checked lanes inside", "checked lanes beyond",
+    "rows clipped at the top", "rows clipped at the bottom", "lanes clipped at the left", "lanes clipped at the right",
+    "units with rows", "units with columns", "units, continued",
 )  # fmt: skip
 
 
-# About what a unit, a row and each part of a row take, to find the busiest core.
-_THREE_LOADS = (90.0, 25.0, 0.0, 80.0, 78.0, 76.0, 0.0, 15.0, 5.0)
-_LANE_LOADS = (250.0, 25.0, 0.0, 35.0, 22.0, 6.0)
+# About what a unit, a row, each part of a row and what is clipped take, to find the busiest core.
+_THREE_LOADS = (150.0, 25.0, 0.0, 81.0, 78.0, 73.0, 0.0, 14.0, 5.0, 5.0, 5.0, 0.0, 0.0, 0.0, 0.0)
+_LANE_LOADS = (310.0, 25.0, 10.0, 5.0, 5.0, 5.0, 35.0, 23.0, 23.0, 8.0, 2.0, 5.0, 5.0, 5.0, 5.0, 5.0, 15.0)
+_SINGLE_LANE_LOADS = (250.0, 20.0, 10.0, 5.0, 5.0, 5.0, 17.0, 18.0, 18.0, 5.0, 2.0, 5.0, 5.0, 5.0, 5.0, 5.0, 15.0)
 
 
 @lru_cache(maxsize=16384)
@@ -145,8 +160,9 @@ def _three_columns(columns: int, position: int, extent: int, stride: int) -> tup
 def _lane_columns(
     columns: int, position: int, extent: int, stride: int, dilation: int, taps: int, lanes_total: int
 ) -> tuple[tuple[int, ...], ...]:
-    """A row of `tg_conv_dw_block` for each group of lanes: whether it has columns, full ones, checked ones, their
-    lanes."""
+    """A row of `tg_conv_dw_block` for each group of lanes: whether it has full columns, checked ones at the left, at
+    the right, and nothing between; how many; lanes of checked ones inside and beyond; of the lanes, how many are
+    clipped at either end, and whether there is a column at all."""
 
     def inside(kw: int) -> tuple[int, int]:
         base = kw * dilation + position
@@ -161,23 +177,29 @@ def _lane_columns(
         start, stop = max(r[0] for r in ranges), min(r[1] for r in ranges)
         ragged = [column for column in range(begin, end) if not start <= column < stop]
         lanes = sum(r[0] <= column < r[1] for column in ragged for r in ranges)
+        beyond = sum(r[0] <= column and column >= r[1] for column in ragged for r in ranges)
         full = max(0, min(stop, end) - max(start, begin))
-        found.append((int(end > begin), full, len(ragged), lanes))
+        clipped = sum(r[0] > 0 for r in ranges), sum(r[1] < columns for r in ranges), int(end > begin)
+        left = sum(column < start for column in ragged)
+        right = len(ragged) - left
+        kinds = int(full > 0), int(left > 0), int(right > 0), int(left > 0 and right > 0 and not full)
+        found.append((*kinds, full, left, right, lanes, beyond, *clipped))
     return tuple(found)
 
 
 @lru_cache(maxsize=16384)
 def _busiest_units(
-    rows: tuple[int, ...], groups: tuple[tuple[int, ...], ...], blocks: int, repeats: int, cores: int,
+    rows: tuple[tuple[int, int, int], ...], groups: tuple[tuple[int, ...], ...], blocks: int, repeats: int, cores: int,
     loads: tuple[float, ...],
 ) -> tuple[int, ...]:  # fmt: skip
     """Units are (repeat, block of channels, group of columns, kh), kh fastest. Of the busiest core: units, those of a
-    last block, rows, and the sums over its rows of what a group has."""
-    width = 1 + len(groups[0])
+    last block, rows, the sums over its rows of what a group has, and what is clipped of its rows and lanes."""
+    width = 4 + len(groups[0])
     prefix = [(0,) * width]
     for group in groups:
-        for count in rows:
-            values = (count, *[count * value for value in group])
+        for count, *rows_clipped in rows:
+            ends = *rows_clipped, *group[-3:-1], int(count > 0), int(count > 0 and group[-1])
+            values = (count, *[count * value for value in group[:-3]], *ends)
             prefix.append(tuple(a + b for a, b in zip(prefix[-1], values, strict=True)))
     period = len(prefix) - 1
 
@@ -202,33 +224,36 @@ def _weight(nest: Nest, width: int) -> Counter:
     rows_axis, columns_axis = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
     stride, dilation, kw = columns_axis.stride, columns_axis.dilation, columns_axis.taps
     is_three = width == 4 and kw == 3 and dilation == 1 and stride <= 2
-    loads = _THREE_LOADS if is_three else _LANE_LOADS
+    loads = _THREE_LOADS if is_three else _LANE_LOADS if width == 4 else _SINGLE_LANE_LOADS
 
     @lru_cache(maxsize=4096)
-    def tap_rows(at: int, size: int) -> tuple[int, ...]:
-        """Rows of the map whose window row kh is inside the image, for each kh."""
-        base = rows_axis.base(at)
+    def tap_rows(at: int, size: int) -> tuple[tuple[int, int, int], ...]:
+        """Rows of the map whose window row kh is inside the image, and how many of their ends are clipped, for each
+        kh."""
         extent, step = rows_axis.extent, rows_axis.stride
-        return tuple(
-            sum(0 <= base + kh * rows_axis.dilation + i * step < extent for i in range(size))
-            for kh in range(rows_axis.taps)
-        )
+        found = []
+        for kh in range(rows_axis.taps):
+            base = rows_axis.base(at) + kh * rows_axis.dilation
+            inside = sum(0 <= base + i * step < extent for i in range(size))
+            found.append((inside, int(base < 0), int(base + (size - 1) * step >= extent)))
+        return tuple(found)
 
     def trips(c: Call) -> Trips:
         n, at = c.n, c.at
         position, blocks = columns_axis.base(at["ow"]), _blocks(n["o"], width)
         groups: tuple[tuple[int, ...], ...]
         if is_three:
-            groups = (_three_columns(n["ow"], position, columns_axis.extent, stride),) * n["i"]
+            groups = ((*_three_columns(n["ow"], position, columns_axis.extent, stride), 0, 0, 0),) * n["i"]
         else:
             groups = _lane_columns(n["ow"], position, columns_axis.extent, stride, dilation, kw, n["i"] * kw)
         units, short, *sums = _busiest_units(tap_rows(at["oh"], n["oh"]), groups, blocks, n["g"], c.cores, loads)
         last = (n["o"] - 1) % width + 1
         by_outs = [short * (outs == last) + (units - short) * (outs == width) for outs in (1, 2, 3, 4)]
-        rows, *parts = [n["n"] * value for value in sums]
-        before, after = ((), (0.0,) * 4) if is_three else ((0.0,) * 7, ())
+        rows, *parts = [n["n"] * value for value in sums[:-6]]
+        before, after = ((), (0.0,) * 9) if is_three else ((0.0,) * 7, ())
         return (
-            1.0, is_shared(c.cores), *by_outs, units * n["n"], rows, *before, *parts, *after, units * (not c.first),
+            1.0, is_shared(c.cores), *by_outs, units * n["n"], rows, *before, *parts, *after, *sums[-6:],
+            units * (not c.first),
         )  # fmt: skip
 
     return trips
@@ -246,20 +271,30 @@ CONV_DX = Family(_MAP_NAMES, lambda nest: _image(nest, 4), (), _stride_pattern)
 CONV_DW = Family(_WEIGHT_NAMES, lambda nest: _weight(nest, 4), (), _stride_pattern)
 
 
-def _is_plane(nest: Nest, operand: str, channels: str | None) -> bool:
-    """Whether the depthwise kernels keep 3x3 windows in registers (which a cut reduction also prevents)."""
+def _may_be_plane(nest: Nest, channels: str | None) -> bool:
+    """Whether the depthwise kernels may keep 3x3 windows in registers."""
     k = nest.constants
     is_three = nest.axis("kh").extent == nest.axis("kw").extent == 3
     is_plain = k["dilation_h"] == k["dilation_w"] == 1 and k["stride_h"] == k["stride_w"] <= 2
-    if not is_three or not is_plain or (channels is not None and nest.axis(channels).extent != 1):
-        return False
+    return is_three and is_plain and (channels is None or nest.axis(channels).extent == 1)
+
+
+def _is_plane(nest: Nest, operand: str, is_sum: bool) -> Callable[[Call], bool]:
+    """Whether a tile's windows are usual ones (`tg_plane_is_usual`), none of them cut, nor their sum."""
     is_gradient = operand == "dy"
-    if is_gradient and k["stride_h"] == 2:
-        return True
+    is_gathered = is_gradient and nest.constants["stride_h"] == 2
     names = (("ih", "iw") if is_gradient else ("oh", "ow"), ("kh", "kw"), "hw")
     axes = [Axis(nest, operand, 3 + d, *words) for d, words in enumerate(zip(*names, strict=True))]
     back = 2 if is_gradient else 0
-    return all(depthwise.fits(a.base(0) - back, a.stride, nest.axis(a.name).extent, a.extent) for a in axes)
+
+    def check(c: Call) -> bool:
+        if not c.n["kh"] == c.n["kw"] == 3 or (is_sum and not (c.first and c.last)):
+            return False
+        return is_gathered or all(
+            depthwise.fits(a.base(c.at[a.name]) - back, a.stride, c.n[a.name], a.extent) for a in axes
+        )
+
+    return check
 
 
 def _single(
@@ -269,9 +304,17 @@ def _single(
     family = Family(names, general, (), _stride_pattern)
 
     def choose(nest: Nest) -> Family:
-        if not _is_plane(nest, operand, channels):
+        if not _may_be_plane(nest, channels):
             return family
-        return Family(*planes(nest), (), lambda nest: f"plane {_stride_pattern(nest)}")
+        plane_names, plane = planes(nest)
+
+        def bind(nest: Nest) -> Counter:
+            is_plane, of_plane, of_any = _is_plane(nest, operand, channels is not None), plane(nest), general(nest)
+            no_plane, no_other = (0.0,) * len(plane_names), (0.0,) * len(names)
+            return lambda c: (*of_plane(c), *no_other) if is_plane(c) else (*no_plane, *of_any(c))
+
+        every = (*(f"plane: {name}" for name in plane_names), *names)
+        return Family(every, bind, (), lambda nest: f"plane {_stride_pattern(nest)}")
 
     return choose
 

@@ -12,8 +12,10 @@ _KINDS = ("full rows", "top rows", "bottom rows")
 _ROW_PARTS = ("", ", at the left edge", "*turns", "*rest", ", at the right edge")
 _ROW_NAMES = tuple(f"{kind}{part}" for kind in _KINDS for part in _ROW_PARTS)
 MAP_NAMES = ("call", "shared", "segments", *_ROW_NAMES, "bias rows", "bias elements")
-# How long a row of each kind takes, to find the busiest core.
-_KIND_LOADS = (1.0, 0.75, 0.75)
+# What a segment, a row of each kind and each of its columns take about, to find the busiest core.
+_SEGMENT_LOAD = 90.0
+_KIND_LOADS = ((30.0, 16.0), (25.0, 11.0), (25.0, 11.0))
+_BIAS_LOADS = (30.0, 11.0)
 
 
 def fits(low: int, stride: int, count: int, extent: int) -> bool:
@@ -47,10 +49,16 @@ def _busiest(planes: int, kinds: tuple[int, ...], loads: tuple[float, ...], core
             for total, after, before in zip(prefix[-1], prefix[stop % count], prefix[start % count], strict=True)
         ]
         segments = (stop - 1) // count - start // count + 1
-        load = sum(load * number for load, number in zip(loads, rows, strict=True)) + 0.3 * segments
+        load = sum(load * number for load, number in zip(loads, rows, strict=True)) + _SEGMENT_LOAD * segments
         if load > most:
             most, best = load, (segments, *rows)
     return best
+
+
+def _loads(kinds: tuple[tuple[float, float], ...], columns: int, has_bias: bool) -> tuple[float, ...]:
+    """Of a row of each kind."""
+    bias = (_BIAS_LOADS[0] + _BIAS_LOADS[1] * columns) * has_bias
+    return tuple(row + column * columns + bias for row, column in kinds)
 
 
 def _row_trips(rows: tuple[int, ...], low: int, stride: int, columns: int, width: int) -> list[float]:
@@ -65,7 +73,7 @@ def _forward(rows: Axis, columns: Axis, c: Call, planes: int, back: int, has_bia
     stride, width = rows.stride, c.n[columns.name]
     top, left = rows.base(c.at[rows.name]) - back, columns.base(c.at[columns.name]) - back
     kinds = _kinds(top, stride, c.n[rows.name], rows.extent)
-    segments, *counts = _busiest(planes, kinds, _KIND_LOADS, c.cores)
+    segments, *counts = _busiest(planes, kinds, _loads(_KIND_LOADS, width, has_bias), c.cores)
     lines = sum(counts) * has_bias
     return (
         1.0, is_shared(c.cores), segments, *_row_trips(tuple(counts), left, stride, width, columns.extent),
@@ -89,7 +97,7 @@ GATHER_NAMES = (
     *(f"{kind}{part}" for kind in ("rows from two", "rows from one") for part in _GATHER_PARTS),
     "rows from none", "elements from none", "bias rows", "bias elements",
 )  # fmt: skip
-_GATHER_LOADS = (1.0, 0.65, 0.2)
+_GATHER_LOADS = ((38.0, 8.0), (29.0, 5.0), (16.0, 3.0))
 
 
 @lru_cache(maxsize=16384)
@@ -126,7 +134,8 @@ def gather_plane(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         n = c.n
         kinds = _gather_kinds(rows.base(c.at["ih"]), n["ih"], rows.extent)
-        segments, two, one, none = _busiest(n["n"] * n["g"] * n["i"], kinds, _GATHER_LOADS, c.cores)
+        loads = _loads(_GATHER_LOADS, n["iw"], has_bias)
+        segments, two, one, none = _busiest(n["n"] * n["g"] * n["i"], kinds, loads, c.cores)
         parts = (1, *_gather_columns(n["iw"], columns.base(c.at["iw"]), columns.extent))
         lines = (two + one + none) * has_bias
         return (

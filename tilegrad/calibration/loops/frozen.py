@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, bounds, in_blocks, is_absent, is_shared, share
-from tilegrad.calibration.loops.simple import with_fours
+from tilegrad.calibration.loops.base import (
+    Call,
+    Counter,
+    Family,
+    Trips,
+    bounds,
+    in_blocks,
+    is_absent,
+    is_shared,
+    share,
+    with_fours,
+)
 from tilegrad.ir.nest import Nest
 
 # What four channels together cost, in lone channels: forward and backward.

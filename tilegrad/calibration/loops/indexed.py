@@ -7,6 +7,8 @@ from itertools import product
 from math import prod
 
 from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, bounds, is_shared, share
+from tilegrad.calibration.loops.windows import busiest_sums
+from tilegrad.calibration.sequence import takings
 from tilegrad.ir.nest import Nest
 
 MOST_ROWS_WALKED = 4096
@@ -28,17 +30,21 @@ def _gather_grad(nest: Nest) -> Counter:
 
     def trips(c: Call) -> Trips:
         n = c.n
-        rows = share(n["o"] * n["r"], c.cores)
-        taken = rows * n["j"] / rows_in_all
-        return 1.0, is_shared(c.cores), rows, rows * n["j"], taken, taken * n["i"], rows * n["i"] * c.first
+        units = tuple((1, number) for number in takings(rows_in_all, n["j"])[c.at["r"] : c.at["r"] + n["r"]])
+        loads = 18.0 + 10.0 * n["j"] + (6.0 + 3.0 * n["i"]) * c.first, 11.0 + 7.0 * n["i"]
+        rows, taken = busiest_sums(units, n["o"], c.cores, loads)
+        started = rows * c.first
+        return 1.0, is_shared(c.cores), rows, rows * n["j"], taken, taken * n["i"], started, started * n["i"]
 
     return trips
 
 
 GATHER_GRAD = Family(
-    ("call", "shared", "rows", "rows*j", "rows taken, expected", "elements taken, expected", "elements, first tile"),
+    (
+        "call", "shared", "rows", "rows*j", "rows taken", "elements taken", "rows, first tile", "elements, first tile",
+    ),
     _gather_grad,
-)
+)  # fmt: skip
 
 
 def _gather_elements(nest: Nest) -> Counter:
@@ -58,15 +64,20 @@ def _gather_elements_grad(nest: Nest) -> Counter:
 
     def trips(c: Call) -> Trips:
         n = c.n
-        rows = share(n["p0"] * n["p1"] * n["r"] * n["q0"], c.cores)
+        tile = takings(rows_in_all, n["j"])[c.at["r"] : c.at["r"] + n["r"]]
+        units = tuple((1, number) for number in tile for _ in range(n["q0"]))
+        loads = 22.0 + (16.0 + 27.0 * n["j"]) * n["q1"], 17.0 * n["q1"]
+        rows, taken = busiest_sums(units, n["p0"] * n["p1"], c.cores, loads)
         elements = rows * n["q1"]
-        return 1.0, is_shared(c.cores), rows, elements, elements * n["j"], elements * n["j"] / rows_in_all
+        return (
+            1.0, is_shared(c.cores), rows, elements, elements * n["j"], taken * n["q1"], elements * (not c.first),
+        )  # fmt: skip
 
     return trips
 
 
 GATHER_ELEMENTS_GRAD = Family(
-    ("call", "shared", "rows", "elements", "elements*j", "taken, expected"), _gather_elements_grad
+    ("call", "shared", "rows", "elements", "elements*j", "taken", "elements, continued"), _gather_elements_grad
 )
 
 
@@ -84,17 +95,20 @@ def _places(start: int, size: int, turn: int, offset: int, every: int, extent: i
 
 
 @lru_cache(maxsize=4096)
-def _padded_rows(places: tuple[tuple[int, ...], ...], cores: int) -> tuple[int, ...]:
-    """Rows of the busiest core, those inside, and how often a dimension's position is before, between or beyond."""
+def _padded_rows(places: tuple[tuple[int, ...], ...], loads: tuple[float, float], cores: int) -> tuple[int, ...]:
+    """Rows of the busiest core, those inside, and how often a dimension's position is before, between or beyond; a row
+    outside and one inside have these loads."""
     units = tuple(product(*places))
     best: tuple[int, ...] = (0,) * 5
+    most = -1.0
     for core in range(cores):
         start, stop = bounds(len(units), core, cores)
         rows = units[start:stop]
         inside = sum(not any(row) for row in rows)
         found = (len(rows), inside, *[sum(row.count(kind) for row in rows) for kind in (1, 2, 3)])
-        if (found[1], found[0]) > (best[1], best[0]):
-            best = found
+        load = (len(rows) - inside) * loads[0] + inside * loads[1]
+        if load > most:
+            most, best = load, found
     return best
 
 
@@ -111,7 +125,9 @@ def _pad(nest: Nest) -> Counter:
         places = tuple(_places(c.at[f"d{d}"], c.n[f"d{d}"], *dims[d]) for d in range(6))
         number = prod(map(len, places[:5]))
         if number <= MOST_ROWS_WALKED:
-            rows, inside, *elsewhere = _padded_rows(places[:5], c.cores)
+            length = c.n["d5"]
+            loads = 98.0 + 3.0 * length, 115.0 + (5.0 if is_plain else 12.0) * length
+            rows, inside, *elsewhere = _padded_rows(places[:5], loads, c.cores)
         else:
             rows = share(number, c.cores)
             inside = round(rows * prod(found.count(_INSIDE) / len(found) for found in places[:5]))

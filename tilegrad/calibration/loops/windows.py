@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import accumulate
 from math import gcd
+from operator import add, mul, sub
 
 from tilegrad.calibration.loops.base import valid_taps
 from tilegrad.ir.nest import Nest
@@ -17,9 +18,11 @@ def _prefixes(weights: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16384)
-def heaviest_share(weights: tuple[int, ...], repeats: int, cores: int) -> tuple[int, int, int, int]:
+def heaviest_share(
+    weights: tuple[int, ...], repeats: int, cores: int, unit_load: float = 0.2
+) -> tuple[int, int, int, int]:
     """Units are `repeats` times a row of `len(weights)` units, shared by the cores: where the share of the busiest core
-    starts and stops, how many units it has, and their weight in all."""
+    starts and stops, how many units it has, and their weight in all. A unit takes as long as `unit_load` of weight."""
     length = len(weights)
     total = repeats * length
     if cores == 1:
@@ -32,17 +35,44 @@ def heaviest_share(weights: tuple[int, ...], repeats: int, cores: int) -> tuple[
     for core in range(cores):
         start, stop = stop, stop + quotient + (core < rest)
         weight = (stop // length - start // length) * whole + prefix[stop % length] - prefix[start % length]
-        load = 0.2 * (stop - start) + weight
+        load = unit_load * (stop - start) + weight
         if load > most:
             most, best = load, (start, stop, stop - start, weight)
     return best
 
 
 @lru_cache(maxsize=16384)
-def busiest_window(weights: tuple[int, ...], repeats: int, cores: int) -> tuple[int, ...]:
+def busiest_sums(
+    units: tuple[tuple[int, ...], ...], repeats: int, cores: int, loads: tuple[float, ...]
+) -> tuple[int, ...]:
+    """`repeats` times the same units, each of which has some numbers, are shared by the cores: the sums of the core
+    whose sums, times `loads`, are most."""
+    prefix = [(0,) * len(loads)]
+    for numbers in units:
+        prefix.append(tuple(map(add, prefix[-1], numbers)))
+    length = len(units)
+
+    def before(unit: int) -> list[int]:
+        rounds, rest = divmod(unit, length)
+        return [rounds * total + part for total, part in zip(prefix[-1], prefix[rest], strict=True)]
+
+    best, most = prefix[0], -1.0
+    quotient, rest = divmod(repeats * length, cores)
+    stop = 0
+    for core in range(cores):
+        start, stop = stop, stop + quotient + (core < rest)
+        sums = tuple(map(sub, before(stop), before(start)))
+        load = sum(map(mul, sums, loads))
+        if load > most:
+            most, best = load, sums
+    return best
+
+
+@lru_cache(maxsize=16384)
+def busiest_window(weights: tuple[int, ...], repeats: int, cores: int, unit_load: float) -> tuple[int, ...]:
     """How many units of each weight the busiest core has, indexed by weight."""
     counts = [0] * (max(weights) + 1)
-    start, _, units, _ = heaviest_share(weights, repeats, cores)
+    start, _, units, _ = heaviest_share(weights, repeats, cores, unit_load)
     length = len(weights)
     if len(counts) == min(weights) + 1:
         counts[-1] = units
