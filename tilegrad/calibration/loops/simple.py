@@ -109,7 +109,7 @@ def _of_fours(what: str, axis: str) -> tuple[str, ...]:
 def _rows_in_blocks(rows: int, run: int, block: int, length: int, cores: int) -> tuple[int, ...]:
     """The busiest core's runs, those with blocks of `block` rows and those with rows left over, and how many of either
     it has."""
-    best = (0,) * 5
+    best: tuple[int, ...] = (0,) * 5
     most = -1.0
     of_run, of_rest, of_row, step = (50.0, 0.0, 16.0, 3.8) if block == 4 else (100.0, 48.0, 5.0, 6.0)
     for core in range(cores):
