@@ -18,7 +18,7 @@ from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.targets.base import L1, L2, L3
 
 # The allocator may need a little more than the sum of live bytes: homes are chosen for this much less than L2.
-_ALLOCATION_SLACK = (1.0, 0.97, 0.94, 0.9)
+_ALLOCATION_SLACK = (1.0, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7)
 
 
 def plan_levels(schedule: Schedule, home: str) -> Plan:
