@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tilegrad.ir.nest import Access, Axis, Index, Nest, Operand, Range, along
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
-from tilegrad.scheduling.chain import Link, choose, exposed_cycles
+from tilegrad.scheduling.chain import WAITING_COUNTS, Link, choose, exposed_cycles
 from tilegrad.scheduling.footprint import nth_tile, tiles
 from tilegrad.scheduling.overlap import box_bytes
 from tilegrad.targets.base import get
@@ -79,10 +79,10 @@ def test_the_chosen_path_is_the_cheapest(data: st.DataObject) -> None:
     ]
 
     def cost(path: tuple[Link, ...]) -> float:
-        total = sum(one.tiling.estimate.steady_cycles for one in path) + sum(load.cycles for load in path[0].loads)
+        waiting = sum(load.cycles for load in path[0].loads)
         for i in range(1, len(path)):
-            total += exposed_cycles(path[i - 1], path[i], bool(i % 2), SCRATCH)
-        return total
+            waiting += exposed_cycles(path[i - 1], path[i], bool(i % 2), SCRATCH)
+        return sum(one.tiling.estimate.steady_cycles for one in path) + WAITING_COUNTS * waiting
 
     chosen = choose(choices, SCRATCH)
     path = tuple(
