@@ -89,9 +89,7 @@ def _write_state(draw: random.Random, drawer: _Drawer, state: dict[str, TensorTy
         drawer.values = [v for v in drawer.values if v not in gone]
 
 
-def random_graph(
-    draw: random.Random, name: str, state: dict[str, TensorType], operators: int, writes: bool
-) -> Graph:
+def random_graph(draw: random.Random, name: str, state: dict[str, TensorType], operators: int, writes: bool) -> Graph:
     build = GraphBuilder(name)
     drawer = _Drawer(draw, build)
     for i in range(draw.randrange(1, 4)):

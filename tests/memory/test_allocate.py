@@ -31,9 +31,9 @@ def named(rows: Sequence[tuple[int, int, int]]) -> list[Buffer]:
 def instances(
     largest: int, moments: int = 12, sizes: int = 8, smallest_size: int = 0
 ) -> st.SearchStrategy[list[Buffer]]:
-    row = st.tuples(
-        st.integers(smallest_size, sizes), st.integers(-1, moments), st.integers(0, moments)
-    ).map(lambda r: (16 * r[0], r[1], r[1] + r[2]))
+    row = st.tuples(st.integers(smallest_size, sizes), st.integers(-1, moments), st.integers(0, moments)).map(
+        lambda r: (16 * r[0], r[1], r[1] + r[2])
+    )
     return st.lists(row, min_size=0, max_size=largest).map(named)
 
 

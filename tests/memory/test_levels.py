@@ -12,7 +12,7 @@ import pytest
 
 from tests.scheduling.programs import KIB, UNTILED, compiled_for, host_state, imported, recipe_of, sim_state, siracusa
 from tests.support.models import model, node, value, weights
-from tilegrad import frontend
+from tilegrad import frontend, zoo
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Address, EntryPlan, MemoryUse, Plan, Staging
 from tilegrad.memory.plan import plan_memory
@@ -141,6 +141,21 @@ def test_state_is_where_the_next_call_looks_for_it() -> None:
         addresses = {**entry.addresses, value_name: Address(L2, "arena", 0)}
         with pytest.raises(PlanError):
             validate_levels(with_entry(plan, "update", replace(entry, addresses=addresses)))
+
+
+FUSED = ScheduleOptions(fuses_update=True)
+# Where L2 is full most of the time: gradients in memory, and all or much of it coming and going.
+CROWDED = [("mobilenetv1", replace(UNTILED, home="L3")), ("mobilenetv1", ScheduleOptions()), ("cct", UNTILED)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options"), [*((name, FUSED) for name in zoo.names()), *CROWDED])
+def test_memories_are_used_next_to_their_lower_bound(name: str, options: ScheduleOptions) -> None:
+    memory = compiled_for(name, siracusa(), options).plan.memory
+    for level in (L2, L3):
+        use = memory[level]
+        assert use.lower_bound_bytes <= use.used_bytes <= 1.05 * use.lower_bound_bytes, level
+        assert use.used_bytes <= (use.capacity_bytes or 0)
 
 
 def rehomed(plan: Plan, name: str) -> Plan:

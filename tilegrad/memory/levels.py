@@ -17,8 +17,13 @@ from tilegrad.scheduling.homes import EntryHomes, Homes, choose_homes
 from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.targets.base import L1, L2, L3
 
-# The allocator may need a little more than the sum of live bytes: homes are chosen for this much less than L2.
-_ALLOCATION_SLACK = (1.0, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7)
+# The allocator may need more than the sum of live bytes. Then stays grow into less of L2, which leaves it gaps, and at
+# last homes are chosen for less of it. Shares of L2: for homes, and up to which stays are longer than they must be.
+_SHARES = (
+    *((1.0, 1.0), (1.0, 0.95), (1.0, 0.9), (1.0, 0.75), (1.0, 0.5), (1.0, 0.0)),
+    *((0.94, 0.0), (0.85, 0.0), (0.7, 0.0)),
+)
+_MOST_OVER_BOUND = 1.05
 
 
 def plan_levels(schedule: Schedule, home: str) -> Plan:
@@ -26,13 +31,19 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
     assert capacity is not None
     _expect_room(schedule)
     durations = _durations(schedule)
-    for slack in _ALLOCATION_SLACK:
-        homes = choose_homes(schedule, home, int(capacity * slack), durations)
+    best: Plan | None = None
+    for homes_share, stays_share in _SHARES:
+        homes = choose_homes(schedule, home, int(capacity * homes_share), durations, int(capacity * stays_share))
         plan = _plan(schedule, homes)
-        if plan.memory[L2].used_bytes <= capacity:
+        use = plan.memory[L2]
+        if best is None or use.used_bytes < best.memory[L2].used_bytes:
+            best = plan
+        if use.used_bytes <= min(capacity, _MOST_OVER_BOUND * use.lower_bound_bytes):
+            best = plan
             break
-    _expect_fit(plan)
-    return validate_scratch(validate_levels(plan))
+    assert best is not None
+    _expect_fit(best)
+    return validate_scratch(validate_levels(best))
 
 
 def _expect_room(schedule: Schedule) -> None:

@@ -149,8 +149,17 @@ def _peak(
     return best, where
 
 
-def choose_homes(schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]) -> Homes:
-    """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `durations` by entry and launch."""
+def choose_homes(
+    schedule: Schedule,
+    mode: str,
+    capacity_bytes: int,
+    durations: Mapping[str, Sequence[float]],
+    shared_bytes: int | None = None,
+) -> Homes:
+    """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `durations` by entry and launch.
+
+    Stays are made longer than they must be as long as no more than `shared_bytes` of L2 are taken, or all of it.
+    """
     target, program = schedule.target, schedule.program
     alignment = target.memory(L2).alignment_bytes
     state_bytes = {tensor.name: align(tensor.type.size_bytes, alignment) for tensor in program.state}
@@ -167,7 +176,8 @@ def choose_homes(schedule: Schedule, mode: str, capacity_bytes: int, durations: 
     while True:
         over = _most_over(found, capacity_bytes, state, state_bytes)
         if over is None:
-            return Homes(_with_slack_used(found, state, state_bytes, capacity_bytes), state, tuple(moved))
+            room = capacity_bytes if shared_bytes is None else shared_bytes
+            return Homes(_with_slack_used(found, state, state_bytes, room), state, tuple(moved))
         entry_name, peak_bytes, launch = over
         entry_homes = found[entry_name]
         victim = _victim(entry_homes, target, launch, in_time=True) if mode == "auto" else None
