@@ -18,7 +18,6 @@ from tilegrad.scheduling.footprint import nth_tile
 from tilegrad.scheduling.overlap import Bytes, box_bytes, meet
 from tilegrad.targets.base import Target
 
-
 # How much a cycle of exposed waiting counts. Queues and later neighbours make real waits longer than what is seen from
 # one pair; on the zoo this costs at most half a percent of the cycles and hides a tenth more of the transfers.
 WAITING_COUNTS = 3.0

@@ -175,22 +175,38 @@ class TilingSearch:
 
         `name` is the operator's, for the error when nothing fits.
         """
-        modes = {"auto": (False, True), "single": (False,), "double": (True,)}[self.options.buffering]
-        candidates = [candidate for mode in modes for candidate in self._candidates(mode)]
-        if self.options.buffering == "double":
+        found: list[tuple[Tiling, int]] = []
+        if self.options.buffering != "double":
+            found += self._of_kind(self._candidates(False), is_double=False)
+        else:
             # One tile has nothing to overlap with; it may still be the best, and with little scratchpad the only way.
             singles = self._candidates(False)
-            candidates += [single for single in singles if single.tile_count == 1 or not candidates]
+            found += self._different([one for one in singles if one.tile_count == 1])
+        if self.options.overlaps:
+            found += self._of_kind(self._candidates(True), is_double=True)
+        found = found or self._of_kind([], is_double=False)
+        if not found:
+            raise self._does_not_fit(name)
+        found.sort(key=lambda pair: (pair[0].estimate.cycles, pair[0].estimate.dma_bytes))
+        return tuple(found if self.options.overlaps else found[:1])
+
+    def _of_kind(self, candidates: Sequence[_Candidate], is_double: bool) -> list[tuple[Tiling, int]]:
+        """Those with one tile and those with several, or if none fits, one that does."""
+        whole, cut = ([one for one in candidates if bool(one.loops) is is_cut] for is_cut in (False, True))
+        return [*self._different(whole), *self._different(cut)] or self._different(self._shrunk(is_double))
+
+    def _different(self, candidates: Sequence[_Candidate]) -> list[tuple[Tiling, int]]:
+        """Of candidates of one kind, the best first: those that fit, are cut differently and are not much worse. What
+        is chosen of a kind does not depend on other kinds, so that `auto` chooses among all that `double` does."""
         estimated = [(self._estimate(candidate), candidate) for candidate in candidates]
         estimated.sort(key=lambda pair: (pair[0].cycles, pair[0].dma_bytes))
         found: dict[object, tuple[Tiling, int]] = {}
         for estimate, candidate in estimated:
-            kind = (candidate.is_double, candidate.footprint_bytes <= self.budget_bytes * SHARED_L1)
-            key = (kind, tuple((loop.axis, min(loop.count, MANY_TILES)) for loop in candidate.loops))
-            if key in found:
-                continue
+            has_neighbours = candidate.footprint_bytes <= self.budget_bytes * SHARED_L1
+            key = (has_neighbours, tuple((loop.axis, min(loop.count, MANY_TILES)) for loop in candidate.loops))
             best = next(iter(found.values()), None)
-            if best is not None and estimate.steady_cycles > best[0].estimate.cycles * WORTH_A_LOOK:
+            is_worse = best is not None and estimate.steady_cycles > best[0].estimate.cycles * WORTH_A_LOOK
+            if key in found or is_worse:
                 continue
             tiling = self._tiling(candidate, estimate)
             table_bytes = self.table_bytes(tiling)
@@ -198,13 +214,7 @@ class TilingSearch:
                 found[key] = tiling, table_bytes
             if len(found) == (MOST_CHOICES if self.options.overlaps else 1):
                 break
-        if found:
-            return tuple(found.values())
-        for is_double in (*modes, False):
-            for candidate in self._shrunk(is_double):
-                tiling = self._tiling(candidate, self._estimate(candidate))
-                return ((tiling, self.table_bytes(tiling)),)
-        raise self._does_not_fit(name)
+        return list(found.values())
 
     def _fits(self, tiling: Tiling) -> bool:
         """With the table that describes it."""
