@@ -33,7 +33,12 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
     durations = _durations(schedule)
     best: Plan | None = None
     for homes_share, stays_share in _SHARES:
-        homes = choose_homes(schedule, home, int(capacity * homes_share), durations, int(capacity * stays_share))
+        try:
+            homes = choose_homes(schedule, home, int(capacity * homes_share), durations, int(capacity * stays_share))
+        except DoesNotFit:
+            if best is None:
+                raise
+            break  # a node needs more than this share: the best so far stands, or is refused with the whole budget
         plan = _plan(schedule, homes)
         use = plan.memory[L2]
         if best is None or use.used_bytes < best.memory[L2].used_bytes:
