@@ -14,7 +14,7 @@ _TURNS = ("", ", with fours", "*(k/4)", ", with a rest", "*(k%4)")
 _NAMES = (
     "outer products", "outer products, shared", "outer rows", "outer elements, first", "outer elements, continued",
     "outer products, finished", "outer rows, finished", "outer elements, finished",
-    "products", "products with blocks", "products with rows", "products with columns",
+    "products", *(f"products with {what}{how}" for how in ("", ", shared") for what in ("blocks", "rows", "columns")),
     "strips", *(f"blocks{times}" for times in _TURNS), "blocks, continued", "strips, finished", "blocks, finished",
     *(f"{side} {what}" for side in ("row", "column") for what in ("calls", "divided", *(
         f"{kind}{times}" for kind in _KINDS for times in ("*calls", *_TURNS)
@@ -106,8 +106,9 @@ def gemm_trips(form: str, m: int, n: int, k: int, cores: int, is_continued: bool
     strips, blocks, *edges = _busiest(form, m, n, k, cores, is_finished)
     fours, rest = divmod(k, 4)
     turns = 1, int(fours > 0), fours, int(rest > 0), rest
+    parts = float(m >= 4 and n >= 4), float(m % 4 > 0), float(n % 4 > 0 and m >= 4)
     result = [
-        1.0, float(m >= 4 and n >= 4), float(m % 4 > 0), float(n % 4 > 0 and m >= 4),
+        1.0, *parts, *[part * is_shared(cores) for part in parts],
         strips, *[blocks * times for times in turns], blocks * is_continued,
         strips * is_finished, blocks * is_finished,
     ]  # fmt: skip
