@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import mul
 
 from tilegrad.calibration.loops.base import Call, Counter, Trips, bounds, is_absent, is_shared, share
 from tilegrad.calibration.loops.windows import Axis
 from tilegrad.ir.nest import Nest
 
 _KINDS = ("full rows", "top rows", "bottom rows")
-_ROW_PARTS = ("", ", at the left edge", "*turns", "*rest", ", at the right edge")
+_ROW_PARTS = (
+    "", ", at the left edge", " with turns", "*turns", "*rest", ", at the right edge", ", right after a rest",
+)  # fmt: skip
 _ROW_NAMES = tuple(f"{kind}{part}" for kind in _KINDS for part in _ROW_PARTS)
 MAP_NAMES = ("call", "shared", "segments", *_ROW_NAMES, "bias rows", "bias elements")
 # What a segment, a row of each kind and each of its columns take about, to find the busiest core.
-_SEGMENT_LOAD = 90.0
+_SEGMENT_LOAD = 105.0
 _KIND_LOADS = ((30.0, 16.0), (25.0, 11.0), (25.0, 11.0))
-_BIAS_LOADS = (30.0, 11.0)
+_BIAS_LOADS = (9.0, 7.0)
 
 
 def fits(low: int, stride: int, count: int, extent: int) -> bool:
@@ -31,7 +34,9 @@ def _kinds(low: int, stride: int, count: int, extent: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16384)
-def _busiest(planes: int, kinds: tuple[int, ...], loads: tuple[float, ...], cores: int) -> tuple[int, ...]:
+def _busiest(
+    planes: int, kinds: tuple[int, ...], loads: tuple[float, ...], segment_load: float, cores: int
+) -> tuple[int, ...]:
     """Planes that the busiest core works on, and its rows of each kind."""
     count = len(kinds)
     prefix = [[0] * len(loads)]
@@ -49,7 +54,7 @@ def _busiest(planes: int, kinds: tuple[int, ...], loads: tuple[float, ...], core
             for total, after, before in zip(prefix[-1], prefix[stop % count], prefix[start % count], strict=True)
         ]
         segments = (stop - 1) // count - start // count + 1
-        load = sum(load * number for load, number in zip(loads, rows, strict=True)) + _SEGMENT_LOAD * segments
+        load = sum(load * number for load, number in zip(loads, rows, strict=True)) + segment_load * segments
         if load > most:
             most, best = load, (segments, *rows)
     return best
@@ -65,7 +70,8 @@ def _row_trips(rows: tuple[int, ...], low: int, stride: int, columns: int, width
     """_ROW_NAMES of so many rows of each kind."""
     left, right = int(low < 0), int(low + stride * (columns - 1) + 2 == width)
     turns, rest = divmod(columns - left - right, 3 if stride == 1 else 2)
-    return [number * part for number in rows for part in (1, left, turns, rest, right)]
+    parts = 1, left, int(turns > 0), turns, rest, right, right * (rest > 0)
+    return [number * part for number in rows for part in parts]
 
 
 def _forward(rows: Axis, columns: Axis, c: Call, planes: int, back: int, has_bias: bool) -> Trips:
@@ -73,7 +79,7 @@ def _forward(rows: Axis, columns: Axis, c: Call, planes: int, back: int, has_bia
     stride, width = rows.stride, c.n[columns.name]
     top, left = rows.base(c.at[rows.name]) - back, columns.base(c.at[columns.name]) - back
     kinds = _kinds(top, stride, c.n[rows.name], rows.extent)
-    segments, *counts = _busiest(planes, kinds, _loads(_KIND_LOADS, width, has_bias), c.cores)
+    segments, *counts = _busiest(planes, kinds, _loads(_KIND_LOADS, width, has_bias), _SEGMENT_LOAD, c.cores)
     lines = sum(counts) * has_bias
     return (
         1.0, is_shared(c.cores), segments, *_row_trips(tuple(counts), left, stride, width, columns.extent),
@@ -97,7 +103,8 @@ GATHER_NAMES = (
     *(f"{kind}{part}" for kind in ("rows from two", "rows from one") for part in _GATHER_PARTS),
     "rows from none", "elements from none", "bias rows", "bias elements",
 )  # fmt: skip
-_GATHER_LOADS = ((38.0, 8.0), (29.0, 5.0), (16.0, 3.0))
+_GATHER_SEGMENT_LOAD = 75.0
+_GATHER_LOADS = ((38.0, 13.0, 7.0, 29.0, 16.0), (29.0, 13.0, 5.0, 24.0, 10.0))
 
 
 @lru_cache(maxsize=16384)
@@ -134,9 +141,9 @@ def gather_plane(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         n = c.n
         kinds = _gather_kinds(rows.base(c.at["ih"]), n["ih"], rows.extent)
-        loads = _loads(_GATHER_LOADS, n["iw"], has_bias)
-        segments, two, one, none = _busiest(n["n"] * n["g"] * n["i"], kinds, loads, c.cores)
         parts = (1, *_gather_columns(n["iw"], columns.base(c.at["iw"]), columns.extent))
+        loads = *[sum(map(mul, parts, load)) for load in _GATHER_LOADS], 16.0 + 3.0 * n["iw"]
+        segments, two, one, none = _busiest(n["n"] * n["g"] * n["i"], kinds, loads, _GATHER_SEGMENT_LOAD, c.cores)
         lines = (two + one + none) * has_bias
         return (
             1.0, is_shared(c.cores), segments, *[number * part for number in (two, one) for part in parts],

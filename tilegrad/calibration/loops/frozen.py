@@ -20,8 +20,8 @@ from tilegrad.ir.nest import Nest
 
 # What four channels together cost, in lone channels: forward and backward.
 _FOUR_LOAD, _FOUR_GRAD_LOAD = 3.2, 2.4
-# What a row and a run of rows cost beside their elements, in elements.
-_ROW_LOAD, _RUN_LOAD = 3.0, 6.5
+# What a row and a run of rows cost beside their elements, in elements: with dx and both sums, and otherwise.
+_ALL_LOADS, _OTHER_LOADS = (3.0, 6.5), (5.0, 0.1)
 
 
 def _located(c: Call) -> float:
@@ -63,13 +63,14 @@ def _has_sums(nest: Nest) -> tuple[bool, bool]:
 
 
 @lru_cache(maxsize=65536)
-def _busiest_rows(rows: int, run: int, length: int, cores: int) -> tuple[int, int]:
+def _busiest_rows(rows: int, run: int, length: int, cores: int, loads: tuple[float, float]) -> tuple[int, int]:
     """Rows and runs of the busiest core: with short rows, one that has a run more may be it."""
     best, most = (0, 0), -1.0
+    of_row, of_run = loads
     for core in range(cores):
         start, stop = bounds(rows, core, cores)
         runs = (stop - 1) // run - start // run + 1 if stop > start else 0
-        load = (stop - start) * (_ROW_LOAD + length) + _RUN_LOAD * runs
+        load = (stop - start) * (of_row + length) + of_run * runs
         if load > most:
             most, best = load, (stop - start, runs)
     return best
@@ -78,10 +79,11 @@ def _busiest_rows(rows: int, run: int, length: int, cores: int) -> tuple[int, in
 def _grad(nest: Nest) -> Counter:
     """In fours if dx goes with both sums or with none, otherwise element by element."""
     in_turns = not is_absent(nest, "dx") and len(set(_has_sums(nest))) == 1
+    loads = _ALL_LOADS if in_turns and all(_has_sums(nest)) else _OTHER_LOADS
 
     def trips(c: Call) -> Trips:
         length = c.n["s"]
-        rows, runs = _busiest_rows(c.n["o"] * c.n["g"], c.n["g"], length, c.cores)
+        rows, runs = _busiest_rows(c.n["o"] * c.n["g"], c.n["g"], length, c.cores, loads)
         inner = (*with_fours(rows, length), 0) if in_turns else (0, 0, 0, 0, rows * length)
         return 1.0, is_shared(c.cores), _located(c), runs, rows, *inner, rows * (not c.first), rows * c.last
 
