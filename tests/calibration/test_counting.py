@@ -21,13 +21,8 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"counting instructions ne
 HOT = tuple(
     "gemm_nt gemm_tn matmul_nn conv conv_dx conv_dw conv_single conv_pointwise frozen_norm frozen_norm_grad sgd".split()
 )
-# Whose branches depend on data, so that tiles of one shape differ: how often a power multiplies, where indices and
-# maxima lie, which of two is larger. Content while counting is even, so the mean is still right.
-DATA_DEPENDENT = tuple(
-    "pow_mixed gather_grad_i32 gather_grad_i64 max_pool_grad maximum minimum maximum_broadcast minimum_broadcast "
-    "reduce_max reduce_min".split()
-)
-FEWEST_WITHIN = 0.9  # of a kernel's tiles: some calls of a few hundred instructions are further off
+# Descriptions find the busiest core by rounded loads, so that in one of several thousand tiles it is another one.
+MOST_OUTSIDE = 3
 
 
 def counted(sketch: Sketch, kernel: str, cores: int) -> tuple[Nest, Counts]:
@@ -68,16 +63,15 @@ def test_a_matrix_product_does_one_multiply_add_per_mac() -> None:
 def test_hot_kernels_are_predicted() -> None:
     found = check.predictions(KernelCosts(get("siracusa")), 4242, 10, lambda kernel: kernel in HOT)
     assert {p.kernel for p in found} == set(HOT)
-    outside = [p for p in found if not p.is_within]
-    assert len(outside) <= len(found) // 50, outside
+    assert [p for p in found if not p.is_within] == []
 
 
 @pytest.mark.slow
 def test_every_kernel_is_predicted() -> None:
-    """50 random tiles each: within 5 % of QEMU's count."""
+    """50 random tiles each, however small: within 5 % of QEMU's count."""
     found = check.predictions(KernelCosts(get("siracusa")), 2026, check.TILES_PER_KERNEL)
-    exact = [p for p in found if p.kernel not in DATA_DEPENDENT]
-    assert sum(p.is_within for p in exact) >= 0.99 * len(exact)
-    for kernel, (tiles, within, mean, _) in check.summary(exact).items():
-        assert within >= FEWEST_WITHIN * tiles, f"{kernel}: only {within} of {tiles} tiles within 5 %"
-        assert mean <= 0.025, f"{kernel}: {100 * mean:.1f} % off on average"
+    outside = [p for p in found if not p.is_within]
+    assert len(outside) <= MOST_OUTSIDE, outside
+    for kernel, (tiles, within, mean, _) in check.summary(found).items():
+        assert within >= tiles - 1, f"{kernel}: only {within} of {tiles} tiles within 5 %"
+        assert mean <= 0.015, f"{kernel}: {100 * mean:.1f} % off on average"

@@ -99,9 +99,7 @@ def test_a_core_that_comes_late_costs_what_its_partner_cannot_use() -> None:
     assert fpu_bound.ending(700.0) == 50.0 + 700.0 + 500.0
 
 
-@given(
-    alone=st.floats(1.0, 1e6), share=st.floats(0.0, 1.0), early=st.floats(0.0, 1e6), later=st.floats(0.0, 1e6)
-)
+@given(alone=st.floats(1.0, 1e6), share=st.floats(0.0, 1.0), early=st.floats(0.0, 1e6), later=st.floats(0.0, 1e6))
 def test_a_later_core_never_ends_earlier(alone: float, share: float, early: float, later: float) -> None:
     span = cluster_span(alone, share * alone, 0.0, 8, 4, CoreCosts())
     first, second = span.ending(min(early, later)), span.ending(max(early, later))

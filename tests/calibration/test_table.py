@@ -9,7 +9,7 @@ import pytest
 from tilegrad import frontend, zoo
 from tilegrad.calibration.counting import FLAGS, source_hash
 from tilegrad.calibration.loops import family_of, is_described
-from tilegrad.calibration.table import CONDUCTOR
+from tilegrad.calibration.table import CONDUCTOR, content_hash, description_hash, stale_kernels
 from tilegrad.ir.nest import Nest
 from tilegrad.ops import registry
 from tilegrad.ops.kernels import parse_kernel_file
@@ -29,6 +29,21 @@ KERNELS = sorted(kernel.name for path in SOURCES for kernel in parse_kernel_file
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_counts_are_of_the_sources_as_they_are(path: Path) -> None:
     assert COSTS.table["sources"].get(path.name) == source_hash(path), f"{path.name} has changed: run make calibrate"
+
+
+def test_counts_are_of_the_descriptions_and_the_content_as_they_are() -> None:
+    """Coefficients belong to trip counts: where a description changes, they are fitted anew."""
+    kernels = COSTS.table["kernels"]
+    changed = [kernel for kernel in KERNELS if kernels[kernel].get("description") != description_hash(kernel)]
+    assert changed == [], "descriptions have changed: run make calibrate"
+    assert COSTS.table["content"] == content_hash(), "content has changed: run make calibrate"
+
+
+def test_a_changed_description_is_stale() -> None:
+    kernels = {**COSTS.table["kernels"], "gemm_nn": {**COSTS.table["kernels"]["gemm_nn"], "description": "another"}}
+    assert stale_kernels(COSTS.table) == frozenset()
+    assert stale_kernels({**COSTS.table, "kernels": kernels}) == {"gemm_nn"}
+    assert stale_kernels({**COSTS.table, "content": "another"}) == set(KERNELS)
 
 
 def test_the_conductor_is_counted_as_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -13,8 +14,8 @@ import numpy as np
 
 from tilegrad.calibration.conduct import count_conducting, fit_conducting
 from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, FOLDER, Counts, count, source_hash, version_of
-from tilegrad.calibration.fit import Fit, fit, trips_of_sample
-from tilegrad.calibration.loops import family_of
+from tilegrad.calibration.fit import Fit, fit
+from tilegrad.calibration.loops import described_in, family_of
 from tilegrad.calibration.samples import Sample, draw_samples
 from tilegrad.calibration.sketches import SKETCHES
 from tilegrad.ops import registry
@@ -24,9 +25,9 @@ from tilegrad.targets.base import Target
 SAMPLES_PER_VARIANT = 360
 DRAWS_WITHOUT_USE = 60
 FEWEST = 30
-DESCRIPTION_SEED = 1
-SAMPLES_DESCRIBED = 3
 CONDUCTOR = RUNTIME_FOLDER / "cluster" / "tg_tile.c"
+_IMPORTED = re.compile(r"^from tilegrad\.calibration\.(loops\.\w+|sequence) import", re.MULTILINE)
+_NAMED = re.compile(r"^from tilegrad\.calibration\.loops import (\w+)", re.MULTILINE)
 Key = tuple[str, str]
 Counted = list[tuple[Sample, Counts]]
 
@@ -84,16 +85,14 @@ def _entry(found: Fit, names: Sequence[str]) -> dict[str, Any]:
 
 def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
     kernels: dict[str, dict[str, Any]] = {}
-    described = description_hashes()
     sources: dict[str, str] = {}
     for (kernel, variant), items in sorted(counted.items()):
         path = registry.kernel_source(items[0][0].op)
         family = family_of(items[0][0].case.nest)
         assert path is not None and family is not None
         sources[path.name] = source_hash(path)
-        entry = kernels.setdefault(
-            kernel, {"source": path.name, "description": described.get(kernel, ""), "variants": {}}
-        )
+        head = {"source": path.name, "description": description_hash(kernel), "variants": {}}
+        entry = kernels.setdefault(kernel, head)
         if len(items) >= FEWEST:
             found = fit([sample for sample, _ in items], [counts for _, counts in items])
             entry["variants"][variant] = _entry(found, family.names)
@@ -115,16 +114,19 @@ def kernel_sources() -> dict[str, Path]:
     return {kernel.name: path for path in sorted(paths) for kernel in parse_kernel_file(path).kernels}
 
 
-def description_hashes() -> dict[str, str]:
-    """By kernel, of what its loops' description says about a few tiles of each variant: names and trip counts."""
-    texts: dict[str, list[str]] = defaultdict(list)
-    for (kernel, variant), samples in sorted(collect(DESCRIPTION_SEED, SAMPLES_DESCRIBED).items()):
-        for sample in samples:
-            family = family_of(sample.case.nest)
-            assert family is not None
-            trips = [float(value) for value in trips_of_sample(sample)]
-            texts[kernel].append(repr((variant, family.names, trips)))
-    return {kernel: sha256("\n".join(lines).encode()).hexdigest()[:16] for kernel, lines in texts.items()}
+def description_hash(kernel: str) -> str:
+    """Of the file that describes a kernel's loops and of those it imports, comments included."""
+    digest = sha256()
+    pending, seen = [described_in(kernel)], set()
+    while pending:
+        module = pending.pop(0)
+        if module not in seen:
+            seen.add(module)
+            text = (FOLDER / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+            digest.update(text.encode())
+            pending += _IMPORTED.findall(text)
+            pending += [f"loops.{name}" for name in _NAMED.findall(text)]
+    return digest.hexdigest()[:16]
 
 
 def content_hash() -> str:
@@ -134,7 +136,7 @@ def content_hash() -> str:
 
 def stale_kernels(table: Mapping[str, Any]) -> frozenset[str]:
     """Kernels that the table has no counts of, or those of an older source, description or content."""
-    hashes, known, described = table.get("sources", {}), table.get("kernels", {}), description_hashes()
+    hashes, known = table.get("sources", {}), table.get("kernels", {})
     is_other_content = table.get("content") != content_hash()
     return frozenset(
         kernel
@@ -142,7 +144,7 @@ def stale_kernels(table: Mapping[str, Any]) -> frozenset[str]:
         if is_other_content
         or kernel not in known
         or hashes.get(path.name) != source_hash(path)
-        or known[kernel].get("description") != described.get(kernel, "")
+        or known[kernel].get("description") != description_hash(kernel)
     )
 
 

@@ -18,7 +18,7 @@ from tilegrad.calibration.loops import (
 from tilegrad.calibration.loops.base import Call, Counter, Family, call_of
 from tilegrad.ir.nest import Nest
 
-__all__ = ["Call", "Counter", "Family", "call_of", "family_of", "is_described"]
+__all__ = ["Call", "Counter", "Family", "call_of", "described_in", "family_of", "is_described"]
 
 # By kernel; where one kernel has two sets of loops, the nest decides.
 _FAMILIES: dict[str, Family | Callable[[Nest], Family]] = {}
@@ -109,6 +109,13 @@ _register(pooling.MAX_POOL_GRAD, "max_pool_grad")
 def is_described(kernel: str) -> bool:
     """Whether a kernel's loops are known here."""
     return kernel in _FAMILIES
+
+
+def described_in(kernel: str) -> str:
+    """The module of this package that describes a kernel's loops: loops.NAME."""
+    found = _FAMILIES[kernel]
+    module = found.bind.__module__ if isinstance(found, Family) else found.__module__
+    return "loops." + module.rsplit(".", 1)[-1]
 
 
 def family_of(nest: Nest) -> Family | None:
