@@ -257,8 +257,8 @@ DRIVER_FAULTS = {
         "a result at L1.* never left|where a result has not left",
     ),
     "a transfer past the end of L1": (
-        "unsigned char *slots = t->scratch + call->slots;\n    for (; mask",
-        "unsigned char *slots = t->scratch + TG_SCRATCH_BYTES - 8;\n    for (; mask",
+        "unsigned char *slots = t->scratch + call->slots;\n    for (mask &=",
+        "unsigned char *slots = t->scratch + TG_SCRATCH_BYTES - 8;\n    for (mask &=",
         "passes the end of L1",
     ),
     "a transfer past the end of L2": (

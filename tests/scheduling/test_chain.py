@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tilegrad.ir.nest import Access, Axis, Index, Nest, Operand, Range, along
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
-from tilegrad.scheduling.chain import WAITING_COUNTS, Link, choose, exposed_cycles
+from tilegrad.scheduling.chain import WAITING_COUNTS, Link, cheapest_path, choose, exposed_cycles
 from tilegrad.scheduling.footprint import nth_tile, tiles
 from tilegrad.scheduling.overlap import box_bytes
 from tilegrad.targets.base import get
@@ -66,29 +66,34 @@ def test_a_short_neighbour_hides_little() -> None:
     assert 0.0 < exposed_cycles(short, link("d", "c", BY_C), False, SCRATCH) < link("d", "c", BY_C).loads[0].cycles
 
 
-@given(st.data())
-def test_the_chosen_path_is_the_cheapest(data: st.DataObject) -> None:
-    loops = st.sampled_from([(BY_C,), (BY_S,), (Loop("c", 8, 4), Loop("s", 16, 8)), ()])
-    values = "abcdef"
-    choices = [
-        [
-            link(values[i], values[i + 1], *data.draw(loops), cycles=data.draw(st.floats(1.0, 200.0)))
-            for _ in range(data.draw(st.integers(1, 3)))
-        ]
-        for i in range(data.draw(st.integers(1, 4)))
+@given(st.data(), st.sampled_from(WAITING_COUNTS))
+def test_the_path_is_the_cheapest(data: st.DataObject, weight: float) -> None:
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    number = st.integers(0, 9)
+    steady = [[data.draw(number) for _ in range(count)] for count in counts]
+    waits = [
+        [[data.draw(number) for _ in range(before)] for _ in range(count)]
+        for before, count in zip([1, *counts], counts, strict=False)
     ]
 
-    def cost(path: tuple[Link, ...]) -> float:
-        waiting = sum(load.cycles for load in path[0].loads)
-        for i in range(1, len(path)):
-            waiting += exposed_cycles(path[i - 1], path[i], bool(i % 2), SCRATCH)
-        return sum(one.tiling.estimate.steady_cycles for one in path) + WAITING_COUNTS * waiting
+    def costs(path: tuple[int, ...]) -> tuple[float, float]:
+        cycles = sum(own[k] for own, k in zip(steady, path, strict=True))
+        waiting = sum(own[k][j] for own, j, k in zip(waits, (0, *path), path, strict=False))
+        return cycles + weight * waiting, cycles + waiting
 
-    chosen = choose(choices, SCRATCH)
-    path = tuple(
-        next(one for one in links if one.tiling is tiling) for links, tiling in zip(choices, chosen, strict=True)
-    )
-    assert cost(path) == pytest.approx(min(map(cost, product(*choices))))
+    cycles, path = cheapest_path(steady, waits, weight)
+    assert costs(path)[0] == min(costs(other)[0] for other in product(*map(range, counts)))
+    assert costs(path)[1] == pytest.approx(cycles)
+
+
+def test_hiding_costs_little() -> None:
+    """Cut along s both pass data on at once; that is chosen where it costs a little, and not where it costs much."""
+    for cycles, is_hidden in ((50_000.0, True), (100.0, False)):
+        choices = [
+            [link("a", "b", BY_C, cycles=cycles), link("a", "b", BY_S, cycles=cycles + 50.0)],
+            [link("b", "c", BY_S, cycles=cycles)],
+        ]
+        assert (choose(choices, SCRATCH)[0] is choices[0][1].tiling) is is_hidden
 
 
 def test_nth_tile_is_the_nth() -> None:

@@ -30,6 +30,7 @@ from tilegrad.scheduling.tables import CALL_WORDS
 
 IN_STATE, ABSENT = 0x80000000, 0xFFFFFFFF
 DRAIN, LEAVE, NEXT_LATE = 1, 2, 4
+FIRST_SHIFT = 16  # TG_FIRST_SHIFT
 MOVE_IN, MOVE_WAIT = 1, 2
 WORDS_WIDTH = 114
 CALL = """#define CALL(name, ...) \\
@@ -232,9 +233,15 @@ def _call(table: int, table_words: int, place: NestPlace | None, nest: Nest, hom
             early |= (operand.name in place.early) << i
             late |= (operand.access is Access.READ and operand.name not in place.early) << i
     flags = DRAIN * place.drains | LEAVE * place.leaves
-    masks = (early, late, results)
+    masks = (_from_first(early), _from_first(late), _from_first(results))
     where = (place.table_offset, place.slots_offset)
     return _Call(table, table_words, *where, masks, flags, homes, place.is_fetched_late)
+
+
+def _from_first(mask: int) -> int:
+    """Bits from the first one on, and above them which that is."""
+    first = (mask & -mask).bit_length() - 1 if mask else 0
+    return mask >> first | first << FIRST_SHIFT
 
 
 def _tiling_text(tiling: Tiling | None) -> str:

@@ -18,9 +18,10 @@ from tilegrad.scheduling.footprint import nth_tile
 from tilegrad.scheduling.overlap import Bytes, box_bytes, meet
 from tilegrad.targets.base import Target
 
-# How much a cycle of exposed waiting counts. Queues and later neighbours make real waits longer than what is seen from
-# one pair; on the zoo this costs at most half a percent of the cycles and hides a tenth more of the transfers.
-WAITING_COUNTS = 3.0
+# How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the fastest
+# is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
+WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
+LITTLE_MORE = 1.025
 
 
 @dataclass(frozen=True)
@@ -116,19 +117,37 @@ def exposed_cycles(before: Link, link: Link, is_on_top: bool, scratch_bytes: int
 
 def choose(choices: Sequence[Sequence[Link]], scratch_bytes: int) -> list[Tiling]:
     """One tiling of each nest, in order."""
-    # By choice of the latest nest: the cost of the best path to it, and the choices on that path.
-    paths: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    if not choices:
+        return []
+    waits: list[list[list[float]]] = []  # by nest, its choice, and the choice of the nest before
     for i, links in enumerate(choices):
-        extended = []
-        for k, link in enumerate(links):
-            costs = []
-            for cost, path in paths:
-                waiting = sum(load.cycles for load in link.loads)
-                if path:
-                    waiting = exposed_cycles(choices[i - 1][path[-1]], link, bool(i % 2), scratch_bytes)
-                costs.append((cost + WAITING_COUNTS * waiting + link.tiling.estimate.steady_cycles, path))
-            best = min(costs, key=lambda pair: pair[0])
-            extended.append((best[0], (*best[1], k)))
-        paths = extended
-    _, path = min(paths, key=lambda pair: pair[0])
+        if i == 0:
+            waits.append([[sum(load.cycles for load in link.loads)] for link in links])
+            continue
+        place = (bool(i % 2), scratch_bytes)
+        waits.append([[exposed_cycles(before, link, *place) for before in choices[i - 1]] for link in links])
+    steady = [[link.tiling.estimate.steady_cycles for link in links] for links in choices]
+    paths = [cheapest_path(steady, waits, weight) for weight in WAITING_COUNTS]
+    fastest = min(cycles for cycles, _ in paths)
+    path = next(path for cycles, path in paths if cycles <= LITTLE_MORE * fastest)
     return [links[k].tiling for links, k in zip(choices, path, strict=True)]
+
+
+def cheapest_path(
+    steady: Sequence[Sequence[float]], waits: Sequence[Sequence[Sequence[float]]], weight: float
+) -> tuple[float, tuple[int, ...]]:
+    """The choices on the path that is cheapest where a cycle of waiting counts `weight`, and its cycles without that."""
+    # By choice of the latest nest, of the best path to it: its cost, its cycles, and the choices on it.
+    paths: list[tuple[float, float, tuple[int, ...]]] = [(0.0, 0.0, ())]
+    for own, own_waits in zip(steady, waits, strict=True):
+        extended = []
+        for k, (cycles, waiting) in enumerate(zip(own, own_waits, strict=True)):
+            steps = [
+                (cost + weight * wait + cycles, total + wait + cycles, path)
+                for (cost, total, path), wait in zip(paths, waiting, strict=True)
+            ]
+            cost, total, path = min(steps, key=lambda step: step[0])
+            extended.append((cost, total, (*path, k)))
+        paths = extended
+    _, total, path = min(paths, key=lambda one: one[0])
+    return total, path

@@ -67,15 +67,16 @@ static int add_large_box(const uint32_t *words, const tg_operand *operand, unsig
     return request;
 }
 
-/* Adds boxes of operands, given as bits, to a request, which is opened for the first. What they are for says whether
+/* Adds boxes of operands, given as bits (from the first one on), to a request, which is opened for the first. What they are for says whether
  * slots change: the next tile's operands go into the other one, results leave it behind. */
 enum { FIRST_TILE, NEXT_TILE, RESULTS };
 static inline int add_boxes(const tg_tiles *t, const tg_call *call, uint32_t *words, uint32_t mask, int what, int request)
 {
-    tg_operand *operand = operands_of((tg_nest *)(void *)words);
-    const uint32_t *home = homes_of(call);
+    uint32_t first = mask >> TG_FIRST_SHIFT;
+    tg_operand *operand = operands_of((tg_nest *)(void *)words) + first;
+    const uint32_t *home = homes_of(call) + first;
     unsigned char *slots = t->scratch + call->slots;
-    for (; mask; mask >>= 1, operand++, home++) {
+    for (mask &= (1u << TG_FIRST_SHIFT) - 1; mask; mask >>= 1, operand++, home++) {
         if (!(mask & 1))
             continue;
         if (what == NEXT_TILE)

@@ -64,7 +64,9 @@ typedef struct {
 } tg_field;
 
 /* A call. With what comes after it in the entry, if anything does (`next_words`, of the call, is not 0). Operands as bits:
- * those requested while the nest before computes its last tile, the others that are read, and results. */
+ * those requested while the nest before computes its last tile, the others that are read, and results. Bits are counted
+ * from the first operand that has one, whose number stands above them. */
+enum { TG_FIRST_SHIFT = 16 };
 typedef struct {
     uint32_t next_words, next_table, next_table_words;
     uint32_t next_scratch; /* where the next call and its table go */
