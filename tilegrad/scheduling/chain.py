@@ -18,8 +18,8 @@ from tilegrad.scheduling.footprint import nth_tile
 from tilegrad.scheduling.overlap import Bytes, box_bytes, meet
 from tilegrad.targets.base import Target
 
-# How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the fastest
-# is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
+# How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the
+# fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
 WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
 LITTLE_MORE = 1.025
 
@@ -136,7 +136,7 @@ def choose(choices: Sequence[Sequence[Link]], scratch_bytes: int) -> list[Tiling
 def cheapest_path(
     steady: Sequence[Sequence[float]], waits: Sequence[Sequence[Sequence[float]]], weight: float
 ) -> tuple[float, tuple[int, ...]]:
-    """The choices on the path that is cheapest where a cycle of waiting counts `weight`, and its cycles without that."""
+    """The cycles of the path that is cheapest where a cycle of waiting counts `weight`, and the choices on it."""
     # By choice of the latest nest, of the best path to it: its cost, its cycles, and the choices on it.
     paths: list[tuple[float, float, tuple[int, ...]]] = [(0.0, 0.0, ())]
     for own, own_waits in zip(steady, waits, strict=True):
