@@ -201,18 +201,20 @@ OUTER = Family(
 def _dense_grad(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         rows, blocks, rest = c.n["m"], share(c.n["n"] // 8, c.cores), share(c.n["n"] % 8, c.cores)
-        is_continued = not c.first
-        return (
-            1.0, is_shared(c.cores), blocks, blocks * rows, blocks * is_continued, rest, rest * rows,
-            rest * is_continued,
-        )  # fmt: skip
+        of_blocks, of_rest = (
+            (float(count > 0), count, count * rows, count * c.first, count * (not c.first)) for count in (blocks, rest)
+        )
+        return 1.0, is_shared(c.cores), *of_blocks, *of_rest
 
     return trips
 
 
 DENSE_GRAD = Family(
     (
-        "call", "shared", "blocks", "blocks*rows", "blocks, continued", "columns", "columns*rows", "columns, continued",
+        "call", "shared",
+        *(what for kind in ("blocks", "columns") for what in (
+            f"with {kind}", kind, f"{kind}*rows", f"{kind}, first tile", f"{kind}, continued",
+        )),
     ),
     _dense_grad,
 )  # fmt: skip
