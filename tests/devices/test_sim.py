@@ -127,7 +127,7 @@ def test_scalar_loss_over_tiles() -> None:
                 if launch.node.op == "SoftmaxCrossEntropyLoss"
             ]
             counts = [tiling.tile_count for tiling in loss.tilings if tiling is not None]
-            assert (max(counts) > 1) is (l1_bytes == 2 * KIB)
+            assert max(counts) > 1 or l1_bytes > 2 * KIB
             with quick_sim() as device:
                 losses.append(train(compiled, device, steps=2, verify=False).losses)
     assert len(set(losses)) == 1
