@@ -38,9 +38,10 @@ calibrate: $(TOOLS) ## five minutes: count every kernel under QEMU (RV32) and wr
 	$(BIN)/python -m tilegrad.calibration
 	$(BIN)/python -m tilegrad.calibration.compare
 
-bench: $(TOOLS) ## one training step of each zoo model against PyTorch, inference against ONNX Runtime, instructions on RISC-V
+bench: $(TOOLS) ## one training step of each zoo model against PyTorch, inference against ONNX Runtime, instructions on RISC-V, cycles on a cluster
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.instructions
+	$(BIN)/python -m benchmarks.cluster
 
 lint: $(READY)
 	$(BIN)/ruff check
