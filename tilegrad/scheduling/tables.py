@@ -305,7 +305,7 @@ class _Encoder:
             count = sum(i in f.loops for f in self.fields)
             masks = [sum(1 << k for k in {dim.operand for dim in moved}) for moved in (reads, writes)]
             result += [loop.extent, loop.tile, 0, loop.tile, *masks]
-            is_simple = is_double and self._is_simple(reads + writes)
+            is_simple = is_double and not is_large and self._is_simple(reads + writes)
             result += [dims, len(reads), len(writes), places.fields[i], count, int(is_simple)]
         for i in range(len(self.loops)):
             for dim in self._dims_of(i, Access.READ) + self._dims_of(i, Access.WRITE):
