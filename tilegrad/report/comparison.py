@@ -43,7 +43,6 @@ def comparison_report(
         "L1",
         "L2",
         "L3",
-        "stack",
         "L2-L1",
         "L3-L2",
         "hidden",
@@ -56,6 +55,11 @@ def comparison_report(
             continue
         made.add_row(*_cells(row))
     yield made
+    stacks = [(row.mode, row.run.stack.entries) for row in rows if row.run is not None]
+    texts = [f"{mode} {bytes_text(entries['step'])}" for mode, entries in stacks if entries]
+    if texts:
+        yield Text()
+        yield Text(f"stack of a step, at most: {', '.join(texts)}")
     for row in rows:
         if row.reason is not None:
             yield Text()
@@ -74,8 +78,6 @@ def _cells(row: Row) -> Iterator[str]:
     yield count_text(facts["tiles"])
     for level in ("L1", "L2", "L3"):
         yield bytes_text(facts["memory"][level]["used"])
-    stack = row.run.stack.entries
-    yield bytes_text(stack["step"]) if stack else "-"
     for hop in ("L2-L1", "L3-L2"):
         yield bytes_text(facts["dma_bytes"].get(hop, 0))
     yield " / ".join("-" if share is None else f"{share:.0%}" for share in hidden)
