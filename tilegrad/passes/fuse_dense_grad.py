@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program
-from tilegrad.ir.verify import verify_graph
-from tilegrad.passes.fuse_outer import renamed
+from tilegrad.passes.fuse_outer import renamed, with_step
 
 FEWEST_COLUMNS = 64
 """Cores share the columns of the fused pass, eight at a time; with fewer, two passes keep more of them busy."""
@@ -21,11 +20,7 @@ class FuseDenseGrad:
     """A program pass, behind FuseOuterProduct: valid in, valid out."""
 
     def apply(self, program: Program) -> Program:
-        step = program.entries["step"]
-        fused = _fused(step)
-        if fused is step:
-            return program
-        return replace(program, entries={**program.entries, "step": verify_graph(fused)})
+        return with_step(program, _fused(program.entries["step"]))
 
 
 def _fused(graph: Graph) -> Graph:

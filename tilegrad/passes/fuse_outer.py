@@ -17,11 +17,14 @@ class FuseOuterProduct:
     """A program pass: valid in, valid out."""
 
     def apply(self, program: Program) -> Program:
-        step = program.entries["step"]
-        fused = _fused(step)
-        if fused is step:
-            return program
-        return replace(program, entries={**program.entries, "step": verify_graph(fused)})
+        return with_step(program, _fused(program.entries["step"]))
+
+
+def with_step(program: Program, step: Graph) -> Program:
+    """The program with another step, or as it is where that has not changed."""
+    if step is program.entries["step"]:
+        return program
+    return replace(program, entries={**program.entries, "step": verify_graph(step)})
 
 
 def _fused(graph: Graph) -> Graph:
