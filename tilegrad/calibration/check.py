@@ -71,12 +71,9 @@ def table_lines(found: list[Prediction]) -> list[str]:
     """Of the kernels that have a tile out of bounds, and of all together."""
     lines = ["| kernel | tiles | within 5 % | mean error | largest error |", "|---|---|---|---|---|"]
     by_kernel = summary(found)
-    for kernel, (tiles, within, mean, largest) in by_kernel.items():
-        if within < tiles:
-            lines.append(f"| {kernel} | {tiles} | {within} | {100 * mean:.1f} % | {100 * largest:.1f} % |")
-    whole = sum(tiles == within for tiles, within, _, _ in by_kernel.values())
-    within = sum(p.is_within for p in found)
-    mean = sum(abs(p.error) for p in found) / len(found)
-    lines.append(f"| the other {whole} kernels | | all | | |")
-    lines.append(f"| all {len(by_kernel)} | {len(found)} | {within} | {100 * mean:.1f} % | |")
+    errors = [abs(p.error) for p in found]
+    whole = len(found), sum(p.is_within for p in found), sum(errors) / len(errors), max(errors)
+    outside = {kernel: row for kernel, row in by_kernel.items() if row[1] < row[0]}
+    for name, (tiles, within, mean, largest) in {**outside, f"all {len(by_kernel)}": whole}.items():
+        lines.append(f"| {name} | {tiles} | {within} | {100 * mean:.1f} % | {100 * largest:.1f} % |")
     return lines

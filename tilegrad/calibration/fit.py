@@ -19,7 +19,6 @@ CLASSES = (
 ).split()
 TOLERANCE = 1e-10
 ROUNDS = 6
-WANTED_ERROR = 0.02
 
 
 def non_negative_least_squares(a: Matrix, b: Matrix) -> Matrix:
@@ -54,17 +53,17 @@ def non_negative_least_squares(a: Matrix, b: Matrix) -> Matrix:
     return np.asarray(x / np.where(used, scale, 1.0))
 
 
-def call_of_sample(sample: Sample) -> Call:
+def call_of_sample(sample: Sample, loads: Sequence[float]) -> Call:
     tile = sample.case.tile
     sizes = {name: r.size for name, r in tile.items()}
     starts = {name: r.start for name, r in tile.items()}
-    return call_of(sample.case.nest, sizes, starts, sample.case.cores)
+    return call_of(sample.case.nest, sizes, starts, sample.case.cores, loads)
 
 
-def trips_of_sample(sample: Sample) -> Sequence[float]:
+def trips_of_sample(sample: Sample, loads: Sequence[float]) -> Sequence[float]:
     family = family_of(sample.case.nest)
     assert family is not None
-    return family.bind(sample.case.nest)(call_of_sample(sample))
+    return family.bind(sample.case.nest)(call_of_sample(sample, loads))
 
 
 @dataclass(frozen=True)
@@ -79,15 +78,34 @@ def _rounded(values: Matrix) -> tuple[float, ...]:
     return tuple(float(f"{value:.4g}") for value in values)
 
 
-def fit(samples: Sequence[Sample], counts: Sequence[Counts]) -> Fit:
+def _coefficients(trips: Matrix, values: npt.ArrayLike, totals: Matrix) -> tuple[float, ...]:
     """Residuals are relative to a sample's instructions, whatever its size."""
-    trips = np.array([trips_of_sample(sample) for sample in samples], dtype=np.float64)
-    totals = np.array([c.total for c in counts], dtype=np.float64)
     weights = 1.0 / totals
+    return _rounded(non_negative_least_squares(trips * weights[:, None], np.array(values, dtype=np.float64) * weights))
+
+
+def _busiest_trips(samples: Sequence[Sample], totals: Matrix) -> Matrix:
+    """Which core is the busiest depends on what its trips take: where there is one core, or few, there is little to
+    choose, and what is found there chooses among more, until the choice stays."""
+    fewest = min(sample.case.cores for sample in samples)
+    few = [i for i, sample in enumerate(samples) if sample.case.cores == fewest]
+    trips = np.array([trips_of_sample(samples[i], ()) for i in few], dtype=np.float64)
+    loads = _coefficients(trips, totals[few], totals[few])
+    for _ in range(ROUNDS):
+        before = trips
+        trips = np.array([trips_of_sample(sample, loads) for sample in samples], dtype=np.float64)
+        if np.array_equal(trips, before):
+            break
+        loads = _coefficients(trips, totals, totals)
+    return trips
+
+
+def fit(samples: Sequence[Sample], counts: Sequence[Counts]) -> Fit:
+    totals = np.array([c.total for c in counts], dtype=np.float64)
+    trips = _busiest_trips(samples, totals)
     coefficients = {}
     for name in CLASSES:
-        values = np.array([c.busiest[name] for c in counts], dtype=np.float64)
-        found = _rounded(non_negative_least_squares(trips * weights[:, None], values * weights))
+        found = _coefficients(trips, [c.busiest[name] for c in counts], totals)
         if any(found):
             coefficients[name] = found
     predicted = trips @ np.array(coefficients["i_total"])

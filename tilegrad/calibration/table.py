@@ -22,7 +22,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
 from tilegrad.targets.base import Target
 
-SAMPLES_PER_VARIANT = 360
+SAMPLES_PER_VARIANT = 720
 DRAWS_WITHOUT_USE = 60
 FEWEST = 30
 CONDUCTOR = RUNTIME_FOLDER / "cluster" / "tg_tile.c"

@@ -260,10 +260,10 @@ class KernelCosts:
     ) -> Span:
         assert self.target.costs is not None
         coefficients = bound.coefficients
-        trips = bound.counter(call_of(bound.nest, sizes, starts, cores))
+        trips = bound.counter(call_of(bound.nest, sizes, starts, cores, coefficients.classes["i_total"]))
         divisions = 0.0
         if coefficients.divisions is not None and cores > 1:
-            divisions = _dot(coefficients.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1)))
+            divisions = _dot(coefficients.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
         return cluster_span(
             _dot(coefficients.alone[level], trips),
             _dot(coefficients.fpu, trips),
@@ -279,11 +279,11 @@ class KernelCosts:
         """The busiest core's instructions for one call, by class."""
         bound = self._bind(nest)
         classes = bound.coefficients.classes
-        trips = bound.counter(call_of(nest, sizes, starts, cores))
+        trips = bound.counter(call_of(nest, sizes, starts, cores, classes["i_total"]))
         counts = {name: _dot(classes[name], trips) for name in CLASSES if name in classes}
         all_divisions = 0.0
         if bound.coefficients.divisions is not None:
-            all_divisions = _dot(bound.coefficients.divisions, bound.counter(call_of(nest, sizes, starts, 1)))
+            all_divisions = _dot(bound.coefficients.divisions, bound.counter(call_of(nest, sizes, starts, 1, ())))
         return InstructionMix(**counts, all_fdiv_sqrt=all_divisions)
 
     @cached_property

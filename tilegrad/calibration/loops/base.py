@@ -8,9 +8,10 @@ coefficients do too: that is a `variant`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import mul
 
 from tilegrad.ir.nest import AxisKind, Nest
 
@@ -20,13 +21,18 @@ Trips = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One kernel call: a tile's sizes and where it starts, on so many cores."""
+    """One kernel call: a tile's sizes and where it starts, on so many cores.
+
+    `loads` are the instructions of each trip, as they were counted: the core whose trips weigh most is the busiest.
+    Where there is one core there is no choice, and they may be missing.
+    """
 
     n: Sizes
     at: Sizes
     cores: int
     first: bool  # no tile of a reduction came before
     last: bool
+    loads: Trips = ()
 
 
 Counter = Callable[[Call], Trips]
@@ -59,7 +65,7 @@ def _constant_kind(name: str, value: float) -> str:
     return f"{name}={int(value)}"
 
 
-def call_of(nest: Nest, sizes: Sizes, starts: Sizes | None, cores: int) -> Call:
+def call_of(nest: Nest, sizes: Sizes, starts: Sizes | None, cores: int, loads: Trips) -> Call:
     """Where the start along an axis is not known: a tile in the middle if there is one."""
     at = {}
     is_first = is_last = True
@@ -74,7 +80,7 @@ def call_of(nest: Nest, sizes: Sizes, starts: Sizes | None, cores: int) -> Call:
         if axis.kind is AxisKind.REDUCTION:
             is_first = is_first and start == 0
             is_last = is_last and start + size >= extent
-    return Call(sizes, at, cores, is_first, is_last)
+    return Call(sizes, at, cores, is_first, is_last, loads)
 
 
 def share(count: int, cores: int) -> int:
@@ -94,16 +100,23 @@ def bounds(count: int, core: int, cores: int) -> tuple[int, int]:
     return start, start + quotient + (core < rest)
 
 
-def in_blocks(count: int, cores: int, block: int, block_load: float) -> tuple[int, int]:
-    """Units in blocks of `block` and units left over, of the busiest core: one with a smaller share may have more units
-    outside of blocks. `block_load` is what a block costs, in units."""
+def load_of(trips: Iterable[float], loads: Iterable[float]) -> float:
+    load: float = sum(map(mul, trips, loads))
+    return load
+
+
+def heaviest(candidates: Sequence[Trips], loads: Trips) -> Trips:
+    """The trips of the busiest core, among those of cores that may be it."""
+    if len(candidates) == 1:
+        return candidates[0]
+    return max(candidates, key=lambda trips: load_of(trips, loads))
+
+
+def in_blocks(count: int, cores: int, block: int) -> list[tuple[int, int]]:
+    """Units in blocks of `block` and units left over, of either share there is: one with a smaller share may have more
+    units outside of blocks."""
     largest = share(count, cores)
-    blocks, rest = divmod(largest, block)
-    if count % cores and largest > 1:
-        other_blocks, other_rest = divmod(largest - 1, block)
-        if other_blocks * block_load + other_rest > blocks * block_load + rest:
-            return other_blocks, other_rest
-    return blocks, rest
+    return [divmod(own, block) for own in ((largest, largest - 1) if count % cores and largest > 1 else (largest,))]
 
 
 def in_turns(times: float, length: int, width: int) -> tuple[float, float]:
@@ -121,17 +134,14 @@ def with_fours(times: float, length: int) -> tuple[float, float, float, float]:
 
 
 @lru_cache(maxsize=65536)
-def most_runs(count: int, length: int, cores: int) -> int:
-    """The units of one core, cut where a run of `length` ends: the most pieces that a largest share has."""
-    if cores == 1 or length <= 1:
-        return -(-count // max(length, 1)) if cores == 1 else share(count, cores)
-    largest = share(count, cores)
-    pieces = 0
+def shares_in_runs(count: int, length: int, cores: int) -> tuple[tuple[int, int], ...]:
+    """The units of every core, and the pieces that they are cut into where a run of `length` ends; each once."""
+    found: dict[tuple[int, int], None] = {}
     for core in range(cores):
         start, stop = bounds(count, core, cores)
-        if stop - start == largest > 0:
-            pieces = max(pieces, (stop - 1) // length - start // length + 1)
-    return pieces
+        if stop > start:
+            found[stop - start, (stop - 1) // length - start // length + 1] = None
+    return tuple(found)
 
 
 def valid_taps(base: int, step: int, taps: int, extent: int) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from operator import mul
 
-from tilegrad.calibration.loops.base import Call, Counter, Trips, bounds, is_absent, is_shared, share
-from tilegrad.calibration.loops.windows import Axis
+from tilegrad.calibration.loops.base import Call, Counter, Trips, is_absent, is_shared, load_of, share
+from tilegrad.calibration.loops.windows import Axis, busiest_kinds, turns_of
 from tilegrad.ir.nest import Nest
 
 _KINDS = ("full rows", "top rows", "bottom rows")
@@ -15,10 +15,6 @@ _ROW_PARTS = (
 )  # fmt: skip
 _ROW_NAMES = tuple(f"{kind}{part}" for kind in _KINDS for part in _ROW_PARTS)
 MAP_NAMES = ("call", "shared", "segments", *_ROW_NAMES, "bias rows", "bias elements")
-# What a segment, a row of each kind and each of its columns take about, to find the busiest core.
-_SEGMENT_LOAD = 105.0
-_KIND_LOADS = ((30.0, 16.0), (25.0, 11.0), (25.0, 11.0))
-_BIAS_LOADS = (9.0, 7.0)
 
 
 def fits(low: int, stride: int, count: int, extent: int) -> bool:
@@ -33,45 +29,33 @@ def _kinds(low: int, stride: int, count: int, extent: int) -> tuple[int, ...]:
     return tuple(1 if at < 0 else 0 if at + 2 < extent else 2 for at in places)
 
 
-@lru_cache(maxsize=16384)
-def _busiest(
-    planes: int, kinds: tuple[int, ...], loads: tuple[float, ...], segment_load: float, cores: int
-) -> tuple[int, ...]:
-    """Planes that the busiest core works on, and its rows of each kind."""
-    count = len(kinds)
-    prefix = [[0] * len(loads)]
-    for kind in kinds:
-        prefix.append([value + (i == kind) for i, value in enumerate(prefix[-1])])
-    best: tuple[int, ...] = (0,) * (1 + len(loads))
-    most = -1.0
-    for core in range(cores):
-        start, stop = bounds(planes * count, core, cores)
-        if start == stop:
-            continue
-        whole = stop // count - start // count
-        rows = [
-            whole * total + after - before
-            for total, after, before in zip(prefix[-1], prefix[stop % count], prefix[start % count], strict=True)
-        ]
-        segments = (stop - 1) // count - start // count + 1
-        load = sum(load * number for load, number in zip(loads, rows, strict=True)) + segment_load * segments
-        if load > most:
-            most, best = load, (segments, *rows)
-    return best
-
-
-def _loads(kinds: tuple[tuple[float, float], ...], columns: int, has_bias: bool) -> tuple[float, ...]:
-    """Of a row of each kind."""
-    bias = (_BIAS_LOADS[0] + _BIAS_LOADS[1] * columns) * has_bias
-    return tuple(row + column * columns + bias for row, column in kinds)
-
-
-def _row_trips(rows: tuple[int, ...], low: int, stride: int, columns: int, width: int) -> list[float]:
-    """_ROW_NAMES of so many rows of each kind."""
+def _row_parts(low: int, stride: int, columns: int, width: int) -> tuple[int, ...]:
+    """_ROW_PARTS of one row."""
     left, right = int(low < 0), int(low + stride * (columns - 1) + 2 == width)
     turns, rest = divmod(columns - left - right, 3 if stride == 1 else 2)
-    parts = 1, left, int(turns > 0), turns, rest, right, right * (rest > 0)
+    return 1, left, int(turns > 0), turns, rest, right, right * (rest > 0)
+
+
+def _times(rows: Sequence[int], parts: Sequence[int]) -> list[float]:
+    """Of so many rows of each kind, all of the same parts."""
     return [number * part for number in rows for part in parts]
+
+
+def _segments(
+    c: Call, planes: int, kinds: tuple[int, ...], parts: tuple[tuple[int, ...], ...], bias_row: tuple[int, int]
+) -> tuple[int, tuple[int, ...]]:
+    """Planes that the busiest core works on, and its rows of each kind. Loads are those of a call, of a shared one, of
+    a segment, of each kind's parts, and of a row's bias."""
+    loads: list[float] = []
+    end = 3 + sum(map(len, parts))
+    bias = load_of(bias_row, c.loads[end:])
+    at = 3
+    for of_kind in parts:
+        loads.append(load_of(of_kind, c.loads[at : at + len(of_kind)]) + bias)
+        at += len(of_kind)
+    turn_load = c.loads[2] if c.loads else 0.0
+    start, stop, counts = busiest_kinds(kinds, planes, c.cores, tuple(loads), turn_load)
+    return turns_of(start, stop, len(kinds)), counts
 
 
 def _forward(rows: Axis, columns: Axis, c: Call, planes: int, back: int, has_bias: bool) -> Trips:
@@ -79,12 +63,10 @@ def _forward(rows: Axis, columns: Axis, c: Call, planes: int, back: int, has_bia
     stride, width = rows.stride, c.n[columns.name]
     top, left = rows.base(c.at[rows.name]) - back, columns.base(c.at[columns.name]) - back
     kinds = _kinds(top, stride, c.n[rows.name], rows.extent)
-    segments, *counts = _busiest(planes, kinds, _loads(_KIND_LOADS, width, has_bias), _SEGMENT_LOAD, c.cores)
+    parts = _row_parts(left, stride, width, columns.extent)
+    segments, counts = _segments(c, planes, kinds, (parts,) * len(_KINDS), (has_bias, has_bias * width))
     lines = sum(counts) * has_bias
-    return (
-        1.0, is_shared(c.cores), segments, *_row_trips(tuple(counts), left, stride, width, columns.extent),
-        lines, lines * width,
-    )  # fmt: skip
+    return 1.0, is_shared(c.cores), segments, *_times(counts, parts), lines, lines * width
 
 
 def map_plane(nest: Nest) -> Counter:
@@ -97,20 +79,18 @@ def map_plane(nest: Nest) -> Counter:
     return trips
 
 
-_GATHER_PARTS = ("", "*singles", "*taps of those", "*runs", "*pairs")
+_GATHER_PARTS = ("", "*singles", "*even ones", "*taps of those", "*runs", "*pairs")
 GATHER_NAMES = (
     "call", "shared", "segments",
     *(f"{kind}{part}" for kind in ("rows from two", "rows from one") for part in _GATHER_PARTS),
     "rows from none", "elements from none", "bias rows", "bias elements",
 )  # fmt: skip
-_GATHER_SEGMENT_LOAD = 75.0
-_GATHER_LOADS = ((38.0, 13.0, 7.0, 29.0, 16.0), (29.0, 13.0, 5.0, 24.0, 10.0))
 
 
 @lru_cache(maxsize=16384)
-def _gather_columns(columns: int, left: int, width: int) -> tuple[int, int, int, int]:
-    """`tg_plane_gather_row`: single columns, their taps, runs of pairs, pairs."""
-    singles = taps = runs = pairs = column = 0
+def _gather_columns(columns: int, left: int, width: int) -> tuple[int, int, int, int, int]:
+    """`tg_plane_gather_row`: single columns, even ones, their taps, runs of pairs, pairs."""
+    singles = evens = taps = runs = pairs = column = 0
     while column < columns:
         across = column + left
         at = across >> 1
@@ -119,9 +99,10 @@ def _gather_columns(columns: int, left: int, width: int) -> tuple[int, int, int,
             runs, pairs, column = runs + 1, pairs + count, column + 2 * count
             continue
         singles += 1
+        evens += across % 2 == 0
         taps += (0 <= at < width) + (across % 2 == 0 and 1 <= at <= width)
         column += 1
-    return singles, taps, runs, pairs
+    return singles, evens, taps, runs, pairs
 
 
 @lru_cache(maxsize=16384)
@@ -142,12 +123,13 @@ def gather_plane(nest: Nest) -> Counter:
         n = c.n
         kinds = _gather_kinds(rows.base(c.at["ih"]), n["ih"], rows.extent)
         parts = (1, *_gather_columns(n["iw"], columns.base(c.at["iw"]), columns.extent))
-        loads = *[sum(map(mul, parts, load)) for load in _GATHER_LOADS], 16.0 + 3.0 * n["iw"]
-        segments, two, one, none = _busiest(n["n"] * n["g"] * n["i"], kinds, loads, _GATHER_SEGMENT_LOAD, c.cores)
+        every = parts, parts, (1, n["iw"])
+        bias_row = has_bias, has_bias * n["iw"]
+        segments, (two, one, none) = _segments(c, n["n"] * n["g"] * n["i"], kinds, every, bias_row)
         lines = (two + one + none) * has_bias
         return (
-            1.0, is_shared(c.cores), segments, *[number * part for number in (two, one) for part in parts],
-            none, none * n["iw"], lines, lines * n["iw"],
+            1.0, is_shared(c.cores), segments, *_times((two, one), parts), none, none * n["iw"], lines,
+            lines * n["iw"],
         )  # fmt: skip
 
     return trips
@@ -178,7 +160,7 @@ def weight_plane(nest: Nest) -> Counter:
         left = columns.base(c.at["ow"])
         return (
             1.0, is_shared(c.cores), units, planes, planes - units * c.first,
-            *_row_trips(counts, left, rows.stride, n["ow"], columns.extent),
+            *_times(counts, _row_parts(left, rows.stride, n["ow"], columns.extent)),
         )  # fmt: skip
 
     return trips

@@ -11,12 +11,13 @@ from tilegrad.calibration.loops.base import (
     Family,
     Trips,
     bounds,
+    heaviest,
     in_blocks,
     in_fours,
     in_turns,
     is_shared,
-    most_runs,
     share,
+    shares_in_runs,
     with_fours,
 )
 from tilegrad.ir.nest import Nest
@@ -83,7 +84,8 @@ def _normalize(nest: Nest) -> Counter:
         n, cores = c.n, c.cores
         rows = share(n["o"] * n["g"] * n["d"], cores)
         if not has_shift and n["s"] == 1 and n["d"] == 1:
-            return 1.0, is_shared(cores), *(0,) * 6, most_runs(n["o"] * n["g"], n["g"], cores), rows
+            shares = shares_in_runs(n["o"] * n["g"], n["g"], cores)
+            return heaviest([(1.0, is_shared(cores), *(0,) * 6, runs, own) for own, runs in shares], c.loads)
         fours, eights = in_fours(rows, n["s"]), in_turns(rows, n["s"], 8)
         turns = (*fours, 0, 0) if has_shift else (0, 0, *eights)
         return 1.0, is_shared(cores), rows, rows * (n["s"] >= (4 if has_shift else 8)), *turns, 0, 0
@@ -182,16 +184,14 @@ FLAT_DOTS = Family(
 
 
 def _layer_norm(nest: Nest) -> Counter:
-    def trips(c: Call) -> Trips:
-        length = c.n["k"]
-        quads, rest = in_blocks(c.n["r"], c.cores, 4, (150.0 + 25.0 * length) / (53.0 + 6.5 * length))
-        rows = 4 * quads + rest
+    def of_share(c: Call, quads: int, rest: int) -> Trips:
+        length, rows = c.n["k"], 4 * quads + rest
         return (
             1.0, is_shared(c.cores), float(quads > 0), quads, *with_fours(quads, length), float(rest > 0), rest,
             *with_fours(rest, length), rows, *with_fours(rows, length),
         )  # fmt: skip
 
-    return trips
+    return lambda c: heaviest([of_share(c, *found) for found in in_blocks(c.n["r"], c.cores, 4)], c.loads)
 
 
 LAYER_NORM = Family(

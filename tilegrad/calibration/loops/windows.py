@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
 from math import gcd
 from operator import add, mul, sub
 
-from tilegrad.calibration.loops.base import valid_taps
+from tilegrad.calibration.loops.base import bounds, load_of, valid_taps
 from tilegrad.ir.nest import Nest
-
-
-@lru_cache(maxsize=4096)
-def _prefixes(weights: tuple[int, ...]) -> tuple[int, ...]:
-    """Sums of the first 0, 1, 2, … weights."""
-    return (0, *accumulate(weights))
-
-
-@lru_cache(maxsize=16384)
-def heaviest_share(
-    weights: tuple[int, ...], repeats: int, cores: int, unit_load: float = 0.2
-) -> tuple[int, int, int, int]:
-    """Units are `repeats` times a row of `len(weights)` units, shared by the cores: where the share of the busiest core
-    starts and stops, how many units it has, and their weight in all. A unit takes as long as `unit_load` of weight."""
-    length = len(weights)
-    total = repeats * length
-    if cores == 1:
-        return 0, total, total, repeats * sum(weights)
-    prefix = _prefixes(weights)
-    whole = prefix[-1]
-    best, most = (0, 0, 0, 0), -1.0
-    quotient, rest = divmod(total, cores)
-    stop = 0
-    for core in range(cores):
-        start, stop = stop, stop + quotient + (core < rest)
-        weight = (stop // length - start // length) * whole + prefix[stop % length] - prefix[start % length]
-        load = unit_load * (stop - start) + weight
-        if load > most:
-            most, best = load, (start, stop, stop - start, weight)
-    return best
 
 
 @lru_cache(maxsize=16384)
@@ -69,21 +39,33 @@ def busiest_sums(
 
 
 @lru_cache(maxsize=16384)
-def busiest_window(weights: tuple[int, ...], repeats: int, cores: int, unit_load: float) -> tuple[int, ...]:
-    """How many units of each weight the busiest core has, indexed by weight."""
-    counts = [0] * (max(weights) + 1)
-    start, _, units, _ = heaviest_share(weights, repeats, cores, unit_load)
-    length = len(weights)
-    if len(counts) == min(weights) + 1:
-        counts[-1] = units
-        return tuple(counts)
-    rounds, rest = divmod(units, length)
-    if rounds:
-        for weight in weights:
-            counts[weight] += rounds
-    for unit in range(start, start + rest):
-        counts[weights[unit % length]] += 1
-    return tuple(counts)
+def busiest_kinds(
+    kinds: tuple[int, ...], repeats: int, cores: int, loads: tuple[float, ...], turn_load: float
+) -> tuple[int, int, tuple[int, ...]]:
+    """`repeats` times the same units, each of a kind, are shared by the cores: where the units of the busiest core
+    start and stop, and how many of each kind it has. `loads` are those of the kinds, `turn_load` that of a repeat."""
+    length = len(kinds)
+    prefix = [(0,) * len(loads)]
+    for kind in kinds:
+        prefix.append(tuple(value + (i == kind) for i, value in enumerate(prefix[-1])))
+    best: tuple[int, int, tuple[int, ...]] = (0, 0, prefix[0])
+    most = -1.0
+    for core in range(cores):
+        start, stop = bounds(repeats * length, core, cores)
+        if start == stop:
+            break
+        whole = stop // length - start // length
+        ends = zip(prefix[-1], prefix[stop % length], prefix[start % length], strict=True)
+        counts = tuple(whole * total + after - before for total, after, before in ends)
+        load = load_of(counts, loads) + turn_load * turns_of(start, stop, length)
+        if load > most:
+            most, best = load, (start, stop, counts)
+    return best
+
+
+def turns_of(start: int, stop: int, length: int) -> int:
+    """The repeats that a share of units has a part of."""
+    return (stop - 1) // length - start // length + 1 if stop > start else 0
 
 
 def plain_rows(base: int, stride: int, dilation: int, taps: int, extent: int, count: int) -> tuple[int, ...]:
@@ -130,18 +112,16 @@ class Axis:
         return self._rows(at, size)
 
 
-# What a row of outputs costs, by kind of column block: see _ROW_NAMES.
+# What a row of outputs costs, by kind of column block. A block whose outputs have no taps is empty: it enters no loop.
 ROW_NAMES = (
+    "blocks", "empty inside blocks", "empty checked blocks of four", "empty fives",
     "threes", "threes*c", "threes*c*r, whole", "threes*c*r, an end missing", "threes*c*r, both ends missing",
     "inside blocks", "inside blocks*c", "inside blocks*c*r", "inside blocks*c*r*taps",
-    "checked blocks", "checked blocks*c", "checked blocks*c*r", "checked taps, safe", "checked taps, lane by lane",
-    "checked lanes", "checked lanes inside",
-    "fives", "fives*c", "fives*c*r", "fives' taps, safe", "fives' taps, lane by lane", "fives' lanes inside",
-    "empty blocks", "empty blocks*c", "empty blocks*c*r",
+    "checked blocks", "checked blocks of four", "checked blocks*c", "checked blocks*c*r",
+    "checked taps, safe", "checked taps, lane by lane", "checked taps of four, lane by lane", "checked lanes",
+    "fives", "fives*c", "fives*c*r", "fives' taps, safe", "fives' taps, lane by lane", "lanes inside",
 )  # fmt: skip
-
-
-_NO_TAPS = (0.0,) * (len(ROW_NAMES) - 3)
+_NO_TAPS = (0.0,) * (len(ROW_NAMES) - 4)
 
 
 @lru_cache(maxsize=65536)
@@ -149,11 +129,13 @@ def column_blocks(
     columns: int, position: int, extent: int, taps: int, lane: int, position_tap: int, tap: int, is_four: bool,
     first: bool,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:  # fmt: skip
-    """`tg_conv_columns` on one row: (blocks by kind: three, inside, checked, of five), and per channel and window row:
-    (an end missing, both missing, safe taps, taps lane by lane, lanes of those, lanes inside; and of a five: safe taps,
-    taps lane by lane, lanes inside)."""
-    threes = inside = checked = missing = both = safe_taps = slow_taps = slow_lanes = lanes_inside = 0
-    five = (0, 0, 0)
+    """`tg_conv_columns` on one row: (blocks by kind: three, inside, checked, checked ones of four, of five), and per
+    channel and window row: (an end missing, both missing, safe taps, taps lane by lane, those of four lanes, lanes of
+    those; of a five: safe taps, taps lane by lane; and lanes inside of either)."""
+    threes = inside = checked = checked_fours = missing = both = safe_taps = slow_taps = slow_fours = slow_lanes = (
+        lanes_inside
+    ) = 0
+    fives = five_safe = five_slow = 0
     is_three = is_four and tap != 0 and taps == 3 and position_tap == tap
     column = 0
     while column < columns:
@@ -172,12 +154,13 @@ def column_blocks(
             places = [at + k * position_tap for k in range(taps)]
             safe_places = [0 <= place < extent - 4 * lane for place in places]
             ragged = [place for place, is_safe in zip(places, safe_places, strict=True) if not is_safe]
-            reached = sum(0 <= place + j * lane < extent for place in ragged for j in range(5))
-            five = (sum(safe_places), len(ragged), reached)
-            blocks = (threes, inside, checked, 1)
-            return blocks, (missing, both, safe_taps, slow_taps, slow_lanes, lanes_inside, *five)
+            lanes_inside += sum(0 <= place + j * lane < extent for place in ragged for j in range(5))
+            five_safe, five_slow = sum(safe_places), len(ragged)
+            fives = 1
+            break
         elif lanes < 4 or min(at, last) < 0 or max(at, last) + 3 * lane >= extent:
             checked += 1
+            checked_fours += lanes == 4
             safe = max(extent - 3 * lane, 0) if lanes == 4 else 0
             for k in range(taps if position_tap else min(taps, 1)):
                 times = 1 if position_tap else taps
@@ -186,33 +169,47 @@ def column_blocks(
                     safe_taps += times
                 else:
                     slow_taps += times
+                    slow_fours += times * (lanes == 4)
                     slow_lanes += times * lanes
                     lanes_inside += times * sum(0 <= place + j * lane < extent for j in range(lanes))
         else:
             inside += 1
         column += 4
-    return (threes, inside, checked, 0), (missing, both, safe_taps, slow_taps, slow_lanes, lanes_inside, *five)
+    of_checked = safe_taps, slow_taps, slow_fours, slow_lanes
+    return (threes, inside, checked, checked_fours, fives), (
+        missing, both, *of_checked, five_safe, five_slow, lanes_inside
+    )  # fmt: skip
+
+
+def blocks_of(channels: int, width: int) -> int:
+    """Blocks of so many channels, the last one may be short."""
+    return -(-channels // width)
+
+
+def block_number(blocks: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
+    threes, inside, checked, _, fives = blocks[0]
+    return threes + inside + checked + fives
 
 
 def row_trips(
     blocks: tuple[tuple[int, ...], tuple[int, ...]], channels: int, rows: int, taps: int
 ) -> tuple[float, ...]:
     """ROW_NAMES of one row of outputs with so many window rows inside."""
-    (threes, inside, checked, fives), (missing, both, safe_taps, slow_taps, slow_lanes, lanes_inside, *five) = blocks
+    (threes, inside, checked, checked_fours, fives), (missing, both, *others) = blocks
     times = channels * rows
     if times * taps == 0:
-        empty = threes + inside + checked + fives
-        return (*_NO_TAPS, empty, empty * channels, empty * times)
+        return block_number(blocks), inside, checked_fours, fives, *_NO_TAPS
+    of_taps = [value * times for value in others]
     return (
+        block_number(blocks), 0, 0, 0,
         threes, threes * channels, (threes - missing - both) * times, missing * times, both * times,
         inside, inside * channels, inside * times, inside * times * taps,
-        checked, checked * channels, checked * times, safe_taps * times, slow_taps * times,
-        slow_lanes * times, lanes_inside * times,
-        fives, fives * channels, fives * times, *[value * times for value in five], 0, 0, 0,
+        checked, checked_fours, checked * channels, checked * times, *of_taps[:4],
+        fives, fives * channels, fives * times, *of_taps[4:],
     )  # fmt: skip
 
 
-def add_scaled(total: list[float], times: float, trips: tuple[float, ...]) -> None:
+def add_scaled(total: list[float], times: float, trips: Sequence[float]) -> None:
     for i, value in enumerate(trips):
         total[i] += times * value
 
