@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, bounds, is_shared, share
+from tilegrad.calibration.loops.base import Call, Counter, Family, Trips, bounds, heaviest, is_shared, share
 from tilegrad.calibration.loops.windows import busiest_sums
 from tilegrad.calibration.sequence import takings
 from tilegrad.ir.nest import Nest
@@ -95,21 +95,18 @@ def _places(start: int, size: int, turn: int, offset: int, every: int, extent: i
 
 
 @lru_cache(maxsize=4096)
-def _padded_rows(places: tuple[tuple[int, ...], ...], loads: tuple[float, float], cores: int) -> tuple[int, ...]:
-    """Rows of the busiest core, those inside, and how often a dimension's position is before, between or beyond; a row
-    outside and one inside have these loads."""
+def _padded_rows(places: tuple[tuple[int, ...], ...], cores: int) -> tuple[tuple[int, ...], ...]:
+    """Of every core, each once: rows, those inside, and how often a dimension's position is before, between or
+    beyond."""
     units = tuple(product(*places))
-    best: tuple[int, ...] = (0,) * 5
-    most = -1.0
+    shares: dict[tuple[int, ...], None] = {}
     for core in range(cores):
         start, stop = bounds(len(units), core, cores)
         rows = units[start:stop]
         inside = sum(not any(row) for row in rows)
-        found = (len(rows), inside, *[sum(row.count(kind) for row in rows) for kind in (1, 2, 3)])
-        load = (len(rows) - inside) * loads[0] + inside * loads[1]
-        if load > most:
-            most, best = load, found
-    return best
+        elsewhere = [sum(row.count(kind) for row in rows) for kind in (1, 2, 3)]
+        shares[(len(rows), inside, *elsewhere)] = None
+    return tuple(shares)
 
 
 def _pad(nest: Nest) -> Counter:
@@ -121,20 +118,8 @@ def _pad(nest: Nest) -> Counter:
     ]
     is_plain = dims[5][0] == 1 and dims[5][2] == 1
 
-    def trips(c: Call) -> Trips:
-        places = tuple(_places(c.at[f"d{d}"], c.n[f"d{d}"], *dims[d]) for d in range(6))
-        number = prod(map(len, places[:5]))
-        if number <= MOST_ROWS_WALKED:
-            length = c.n["d5"]
-            loads = 98.0 + 3.0 * length, 115.0 + (5.0 if is_plain else 12.0) * length
-            rows, inside, *elsewhere = _padded_rows(places[:5], loads, c.cores)
-        else:
-            rows = share(number, c.cores)
-            inside = round(rows * prod(found.count(_INSIDE) / len(found) for found in places[:5]))
-            elsewhere = [
-                round(rows * sum(found.count(kind) / len(found) for found in places[:5])) for kind in (1, 2, 3)
-            ]
-        outside, length, last = rows - inside, c.n["d5"], places[5]
+    def of_share(c: Call, last: tuple[int, ...], rows: int, inside: int, *elsewhere: int) -> Trips:
+        outside, length = rows - inside, len(last)
         head = 1.0, is_shared(c.cores), outside, outside * length, inside, *elsewhere
         if not is_plain:
             return *head, *(0,) * 6, *[inside * last.count(kind) for kind in range(4)]
@@ -142,6 +127,20 @@ def _pad(nest: Nest) -> Counter:
         after = length - copied - before
         parts = [inside * count for part in (before, copied, after) for count in (int(part > 0), part)]
         return *head, *parts, 0, 0, 0, 0
+
+    def trips(c: Call) -> Trips:
+        places = tuple(_places(c.at[f"d{d}"], c.n[f"d{d}"], *dims[d]) for d in range(6))
+        number = prod(map(len, places[:5]))
+        if number <= MOST_ROWS_WALKED:
+            shares = _padded_rows(places[:5], c.cores)
+        else:
+            rows = share(number, c.cores)
+            inside = round(rows * prod(found.count(_INSIDE) / len(found) for found in places[:5]))
+            elsewhere = [
+                round(rows * sum(found.count(kind) / len(found) for found in places[:5])) for kind in (1, 2, 3)
+            ]
+            shares = ((rows, inside, *elsewhere),)
+        return heaviest([of_share(c, places[5], *found) for found in shares], c.loads)
 
     return trips
 
