@@ -52,6 +52,46 @@ def test_gemm_with_every_form_of_bias(
     check_operator("Gemm", [a, b, c], reference, attributes, differentiate=(0, 1, 2), seed=seed)
 
 
+@given(EXTENT, EXTENT, EXTENT, st.booleans(), st.booleans(), st.booleans(), st.integers(0, 2**31))
+def test_relu_of_gemm(m: int, n: int, k: int, trans_a: bool, trans_b: bool, has_bias: bool, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    a = draw.standard_normal((k, m) if trans_a else (m, k)).astype(np.float32)
+    b = draw.standard_normal((n, k) if trans_b else (k, n)).astype(np.float32)
+    arrays = [a, b, draw.standard_normal(n).astype(np.float32)] if has_bias else [a, b]
+    alpha = 0.5 if seed % 3 == 0 else 1.0
+
+    def reference(a: torch.Tensor, b: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+        product = alpha * (a.T if trans_a else a) @ (b.T if trans_b else b)
+        return torch.relu(product + bias[0] if bias else product)
+
+    attributes = {"transA": int(trans_a), "transB": int(trans_b), "alpha": alpha}
+    check_operator("GemmRelu", arrays, reference, attributes, differentiate=tuple(range(len(arrays))), seed=seed)
+
+
+@given(EXTENT, EXTENT, EXTENT, st.booleans(), st.booleans(), st.integers(0, 2**31))
+def test_gradient_of_a_relu_behind_gemm(m: int, n: int, k: int, trans_a: bool, trans_b: bool, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    a = draw.standard_normal((k, m) if trans_a else (m, k)).astype(np.float32)
+    b = draw.standard_normal((n, k) if trans_b else (k, n)).astype(np.float32)
+    output = np.maximum(draw.standard_normal((m, n)), 0.0).astype(np.float32)
+    alpha = 0.5 if seed % 3 == 0 else 1.0
+
+    def reference(a: torch.Tensor, b: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        return alpha * (a.T if trans_a else a) @ (b.T if trans_b else b) * (output > 0)
+
+    attributes = {"transA": int(trans_a), "transB": int(trans_b), "alpha": alpha}
+    check_operator("GemmReluGrad", [a, b, output], reference, attributes, differentiate=(), seed=seed)
+
+
+def test_a_relu_s_output_has_the_shape_of_the_product() -> None:
+    a, b = np.zeros((2, 3), np.float32), np.zeros((3, 5), np.float32)
+    with pytest.raises(UserError) as error:
+        one_node_graph("GemmReluGrad", [a, b, np.zeros((1, 5), np.float32)])
+    assert str(error.value) == (
+        "node 'node': GemmReluGrad: the Relu's output ('x2') has a wrong shape\n  expected: [2, 5]\n  got: [1, 5]"
+    )
+
+
 def test_gemm_over_nothing_is_the_bias() -> None:
     arrays = [np.zeros((2, 0), np.float32), np.zeros((0, 3), np.float32), np.arange(3, dtype=np.float32)]
     values = run_graph(one_node_graph("Gemm", arrays), {f"x{i}": array for i, array in enumerate(arrays)})

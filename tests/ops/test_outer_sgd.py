@@ -28,19 +28,25 @@ def test_same_bits_as_gemm_and_sgd(m: int, n: int, seed: int) -> None:
     assert_same_bits_tiled(fused, feeds, seed)
 
 
-@given(st.integers(1, 20), st.integers(1, 40), st.integers(0, 2**31))
-def test_the_gradient_below_and_the_step_have_the_bits_of_gemm_and_outer_sgd(m: int, n: int, seed: int) -> None:
+@given(st.integers(1, 20), st.integers(1, 40), st.booleans(), st.integers(0, 2**31))
+def test_the_gradient_below_and_the_step_have_the_bits_of_gemm_and_outer_sgd(
+    m: int, n: int, has_relu: bool, seed: int
+) -> None:
     draw = np.random.default_rng(seed)
     u, v = (draw.standard_normal((1, size)).astype(np.float32) for size in (m, n))
     w = draw.standard_normal((m, n)).astype(np.float32)
     lr = np.array(0.05, dtype=np.float32)
-    fused = one_node_graph("DenseGradSGD", [u, v, w, lr], outputs=(True, True))
+    if has_relu:
+        v = np.maximum(v, 0.0)
+    fused = one_node_graph("DenseGradSGD", [u, v, w, lr], {"relu": int(has_relu)}, outputs=(True, True))
     feeds = {"x0": u, "x1": v, "x2": w, "x3": lr}
     got = run_graph(fused, feeds)
     below = run_graph(one_node_graph("Gemm", [u, w]), {"x0": u, "x1": w})["y0"]
+    if has_relu:
+        below = np.where(v > 0, below, np.float32(0.0))
     stepped = run_graph(one_node_graph("OuterSGD", [u, v, w, lr]), feeds)["y0"]
     assert got["y0"].tobytes() == stepped.tobytes() and got["y1"].tobytes() == below.tobytes()
-    assert np.allclose(got["y1"], u.astype(np.float64) @ w, rtol=1e-4, atol=1e-5)
+    assert np.allclose(got["y1"], u.astype(np.float64) @ w * (v > 0 if has_relu else 1), rtol=1e-4, atol=1e-5)
     assert_same_bits_tiled(fused, feeds, seed)
 
 

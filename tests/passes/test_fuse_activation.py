@@ -1,15 +1,16 @@
-"""FuseActivation: which Relus it takes, and that the program computes the same bits."""
+"""FuseActivation and FuseActivationGrad: which Relus they take, and that the program computes the same bits."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from tests.passes.test_fuse_outer import program
 from tests.support.kernels import run_graph
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.passes.builder import GraphBuilder
-from tilegrad.passes.fuse_activation import FuseActivation
+from tilegrad.passes.fuse_activation import FuseActivation, FuseActivationGrad
 from tilegrad.passes.program import derive_program
 from tilegrad.recipe import Recipe
 
@@ -53,6 +54,54 @@ def test_a_relu_behind_is_taken() -> None:
 )
 def test_others_stay(graph: Graph) -> None:
     assert FuseActivation().apply(graph) is graph
+
+
+def products(*tail: Node, outputs: tuple[str, ...] = ("y",)) -> Graph:
+    """A Gemm from a and b to g, and what follows."""
+    builder = GraphBuilder("model")
+    for name, shape in (("a", (3, 5)), ("b", (5, 4)), ("z", (3, 4))):
+        builder.add_input(name, TensorType(DType.F32, shape))
+    builder.append(Node("gemm", "Gemm", ("a", "b"), ("g",)))
+    for node in tail:
+        builder.append(node)
+    return builder.finish(outputs)
+
+
+@pytest.mark.parametrize("op", ["Relu", "ReluGrad"])
+def test_what_is_behind_a_gemm_is_taken(op: str) -> None:
+    inputs = ("g",) if op == "Relu" else ("g", "z")
+    before = products(Node("relu", op, inputs, ("r",)), Node("neg", "Neg", ("r",), ("y",)))
+    after = FuseActivation().apply(before) if op == "Relu" else fused_grad(before)
+    assert [node.op for node in after.nodes] == ["GemmRelu" if op == "Relu" else "GemmReluGrad", "Neg"]
+    assert after.nodes[0].outputs == ("r",) and "g" not in after.types
+    draw = np.random.default_rng(3)
+    feeds = {name: draw.standard_normal(before.types[name].shape).astype(np.float32) for name in before.inputs}
+    assert run_graph(before, feeds)["y"].tobytes() == run_graph(after, feeds)["y"].tobytes()
+
+
+def fused_grad(step: Graph) -> Graph:
+    return FuseActivationGrad().apply(program(Recipe()).with_step(step)).entries["step"]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        products(Node("relu", "ReluGrad", ("g", "z"), ("r",)), Node("add", "Add", ("r", "g"), ("y",))),
+        products(Node("relu", "ReluGrad", ("g", "z"), ("y",)), outputs=("g", "y")),
+        products(Node("relu", "ReluGrad", ("z", "g"), ("y",))),
+        products(Node("neg", "Neg", ("g",), ("n",)), Node("relu", "ReluGrad", ("n", "z"), ("y",))),
+    ],
+    ids=["read twice", "an output", "as the Relu's output", "of another value"],
+)
+def test_other_gradients_stay(graph: Graph) -> None:
+    assert fused_grad(graph) is graph
+
+
+def test_a_dense_network_has_no_relus_left() -> None:
+    made = FuseActivationGrad().apply(program(Recipe(), "autoencoder_tiny"))
+    operators = [node.op for node in made.entries["step"].nodes]
+    assert operators.count("GemmRelu") == operators.count("GemmReluGrad") == 6
+    assert not {"Relu", "ReluGrad"} & set(operators)
 
 
 def test_the_gradient_is_one_operator() -> None:

@@ -52,7 +52,7 @@ def _sgd_group(draw: Draw) -> Sketch:
 
 def _dense_grad_sgd(draw: Draw) -> Sketch:
     m, n = between(draw, 1, 128), between(draw, 1, 200)
-    return Sketch("DenseGradSGD", ((m,), (n,), (m, n), ()), outputs=(True, True))
+    return Sketch("DenseGradSGD", ((m,), (n,), (m, n), ()), {"relu": int(_is(draw))}, outputs=(True, True))
 
 
 def _outer_accumulate(draw: Draw) -> Sketch:
@@ -66,8 +66,10 @@ def _gemm(draw: Draw) -> Sketch:
     n = between(draw, 1, 96)
     trans_a, trans_b = int(_is(draw)), int(_is(draw))
     a, b = (k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n)
-    bias = (n,) if _is(draw) else None
-    return Sketch("Gemm", (a, b, bias) if bias else (a, b), {"transA": trans_a, "transB": trans_b})
+    attributes = {"transA": trans_a, "transB": trans_b}
+    if _is(draw, 0.25):
+        return Sketch("GemmReluGrad", (a, b, (m, n)), attributes)
+    return Sketch("GemmRelu" if _is(draw, 0.4) else "Gemm", (a, b, (n,)) if _is(draw) else (a, b), attributes)
 
 
 def _matmul(draw: Draw) -> Sketch:

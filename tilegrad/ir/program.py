@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tilegrad.ir.graph import Graph
@@ -63,6 +63,10 @@ class Program:
 
     def with_role(self, *roles: Role) -> tuple[StateTensor, ...]:
         return tuple(tensor for tensor in self.state if tensor.role in roles)
+
+    def with_step(self, step: Graph) -> Program:
+        """The same with another step."""
+        return self if step is self.entries["step"] else replace(self, entries={**self.entries, "step": step})
 
     @property
     def trainable(self) -> tuple[StateTensor, ...]:

@@ -416,7 +416,8 @@ TG_KERNEL void tg_conv_db(TG_MEM const float *dy, TG_MEM float *db, TG_ARG const
 TG_KERNEL void tg_conv_pointwise(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b, TG_MEM float *y,
                                  TG_ARG const tg_conv_pointwise_args *p, int core_id, int core_count)
 {
-    tg_gemm_args g = {p->n_o, p->n_p, p->n_i, p->w_s1, 1, p->x_s2, 1, 1, 0, p->y_s2, 1, p->first, p->last, 1.0f, 1.0f};
+    tg_gemm_args g = {p->n_o, p->n_p, p->n_i, p->w_s1, 1, p->x_s2, 1, 1, 0, p->y_s2, 1, p->first, p->last, 1.0f,
+                      1.0f, TG_LINEAR};
     for (int image = 0; image < p->n_n * p->n_g; image++) {
         int n = image / p->n_g, group = image - n * p->n_g;
         tg_gemm(w + group * p->w_s0, x + n * p->x_s0 + group * p->x_s1, b == TG_NULL ? TG_NULL : b + group * p->b_s0,
@@ -429,7 +430,7 @@ TG_KERNEL void tg_conv_pointwise_dx(TG_MEM const float *dy, TG_MEM const float *
                                     int core_count)
 {
     tg_gemm_args g = {p->n_i, p->n_p, p->n_o, 1, p->w_s1, p->dy_s2, 1, 1, 0, p->dx_s2, 1, p->first, p->last, 1.0f,
-                      1.0f};
+                      1.0f, TG_LINEAR};
     for (int image = 0; image < p->n_n * p->n_g; image++) {
         int n = image / p->n_g, group = image - n * p->n_g;
         tg_gemm(w + group * p->w_s0, dy + n * p->dy_s0 + group * p->dy_s1, b == TG_NULL ? TG_NULL : b + group * p->b_s0,
@@ -440,7 +441,8 @@ TG_KERNEL void tg_conv_pointwise_dx(TG_MEM const float *dy, TG_MEM const float *
 TG_KERNEL void tg_conv_pointwise_dw(TG_MEM const float *x, TG_MEM const float *dy, TG_MEM float *dw,
                                     TG_ARG const tg_conv_pointwise_dw_args *p, int core_id, int core_count)
 {
-    tg_gemm_args g = {p->n_o, p->n_i, p->n_p, p->dy_s2, 1, 1, p->x_s2, 0, 0, p->dw_s1, 1, p->first, 1, 1.0f, 1.0f};
+    tg_gemm_args g = {p->n_o, p->n_i, p->n_p, p->dy_s2, 1, 1, p->x_s2, 0, 0, p->dw_s1, 1, p->first, 1, 1.0f,
+                      1.0f, TG_LINEAR};
     for (int group = 0; group < p->n_g; group++)
         for (int n = 0; n < tg_max(p->n_n, 1); n++) { /* even an empty batch has a gradient: zero */
             g.n_k = p->n_n == 0 ? 0 : p->n_p;

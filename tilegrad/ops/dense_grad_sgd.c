@@ -1,11 +1,12 @@
-/* DenseGradSGD: dx(n) = sum over m of u(m) w(m,n), and y(m,n) = fma(-lr, fma(u(m), v(n), 0), w(m,n)). The cores share the
+/* DenseGradSGD: dx(n) = sum over m of u(m) w(m,n), with `relu` where v(n) is above zero, and y(m,n) = fma(-lr, fma(u(m), v(n), 0), w(m,n)). The cores share the
  * columns, eight at a time; each element is read before it is written, so y may be w. */
 #include "tg_block.h"
+#include "tg_relu.h"
 
 typedef struct {
     int32_t n_m, n_n;
     int32_t w_by_m, y_by_m;
-    int32_t first;
+    int32_t first, last, relu;
 } tg_dense_grad_args;
 
 #define TG_DENSE_SUM(j) float s##j = p->first ? 0.0f : dx[n + j];
@@ -15,6 +16,7 @@ typedef struct {
 #define TG_DENSE_STEP(j) const float o##j = TG_FMA(step, TG_FMA(row, v##j, 0.0f), w##j);
 #define TG_DENSE_STORE(j) to[j] = o##j;
 #define TG_DENSE_END(j) dx[n + j] = s##j;
+#define TG_DENSE_RELU(j) dx[n + j] = tg_relu_read(dx + n + j, v + n + j, 1);
 
 /* The columns from n on: `LOW(F)` and `HIGH(F)` are F for the first and the last of them. In two parts, so that all stays
  * in registers. */
@@ -44,6 +46,10 @@ typedef struct {
         }                                                                                                              \
         LOW(TG_DENSE_END)                                                                                              \
         HIGH(TG_DENSE_END)                                                                                             \
+        if (has_relu) { /* from memory: the loop above needs the registers */                                          \
+            LOW(TG_DENSE_RELU)                                                                                         \
+            HIGH(TG_DENSE_RELU)                                                                                        \
+        }                                                                                                              \
     }
 #define TG_DENSE_HIGH(F) F(4) F(5) F(6) F(7)
 #define TG_DENSE_ONE(F) F(0)
@@ -54,6 +60,7 @@ TG_KERNEL void tg_dense_grad_sgd(TG_MEM const float *u, TG_MEM const float *v, T
                                  TG_ARG const tg_dense_grad_args *p, int core_id, int core_count)
 {
     const float step = -*lr;
+    const int has_relu = p->relu && p->last;
     int blocks = p->n_n / 8, start, stop;
     tg_share(blocks, core_id, core_count, &start, &stop);
     for (int n = 8 * start; n < 8 * stop; n += 8)

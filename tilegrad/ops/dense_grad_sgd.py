@@ -1,7 +1,8 @@
 """DenseGradSGD: (dY, X, W, lr) -> (W', dX), the backward pass of a dense layer on one sample with its SGD step.
 
 The gradient for the layer below and the step along the outer product both read the weight: fused, it is brought to the
-cores once. The bits are those of Gemm (dX = dY W) followed by OuterSGD.
+cores once. With `relu` 1, X is the output of a Relu, and dX the gradient in front of it. The bits are those of Gemm
+(dX = dY W), ReluGrad and OuterSGD.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class DenseGradSGD(Operator):
                 Operand("y", node.outputs[0], Access.WRITE, *matrix),
                 Operand("dx", node.outputs[1], Access.WRITE, (n,), (along("n"),)),
             ),
+            {"relu": int(bool(node.attribute("relu", 0)))},
             counts_macs=True,
             macs_override=2 * m * n,
         )

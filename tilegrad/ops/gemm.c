@@ -1,6 +1,7 @@
-/* Gemm: y = alpha * (a b) + beta * c. Per output: k ascending, one accumulator, then alpha, then the bias. The four
- * variants differ only in which matrix is stored transposed, so each inner loop has its own unit strides. */
+/* Gemm: y = alpha * (a b) + beta * c. Per output: k ascending, one accumulator, then alpha, then the bias, then a Relu if
+ * there is one. GemmReluGrad: y = alpha * (a b) where c, the output of a Relu, is above zero. The four variants differ only in which matrix is stored transposed, so each inner loop has its own unit strides. */
 #include "tg_gemm.h"
+#include "tg_gemm_args.h"
 
 TG_KERNEL void tg_gemm_nn(TG_MEM const float *a, TG_MEM const float *b, TG_MEM const float *c, TG_MEM float *y,
                           TG_ARG const tg_gemm_args *p, int core_id, int core_count)

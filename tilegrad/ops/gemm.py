@@ -1,11 +1,14 @@
-"""Gemm: Y = alpha * A' B' + beta * C, with A' and B' optionally transposed.
+"""Gemm: Y = alpha * A' B' + beta * C, with A' and B' optionally transposed; with a Relu or its gradient behind it.
 
-Its gradients are Gemms again (and a sum over rows for C), so there is no GemmGrad.
+Its gradients are Gemms again (and a sum over rows for C), so there is no GemmGrad. Passes make GemmRelu and
+GemmReluGrad; their bits are those of two operators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
+from typing import ClassVar
 
 from tilegrad.ir.nest import FIXED, Access, Axis, AxisKind, Index, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
@@ -19,9 +22,18 @@ def matrix_operand(name: str, value: str, rows: tuple[str, int], columns: tuple[
     return Operand(name, value, Access.READ, (first[1], second[1]), (along(first[0]), along(second[0])))
 
 
+class _Activation(IntEnum):
+    """What becomes of the sums, as runtime/tg_gemm_args.h has it."""
+
+    LINEAR = 0
+    RELU = 1
+    RELU_GRAD = 2
+
+
 class Gemm(Operator):
     name = "Gemm"
-    parameter_inputs = (0, 1, 2)
+    parameter_inputs: ClassVar[tuple[int, ...]] = (0, 1, 2)
+    activation = _Activation.LINEAR
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2, 3)
@@ -74,7 +86,11 @@ class Gemm(Operator):
                     bias,
                     Operand("y", node.outputs[0], Access.WRITE, (m, n), (along("m"), along("n"))),
                 ),
-                {"alpha": float(node.attribute("alpha", 1.0)), "beta": float(node.attribute("beta", 1.0))},
+                {
+                    "alpha": float(node.attribute("alpha", 1.0)),
+                    "beta": float(node.attribute("beta", 1.0)),
+                    "activation": int(self.activation),
+                },
                 counts_macs=True,
             ),
         )
@@ -101,3 +117,34 @@ class Gemm(Operator):
             if beta != 1.0:
                 (dc,) = build.emit("Mul", [dc, build.constant(beta)])
         return (da, db, dc)
+
+
+class GemmRelu(Gemm):
+    """Relu of Gemm."""
+
+    name = "GemmRelu"
+    activation = _Activation.RELU
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        return super().gradient(node, build.emit("ReluGrad", [upstream[0], node.outputs[0]]), wanted, build)
+
+
+class GemmReluGrad(Gemm):
+    """(A, B, Y) -> ReluGrad(alpha * A' B', Y), where Y is the output of the Relu."""
+
+    name = "GemmReluGrad"
+    parameter_inputs = ()
+    activation = _Activation.RELU_GRAD
+
+    def infer(self, node: NodeView) -> tuple[TensorType, ...]:
+        node.expect_inputs(3)
+        (product,) = super().infer(node)
+        node.expect_shape(2, product.shape, "Relu's output")
+        return (product,)
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        return Operator.gradient(self, node, upstream, wanted, build)

@@ -24,6 +24,7 @@ TG_TEMPLATE void tg_matmul(TG_MEM const float *a, TG_MEM const float *b, TG_MEM 
     g.last = p->last;
     g.alpha = p->alpha;
     g.beta = 1.0f;
+    g.activation = TG_LINEAR;
     if (p->is_sum && batches == 0) {
         g.n_k = 0;
         stop = 1;

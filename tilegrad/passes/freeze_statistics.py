@@ -1,4 +1,4 @@
-"""Policy `frozen`: the inverse deviation of a constant variance is a constant, and a Relu behind is fused.
+"""Policy `frozen`: the inverse deviation of a constant variance is a constant.
 
 A BatchNormalization whose variance does not change needs no square root and no division while the program runs. The
 bits are those of the kernel: each operation is IEEE, rounded to float32.
@@ -14,7 +14,6 @@ import numpy.typing as npt
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant
 from tilegrad.ir.verify import verify_graph
-from tilegrad.passes.fuse_activation import FuseActivation
 
 
 def inverse_deviation(variance: npt.NDArray[np.float32], epsilon: float) -> npt.NDArray[np.float32]:
@@ -50,4 +49,4 @@ def freeze_statistics(graph: Graph) -> tuple[Graph, dict[str, str]]:
     kept = {name: constant for name, constant in constants.items() if name not in dropped}
     types = {name: tensor_type for name, tensor_type in types.items() if name not in dropped}
     frozen = verify_graph(replace(graph, nodes=tuple(nodes), constants=kept, types=types))
-    return FuseActivation().apply(frozen), {name: variance for (variance, _), name in made.items()}
+    return frozen, {name: variance for (variance, _), name in made.items()}

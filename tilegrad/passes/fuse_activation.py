@@ -1,6 +1,5 @@
-"""A Relu that alone reads a frozen BatchNormalization becomes part of it: one pass over the data, forward and backward.
-
-It runs before differentiation, so the gradient is that of the fused operator. The bits are the same.
+"""A Relu that alone reads a frozen BatchNormalization or a Gemm becomes part of it, and its gradient part of the Gemm
+that makes what this reads: one pass over the data. The bits are the same.
 """
 
 from __future__ import annotations
@@ -8,32 +7,34 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.verify import verify_graph
+from tilegrad.ir.program import Program
+from tilegrad.passes.fuse_pairs import fuse_pairs
 
 
 @dataclass(frozen=True)
 class FuseActivation:
-    """A graph pass: valid in, valid out."""
+    """A graph pass, before differentiation, which so has the fused operator to differentiate: valid in, valid out."""
 
     def apply(self, graph: Graph) -> Graph:
-        producers, consumers = graph.producers(), graph.consumers()
-        swallowed: dict[str, Node] = {}
-        for node in graph.nodes:
-            norm = producers.get(node.inputs[0]) if node.op == "Relu" else None
-            if norm is None or norm.op != "FrozenBatchNormalization" or norm.outputs[0] in graph.outputs:
-                continue
-            if len(consumers[norm.outputs[0]]) == 1:
-                swallowed[norm.name] = node
-        if not swallowed:
-            return graph
-        gone = {relu.name for relu in swallowed.values()}
-        nodes = tuple(_with_relu(node, swallowed.get(node.name)) for node in graph.nodes if node.name not in gone)
-        between = {relu.inputs[0] for relu in swallowed.values()}
-        types = {name: tensor_type for name, tensor_type in graph.types.items() if name not in between}
-        return verify_graph(replace(graph, nodes=nodes, types=types))
+        return fuse_pairs(graph, "Relu", _with_relu)
 
 
-def _with_relu(norm: Node, relu: Node | None) -> Node:
-    if relu is None:
-        return norm
-    return replace(norm, outputs=relu.outputs, attributes={**norm.attributes, "relu": 1})
+@dataclass(frozen=True)
+class FuseActivationGrad:
+    """A program pass: valid in, valid out."""
+
+    def apply(self, program: Program) -> Program:
+        return program.with_step(fuse_pairs(program.entries["step"], "ReluGrad", _with_relu_grad))
+
+
+def _with_relu(layer: Node, relu: Node) -> Node | None:
+    if layer.op == "FrozenBatchNormalization":
+        return replace(layer, outputs=relu.outputs, attributes={**layer.attributes, "relu": 1})
+    return replace(layer, op="GemmRelu", outputs=relu.outputs) if layer.op == "Gemm" else None
+
+
+def _with_relu_grad(product: Node, relu: Node) -> Node | None:
+    """The Relu's output comes from the forward pass: it is there where the product is made."""
+    if product.op != "Gemm" or len(product.inputs) != 2:
+        return None
+    return replace(product, op="GemmReluGrad", inputs=(*product.inputs, relu.inputs[1]), outputs=relu.outputs)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program
-from tilegrad.passes.fuse_outer import renamed, with_step
+from tilegrad.ir.verify import verify_graph
+from tilegrad.passes.fuse_outer import renamed
 
 FEWEST_COLUMNS = 64
 """Cores share the columns of the fused pass, eight at a time; with fewer, two passes keep more of them busy."""
@@ -20,7 +21,7 @@ class FuseDenseGrad:
     """A program pass, behind FuseOuterProduct: valid in, valid out."""
 
     def apply(self, program: Program) -> Program:
-        return with_step(program, _fused(program.entries["step"]))
+        return program.with_step(_fused(program.entries["step"]))
 
 
 def _fused(graph: Graph) -> Graph:
@@ -32,23 +33,24 @@ def _fused(graph: Graph) -> Graph:
         gradient, sample, weight, rate = step.inputs
         end = nodes.index(step)
         readers = [i for i in range(end) if weight in nodes[i].inputs]
-        if readers and _is_gradient_below(graph, nodes[readers[-1]], gradient, weight):
+        if readers and _is_gradient_below(graph, nodes[readers[-1]], step):
             below = nodes[readers[-1]]
             nodes[readers[-1]] = Node(
                 renamed(step, "DenseGradSGD"),
                 "DenseGradSGD",
                 (gradient, sample, weight, rate),
                 (step.outputs[0], below.outputs[0]),
+                {"relu": int(below.op == "GemmReluGrad")},
             )
             del nodes[end]
-    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+    return graph if len(nodes) == len(graph.nodes) else verify_graph(replace(graph, nodes=tuple(nodes)))
 
 
-def _is_gradient_below(graph: Graph, node: Node, gradient: str, weight: str) -> bool:
-    """A plain product of one row with the weight as it is stored."""
+def _is_gradient_below(graph: Graph, node: Node, step: Node) -> bool:
+    """A plain product of one row with the weight as it is stored, perhaps in front of the Relu that made the sample."""
+    gradient, sample, weight, _ = step.inputs
     return (
-        node.op == "Gemm"
-        and node.inputs == (gradient, weight)
+        (node.op, node.inputs) in (("Gemm", (gradient, weight)), ("GemmReluGrad", (gradient, weight, sample)))
         and graph.types[gradient].shape[0] == 1
         and not node.attributes.get("transA", 0)
         and not node.attributes.get("transB", 0)

@@ -17,14 +17,7 @@ class FuseOuterProduct:
     """A program pass: valid in, valid out."""
 
     def apply(self, program: Program) -> Program:
-        return with_step(program, _fused(program.entries["step"]))
-
-
-def with_step(program: Program, step: Graph) -> Program:
-    """The program with another step, or as it is where that has not changed."""
-    if step is program.entries["step"]:
-        return program
-    return replace(program, entries={**program.entries, "step": verify_graph(step)})
+        return program.with_step(_fused(program.entries["step"]))
 
 
 def _fused(graph: Graph) -> Graph:
@@ -45,7 +38,7 @@ def _fused(graph: Graph) -> Graph:
         return graph
     kept = tuple(node for node in nodes if not swallowed.intersection(node.outputs))
     types = {name: tensor_type for name, tensor_type in graph.types.items() if name not in swallowed}
-    return replace(graph, nodes=kept, types=types)
+    return verify_graph(replace(graph, nodes=kept, types=types))
 
 
 def _swallowing(node: Node, products: dict[str, Node]) -> Node | None:

@@ -34,8 +34,7 @@ class GroupUpdates:
             for i, node in enumerate(step.nodes)
             if i not in moved
         ]
-        made = replace(step, nodes=tuple(nodes))
-        return replace(program, entries={**program.entries, "step": verify_graph(made)})
+        return program.with_step(verify_graph(replace(step, nodes=tuple(nodes))))
 
 
 def _groups(graph: Graph) -> list[list[int]]:

@@ -12,6 +12,7 @@ from tilegrad.ir.program import ENTRIES, Program, Role, StateTensor
 from tilegrad.ir.types import Constant
 from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.freeze_statistics import freeze_statistics
+from tilegrad.passes.fuse_activation import FuseActivation
 from tilegrad.recipe import Recipe
 
 NO_LOSS = "none"
@@ -25,6 +26,7 @@ def _role(roles: Mapping[str, str], name: str) -> Role:
 def inference_program(graph: Graph, recipe: Recipe, roles: Mapping[str, str]) -> Program:
     """The entries `step` and `update` exist and do nothing."""
     graph, variances = freeze_statistics(graph)
+    graph = FuseActivation().apply(graph)
     state = tuple(
         StateTensor(name, constant.type, _role(roles, variances.get(name, name)), constant, variances.get(name))
         for name, constant in graph.constants.items()

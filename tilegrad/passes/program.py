@@ -18,6 +18,7 @@ from tilegrad.ops.base import MINIBATCH_COUNTER, NodeView
 from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
 from tilegrad.passes.builder import GraphBuilder
 from tilegrad.passes.freeze_statistics import freeze_statistics
+from tilegrad.passes.fuse_activation import FuseActivation
 from tilegrad.recipe import Recipe
 
 SCALAR_F32 = TensorType(DType.F32, ())
@@ -40,6 +41,7 @@ def derive_program(
                 hint="rename it in the model",
             )
     graph, variances = (graph, {}) if recipe.batchnorm == "train" else freeze_statistics(graph)
+    graph = FuseActivation().apply(graph)
     state: dict[str, StateTensor] = {}
     for name, constant in graph.constants.items():
         role = Role.PARAMETER if name in trainable else _ROLES[roles.get(variances.get(name, name), "constant")]

@@ -6,14 +6,7 @@
 #ifndef TG_GEMM_H
 #define TG_GEMM_H
 #include "tg_block.h"
-
-/* Strides in elements. `c` (may be null) is added after the last k: y = alpha * sum + beta * c. */
-typedef struct {
-    int32_t n_m, n_n, n_k;
-    int32_t a_by_m, a_by_k, b_by_k, b_by_n, c_by_m, c_by_n, y_by_m, y_by_n;
-    int32_t first, last;
-    float alpha, beta;
-} tg_gemm_args;
+#include "tg_gemm_args.h"
 
 /* What the loops inside need of that. */
 typedef struct {
@@ -166,32 +159,6 @@ TG_GEMM_FORM(any, 0, 0, g->a_by_m, g->b_by_n, g->y_by_n)
 TG_INLINE int tg_gemm_group(int outputs, int core_count)
 {
     return outputs > 4 * core_count ? 8 : outputs > 2 * core_count ? 4 : 1;
-}
-
-/* Scale and bias, once the last k is in. */
-TG_TEMPLATE void tg_gemm_finish(TG_MEM const float *c, TG_MEM float *y, tg_gemm_args g, int m_start, int m_stop,
-                                int n_start, int n_stop)
-{
-    if (!g.last || (g.alpha == 1.0f && c == TG_NULL))
-        return;
-    const int is_plain = g.alpha == 1.0f && g.beta == 1.0f;
-    for (int m = m_start; m < m_stop; m++) {
-        TG_MEM float *out = y + m * g.y_by_m + n_start * g.y_by_n;
-        TG_MEM const float *bias = c == TG_NULL ? c : c + m * g.c_by_m + n_start * g.c_by_n;
-        int left = n_stop - n_start;
-        if (is_plain)
-            for (; left > 0; left--, out += g.y_by_n, bias += g.c_by_n)
-                *out = *out + *bias;
-        else
-            for (; left > 0; left--, out += g.y_by_n) {
-                float sum = g.alpha == 1.0f ? *out : g.alpha * *out;
-                if (c != TG_NULL) {
-                    sum = g.beta == 1.0f ? sum + *bias : TG_FMA(g.beta, *bias, sum);
-                    bias += g.c_by_n;
-                }
-                *out = sum;
-            }
-    }
 }
 
 TG_TEMPLATE tg_gemm_steps tg_gemm_steps_of(tg_gemm_args g)

@@ -17,6 +17,13 @@ TG_INLINE uint32_t tg_relu_bits(uint32_t x) { return x & -(uint32_t)(x + 0x80000
 /* The gradient, kept where the output is from the least to infinity. */
 TG_INLINE uint32_t tg_relu_grad_bits(uint32_t dy, uint32_t y) { return dy & -(uint32_t)(y - 1u < 0x7F800000u); }
 
+TG_INLINE float tg_relu_grad_of(float dy, float y)
+{
+    float kept = tg_float(tg_relu_grad_bits(tg_bits(dy), tg_bits(y)));
+    TG_IN_FLOAT_REGISTER(kept)
+    return kept;
+}
+
 /* For kernels that have a Relu behind them or not, which is to be known at compile time: writes y, and reads dy as it is
  * in front of the Relu. Without one, `y` is not read. */
 TG_TEMPLATE void tg_relu_write(TG_MEM float *y, float value, int has_relu)

@@ -202,7 +202,8 @@ def _dense_grad(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         rows, blocks, rest = c.n["m"], share(c.n["n"] // 8, c.cores), share(c.n["n"] % 8, c.cores)
         of_blocks, of_rest = (
-            (float(count > 0), count, count * rows, count * c.first, count * (not c.first)) for count in (blocks, rest)
+            (float(count > 0), count, count * rows, count * c.first, count * (not c.first), count * c.last)
+            for count in (blocks, rest)
         )
         return 1.0, is_shared(c.cores), *of_blocks, *of_rest
 
@@ -213,8 +214,9 @@ DENSE_GRAD = Family(
     (
         "call", "shared",
         *(what for kind in ("blocks", "columns") for what in (
-            f"with {kind}", kind, f"{kind}*rows", f"{kind}, first tile", f"{kind}, continued",
+            f"with {kind}", kind, f"{kind}*rows", f"{kind}, first tile", f"{kind}, continued", f"{kind}, last tile",
         )),
     ),
     _dense_grad,
+    ("relu",),
 )  # fmt: skip

@@ -19,7 +19,8 @@ _NAMES = (
     *(f"{side} {what}" for side in ("row", "column") for what in ("calls", "divided", *(
         f"{kind}{times}" for kind in _KINDS for times in ("*calls", *_TURNS)
     ))),
-    "edge elements, continued", "edge calls, finished", "edge elements, finished",
+    "edge elements, continued",
+    *(f"{side} {what}, finished" for side in ("row", "column") for what in ("calls", "elements")),
 )  # fmt: skip
 _NOTHING = (0.0,) * len(_NAMES)
 
@@ -112,19 +113,20 @@ def gemm_trips(form: str, m: int, n: int, k: int, cores: int, is_continued: bool
         strips, *[blocks * times for times in turns], blocks * is_continued,
         strips * is_finished, blocks * is_finished,
     ]  # fmt: skip
-    calls = elements = 0
+    elements = 0
+    ends: list[float] = []
     for (edge_calls, *kinds), lines in ((edges[:7], m % 4), (edges[7:], n % 4)):
         result += [edge_calls, edge_calls * (lines > 1)]
         for with_some, count in zip(kinds[::2], kinds[1::2], strict=True):
             result += [with_some, *[count * times for times in turns]]
-        calls += edge_calls
-        elements += 8 * kinds[1] + 4 * kinds[3] + kinds[5]
-    ends = elements * is_continued, calls * is_finished, elements * is_finished
-    return *_NOTHING[:8], *result, *ends
+        of_edge = 8 * kinds[1] + 4 * kinds[3] + kinds[5]
+        elements += of_edge
+        ends += [edge_calls * is_finished, of_edge * is_finished]
+    return *_NOTHING[:8], *result, elements * is_continued, *ends
 
 
 def _gemm(nest: Nest) -> Counter:
-    has_end = nest.constants["alpha"] != 1.0 or not is_absent(nest, "c")
+    has_end = nest.constants["alpha"] != 1.0 or not is_absent(nest, "c") or nest.constants["activation"] != 0
     form = nest.kernel[-2:]
 
     def trips(c: Call) -> Trips:
@@ -134,7 +136,7 @@ def _gemm(nest: Nest) -> Counter:
     return trips
 
 
-GEMM = Family(_NAMES, _gemm, ("alpha", "beta"))
+GEMM = Family(_NAMES, _gemm, ("alpha", "beta", "activation"))
 
 
 def _times(times: float, trips: Trips) -> list[float]:

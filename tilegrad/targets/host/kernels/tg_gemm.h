@@ -5,15 +5,8 @@
  * the stack. A long k is cut into blocks that continue the sums they find in y. */
 #ifndef TG_GEMM_H
 #define TG_GEMM_H
+#include "tg_gemm_args.h"
 #include "tg_vector.h"
-
-/* Strides in elements. `c` (may be null) is added after the last k: y = alpha * sum + beta * c. */
-typedef struct {
-    int32_t n_m, n_n, n_k;
-    int32_t a_by_m, a_by_k, b_by_k, b_by_n, c_by_m, c_by_n, y_by_m, y_by_n;
-    int32_t first, last;
-    float alpha, beta;
-} tg_gemm_args;
 
 #define TG_PANEL_DEPTH 128 /* of k */
 #define TG_PANEL_WIDTH 32
@@ -141,30 +134,13 @@ TG_SHARED void tg_product_columns(const tg_product *p, int is_panel)
         tg_product_rows(p, tg_product_narrowest, 1, TG_NARROW);
 }
 
-/* Scale and bias, once the last k is in. */
-TG_INLINE void tg_gemm_finish(const float *c, float *y, tg_gemm_args g, int m_start, int m_stop, int n_start,
-                              int n_stop)
-{
-    if (!g.last || (g.alpha == 1.0f && c == TG_NULL))
-        return;
-    for (int m = m_start; m < m_stop; m++)
-        for (int n = n_start; n < n_stop; n++) {
-            float *out = y + m * g.y_by_m + n;
-            float sum = g.alpha == 1.0f ? *out : g.alpha * *out;
-            if (c != TG_NULL) {
-                float bias = c[m * g.c_by_m + n * g.c_by_n];
-                sum = g.beta == 1.0f ? sum + bias : TG_FMA(g.beta, bias, sum);
-            }
-            *out = sum;
-        }
-}
-
 /* This core's share of the whole tile: of its columns. */
 TG_SHARED void tg_gemm(const float *a, const float *b, const float *c, float *y, tg_gemm_args g, int core_id,
                        int core_count)
 {
     TG_ALIGNED float panel[TG_PANEL_DEPTH * TG_PANEL_WIDTH];
     int start, stop;
+    g.y_by_n = 1; /* as a literal: so it is for all of them */
     if (g.n_k == 1 && g.n_m > 1 && g.b_by_n == 1) { /* outer product: nothing to keep in registers */
         tg_share(g.n_m, core_id, core_count, &start, &stop);
         for (int m = start; m < stop; m++) {

@@ -6,14 +6,7 @@
 #define TG_GEMM_H
 #include <riscv_vector.h>
 #include "tg_block.h"
-
-/* Strides in elements. `c` (may be null) is added after the last k: y = alpha * sum + beta * c. */
-typedef struct {
-    int32_t n_m, n_n, n_k;
-    int32_t a_by_m, a_by_k, b_by_k, b_by_n, c_by_m, c_by_n, y_by_m, y_by_n;
-    int32_t first, last;
-    float alpha, beta;
-} tg_gemm_args;
+#include "tg_gemm_args.h"
 
 #if __clang_major__ < 16
 #define TG_RVV(name) name
@@ -60,24 +53,6 @@ TG_STRIP_FORM(four, 4, 0)
 TG_STRIP_FORM(one_dense, 1, 1)
 TG_STRIP_FORM(one, 1, 0)
 
-/* Scale and bias, once the last k is in. */
-TG_TEMPLATE void tg_gemm_finish(const float *c, float *y, const tg_gemm_args *g, int m_start, int m_stop, int n_start,
-                                int n_stop)
-{
-    if (!g->last || (g->alpha == 1.0f && c == TG_NULL))
-        return;
-    for (int m = m_start; m < m_stop; m++)
-        for (int n = n_start; n < n_stop; n++) {
-            float *out = y + m * g->y_by_m + n * g->y_by_n;
-            float sum = g->alpha == 1.0f ? *out : g->alpha * *out;
-            if (c != TG_NULL) {
-                float bias = c[m * g->c_by_m + n * g->c_by_n];
-                sum = g->beta == 1.0f ? sum + bias : TG_FMA(g->beta, bias, sum);
-            }
-            *out = sum;
-        }
-}
-
 /* This core's share of the whole tile: strips of four rows and as many lanes as let all cores work. Where there are few
  * columns, lanes are rows: the transposed product. */
 TG_APART void tg_gemm_shared(const float *a, const float *b, const float *c, float *y, const tg_gemm_args *args,
@@ -118,7 +93,7 @@ TG_APART void tg_gemm_shared(const float *a, const float *b, const float *c, flo
                 else
                     tg_gemm_strip_one(row, column, out, &g, lanes);
             }
-        tg_gemm_finish(c, y, &g, m, m + rows, n, n_stop);
+        tg_gemm_finish(c, y, g, m, m + rows, n, n_stop);
     }
 }
 
