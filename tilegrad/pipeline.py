@@ -25,11 +25,13 @@ from tilegrad.ir.schedule import Schedule
 from tilegrad.memory.plan import plan_memory
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm
 from tilegrad.passes.fuse import fuse
+from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.group_updates import GroupUpdates
 from tilegrad.passes.inference import inference_program
+from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
 from tilegrad.recipe import Recipe
@@ -152,9 +154,10 @@ def _compile_program(
 ) -> Compiled:
     if options.fuses_update:
         program = watch.run("fuse", lambda: FuseUpdate().apply(program))
-    program = FuseDenseGrad().apply(FuseOuterProduct().apply(program))
+    for fusion in (FuseActivationGrad(), FuseOuterProduct(), FuseDenseGrad()):
+        program = fusion.apply(program)
     if program.is_fused:
-        program = GroupUpdates().apply(program)
+        program = OrderEnd().apply(GroupUpdates().apply(program))
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))

@@ -43,8 +43,8 @@ graph step
   state %w: f32[2,3]
   state %b: f32[3]
   state %tg.lazy_reset_grad: bool[1]
-  state %b_grad.accumulation.buffer: f32[3]
   state %w_grad.accumulation.buffer: f32[2,3]
+  state %b_grad.accumulation.buffer: f32[3]
   state %tg.constant.0: f32[]
   state %tg.constant.1: bool[1]
   %y: f32[1,3] = Gemm(%x, %w, %b)  # node 'fc'
@@ -52,13 +52,13 @@ graph step
   %y_grad: f32[1,3] = SoftmaxCrossEntropyLossGrad(%tg.constant.0, %loss.1, %labels)  # node \
 'loss/SoftmaxCrossEntropyLoss_Grad/SoftmaxCrossEntropyLossGrad'
   %fc_Grad/Reshape: f32[3] = Reshape(%y_grad) {allowzero=1, shape=[3]}  # node 'fc_Grad/Reshape'
-  _, %b_grad.sum.1: f32[3] = InPlaceAccumulatorV2(%b_grad.accumulation.buffer, %fc_Grad/Reshape, \
-%tg.lazy_reset_grad)  # node 'fc_Grad/InPlaceAccumulatorV2'
   %w_grad.sum.1: f32[2,3] = OuterAccumulate(%x, %y_grad, %w_grad.accumulation.buffer, \
-%tg.lazy_reset_grad)  # node 'fc_Grad/OuterAccumulate.1'
+%tg.lazy_reset_grad)  # node 'fc_Grad/OuterAccumulate'
+  _, %b_grad.sum.1: f32[3] = InPlaceAccumulatorV2(%b_grad.accumulation.buffer, %fc_Grad/Reshape, \
+%tg.lazy_reset_grad)  # node 'fc_Grad/InPlaceAccumulatorV2.1'
   %tg.lazy_reset_grad.off: bool[1] = Copy(%tg.constant.1)  # node 'end_of_step/Copy'
-  write %b_grad.sum.1 -> %b_grad.accumulation.buffer
   write %w_grad.sum.1 -> %w_grad.accumulation.buffer
+  write %b_grad.sum.1 -> %b_grad.accumulation.buffer
   write %tg.lazy_reset_grad.off -> %tg.lazy_reset_grad
   return %loss
 """

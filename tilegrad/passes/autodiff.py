@@ -65,6 +65,7 @@ def append_backward(
         if any(wanted) and any(gradient is not None for gradient in upstream):
             view = NodeView(node, builder.types, builder.constants)
             gradients = tuple(operator.gradient(view, upstream, wanted, builder))
+        finished: list[str] = []
         # From the last input to the first, so that reversing a value's list gives consumer order.
         for name, is_wanted, gradient in reversed(
             list(zip(node.inputs, wanted, (*gradients, *(None,) * len(node.inputs)), strict=False))
@@ -79,6 +80,8 @@ def append_backward(
             if name in needed:
                 pending[name] -= 1
                 if pending[name] == 0 and name in trainable:
-                    total = complete(name)
-                    if total is not None:
-                        done(name, total)
+                    finished.append(name)
+        for name in reversed(finished):  # weights, which take most memory, come before biases
+            total = complete(name)
+            if total is not None:
+                done(name, total)
