@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilegrad.calibration.samples import nests_of
 from tilegrad.calibration.sketches import Sketch
 from tilegrad.ir.nest import Access, Axis, Nest, Operand, along
-from tilegrad.scheduling.kernel_cost import KernelCosts, Span, cluster_span, cycles_of_mix
+from tilegrad.scheduling.kernel_cost import Boxes, KernelCosts, Span, cluster_span, cycles_of_mix
 from tilegrad.targets.base import CoreCosts, get
 
 COSTS = KernelCosts(get("siracusa"))
@@ -82,7 +82,8 @@ def test_an_operator_from_outside_gets_a_cautious_estimate() -> None:
 
 def test_conducting_grows_with_tiles_operands_and_parts() -> None:
     def total(simple: int, other: int, boxes: float, parts: float) -> float:
-        return sum(COSTS.conduct_cycles(GEMM, simple, other, (boxes, boxes), (parts, parts)))
+        moved = Boxes(1.0, boxes / 2, boxes / 2, parts)
+        return sum(COSTS.conduct_cycles(GEMM, simple, other, moved, moved))
 
     few = total(0, 0, 2, 3)
     assert total(0, 3, 8, 12) > total(3, 0, 8, 12) > few

@@ -31,12 +31,17 @@ def test_neighbours_help_each_other() -> None:
     assert sum(bool(place.early) for place in places) > len(places) // 2
     assert all(place.leaves for place in places)
     assert 0 < sum(place.drains for place in places) < len(places)
+    assert 0 < sum(place.at_once for place in places) < len(places)
+    assert any(place.taken for place in places) and any(place.settles for place in places)
     assert not any(place.is_fetched_late for place in places)
+    for place in places:
+        assert not place.at_once or not place.drains
+        assert not place.taken or place.at_once
 
 
 def test_single_buffering_means_no_overlap() -> None:
     for place in plan_of(buffering="single").entries["step"].places:
-        assert not place.early and not place.leaves and not place.drains
+        assert not place.early and not place.leaves and not place.drains and not place.at_once and not place.taken
 
 
 def test_what_goes_to_l3_has_arrived_in_l2() -> None:
@@ -67,6 +72,18 @@ def faults(plan: Plan, kind: str) -> list[tuple[int, NestPlace]]:
             found.append((i, replace(place, drains=False)))
         elif kind == "results on their way to L3 too early" and not place.leaves:
             found.append((i, replace(place, leaves=True)))
+        elif kind == "taken from elsewhere" and place.taken:
+            found.append((i, replace(place, taken={name: at + 8 for name, at in place.taken.items()})))
+        elif kind == "taken late" and place.taken:
+            found.append((i, replace(place, at_once=False)))
+        elif kind == "what was never made is taken" and place.early and place.at_once:
+            name = place.early[0]
+            taken = {**place.taken, name: before.slots_offset}
+            found.append((i, replace(place, early=place.early[1:], taken=taken)))
+        elif kind == "what is on its way not waited for" and place.settles:
+            found.append((i, replace(place, settles=False)))
+        elif kind == "at once although it has to wait" and place.drains:
+            found.append((i, replace(place, at_once=True, drains=False)))
     return found
 
 
@@ -74,11 +91,16 @@ def faults(plan: Plan, kind: str) -> list[tuple[int, NestPlace]]:
     ("kind", "home", "share", "text"),
     [
         ("a table over the table in use", "L2", 1.0, "lies where the table of nest|lies beyond L1"),
-        ("slots over slots in use", "L2", 0.9, "lies where|lies beyond L1"),
+        ("slots over slots in use", "L2", 0.9, "lies where|lies beyond L1|is not what the nest before leaves"),
         ("beyond the scratchpad", "L2", 1.0, "lies beyond L1"),
         ("an operand fetched before it is written", "L2", 0.9, "was requested before|on its way in L2|lies where"),
         ("results not waited for", "L2", 0.9, "on its way in L2|lies where"),
         ("results on their way to L3 too early", "L3", 0.9, "on its way to or from L3"),
+        ("taken from elsewhere", "L2", 1.0, "is not what the nest before leaves where it is taken"),
+        ("taken late", "L2", 1.0, "takes what may have gone"),
+        ("what was never made is taken", "L2", 1.0, "is not what the nest before leaves where it is taken"),
+        ("what is on its way not waited for", "L2", 0.9, "on its way in L2|was requested before|lies where"),
+        ("at once although it has to wait", "L2", 1.0, "is requested when it should be there"),
     ],
 )
 def test_faults_are_found(kind: str, home: str, share: float, text: str) -> None:

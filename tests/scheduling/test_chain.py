@@ -29,14 +29,15 @@ def map_nest(source: str, target: str) -> Nest:
     return Nest("relu", (Axis("c", 8), Axis("s", 16)), operands)
 
 
-def link(source: str, target: str, *loops: Loop, cycles: float = 1000.0, table_bytes: int = 64) -> Link:
+def link(source: str, target: str, *loops: Loop, cycles: float = 1000.0, dma_cycles: float = 0.0) -> Link:
     nest = map_nest(source, target)
     tile = nth_tile(nest, loops, 0)
     assert tile is not None
     box = tile["c"].size * tile["s"].size * 4
-    slots = {"x": Slot(0, box, 2), "y": Slot(2 * box, box, 2)}
-    tiling = Tiling(loops, slots, True, 4 * box, TileEstimate(cycles, cycles, 0.0, 0, "", cycles))
-    return Link(nest, tiling, table_bytes, {"x": 4, "y": 4}, {}, TARGET)
+    count = 2 if loops else 1
+    slots = {"x": Slot(0, box, count), "y": Slot(count * box, box, count)}
+    tiling = Tiling(loops, slots, bool(loops), 2 * count * box, TileEstimate(cycles, cycles, dma_cycles, 0, "", cycles))
+    return Link(nest, tiling, 64, {"x": 4, "y": 4}, {}, TARGET)
 
 
 BY_C, BY_S = Loop("c", 8, 2), Loop("s", 16, 4)
@@ -93,7 +94,26 @@ def test_hiding_costs_little() -> None:
             [link("a", "b", BY_C, cycles=cycles), link("a", "b", BY_S, cycles=cycles + 50.0)],
             [link("b", "c", BY_S, cycles=cycles)],
         ]
-        assert (choose(choices, SCRATCH)[0] is choices[0][1].tiling) is is_hidden
+        assert (choose(choices, SCRATCH, hides=False)[0] is choices[0][1].tiling) is is_hidden
+
+
+def test_hiding_may_cost_more_where_it_is_asked_for() -> None:
+    """The first nest has nothing before it: cut, it shows less of its load, but takes longer."""
+    choices = [[link("a", "b", cycles=200.0, dma_cycles=100.0), link("a", "b", BY_S, cycles=400.0, dma_cycles=100.0)]]
+    whole, cut = (one.tiling for one in choices[0])
+    assert choose(choices, SCRATCH, hides=False) == [whole]
+    assert choose(choices, SCRATCH, hides=True) == [cut]
+
+
+def test_what_is_whole_in_scratchpad_is_passed_on() -> None:
+    before, after = link("a", "b"), link("b", "c")
+    assert exposed_cycles(before, after, False, SCRATCH) == 0.0
+    assert exposed_cycles(before, after, False, before.size_bytes + after.size_bytes - 8) > 0.0
+    assert exposed_cycles(link("a", "b", BY_C), after, False, SCRATCH) > 0.0
+    # What another nest has just made may be on its way while a nest of one tile computes.
+    other = link("d", "c")
+    assert exposed_cycles(before, other, False, SCRATCH, arriving=("d",)) > 0.0
+    assert exposed_cycles(link("a", "b", BY_C), other, False, SCRATCH, arriving=("d",)) == 0.0
 
 
 def test_nth_tile_is_the_nth() -> None:

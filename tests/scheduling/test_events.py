@@ -91,6 +91,7 @@ class Lines:
                 if size:
                     slot = tiling.slots[operand.name]
                     at = place.slots_offset + slot.offset_bytes + kernel.slots[operand.name] * slot.slot_bytes
+                    at = place.taken.get(operand.name, at)
                 spans.append(f"{at}:{size}")
             yield f"k {kernel.number} {' '.join(spans)}"
 

@@ -24,7 +24,7 @@ from tilegrad.memory.scratch_events import Enter, Fetch, OfNest, entry_events
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.scheduling.events import Compute, Fork, Start
-from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, TABLE_PARTS, class_cycles, conduct_trips
+from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, Boxes, class_cycles, conduct_trips
 from tilegrad.scheduling.tables import simple_steps
 from tilegrad.targets.base import L1, L2, Target
 
@@ -53,17 +53,15 @@ def trips_of(plan: Plan, entry: str) -> list[tuple[Trips, Trips]]:
     """Of each nest of an entry, by what the runtime does while it runs: between kernel calls, and meanwhile."""
     places = plan.entries[entry].places
     tiles = [0] * len(places)
-    boxes, parts = ([[0, 0] for _ in places] for _ in range(2))
+    boxes = [(Boxes(), Boxes()) for _ in places]
     running, is_meanwhile = -1, 0
     for event in entry_events(plan, entry):
         if isinstance(event, Enter):
             running = event.nest
         elif isinstance(event, Fetch) and running >= 0:
-            boxes[running][is_meanwhile] += TABLE_PARTS
-            parts[running][is_meanwhile] += TABLE_PARTS
+            boxes[running][is_meanwhile].tables += 1
         elif isinstance(event, OfNest) and isinstance(event.event, Start):
-            boxes[running][is_meanwhile] += 1
-            parts[running][is_meanwhile] += len(event.event.parts)
+            boxes[running][is_meanwhile].add(event.event.inward, len(event.event.parts))
         elif isinstance(event, OfNest) and isinstance(event.event, Fork | Compute):
             is_meanwhile = int(isinstance(event.event, Fork))
             tiles[running] += is_meanwhile
@@ -73,7 +71,7 @@ def trips_of(plan: Plan, entry: str) -> list[tuple[Trips, Trips]]:
         steps = simple_steps(place.table)
         simple = count // (steps + 1) * steps
         counts = (len(launches[place.launch].nests[place.nest].operands), simple, count - 1 - simple)
-        between, meanwhile = (conduct_trips(*counts, boxes[i][k], parts[i][k]) for k in (0, 1))
+        between, meanwhile = (conduct_trips(*counts, moved, place.at_once) for moved in boxes[i])
         result.append((between, meanwhile))
     return result
 

@@ -69,9 +69,9 @@ void tg_table(const void *table, uint32_t bytes)
     if (running == 0 || bytes == 0)
         return;
     PAUSE;
-    const tg_call *call = (const tg_call *)(const void *)running->call;
-    memcpy((void *)table, running->program + running->position - call->next_words, call->next_words * 4);
-    memcpy((uint32_t *)table + call->next_words, running->program + call->next_table, call->next_table_words * 4);
+    const tg_call call = *(const tg_call *)(const void *)running->call; /* the next one may come to lie there */
+    memcpy((void *)table, running->program + running->position - call.next_words, call.next_words * 4);
+    memcpy((uint32_t *)table + call.next_words, running->program + call.next_table, call.next_table_words * 4);
     GO_ON;
 }
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)

@@ -28,8 +28,8 @@ from tilegrad.memory.scratch import TableMaker
 from tilegrad.ops.kernels import KernelSignature
 from tilegrad.scheduling.tables import CALL_WORDS
 
-IN_STATE, ABSENT = 0x80000000, 0xFFFFFFFF
-DRAIN, LEAVE, NEXT_LATE = 1, 2, 4
+IN_STATE, IN_SCRATCH, ABSENT = 0x80000000, 0x40000000, 0xFFFFFFFF
+DRAIN, LEAVE, NEXT_LATE, AT_ONCE, SETTLE = 1, 2, 4, 8, 16
 FIRST_SHIFT = 16  # TG_FIRST_SHIFT
 MOVE_IN, MOVE_WAIT = 1, 2
 WORDS_WIDTH = 114
@@ -53,6 +53,7 @@ class _Call:
     flags: int
     homes: tuple[int, ...]
     is_late: bool = False
+    is_at_once: bool = False
     moves: int = 0
 
     @property
@@ -117,11 +118,19 @@ class ClusterLowering(Lowering):
         else:
             words = place.table
         table = self._table(signature, words, tiling)
-        homes = tuple(self._home(entry, number, operand.value) for operand in nest.operands)
+        taken = {} if place is None else place.taken
+        homes = tuple(
+            taken[operand.name] + IN_SCRATCH if operand.name in taken else self._home(entry, number, operand.value)
+            for operand in nest.operands
+        )
         moves = len(self.moves[entry][number]) if k == 0 else 0
         self.calls[entry].append(replace(_call(table, len(words), place, nest, homes), moves=moves))
         run = RUN_WHOLE if tiling is None else RUN
         return (Comment(self.describe(entry, number, k)), Call(run, ("t", "1", "__func__")))
+
+    def note(self, entry: str, number: int, k: int, operand: str) -> str:
+        place = self.places[entry].get((number, k))
+        return " left in L1" if place is not None and operand in place.taken else ""
 
     def _table(self, signature: KernelSignature, words: Sequence[int], tiling: Tiling | None) -> int:
         kernel = self._kernel(signature)
@@ -186,7 +195,7 @@ class ClusterLowering(Lowering):
             following = calls[i + 1] if i + 1 < len(calls) else None
             link, flags = (0, 0, 0, 0), call.flags
             if following is not None:
-                flags |= NEXT_LATE * following.is_late
+                flags |= NEXT_LATE * following.is_late | AT_ONCE * following.is_at_once
                 link = (following.words, following.table, following.table_words, following.scratch)
             words += [*link, call.slots, *call.masks, flags, call.moves, *call.homes]
         position = self.words.add(words, f"calls of {entry}") if words else 0
@@ -231,11 +240,11 @@ def _call(table: int, table_words: int, place: NestPlace | None, nest: Nest, hom
         if operand.value is not None:
             results |= (operand.access is Access.WRITE) << i
             early |= (operand.name in place.early) << i
-            late |= (operand.access is Access.READ and operand.name not in place.early) << i
-    flags = DRAIN * place.drains | LEAVE * place.leaves
+            late |= (operand.access is Access.READ and operand.name not in (*place.early, *place.taken)) << i
+    flags = DRAIN * place.drains | LEAVE * place.leaves | SETTLE * place.settles
     masks = (_from_first(early), _from_first(late), _from_first(results))
     where = (place.table_offset, place.slots_offset)
-    return _Call(table, table_words, *where, masks, flags, homes, place.is_fetched_late)
+    return _Call(table, table_words, *where, masks, flags, homes, place.is_fetched_late, place.at_once)
 
 
 def _from_first(mask: int) -> int:

@@ -117,6 +117,10 @@ class Lowering(ABC):
             raise InternalError(f"the nest of node '{node.name}' does not match the pointers of tg_{nest.kernel}")
         return signature
 
+    def note(self, entry: str, number: int, k: int, operand: str) -> str:
+        """What else is to say of an operand."""
+        return ""
+
     def describe(self, entry: str, number: int, k: int) -> str:
         """The comment that explains a nest: operator, work, operands with their shapes."""
         launch = self.launch(entry, number)
@@ -137,7 +141,8 @@ class Lowering(ABC):
                 and operand.access is Access.WRITE
                 and self.plan.address(entry, value, number) in read_at
             )
-            name = f"{comment_text(value)}{shape_text(types[value])}"
+            note = self.note(entry, number, k, operand.name) if self.has_one_place(launch) else ""
+            name = f"{comment_text(value)}{shape_text(types[value])}{note}"
             operands.append(f"{operand.name} in place" if is_in_place else f"{operand.name} {name}")
         part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
         work = f", {nest.macs} MACs" if nest.macs else ""

@@ -70,6 +70,9 @@ class NestPlace:
     `table` is its description in words (scheduling/tables.py), which is at `table_offset` with the call in front of it.
     Operands in `early` are requested before the nest before computes its last tile. If `drains`, results of the nest
     before have arrived in L2 before this one requests anything; if `leaves`, its own may be on their way when it ends.
+    If it begins `at_once`, all it reads is there when the nest before ends, whose last results leave when this one's
+    kernel has begun. Then operands in `taken` are read where the nest before made them, at these offsets. If it
+    `settles`, what is on its way out is waited for before the next one's `early` operands are requested.
     """
 
     launch: int
@@ -82,6 +85,9 @@ class NestPlace:
     drains: bool = False
     leaves: bool = False
     is_fetched_late: bool = False
+    at_once: bool = False
+    settles: bool = False
+    taken: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,24 @@
 """Where nests work in scratchpad, and what of them overlaps with their neighbours.
 
-Nests take turns at the bottom and the top of scratchpad, so that the next one's table and first operands can come while
-a nest still computes, and its last results can leave while the next one does. Whether they may is a question of bytes:
-in scratchpad, and in L2, where an operand must not be fetched before what writes it has arrived.
+A nest lies apart from the one before it, and from the one before that if there is room: so its table and first operands
+can come while the nest before still computes, and the results of the one before that can still leave. Whether they may
+is a question of bytes: in scratchpad, and in L2, where no operand may be fetched before what writes it has arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from math import prod
+from operator import add
 
 from tilegrad.ir.nest import Access, Nest, Operand, Tile
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Tiling
 from tilegrad.memory.lifetimes import align, temporaries
-from tilegrad.scheduling.footprint import nth_tile
+from tilegrad.memory.scratch_offsets import nest_offsets
+from tilegrad.scheduling.chain import SETTLED_BYTES
+from tilegrad.scheduling.footprint import is_held_whole, nth_tile
 from tilegrad.scheduling.overlap import Bytes, box_bytes, meet, one_run
 from tilegrad.scheduling.tables import argument_fields, described_bytes, table_words
 
@@ -37,6 +40,9 @@ class TiledNest:
     @property
     def size_bytes(self) -> int:
         return self.table_bytes + self.tiling.scratch_bytes
+
+    def size_of(self, operand: Operand) -> int:
+        return prod(operand.shape) * self.element_bytes[operand.name]
 
     def operands(self, access: Access) -> list[Operand]:
         return [o for o in self.nest.operands if o.value is not None and o.access is access]
@@ -92,30 +98,27 @@ def place_nests(plan: Plan) -> tuple[Plan, int]:
     assert capacity is not None
     maker = TableMaker(target.engine(target.home, target.compute).longest_bytes)
     nests = {entry: tiled_nests(plan, entry, maker) for entry in plan.entries}
-    limit = min(capacity, max(map(_wanted, nests.values()), default=0))
     entries = {}
+    used = 0
     for name, own in nests.items():
-        entries[name] = replace(plan.entries[name], places=_Placing(plan, name, own, limit).places())
-    return replace(plan, entries=entries), limit
-
-
-def _wanted(nests: Sequence[TiledNest]) -> int:
-    """What two neighbours take together at most."""
-    sizes = [nest.size_bytes for nest in nests]
-    return max((a + b for a, b in pairwise([*sizes, 0])), default=0)
+        sizes = [nest.size_bytes for nest in own]
+        offsets = nest_offsets(sizes, capacity)
+        plain = [_place(nest, first, capacity) for nest, first in zip(own, offsets, strict=True)]
+        entries[name] = replace(plan.entries[name], places=_Placing(plan, name, own, plain).places())
+        used = max([used, *map(add, offsets, sizes)])
+    return replace(plan, entries=entries), used
 
 
 class _Placing:
     """One entry. Spans of L1 are in region "L1", those of L2 in the regions of their addresses."""
 
-    def __init__(self, plan: Plan, entry: str, nests: Sequence[TiledNest], limit: int) -> None:
+    def __init__(self, plan: Plan, entry: str, nests: Sequence[TiledNest], plain: list[NestPlace]) -> None:
         self.plan = plan
         self.entry = entry
         self.nests = nests
-        self.limit = limit
         self.launch_count = len(plan.schedule.entries[entry].launches)
         self.moves = plan.entries[entry].staging
-        self.plain = [self._place(i) for i in range(len(nests))]
+        self.plain = plain
         self.done: list[NestPlace] = []
 
     def places(self) -> tuple[NestPlace, ...]:
@@ -125,20 +128,21 @@ class _Placing:
         if not self.plan.schedule.overlaps:
             return tuple(self.plain)
         for i in range(len(self.nests)):
-            early = self._early(i)
-            place = replace(self.plain[i], early=early, leaves=self._leaves(i))
+            early, taken = self._early(i), self._taken(i)
+            if i and self.nests[i - 1].tiling.tile_count == 1 and not self.done[i - 1].drains:
+                leaving, arriving = self._on_their_way(i - 2)
+                unsettled = self._early(i, leaving, arriving)
+                settles = unsettled != early and _size(leaving) <= SETTLED_BYTES
+                self.done[i - 1] = replace(self.done[i - 1], settles=settles)
+                early = early if settles else unsettled
+            place = replace(self.plain[i], early=early, taken=taken, leaves=self._leaves(i))
             self.done.append(place)
+            at_once = self._begins_at_once(i)
+            if taken and not at_once:
+                place = replace(place, taken={})
+            self.done[i] = place = replace(place, at_once=at_once)
             self.done[i] = replace(place, drains=self._drains(i))
         return tuple(self.done)
-
-    def _place(self, i: int) -> NestPlace:
-        """Even ones at the bottom, odd ones at the top, each with its table at the outer end."""
-        nest = self.nests[i]
-        table, slots = (0, nest.table_bytes)
-        if i % 2:
-            table = self.limit - nest.table_bytes
-            slots = table - nest.tiling.scratch_bytes
-        return NestPlace(nest.launch, nest.number, nest.table, table, nest.table_bytes, slots)
 
     def _all_scratch(self, i: int) -> list[Span]:
         start = self.plain[i].slots_offset
@@ -173,24 +177,63 @@ class _Placing:
         results = self.nests[i].operands(Access.WRITE)
         return self._slot_spans(i, results), self._homes(i, results, self.nests[i].tile(-1))
 
-    def _early(self, i: int) -> tuple[str, ...]:
-        """Operands that need nothing that is not there before the last tile of the nest before, and have room."""
+    def _early(self, i: int, leaving: Sequence[Span] = (), arriving: Sequence[Bytes] = ()) -> tuple[str, ...]:
+        """Operands that need nothing that is not there before the last tile of the nest before, and have room; beside
+        what may be on its way."""
         if i == 0 or self.plain[i].is_fetched_late:
             return ()
         before = self.nests[i - 1]
         results = before.operands(Access.WRITE)
-        scratch = self._all_scratch(i - 1)
+        scratch = [*self._all_scratch(i - 1), *self._taken_spans(i - 1), *leaving]
         homes = [home for step in (-1, -2) for home in self._homes(i - 1, results, before.tile(step))]
-        if before.tiling.tile_count == 1 and not self.done[i - 1].drains:
-            leaving, arriving = self._on_their_way(i - 2)
-            scratch, homes = scratch + leaving, homes + arriving
-        homes += self._arriving_from_l3(before.launch, self.nests[i].launch)
+        homes += [*arriving, *self._arriving_from_l3(before.launch, self.nests[i].launch)]
         return tuple(
             operand.name
             for operand in self.nests[i].operands(Access.READ)
             if not overlaps(self._slot_spans(i, [operand], first_only=True), scratch)
             and not meet(self._homes(i, [operand], self.nests[i].tile(0)), homes)
         )
+
+    def _taken(self, i: int) -> dict[str, int]:
+        """Operands that are whole in scratchpad when the nest before ends, as this nest needs them all the time."""
+        if i == 0:
+            return {}
+        made = {}
+        for operand in self.nests[i - 1].operands(Access.WRITE):
+            whole = self._whole_home(i - 1, operand)
+            if whole is not None:
+                ((_, first, _),) = self._slot_spans(i - 1, [operand])
+                made[whole] = first
+        found = {operand.name: self._whole_home(i, operand) for operand in self.nests[i].operands(Access.READ)}
+        return {name: made[whole] for name, whole in found.items() if whole in made}
+
+    def _whole_home(self, i: int, operand: Operand) -> Span | None:
+        """Where a tensor lives, if one slot of the nest holds all of it, for all of its tiles."""
+        nest = self.nests[i]
+        assert operand.value is not None
+        if not is_held_whole(operand, nest.nest, nest.tiling.loops):
+            return None
+        address = self.plan.address(self.entry, operand.value, nest.launch)
+        return address.region, address.offset, address.offset + nest.size_of(operand)
+
+    def _taken_spans(self, i: int) -> list[Span]:
+        nest, taken = self.nests[i], self.done[i].taken
+        reads = [operand for operand in nest.operands(Access.READ) if operand.name in taken]
+        return [("L1", taken[o.name], taken[o.name] + nest.size_of(o)) for o in reads]
+
+    def _begins_at_once(self, i: int) -> bool:
+        """Whether nothing is left to do between the nest before and this one."""
+        place = self.done[i]
+        if i == 0 or place.is_fetched_late or not self.done[i - 1].leaves:
+            return False
+        reads = {operand.name for operand in self.nests[i].operands(Access.READ)}
+        launches = range(self.nests[i - 1].launch + 1, self.nests[i].launch + 1)
+        has_moves = any(move.start in launches or move.wait in launches for move in self.moves)
+        if has_moves or reads - {*place.early, *place.taken}:
+            return False
+        following = [_table_span(self.plain[i + 1])] if i + 1 < len(self.nests) else []
+        is_apart = not overlaps(self._all_scratch(i), [_table_span(self.plain[i - 1])])
+        return is_apart and not overlaps(self._taken_spans(i), following) and not self._drains(i)
 
     def _arriving_from_l3(self, after: int, launch: int) -> list[Bytes]:
         return [
@@ -217,7 +260,7 @@ class _Placing:
         if not leaving:
             return False
         nest = self.nests[i]
-        reads = nest.operands(Access.READ)
+        reads = [operand for operand in nest.operands(Access.READ) if operand.name not in self.done[i].taken]
         loads = self._homes(i, [o for o in reads if o.name not in self.done[i].early], nest.tile(0))
         if nest.tiling.is_double:
             loads += self._homes(i, reads, nest.tile(1))
@@ -225,6 +268,17 @@ class _Placing:
         if i + 1 < len(self.nests):
             scratch.append(_table_span(self.plain[i + 1]))
         return meet(loads, arriving) or overlaps(scratch, leaving)
+
+
+def _size(spans: Iterable[Span]) -> int:
+    return sum(stop - first for _, first, stop in spans)
+
+
+def _place(nest: TiledNest, first: int, capacity: int) -> NestPlace:
+    """At either end of scratchpad the table is at the outside, where the nest before does not reach."""
+    is_on_top = 0 < first == capacity - nest.size_bytes
+    table, slots = (first + nest.tiling.scratch_bytes, first) if is_on_top else (first, first + nest.table_bytes)
+    return NestPlace(nest.launch, nest.number, nest.table, table, nest.table_bytes, slots)
 
 
 def _table_span(place: NestPlace) -> Span:

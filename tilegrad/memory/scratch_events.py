@@ -101,10 +101,11 @@ class _Walk:
         yield Enter(number)
         is_early = following is not None and not following.is_fetched_late
         happens = self.runs[number].run(
-            early=place.early,
+            early=(*place.early, *place.taken),
             drains=place.drains,
             leaves=place.leaves,
-            in_first=self._fetch(number + 1) if is_early else (),
+            hands_over=following is not None and following.at_once,
+            in_first=self._in_first(number, is_early),
             in_last=self._ahead(number + 1) if is_early else (),
         )
         for event in happens:
@@ -114,8 +115,18 @@ class _Walk:
             yield from self._fetch(number + 1)
             yield from self._fetched(number + 1)
 
+    def _in_first(self, number: int, is_next_early: bool) -> Iterator[Fetch | OfNest]:
+        if self.places[number].at_once:
+            for event in self.runs[number - 1].last_stores():
+                yield OfNest(number - 1, event)
+        if is_next_early:
+            yield from self._fetch(number + 1)
+
     def _ahead(self, number: int) -> Iterator[Fetched | OfNest]:
         yield from self._fetched(number)
+        if self.places[number - 1].settles:
+            for wait in self.flow.settle_stores(0):
+                yield OfNest(number - 1, wait)
         for event in self.runs[number].first_loads(self.places[number].early):
             yield OfNest(number, event)
 

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.ir.nest import Access, Nest, Operand
+from tilegrad.ir.nest import Access, Nest, Operand, operand_box
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Tiling
 from tilegrad.memory.lifetimes import temporaries
@@ -21,6 +21,7 @@ from tilegrad.memory.plan_events import StartMove
 from tilegrad.memory.scratch_events import Done, Enter, Fetch, Fetched, OfNest, entry_events
 from tilegrad.memory.validate import PlanError
 from tilegrad.scheduling.events import MOST_REQUESTS, Compute, Fork, Start, Wait
+from tilegrad.scheduling.footprint import tiles
 
 SCRATCH = "L1"
 
@@ -83,8 +84,10 @@ class _Replay:
         self.tables: dict[int, _Bytes] = {}  # requested, and needed until their nest is done
         self.readable: set[int] = set()
         self.kept: dict[tuple[int, str, int], _Bytes] = {}  # what a slot of a nest holds or is to hold
+        self.computing = -1
+        self.computed: list[tuple[int, str, int]] = []  # by its last tile
         self.under_way: dict[int, list[_Transfer]] = {}
-        self.early: list[_Transfer] = []  # loads of nests that have not begun
+        self.early: list[_Transfer] = []  # loads of nests that had not begun, until these end
         self.begun = -1
         self.capacity = plan.memory[SCRATCH].used_bytes
 
@@ -124,6 +127,7 @@ class _Replay:
             raise self.error(self.begun, "a transfer is under way when the entry ends")
 
     def fetch(self, number: int, request: int) -> None:
+        self.tables = {nest: table for nest, table in self.tables.items() if nest >= self.begun}
         place, nest, _ = self.nest_of(number)
         span = _Bytes(SCRATCH, place.table_offset, place.table_offset + place.table_bytes)
         if 4 * (len(place.table) + len(nest.operands)) > place.table_bytes:
@@ -150,12 +154,47 @@ class _Replay:
         if number not in self.readable:
             raise self.error(number, "begins without its table")
         self.begun = number
-        self.early = [load for load in self.early if load.nest > number]
+        self.early = [load for load in self.early if load.nest >= number]
+        self.check_taken(number)
+
+    def check_taken(self, number: int) -> None:
+        """What is read where the nest before made it is, for every tile, all of one of that one's results."""
+        place, nest, _ = self.nest_of(number)
+        if not place.taken:
+            return
+        if not place.at_once:
+            raise self.error(number, "takes what may have gone")
+        _, nest_before, _ = self.nest_of(number - 1)
+        made: dict[int, _Bytes | None] = {}
+        for result in (o for o in nest_before.operands if o.value is not None and o.access is Access.WRITE):
+            made[self.slot(number - 1, result.name, 0).start] = self.whole_home(number - 1, result)
+        for operand in (o for o in nest.operands if o.name in place.taken):
+            home = self.whole_home(number, operand)
+            if home is None or made.get(place.taken[operand.name]) != home:
+                raise self.error(number, f"'{operand.name}' is not what the nest before leaves where it is taken")
+
+    def whole_home(self, number: int, operand: Operand) -> _Bytes | None:
+        """Where a tensor lives, if every tile has all of it in the same slot."""
+        _, nest, tiling = self.nest_of(number)
+        assert operand.value is not None
+        if tiling.slots[operand.name].count > 1:
+            return None
+        for tile, _ in tiles(nest, tiling.loops):
+            box = operand_box(operand, tile)
+            if any((r.start, r.size) != (0, extent) for r, extent in zip(box, operand.shape, strict=True)):
+                return None
+        address = self.plan.address(self.entry, operand.value, self.places[number].launch)
+        stop = address.offset + prod(operand.shape) * self.size_of[operand.value]
+        return _Bytes(address.region, address.offset, stop)
 
     def done(self, number: int) -> None:
-        """Results on their way are still guarded as transfers."""
-        del self.tables[number]
-        self.kept = {key: held for key, held in self.kept.items() if key[0] != number}
+        """Results on their way are still guarded as transfers. Those that the next nest sends are kept until it does,
+        with the table that says where to, and those that it reads until it ends."""
+        is_next_at_once = number + 1 < len(self.places) and self.places[number + 1].at_once
+        handed_over = self.computed if is_next_at_once else []
+        self.kept = {key: held for key, held in self.kept.items() if key[0] > number or key in handed_over}
+        if not is_next_at_once:
+            del self.tables[number]
 
     def slot(self, number: int, name: str, slot: int) -> _Bytes:
         place, _, tiling = self.nest_of(number)
@@ -185,12 +224,16 @@ class _Replay:
         for other in (one for transfers in self.under_way.values() for one in transfers):
             if other.nest != number and far.meets(other.far) and not (event.inward and other.inward):
                 raise self.error(number, f"{what} meets {other.what} of nest {other.nest} on its way in L2")
+        if event.inward and self.computing < number == self.begun and self.places[number].at_once:
+            raise self.error(number, f"{what} is requested when it should be there: the nest begins at once")
         if event.inward:
             self.expect_free(number, near, what, (number, event.operand, event.slot))
             self.kept[number, event.operand, event.slot] = near
             if number > self.begun:
                 self.early.append(transfer)
         else:
+            if number < self.begun and near.start not in self.places[self.begun].taken.values():
+                del self.kept[number, event.operand, event.slot]
             for load in self.early:
                 if load.nest > number and load.far.meets(far):
                     raise self.error(load.nest, f"{load.what} was requested before {what} of nest {number} was stored")
@@ -203,6 +246,8 @@ class _Replay:
 
     def compute(self, number: int, event: Compute) -> None:
         _, nest, _ = self.nest_of(number)
+        self.computing = number
+        self.computed = []
         for operand in nest.operands:
             if operand.value is None or operand.access is Access.READ:
                 continue
@@ -210,6 +255,7 @@ class _Replay:
                 key = (number, operand.name, event.slots[operand.name])
                 self.expect_free(number, self.slot(*key), f"'{operand.name}'", key)
                 self.kept[key] = self.slot(*key)
+                self.computed.append(key)
 
     def move(self, number: int) -> None:
         """A tensor on its way to L3 must be complete in L2; what comes in is nobody's before it is waited for."""
@@ -217,6 +263,7 @@ class _Replay:
         first, stop = (np.array([at], dtype=np.int64) for at in (move.l2_offset, move.l2_offset + move.size_bytes))
         span = _Runs("arena", first, stop)
         under_way = [one for transfers in self.under_way.values() for one in transfers]
-        for transfer in under_way if not move.inward else [*under_way, *self.early]:
+        early = [load for load in self.early if load.nest > self.begun]
+        for transfer in under_way if not move.inward else [*under_way, *early]:
             if transfer.far.meets(span) and (move.inward or not transfer.inward):
                 raise self.error(transfer.nest, f"{transfer.what} meets '{move.tensor}' on its way to or from L3")

@@ -18,7 +18,7 @@ from tilegrad.ir.plan import Plan
 from tilegrad.memory.scratch_events import Fetch, OfNest, entry_events
 from tilegrad.scheduling.events import Start
 from tilegrad.scheduling.footprint import tiles
-from tilegrad.scheduling.kernel_cost import TABLE_PARTS, KernelCosts
+from tilegrad.scheduling.kernel_cost import TABLE_PARTS, KernelCosts, nest_trips
 from tilegrad.scheduling.tables import simple_steps
 from tilegrad.targets.base import L2, L3
 
@@ -92,11 +92,12 @@ class _Call:
     level: str
     is_last: bool = True
     simple_steps: int = 0  # in a row, from tile to tile
+    at_once: bool = False
 
 
 def _calls(plan: Plan, entry: str) -> Iterator[_Call]:
     """Every kernel call of an entry, in order."""
-    tables = {(place.launch, place.nest): place.table for place in plan.entries[entry].places}
+    places = {(place.launch, place.nest): place for place in plan.entries[entry].places}
     target = plan.schedule.target
     for number, launch in enumerate(plan.schedule.entries[entry].launches):
         tilings = launch.tilings or (None,) * len(launch.nests)
@@ -104,19 +105,26 @@ def _calls(plan: Plan, entry: str) -> Iterator[_Call]:
             if tiling is None:
                 yield _Call(number, launch.node.name, nest, whole(nest), target.home)
                 continue
-            steps = simple_steps(tables[number, k])
+            place = places[number, k]
+            ways = simple_steps(place.table), place.at_once
             every = tiles(nest, tiling.loops)
             for i, (tile, _) in enumerate(every):
-                yield _Call(number, launch.node.name, nest, tile, target.compute, i + 1 == len(every), steps)
+                yield _Call(number, launch.node.name, nest, tile, target.compute, i + 1 == len(every), *ways)
 
 
-def _box_starts(plan: Plan, entry: str) -> Iterator[bool]:
-    """For each part that is moved: whether it is the first of its box."""
+_TABLE, _LOAD, _STORE, _FURTHER_PART = (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)  # ends of CONDUCT_TRIPS
+_NOTHING_MORE = (0, 0, 0, 0)
+
+
+def _part_trips(plan: Plan, entry: str) -> Iterator[tuple[int, ...]]:
+    """For each part that is moved, in order."""
     for event in entry_events(plan, entry) if plan.entries[entry].places else ():
         if isinstance(event, Fetch):
-            yield from [True] * TABLE_PARTS
+            yield _TABLE
+            yield from [_NOTHING_MORE] * (TABLE_PARTS - 1)
         elif isinstance(event, OfNest) and isinstance(event.event, Start):
-            yield from (part is event.event.parts[0] for part in event.event.parts)
+            yield _LOAD if event.event.inward else _STORE
+            yield from [_FURTHER_PART] * (len(event.event.parts) - 1)
 
 
 def read_trace(path: Path) -> dict[str, list[list[str]]]:
@@ -139,7 +147,7 @@ class _Clock:
         self.target = plan.schedule.target
         self.costs = costs
         self.calls = list(_calls(plan, entry))
-        self.is_box = list(_box_starts(plan, entry))
+        self.part_trips = list(_part_trips(plan, entry))
         self.added = 0
         self.engine = self.target.engine(self.target.home, self.target.compute)
         self.l3_engine = self.target.engine(L3, L2)
@@ -193,7 +201,8 @@ class _Clock:
         """A nest begins. Where it runs on operands in L2 its first call follows, and there is nothing to conduct."""
         self._end_nest()
         if self.position < len(self.calls) and self.calls[self.position].level == self.target.compute:
-            self._conduct(1, len(self.calls[self.position].nest.operands))
+            call = self.calls[self.position]
+            self._conduct(*nest_trips(len(call.nest.operands), call.at_once))
 
     def open(self, words: Sequence[str]) -> None:
         self.inward[words[0]] = words[1] == "1"
@@ -204,9 +213,8 @@ class _Clock:
         inward = self.inward[request]
         timing = self.engine.inward if inward else self.engine.outward
         busy = row_bytes * rows * timing.cycles_per_byte + (rows - 1) * timing.cycles_per_extra_row
-        is_box = self.is_box[self.added]
+        self._conduct(0, 0, 0, 0, 0, 0, *self.part_trips[self.added])
         self.added += 1
-        self._conduct(0, 0, 0, 0, 0, is_box, not is_box)
         self._spend(self.engine.enqueue_cycles)
         free = self.channels[inward].take(self.now, busy, row_bytes * rows)
         self.done[request] = max(self.done[request], free + timing.setup_cycles)
@@ -234,9 +242,9 @@ class _Clock:
     def _step(self, after: int, call: _Call) -> None:
         """From one tile to the next: each step is conducted in part between kernel calls, in part meanwhile."""
         if (after + 1) % (call.simple_steps + 1):
-            self._conduct(0, 0, 1)
+            self._conduct(0, 0, 0, 1)
         else:
-            self._conduct(0, 0, 0, 1, len(call.nest.operands))
+            self._conduct(0, 0, 0, 0, 1, len(call.nest.operands))
 
     def fork(self, words: Sequence[str]) -> None:
         call = self.calls[self.position]
@@ -246,7 +254,7 @@ class _Clock:
         if call.level != self.target.compute:
             return
         if not self.nest_tiles:
-            self._conduct(1, len(call.nest.operands))
+            self._conduct(*nest_trips(len(call.nest.operands), call.at_once))
         if not call.is_last:
             self._step(self.nest_tiles, call)
 

@@ -216,11 +216,13 @@ class NestRun:
         early: Collection[str] = (),
         drains: bool = False,
         leaves: bool = False,
+        hands_over: bool = False,
         in_first: Iterable[T] = (),
         in_last: Iterable[T] = (),
     ) -> Iterator[Event | T]:
-        """`early` operands were requested before. What the runtime does for the next nest while the first tile
-        computes, and while the last one does: `in_first` and `in_last`."""
+        """`early` operands were requested before, or need not be. What the runtime does for its neighbours while the
+        first tile computes, and while the last one does: `in_first` and `in_last`. If it `hands_over`, its last results
+        leave later (`last_stores`)."""
         if drains:
             yield from self.flow.settle_stores(0)
         yield from self.first_loads([one.operand.name for one in self.moving if one.operand.name not in early])
@@ -244,12 +246,19 @@ class NestRun:
                 kept = list(self._store(number, tile, following[1]))
                 continue
             yield from self.flow.settle_stores(number)
+            if following is None and hands_over:
+                return
             yield from self._leave(self._store(number, tile, None if following is None else following[1]))
             if following is not None and not self.tiling.is_double:
                 yield from self.flow.settle_stores(number)
                 yield from self._load(number + 1, *following)
         if not leaves:
             yield from self.flow.settle_stores(len(self.every) - 1)
+
+    def last_stores(self) -> Iterator[Start]:
+        """Results of the last tile leave."""
+        number = len(self.every) - 1
+        yield from self._leave(self._store(number, self.every[number][0], None))
 
     def _kernel(self, number: int, tile: Tile) -> Compute:
         slots = {one.operand.name: one.slot for one in self.moving}

@@ -86,6 +86,12 @@ def moving_axes(operand: Operand, loops: Sequence[Loop]) -> tuple[int, ...]:
     return tuple(i for i, loop in enumerate(loops) if loop.axis in used)
 
 
+def is_held_whole(operand: Operand, nest: Nest, loops: Sequence[Loop]) -> bool:
+    """Whether one slot holds all of an operand, for all tiles."""
+    sizes = tuple(r.size for r in operand_box(operand, whole(nest)))
+    return not moving_axes(operand, loops) and sizes == operand.shape and all(sizes)
+
+
 def load_count(operand: Operand, loops: Sequence[Loop]) -> int:
     """How often an operand's box changes: it stays while only loops inside its own advance."""
     moving = moving_axes(operand, loops)

@@ -47,13 +47,38 @@ class InstructionMix:
 
 
 # What the tile runtime's work is proportional to.
-CONDUCT_TRIPS = ("nests", "operands", "simple steps", "other steps", "other steps*operands", "boxes", "further parts")
+CONDUCT_TRIPS = (
+    "nests", "nests at once", "operands", "simple steps", "other steps", "other steps*operands", "tables", "loads",
+    "stores", "further parts",
+)  # fmt: skip
 
 
-def conduct_trips(operands: float, simple: float, other: float, boxes: float, parts: float) -> tuple[float, ...]:
-    """As named by CONDUCT_TRIPS, for one nest: steps are those from tile to tile; boxes are moved in one part or more.
-    What brings a nest's table is among them."""
-    return 1.0, operands, simple, other, other * operands, boxes, parts - boxes
+def nest_trips(operands: float, at_once: bool) -> tuple[float, ...]:
+    """The first of CONDUCT_TRIPS, for one nest: whether it begins `at_once` is said by its place."""
+    return float(not at_once), float(at_once), operands
+
+
+@dataclass
+class Boxes:
+    """What is moved: tables with their calls, and boxes of operands, in one part or more each."""
+
+    tables: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    parts: float = 0.0
+
+    def add(self, inward: bool, parts: float, count: float = 1.0) -> None:
+        self.loads += count * inward
+        self.stores += count * (not inward)
+        self.parts += count * parts
+
+
+def conduct_trips(
+    operands: float, simple: float, other: float, boxes: Boxes, at_once: bool = False
+) -> tuple[float, ...]:
+    """As named by CONDUCT_TRIPS, for one nest: steps are those from tile to tile."""
+    moved = boxes.tables, boxes.loads, boxes.stores, boxes.parts - boxes.loads - boxes.stores
+    return *nest_trips(operands, at_once), simple, other, other * operands, *moved
 
 
 @dataclass(frozen=True)
@@ -293,12 +318,12 @@ class KernelCosts:
         return Conduct(tuple(entry["between"]["cycles"]), tuple(entry["meanwhile"]["cycles"]))
 
     def conduct_cycles(
-        self, nest: Nest, simple_steps: int, other_steps: int, boxes: tuple[float, float], parts: tuple[float, float]
+        self, nest: Nest, simple_steps: int, other_steps: int, between: Boxes, meanwhile: Boxes
     ) -> tuple[float, float]:
-        """What the conducting core spends in the tile runtime on a nest, with what brings its table: between kernel
-        calls, and while cores compute. So are boxes and parts."""
+        """What the conducting core spends in the tile runtime on a nest: between kernel calls, and while cores compute.
+        So are boxes; among them should be the table of another nest."""
         steps = (len(nest.operands), simple_steps, other_steps)
         return (
-            _dot(self.conduct.between, conduct_trips(*steps, boxes[0], parts[0])),
-            _dot(self.conduct.meanwhile, conduct_trips(*steps, boxes[1] + TABLE_PARTS, parts[1] + TABLE_PARTS)),
+            _dot(self.conduct.between, conduct_trips(*steps, between)),
+            _dot(self.conduct.meanwhile, conduct_trips(*steps, meanwhile)),
         )

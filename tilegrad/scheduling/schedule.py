@@ -60,7 +60,7 @@ class _Tiler:
             choices.append([Link(nest, tiling, table_bytes, sizes, homes, target) for tiling, table_bytes in found])
         if self.refused:
             return [None] * len(nests)
-        return list(choose(choices, self.options.scratch_bytes))
+        return list(choose(choices, self.options.scratch_bytes, self.options.buffering == "double"))
 
     def _choices(
         self, nest: Nest, element_bytes: Mapping[str, int], node: Node

@@ -27,7 +27,7 @@ from tilegrad.scheduling.footprint import (
     tileable_axes,
     transfer_levels,
 )
-from tilegrad.scheduling.kernel_cost import KernelCosts
+from tilegrad.scheduling.kernel_cost import Boxes, KernelCosts
 from tilegrad.scheduling.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, Fields, described_bytes, table_words
 from tilegrad.targets.base import Target
 
@@ -281,7 +281,7 @@ class TilingSearch:
         compute = self._compute_cycles(candidate)
         costs = self.options.costs
         inward = outward = first = last = 0.0
-        boxes, parts = [0.0, 0.0], [0.0, 0.0]  # between kernel calls, and while cores compute
+        boxes = Boxes(), Boxes(tables=1.0)  # between kernel calls, and while cores compute
         for operand in self.nest.operands:
             if operand.value is None:
                 continue
@@ -295,9 +295,9 @@ class TilingSearch:
             cycles = moved * timing.cycles_per_byte + loads * prod(counts[2:]) * (
                 timing.setup_cycles / 4 + (rows - 1) * timing.cycles_per_extra_row
             )
-            for i, count in enumerate((1.0, loads - 1.0) if candidate.is_double else (float(loads), 0.0)):
-                boxes[i] += count
-                parts[i] += count * prod(counts[2:])
+            shares = (1.0, loads - 1.0) if candidate.is_double else (float(loads), 0.0)
+            for when, count in zip(boxes, shares, strict=True):
+                when.add(operand.access is Access.READ, prod(counts[2:]), count)
             if operand.access is Access.WRITE:
                 outward += cycles
                 last += cycles / loads
@@ -306,9 +306,7 @@ class TilingSearch:
                 first += cycles / loads
         count = candidate.tile_count
         simple = self._simple_steps(candidate)
-        between, meanwhile = costs.conduct_cycles(
-            self.nest, simple, count - 1 - simple, (boxes[0], boxes[1]), (parts[0], parts[1])
-        )
+        between, meanwhile = costs.conduct_cycles(self.nest, simple, count - 1 - simple, *boxes)
         span = costs.span(self.nest, candidate.sizes, self.target.compute, self.target.cores)
         conduct = between + count * (span.ending(meanwhile / count) - span.cycles)
         if self.options.overlaps and (candidate.is_double or count == 1):

@@ -231,8 +231,11 @@ static void set_addresses(const tg_tiles *t, tg_nest *nest, const tg_call *call,
     const tg_operand *operand = operands_of(nest);
     const uint32_t *home = homes_of(call);
     unsigned char *slots = t->scratch + call->slots;
-    for (int i = nest->operand_count; i > 0; i--, operand++)
-        *at++ = *home++ == TG_ABSENT ? 0 : slots + operand->scratch;
+    for (int i = nest->operand_count; i > 0; i--, operand++, home++)
+        if (!(*home & TG_IN_SCRATCH))
+            *at++ = slots + operand->scratch;
+        else
+            *at++ = *home == TG_ABSENT ? 0 : t->scratch + (*home & ~TG_IN_SCRATCH);
 }
 
 /* The next step of a nest, along so many loops. What it makes ready follows from these and from those of the step
@@ -409,6 +412,8 @@ static uint32_t *prepare_nest(tg_tiles *t, const tg_call *call)
         return 0;
     uint32_t *next = fetched(t, call);
     const tg_call *next_call = (const tg_call *)(const void *)next;
+    if (call->flags & TG_SETTLE)
+        settle(&t->storing);
     load_first(t, next, next + call->next_words, next_call->early);
     t->turn ^= 1;
     set_addresses(t, (tg_nest *)(void *)(next + call->next_words), next_call, t->at[t->turn]);
@@ -425,6 +430,8 @@ static uint32_t *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
     uint32_t *next = 0;
     settle(&t->loading);
     tg_start_cores(kernel, &job);
+    if (t->before)
+        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
     if (call->next_words && !(call->flags & TG_NEXT_LATE))
         fetch(t, call);
     t->steps = t->moved_loops = 0;
@@ -444,7 +451,11 @@ static uint32_t *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
     next = prepare_nest(t, call);
     tg_finish_cores(kernel, &job);
     settle(&t->storing);
-    t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
+    t->before = 0;
+    if (call->flags & TG_AT_ONCE)
+        t->before = call, t->before_words = t->words;
+    else
+        t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
     return next;
 }
 
@@ -456,7 +467,8 @@ static void run_nest(tg_tiles *t, const char *who)
     tg_enter(who);
     if (call->flags & TG_DRAIN)
         settle(&t->storing);
-    load_first(t, t->call, t->words, call->late);
+    if (call->late)
+        load_first(t, t->call, t->words, call->late);
     uint32_t *next = run_tiles(t, call, who);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);

@@ -84,10 +84,14 @@ enum {
     TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */
     TG_LEAVE = 2,     /* the last results may be on their way when the nest ends */
     TG_NEXT_LATE = 4, /* the next call and its table have no room beside this nest */
+    TG_AT_ONCE = 8,   /* the next nest waits for nothing more: the last results leave when its kernel has begun */
+    TG_SETTLE = 16,   /* what is on its way out is waited for before the next nest's first operands are requested */
 };
 
-/* Where an operand lives in L2: an offset into the arena or the state; an absent optional has no place. */
+/* Where an operand lives in L2: an offset into the arena or the state. One that the nest before has just made is read
+ * where it was made, an offset into scratchpad. An absent optional has no place. */
 #define TG_IN_STATE 0x80000000u
+#define TG_IN_SCRATCH 0x40000000u
 #define TG_ABSENT 0xffffffffu
 
 /* What a program consists of; `bytes` of its words. */
@@ -121,6 +125,8 @@ typedef struct {
     uint32_t table;    /* of the current nest */
     const uint32_t *move; /* the next one */
     uint32_t *call, *words; /* of the current nest, in scratchpad */
+    const tg_call *before;  /* of the nest before, where its last results have not left (TG_AT_ONCE), or null */
+    uint32_t *before_words;
     int loading, storing, fetching; /* requests under way */
     int steps, moved_loops; /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;

@@ -3,8 +3,9 @@
  *
  *  - A transfer's data arrives when it is waited for, not before. Until then its destination is poison, and its source
  *    must not change.
- *  - What a kernel reads in scratchpad must have been brought there for this nest, and what leaves it must have been
- *    produced by a kernel of this nest. Results are poison before their first tile and after they left.
+ *  - What a kernel reads in scratchpad must have been brought there for this nest, or be a result of the nest before as
+ *    it was when that ended. What leaves must have been produced by a kernel of this nest or, once, of the one before.
+ *    Results are poison before their first tile and after they left, or a nest later.
  *  - Nothing is brought to where a result has not left or where a table is in use, and a table is read when it is there.
  *  - A kernel sees copies of its operands, each between guard zones: what lies beside them is poison, must be unchanged
  *    when it is done, and so must be what it only reads.
@@ -22,7 +23,7 @@
 #include "tg_tile.h"
 
 enum { POISON = 0xff, GUARD_BYTES = 1024, L3_REQUESTS = 256 };
-enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING }; /* what a byte of scratchpad holds */
+enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING, LEFT, BEFORE = 8 }; /* what a byte of scratchpad holds; of the nest before */
 
 typedef struct {
     unsigned char *near, *far;
@@ -56,7 +57,7 @@ static struct {
     const char *traced[8];
 } sim;
 static unsigned char l3_memory[TG_L3_BYTES + 1];
-static unsigned char holds[TG_SCRATCH_BYTES]; /* ABSENT, BROUGHT or PRODUCED, by byte of scratchpad */
+static unsigned char holds[TG_SCRATCH_BYTES]; /* by byte of scratchpad */
 static request_t requests[TG_DMA_REQUESTS], l3_requests[L3_REQUESTS];
 
 static void hazard(const char *format, ...)
@@ -230,6 +231,18 @@ static void add_part(request_t *request, part_t part, const char *who)
     request->parts[request->part_count++] = part;
 }
 
+/* A result has arrived in L2. One of the nest before may still be read here. */
+static void leave(unsigned char *near, size_t bytes)
+{
+    unsigned char *first = holds + (near - sim.scratch);
+    if (bytes && first[0] & BEFORE) {
+        memset(first, BEFORE | LEFT, bytes);
+        return;
+    }
+    memset(near, POISON, bytes);
+    memset(first, ABSENT, bytes);
+}
+
 static void settle_request(request_t *request, const char *who)
 {
     if (!request->is_open)
@@ -241,10 +254,10 @@ static void settle_request(request_t *request, const char *who)
         const part_t *part = &request->parts[i];
         size_t bytes = (size_t)part->row_bytes * part->rows;
         copy_part(part, request->is_inward, &snapshot, 1);
+        if (!request->is_l3 && request->is_inward)
+            memset(holds + (part->near - sim.scratch), BROUGHT, bytes);
         if (!request->is_l3 && !request->is_inward)
-            memset(part->near, POISON, bytes);
-        if (!request->is_l3)
-            memset(holds + (part->near - sim.scratch), request->is_inward ? BROUGHT : ABSENT, bytes);
+            leave(part->near, bytes);
     }
     free(request->snapshot);
     free(request->parts);
@@ -292,7 +305,7 @@ static void expect_l2(const unsigned char *far, uint32_t rows, uint32_t row_byte
 static void expect_free(const unsigned char *p, size_t bytes)
 {
     const unsigned char *first = holds + (p - sim.scratch);
-    if (memchr(first, PRODUCED, bytes) != NULL)
+    if (memchr(first, PRODUCED, bytes) != NULL || memchr(first, BEFORE | PRODUCED, bytes) != NULL)
         hazard("a transfer to %s, %lu bytes, where a result has not left", describe(p), (unsigned long)bytes);
     if (overlap(p, bytes, sim.table, sim.table_bytes) || overlap(p, bytes, sim.next_table, sim.next_table_bytes))
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
@@ -318,14 +331,16 @@ void tg_dma_add(int id, void *scratch, void *far, uint32_t row_bytes, uint32_t r
     /* The engine takes no longer ones; the runtime splits by rows. */
     if (bytes > TG_DMA_LONGEST)
         hazard("a transfer of %lu bytes is longer than the engine takes", (unsigned long)bytes);
-    if (!requests[id].is_inward && bytes && !all(scratch, bytes, PRODUCED))
+    int is_before = all(scratch, bytes, BEFORE | PRODUCED);
+    if (!requests[id].is_inward && bytes && !is_before && !all(scratch, bytes, PRODUCED))
         hazard("a transfer takes %lu bytes from %s that no kernel produced", (unsigned long)bytes, describe(scratch));
     if (requests[id].is_inward)
         expect_free(scratch, bytes);
     event("a %d %u %u %u %ld %s\n", id, (unsigned)row_bytes, (unsigned)rows, (unsigned)far_stride,
           (long)((unsigned char *)scratch - sim.scratch), place(far));
     add_part(&requests[id], part, "a DMA transfer");
-    memset(holds + ((unsigned char *)scratch - sim.scratch), requests[id].is_inward ? ABSENT : LEAVING, bytes);
+    memset(holds + ((unsigned char *)scratch - sim.scratch),
+           requests[id].is_inward ? ABSENT : LEAVING | (is_before ? BEFORE : 0), bytes);
 }
 
 void tg_dma_wait(int id)
@@ -371,9 +386,9 @@ void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *aren
     sim.trace = trace ? fopen(trace, "w") : NULL;
 }
 
-static void expect_all_left(void)
+static void expect_all_left(int what)
 {
-    const unsigned char *left = memchr(holds, PRODUCED, sizeof holds);
+    const unsigned char *left = memchr(holds, what, sizeof holds);
     if (left != NULL)
         hazard("a result at L1+%ld never left", (long)(left - holds));
 }
@@ -409,21 +424,32 @@ void tg_end(const char *entry)
     event("E %s\n", entry);
     expect_none_under_way(requests, TG_DMA_REQUESTS, "a DMA transfer");
     expect_none_under_way(l3_requests, L3_REQUESTS, "an L3 transfer");
-    expect_all_left();
+    expect_all_left(PRODUCED);
+    expect_all_left(BEFORE | PRODUCED);
     if (sim.trace)
         fflush(sim.trace);
     sim.entry = NULL;
 }
 
+/* Results become those of the nest before; what was that is no more. */
+static void age_results(void)
+{
+    const unsigned char *end = holds + sizeof holds, *left = holds;
+    for (; (left = memchr(left, BEFORE | LEFT, (size_t)(end - left))) != NULL; left++)
+        sim.scratch[left - holds] = POISON;
+    for (size_t i = 0; i < sizeof holds; i++)
+        holds[i] = holds[i] == PRODUCED || holds[i] == LEAVING ? holds[i] | BEFORE : ABSENT;
+}
+
 void tg_enter(const char *nest)
 {
-    expect_all_left();
+    expect_all_left(BEFORE | PRODUCED);
+    age_results();
     sim.nest = nest;
     sim.tile = 0;
     sim.table = sim.next_table;
     sim.table_bytes = sim.next_table_bytes;
     sim.next_table_bytes = 0;
-    memset(holds, ABSENT, sizeof holds);
     event("n %s\n", nest);
 }
 
@@ -577,6 +603,12 @@ static unsigned char *copy_of(const region_t *regions, const unsigned char *p)
     return region->copy + (p - region->start);
 }
 
+/* Whether this is a result of the nest before: to leave, leaving or left. */
+static int is_result_before(const unsigned char *at, size_t bytes)
+{
+    return all(at, bytes, BEFORE | PRODUCED) || all(at, bytes, BEFORE | LEAVING) || all(at, bytes, BEFORE | LEFT);
+}
+
 static void expect_operand(const work_t *job, int i)
 {
     unsigned char *at = job->at[i];
@@ -585,8 +617,10 @@ static void expect_operand(const work_t *job, int i)
     expect_settled(at, job->bytes[i], job->access[i] == TG_WRITE, NULL, "the kernel");
     if (!is_scratch(at, job->bytes[i]))
         return;
-    if (job->access[i] == TG_READ && !all(at, job->bytes[i], BROUGHT))
+    if (job->access[i] == TG_READ && !all(at, job->bytes[i], BROUGHT) && !is_result_before(at, job->bytes[i]))
         hazard("operand %d at %s, %lu bytes, was not brought", i, describe(at), (unsigned long)job->bytes[i]);
+    if (job->access[i] == TG_WRITE && memchr(holds + (at - sim.scratch), BEFORE | PRODUCED, job->bytes[i]) != NULL)
+        hazard("operand %d at %s is written where a result has not left", i, describe(at));
     if (job->access[i] == TG_WRITE && !all(at, job->bytes[i], PRODUCED))
         memset(at, POISON, job->bytes[i]);
 }

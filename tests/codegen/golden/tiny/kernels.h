@@ -3,7 +3,7 @@
 
 /* Signatures of the kernels this model calls; the kernels themselves are in kernels/. */
 #include "kernels/tg_elementwise.h"
-#include "kernels/tg_gemm.h"
+#include "kernels/tg_gemm_args.h"
 #include "kernels/tg_loss.h"
 
 /* copy.c */
@@ -45,7 +45,6 @@ typedef struct {
 TG_KERNEL void tg_reduce_sum(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_reduce_args *p, int core_id, int core_count);
 
 /* relu.c */
-TG_KERNEL void tg_relu(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_map_args *p, int core_id, int core_count);
 TG_KERNEL void tg_relu_grad(TG_MEM const float *dy, TG_MEM const float *y, TG_MEM float *dx, TG_ARG const tg_map_args *p, int core_id, int core_count);
 
 /* softmax_cross_entropy_loss.c */
