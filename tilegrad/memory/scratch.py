@@ -128,21 +128,28 @@ class _Placing:
         if not self.plan.schedule.overlaps:
             return tuple(self.plain)
         for i in range(len(self.nests)):
-            early, taken = self._early(i), self._taken(i)
-            if i and self.nests[i - 1].tiling.tile_count == 1 and not self.done[i - 1].drains:
-                leaving, arriving = self._on_their_way(i - 2)
-                unsettled = self._early(i, leaving, arriving)
-                settles = unsettled != early and _size(leaving) <= SETTLED_BYTES
-                self.done[i - 1] = replace(self.done[i - 1], settles=settles)
-                early = early if settles else unsettled
-            place = replace(self.plain[i], early=early, taken=taken, leaves=self._leaves(i))
-            self.done.append(place)
+            early, settles = self._early(i), self._settles(i)
+            if settles:
+                self.done[i - 1] = replace(self.done[i - 1], settles=True)
+            elif self._may_still_store(i):
+                early = self._early(i, *self._on_their_way(i - 2))
+            taken = self._taken(i)
+            self.done.append(replace(self.plain[i], early=early, taken=taken, leaves=self._leaves(i)))
             at_once = self._begins_at_once(i)
-            if taken and not at_once:
-                place = replace(place, taken={})
-            self.done[i] = place = replace(place, at_once=at_once)
-            self.done[i] = replace(place, drains=self._drains(i))
+            self.done[i] = replace(self.done[i], at_once=at_once, taken=taken if at_once else {})
+            self.done[i] = replace(self.done[i], drains=self._drains(i))
         return tuple(self.done)
+
+    def _may_still_store(self, i: int) -> bool:
+        """Whether results of the nest two before may be on their way when this one's operands are requested."""
+        return i > 0 and self.nests[i - 1].tiling.tile_count == 1 and not self.done[i - 1].drains
+
+    def _settles(self, i: int) -> bool:
+        """Whether it helps this nest to wait for them then, and does not take long."""
+        if not self._may_still_store(i):
+            return False
+        leaving, arriving = self._on_their_way(i - 2)
+        return _size(leaving) <= SETTLED_BYTES and self._early(i, leaving, arriving) != self._early(i)
 
     def _all_scratch(self, i: int) -> list[Span]:
         start = self.plain[i].slots_offset
