@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import mul
+from operator import ge, mul
 
 from tilegrad.ir.nest import AxisKind, Nest
 
@@ -110,6 +110,11 @@ def heaviest(candidates: Sequence[Trips], loads: Trips) -> Trips:
     if len(candidates) == 1:
         return candidates[0]
     return max(candidates, key=lambda trips: load_of(trips, loads))
+
+
+def most_of(works: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Without those that have no more of anything than another one: of works that differ."""
+    return tuple(work for work in works if not any(other != work and all(map(ge, other, work)) for other in works))
 
 
 def in_blocks(count: int, cores: int, block: int) -> list[tuple[int, int]]:

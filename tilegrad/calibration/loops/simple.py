@@ -16,6 +16,7 @@ from tilegrad.calibration.loops.base import (
     in_fours,
     in_turns,
     is_shared,
+    most_of,
     share,
     shares_in_runs,
     with_fours,
@@ -108,12 +109,10 @@ def _of_fours(what: str, axis: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=65536)
-def _rows_in_blocks(rows: int, run: int, block: int, length: int, cores: int) -> tuple[int, ...]:
-    """The busiest core's runs, those with blocks of `block` rows and those with rows left over, and how many of either
-    it has."""
-    best: tuple[int, ...] = (0,) * 5
-    most = -1.0
-    of_run, of_rest, of_row, step = (50.0, 0.0, 16.0, 3.8) if block == 4 else (100.0, 48.0, 5.0, 6.0)
+def _rows_in_blocks(rows: int, run: int, block: int, cores: int) -> tuple[tuple[int, ...], ...]:
+    """Of each core that may be the busiest: its runs, those with blocks of `block` rows and those with rows left over,
+    and how many of either it has."""
+    works: dict[tuple[int, ...], None] = {}
     for core in range(cores):
         start, stop = bounds(rows, core, cores)
         found = [0] * 5
@@ -124,16 +123,17 @@ def _rows_in_blocks(rows: int, run: int, block: int, length: int, cores: int) ->
             for i, number in enumerate((1, int(blocks > 0), int(rest > 0), blocks, rest)):
                 found[i] += repeats * number
             start += repeats * piece
-        pieces, with_blocks, with_rest, blocks, rest = found
-        load = of_run * pieces + 32.0 * with_blocks + of_rest * with_rest
-        load += blocks * (32.0 + 0.96 * block * step * length) + rest * (of_row + step * length)
-        if load > most:
-            most, best = load, tuple(found)
-    return best
+        works[tuple(found)] = None
+    return most_of(tuple(works))
 
 
 def _row_trips(c: Call, rows: int, run: int, block: int, length: int) -> Trips:
-    runs, with_blocks, with_rest, blocks, rest = _rows_in_blocks(rows, run, block, length, c.cores)
+    return heaviest([_of_rows(c, block, length, *work) for work in _rows_in_blocks(rows, run, block, c.cores)], c.loads)
+
+
+def _of_rows(
+    c: Call, block: int, length: int, runs: int, with_blocks: int, with_rest: int, blocks: int, rest: int
+) -> Trips:
     own = block * blocks + rest
     return (
         1.0, is_shared(c.cores), runs, with_blocks, with_rest, blocks, *with_fours(blocks, length), rest,
