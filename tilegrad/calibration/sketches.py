@@ -425,8 +425,8 @@ def _gather_elements(draw: Draw) -> Sketch:
 
 def _group_norm(op: str) -> Callable[[Draw], Sketch]:
     def sketch(draw: Draw) -> Sketch:
-        groups = _choice(draw, 1, 2, 4)
-        shape = (_choice(draw, 1, 2), groups * between(draw, 1, 8), between(draw, 1, 12), between(draw, 1, 12))
+        groups = _choice(draw, 1, 2, 3, 4)
+        shape = (_choice(draw, 1, 2, 3, 5), groups * between(draw, 1, 8), between(draw, 1, 12), between(draw, 1, 12))
         attributes: dict[str, Attribute] = {"num_groups": groups} if op == "GroupNormalization" else {}
         return Sketch(op, (shape, (shape[1],), (shape[1],)), attributes, (0, 1, 2))
 
