@@ -38,6 +38,8 @@ def test_an_sgd_step_takes_the_vectors() -> None:
     after = FuseOuterProduct().apply(FuseUpdate().apply(program(Recipe())))
     assert operators(after).count("OuterSGD") == 2
     assert "InPlaceAccumulatorV2" not in operators(after)
+    steps = [node.name for node in after.entries["step"].nodes if node.op.endswith("SGD")]
+    assert steps == [f"/fc{i}/Gemm_Grad/{step}" for i in (2, 1) for step in ("OuterSGD", "SGD.1")]
 
 
 @pytest.mark.parametrize("recipe", [Recipe(batch=2), Recipe(optimizer=Adam())])

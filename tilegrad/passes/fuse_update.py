@@ -36,8 +36,8 @@ class FuseUpdate:
                 moved = updates[buffer]
                 inputs = tuple(gradient if name == buffer else name for name in moved.inputs)
                 # Named after the gradient it ends, so that both are found together in the generated code.
-                name = node.name.removesuffix(_ACCUMULATE) + moved.op
-                nodes.append(replace(moved, name=name, inputs=inputs))
+                gradient_of, _, number = node.name.rpartition(_ACCUMULATE)
+                nodes.append(replace(moved, name=gradient_of + moved.op + number, inputs=inputs))
             elif not _writes_only(step, node, dropped):
                 nodes.append(node)
         nodes += [
