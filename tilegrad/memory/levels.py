@@ -48,7 +48,7 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
             break
     assert best is not None
     _expect_fit(best)
-    return validate_scratch(validate_levels(best))
+    return validate_scratch(validate_levels(_with_nests(best)))
 
 
 def _expect_room(schedule: Schedule) -> None:
@@ -106,14 +106,18 @@ def _plan(schedule: Schedule, homes: Homes) -> Plan:
         L2: MemoryUse(state_bytes + arena_bytes, target.memory(L2).capacity_bytes, state_bytes + arena_bound),
         L3: MemoryUse(l3_bytes, target.memory(L3).capacity_bytes, l3_bound),
     }
-    plan = Plan(
+    return Plan(
         schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, memory, l3_image_bytes
     )
-    if not schedule.is_tiled:
+
+
+def _with_nests(plan: Plan) -> Plan:
+    """The plan with nests in L1, where it is tiled: that follows from everything else."""
+    if not plan.schedule.is_tiled:
         return plan
-    plan, scratch_bytes = place_nests(plan)
-    l1 = MemoryUse(scratch_bytes, target.memory(L1).capacity_bytes, scratch_bytes)
-    return replace(plan, memory={**memory, L1: l1})
+    placed, scratch_bytes = place_nests(plan)
+    l1 = replace(plan.memory[L1], used_bytes=scratch_bytes, lower_bound_bytes=scratch_bytes)
+    return replace(placed, memory={**plan.memory, L1: l1})
 
 
 def _expect_fit(plan: Plan) -> None:
