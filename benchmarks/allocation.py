@@ -2,7 +2,7 @@
 
     python -m benchmarks.allocation [MODEL ...]
 
-CPU time of one core. The instances are those of tests/memory/data/minimalloc.
+CPU time of one core. The instances are those of tests/place/data/minimalloc.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from tilegrad import zoo
 from tilegrad.api import Recipe, load
 from tilegrad.ir.plan import Plan
-from tilegrad.memory.allocate import Progress, allocate, lower_bound, read_instance
-from tilegrad.memory.plan import plan_memory
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
 from tilegrad.pipeline import canonical_graph, defaults
-from tilegrad.scheduling.options import ScheduleOptions
-from tilegrad.scheduling.schedule import schedule_program
+from tilegrad.place.allocate import Progress, allocate, lower_bound, read_instance
+from tilegrad.place.plan import plan_memory
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.schedule import schedule_program
 from tilegrad.targets import base as targets
 
 INSTANCES = Path(__file__).parents[1] / "tests" / "memory" / "data" / "minimalloc"

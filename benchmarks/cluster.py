@@ -10,8 +10,8 @@ from pathlib import Path
 from tilegrad import zoo
 from tilegrad.api import Recipe, load, open_device
 from tilegrad.pipeline import compile_model
-from tilegrad.scheduling.clock import EntryTiming
-from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.sequence.clock import EntryTiming
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1
 from tilegrad.training import Run, train

@@ -22,24 +22,24 @@ about blocks, pipes and lanes have none: the programs here run on one cluster.
 | a 32-bit counter overflowed | test_counters_have_64_bits |
 | a debug print sat in a kernel | test_generated_code_is_silent |
 | an in-place output had an address of its own | test_updates_are_written_where_the_state_is |
-| an alias had its owner in another memory | tests/memory/test_levels.py::test_what_is_updated_in_place_is_in_one_memory |
-| an in-place update's way out overwrote live memory | tests/memory/test_levels.py::test_state_is_where_the_next_call_looks_for_it |
-| inputs were reused before the backward pass read them | tests/memory/test_lifetimes.py::test_an_input_read_later_is_not_taken_over |
-| a plan with overlapping buffers was used | tests/memory/test_validate.py::test_faults_are_refused |
+| an alias had its owner in another memory | tests/place/test_levels.py::test_what_is_updated_in_place_is_in_one_memory |
+| an in-place update's way out overwrote live memory | tests/place/test_levels.py::test_state_is_where_the_next_call_looks_for_it |
+| inputs were reused before the backward pass read them | tests/place/test_lifetimes.py::test_an_input_read_later_is_not_taken_over |
+| a plan with overlapping buffers was used | tests/place/test_validate.py::test_faults_are_refused |
 | a step left something behind in scratch | test_a_step_leaves_nothing_behind_but_state |
 | a table in scratchpad was changed by a step | tests/devices/test_sim.py::test_an_entry_leaves_nothing_but_state |
 | a step read what nobody wrote | tests/codegen/test_project.py::test_two_instances_share_nothing_and_a_bad_label_touches_nothing |
 | planning took gigabytes | test_import_to_c_is_quick_and_small |
-| planning grew with the scratchpad | tests/scheduling/test_lessons.py::test_the_search_does_not_grow_with_the_scratchpad |
-| planning grew with the scratchpad, in memory | tests/scheduling/test_lessons.py::test_planning_takes_little_memory_for_any_scratchpad |
-| the solver saw the first operator's cost alone | tests/scheduling/test_lessons.py::test_every_operators_cost_counts |
-| the same for what is reported | tests/scheduling/test_lessons.py::test_every_operators_cost_is_in_the_reported_cycles |
-| two identical schedules gave different C | tests/scheduling/test_lessons.py::test_the_same_input_gives_the_same_c |
-| an operator was emitted with no DMA at all | tests/scheduling/test_verify.py::test_every_operand_comes_and_every_result_leaves |
-| double buffering was refused for in-place and multi-output operators | tests/scheduling/test_lessons.py::test_double_buffering_is_refused_for_nothing |
-| double buffering of single tiles | tests/scheduling/test_lessons.py::test_auto_never_doubles_a_single_tile |
+| planning grew with the scratchpad | tests/schedule/test_lessons.py::test_the_search_does_not_grow_with_the_scratchpad |
+| planning grew with the scratchpad, in memory | tests/schedule/test_lessons.py::test_planning_takes_little_memory_for_any_scratchpad |
+| the solver saw the first operator's cost alone | tests/schedule/test_lessons.py::test_every_operators_cost_counts |
+| the same for what is reported | tests/schedule/test_lessons.py::test_every_operators_cost_is_in_the_reported_cycles |
+| two identical schedules gave different C | tests/schedule/test_lessons.py::test_the_same_input_gives_the_same_c |
+| an operator was emitted with no DMA at all | tests/schedule/test_verify.py::test_every_operand_comes_and_every_result_leaves |
+| double buffering was refused for in-place and multi-output operators | tests/schedule/test_lessons.py::test_double_buffering_is_refused_for_nothing |
+| double buffering of single tiles | tests/schedule/test_lessons.py::test_auto_never_doubles_a_single_tile |
 | double buffering that was slower | tests/devices/test_sim.py::test_auto_is_never_slower_than_single_or_double |
-| one request for two transfers | tests/scheduling/test_verify.py::test_faults_are_found |
+| one request for two transfers | tests/schedule/test_verify.py::test_faults_are_found |
 | one request for two transfers, when it runs | tests/devices/test_sim.py::test_faults_of_the_driver_stop_the_run |
 | the untiled baseline was edited C that computed nothing | tests/devices/test_sim.py::test_the_bits_are_the_hosts |
 | two identical runs gave different C | tests/codegen/test_project.py::test_every_file_is_the_same_from_any_process_into_any_folder |

@@ -10,8 +10,8 @@ from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.clock import EntryTiming
-from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.sequence.clock import EntryTiming
 from tilegrad.stack import stack_use
 from tilegrad.targets.base import Target
 from tilegrad.training import Progress, Run, memory_json, no_progress, train

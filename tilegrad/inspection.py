@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tilegrad.analysis.lifetimes import align
 from tilegrad.build.frames import StackUse
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
-from tilegrad.memory.board import image_parts, place
-from tilegrad.memory.lifetimes import align
 from tilegrad.pipeline import Compiled
+from tilegrad.place.board import image_parts, place
 from tilegrad.targets.base import Target
 from tilegrad.training import parameter_count
 

@@ -22,7 +22,6 @@ from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
-from tilegrad.memory.plan import plan_memory
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm
 from tilegrad.passes.fuse import fuse
 from tilegrad.passes.fuse_activation import FuseActivationGrad
@@ -34,9 +33,10 @@ from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
+from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.options import ScheduleOptions
-from tilegrad.scheduling.schedule import schedule_program
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.schedule import schedule_program
 from tilegrad.targets.base import Target
 
 STAGES = ("import", "canonicalize", "program", "schedule", "plan", "codegen")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.devices.siracusa import needs_compiler
-from tests.scheduling.programs import compiled_for
+from tests.schedule.programs import compiled_for
 from tests.support.command_line import CommandLine
 from tilegrad import zoo
 from tilegrad.build.folder import write_files
 from tilegrad.build.frames import deepest_bytes
 from tilegrad.build.toolchain import PORTABLE_FLAGS, Toolchain, build, host_toolchain, list_frames
 from tilegrad.errors import DeviceError
-from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.stack import red_zone_bytes, stack_use
 from tilegrad.targets import base as targets
 

@@ -8,10 +8,10 @@ from tilegrad.calibration import check
 from tilegrad.calibration.counting import Case, Counts, count, missing_tools
 from tilegrad.calibration.samples import nests_of
 from tilegrad.calibration.sketches import Sketch
+from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.nest import Nest, whole
 from tilegrad.ops import registry
 from tilegrad.ops.kernels import parse_kernel_file
-from tilegrad.scheduling.kernel_cost import KernelCosts
 from tilegrad.targets.base import get
 
 MISSING = missing_tools()

@@ -8,7 +8,7 @@ import pytest
 
 from tilegrad.calibration import compare
 from tilegrad.calibration.document import DOCUMENT, conduct_lines
-from tilegrad.scheduling.kernel_cost import InstructionMix, cycles_of_mix, load_table
+from tilegrad.costs.kernel_cost import InstructionMix, cycles_of_mix, load_table
 from tilegrad.targets.base import get
 
 SIRACUSA = get("siracusa")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tilegrad.calibration.samples import nests_of
 from tilegrad.calibration.sketches import Sketch
+from tilegrad.costs.kernel_cost import Boxes, KernelCosts, Span, cluster_span, cycles_of_mix
 from tilegrad.ir.nest import Access, Axis, Nest, Operand, along
-from tilegrad.scheduling.kernel_cost import Boxes, KernelCosts, Span, cluster_span, cycles_of_mix
 from tilegrad.targets.base import CoreCosts, get
 
 COSTS = KernelCosts(get("siracusa"))

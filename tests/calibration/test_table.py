@@ -8,8 +8,9 @@ import pytest
 
 from tilegrad import frontend, zoo
 from tilegrad.calibration.counting import FLAGS, source_hash
-from tilegrad.calibration.loops import family_of, is_described
 from tilegrad.calibration.table import CONDUCTOR, content_hash, description_hash, stale_kernels
+from tilegrad.costs.kernel_cost import CLASSES, CONDUCT_TRIPS, KernelCosts
+from tilegrad.costs.loops import family_of, is_described
 from tilegrad.ir.nest import Nest
 from tilegrad.ops import registry
 from tilegrad.ops.kernels import parse_kernel_file
@@ -17,8 +18,7 @@ from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
 from tilegrad.pipeline import canonical_graph, defaults
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.kernel_cost import CLASSES, CONDUCT_TRIPS, KernelCosts
-from tilegrad.scheduling.schedule import schedule_program
+from tilegrad.schedule.schedule import schedule_program
 from tilegrad.targets.base import get
 
 COSTS = KernelCosts(get("siracusa"))

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import tilegrad as tg
-from tests.scheduling.programs import compiled_for, siracusa
+from tests.schedule.programs import compiled_for, siracusa
 from tests.support.models import model, node, value, weights
 from tests.support.projects import batch, opened, state_of, zoo_model
 from tilegrad import zoo
 from tilegrad.build.folder import write_files
 from tilegrad.errors import UserError
-from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.schedule.options import ScheduleOptions
 
 EVERY_MODEL = pytest.mark.parametrize("name", zoo.names())
 MOST_LINES = 6000

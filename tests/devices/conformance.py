@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduling.programs import imported, patched, recipe_of
+from tests.schedule.programs import imported, patched, recipe_of
 from tilegrad.devices import registry
 from tilegrad.devices.base import Device
 from tilegrad.devices.process import HarnessSession

@@ -27,7 +27,7 @@ from tests.devices.conformance import (
     reference_run,
     wait_until_busy,
 )
-from tests.scheduling.programs import compiled_for
+from tests.schedule.programs import compiled_for
 from tests.support.projects import batch, state_of
 from tilegrad.build.workspace import PREFIX
 from tilegrad.devices.accelerator import AcceleratorDevice

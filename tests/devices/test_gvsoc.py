@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.devices.siracusa import fake_gvsoc, model_program, needs_compiler
-from tests.scheduling.programs import compiled_for, siracusa
+from tests.schedule.programs import compiled_for, siracusa
 from tests.support.command_line import CommandLine
 from tilegrad.devices.base import Device
 from tilegrad.devices.elf import ElfFile

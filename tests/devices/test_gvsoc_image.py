@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.devices.siracusa import DRIVERS, build, finished, model_program, needs_compiler, run, tool
-from tests.scheduling.programs import KIB, compiled_for, recipe_of, siracusa
+from tests.schedule.programs import KIB, compiled_for, recipe_of, siracusa
 from tests.support.small_models import linear
 from tilegrad import frontend, zoo
 from tilegrad.build.frames import deepest_bytes
@@ -22,7 +22,7 @@ from tilegrad.devices.host import HostDevice
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.stack import stack_use
 from tilegrad.targets import base as targets
 from tilegrad.targets.siracusa.build import CLUSTER_TOOLCHAIN, build_image, cluster_files, folder_files

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
-from tests.scheduling.programs import compiled_for, host_state, patched
+from tests.schedule.programs import compiled_for, host_state, patched
 from tests.support.command_line import CommandLine, finish, start
 from tests.support.models import model, node, value
 from tests.support.projects import batch
@@ -261,7 +261,7 @@ def test_a_device_that_is_too_small_says_the_budget(compiled: Compiled, device: 
 
 TWO_DEVICES = """
 import json
-from tests.scheduling.programs import compiled_for
+from tests.schedule.programs import compiled_for
 from tests.support.projects import batch
 from tilegrad.devices.opencl import OpenclDevice
 from tilegrad.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 
 from tests.devices.boards import RISCV, VECTORS, board, every_way
 from tests.devices.conformance import Subject, bits, reference_run
-from tests.scheduling.programs import patched
+from tests.schedule.programs import patched
 from tests.support.projects import batch
 from tilegrad.build.folder import write_files
 from tilegrad.codegen.board import IMAGE

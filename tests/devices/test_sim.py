@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.scheduling.programs import (
+from tests.schedule.programs import (
     KIB,
     SIRACUSA,
     compiled_for,
@@ -32,8 +32,8 @@ from tilegrad.errors import DeviceError, DoesNotFit
 from tilegrad.ir.program import ENTRIES
 from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.clock import read_trace
-from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.sequence.clock import read_trace
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, L3
 from tilegrad.training import make_batches, train

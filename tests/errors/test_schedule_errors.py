@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from tests.scheduling.programs import UNTILED, compiled_for, siracusa
+from tests.schedule.programs import UNTILED, compiled_for, siracusa
 from tests.support.models import mlp
 from tests.support.small_models import linear
 from tilegrad import frontend
+from tilegrad.analysis.lifetimes import temporaries
+from tilegrad.analysis.tables import argument_fields
+from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.nest import Nest
-from tilegrad.memory.lifetimes import temporaries
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.kernel_cost import KernelCosts
-from tilegrad.scheduling.options import ScheduleOptions
-from tilegrad.scheduling.tables import argument_fields
-from tilegrad.scheduling.tiling import TilingOptions, TilingSearch
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 
 
 def test_an_l1_that_cannot_hold_one_element() -> None:

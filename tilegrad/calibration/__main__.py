@@ -8,7 +8,7 @@ import sys
 from tilegrad.calibration import check, document, table
 from tilegrad.calibration.compare import report
 from tilegrad.calibration.counting import missing_tools
-from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, KernelCosts, load_table
+from tilegrad.costs.kernel_cost import CONDUCT_TRIPS, KernelCosts, load_table
 from tilegrad.targets.base import Target, get
 
 CHECK_SEED_OFFSET = 1000

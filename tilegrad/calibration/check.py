@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tilegrad.calibration.samples import Sample
 from tilegrad.calibration.table import Key, collect, count_all
-from tilegrad.scheduling.kernel_cost import KernelCosts
+from tilegrad.costs.kernel_cost import KernelCosts
 
 TILES_PER_KERNEL = 50
 BOUND = 0.05

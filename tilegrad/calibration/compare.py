@@ -1,7 +1,7 @@
 """`python -m tilegrad.calibration.compare`: the cost model against measurements on the chip's cycle model.
 
 The calibration set (siracusa_cycles.csv) has kernels of ours with their instruction counts and their cycles, measured
-on the open-source cycle model of the chip; the formula of scheduling/kernel_cost.py must reproduce the cycles from the
+on the open-source cycle model of the chip; the formula of costs/kernel_cost.py must reproduce the cycles from the
 counts. The figures of the DMA engines are measured too, and must follow from the target's description.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilegrad.scheduling.kernel_cost import CLASSES, InstructionMix, cycles_of_mix
+from tilegrad.costs.kernel_cost import CLASSES, InstructionMix, cycles_of_mix
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
 MEASUREMENTS = Path(__file__).parent / "siracusa_cycles.csv"

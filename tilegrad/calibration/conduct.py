@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from tilegrad import frontend
+from tilegrad.analysis.tables import simple_steps
 from tilegrad.calibration.counting import COMPILER, COUNTERS, EMULATOR, FLAGS, FOLDER, LINK_FLAGS, plugin, run_tool
 from tilegrad.calibration.fit import CLASSES, non_negative_least_squares
+from tilegrad.costs.kernel_cost import CONDUCT_TRIPS, Boxes, class_cycles, conduct_trips
 from tilegrad.ir.plan import Plan
-from tilegrad.memory.scratch_events import Enter, Fetch, OfNest, entry_events
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.scheduling.events import Compute, Fork, Start
-from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, Boxes, class_cycles, conduct_trips
-from tilegrad.scheduling.tables import simple_steps
+from tilegrad.sequence.events import Compute, Fork, Start
+from tilegrad.sequence.scratch_events import Enter, Fetch, OfNest, entry_events
 from tilegrad.targets.base import L1, L2, Target
 
 MODELS = ("autoencoder", "cct", "dscnn", "mobilenetv1", "resnet8")

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.calibration.loops import branching
 from tilegrad.calibration.sequence import COLUMNS, ROWS, even, indices, normal_of
+from tilegrad.costs.loops import branching
 from tilegrad.ir.nest import Nest, Operand, Tile, operand_box
 
 Array = npt.NDArray[np.generic]

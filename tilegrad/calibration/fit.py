@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.calibration.counting import Counts
-from tilegrad.calibration.loops import Call, call_of, family_of
 from tilegrad.calibration.samples import Sample
+from tilegrad.costs.loops import Call, call_of, family_of
 
 Matrix = npt.NDArray[np.float64]
 # Those of InstructionMix: what the formula for cycles distinguishes.

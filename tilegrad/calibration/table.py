@@ -15,9 +15,9 @@ import numpy as np
 from tilegrad.calibration.conduct import count_conducting, fit_conducting
 from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, FOLDER, Counts, count, source_hash, version_of
 from tilegrad.calibration.fit import Fit, fit
-from tilegrad.calibration.loops import described_in, family_of
 from tilegrad.calibration.samples import Sample, draw_samples
 from tilegrad.calibration.sketches import SKETCHES
+from tilegrad.costs.loops import described_in, family_of
 from tilegrad.ops import registry
 from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
 from tilegrad.targets.base import Target

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tilegrad.build.toolchain import PORTABLE_FLAGS
 from tilegrad.ir.plan import Plan
-from tilegrad.memory.board import place
 from tilegrad.ops.kernels import RUNTIME_FOLDER
+from tilegrad.place.board import place
 from tilegrad.targets.base import Target
 from tilegrad.targets.board import Board, Placement
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tilegrad.analysis.tables import CALL_WORDS
 from tilegrad.codegen.c import (
     Call,
     Comment,
@@ -23,10 +24,9 @@ from tilegrad.codegen.lowering import Lowering, filled
 from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Launch, Tiling
-from tilegrad.memory.plan_events import StartMove, WaitMove, plan_events
-from tilegrad.memory.scratch import TableMaker
 from tilegrad.ops.kernels import KernelSignature
-from tilegrad.scheduling.tables import CALL_WORDS
+from tilegrad.place.scratch import TableMaker
+from tilegrad.sequence.plan_events import StartMove, WaitMove, plan_events
 
 IN_STATE, IN_SCRATCH, ABSENT = 0x80000000, 0x40000000, 0xFFFFFFFF
 DRAIN, LEAVE, NEXT_LATE, AT_ONCE, SETTLE = 1, 2, 4, 8, 16

@@ -8,7 +8,7 @@ from tilegrad.codegen.c import Comment, Function, Item, Line, Return, SourceFile
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
-from tilegrad.memory.board import buffer_bytes, packed_offsets
+from tilegrad.place.board import buffer_bytes, packed_offsets
 
 
 def port_offsets(ports: Sequence[Port]) -> tuple[tuple[int, ...], int]:

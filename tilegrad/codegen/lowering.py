@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tilegrad.analysis.lifetimes import temporaries
 from tilegrad.codegen.c import Call, Comment, Declare, Item, Statement, comment_text, float_literal
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.errors import InternalError
@@ -13,7 +14,6 @@ from tilegrad.ir.nest import Access, Nest, kernel_argument, operand_box, row_maj
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
-from tilegrad.memory.lifetimes import temporaries
 from tilegrad.ops.kernels import KernelSignature
 
 

@@ -21,7 +21,7 @@ from tilegrad.recipe import Recipe
 from tilegrad.report import json
 from tilegrad.report.dump import dump
 from tilegrad.report.output import Output, Progress
-from tilegrad.scheduling.options import ScheduleOptions
+from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 

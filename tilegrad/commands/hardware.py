@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tilegrad.errors import UserError
-from tilegrad.scheduling.options import BUFFERINGS, HOMES, ScheduleOptions
+from tilegrad.schedule.options import BUFFERINGS, HOMES, ScheduleOptions
 from tilegrad.sizes import parse_size
 from tilegrad.targets.base import L1, L2, Target
 

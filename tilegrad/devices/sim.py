@@ -10,7 +10,7 @@ from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, TRANSFER_SECONDS, 
 from tilegrad.devices.native import NativeDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.registry import register
-from tilegrad.scheduling.clock import EntryTiming, time_entries
+from tilegrad.sequence.clock import EntryTiming, time_entries
 from tilegrad.targets import base as targets
 
 

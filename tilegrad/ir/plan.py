@@ -67,7 +67,7 @@ class Stay:
 class NestPlace:
     """Where nest `nest` of launch `launch` works in scratchpad, in bytes, and how it overlaps with its neighbours.
 
-    `table` is its description in words (scheduling/tables.py), which is at `table_offset` with the call in front of it.
+    `table` is its description in words (analysis/tables.py), which is at `table_offset` with the call in front of it.
     Operands in `early` are requested before the nest before computes its last tile. If `drains`, results of the nest
     before have arrived in L2 before this one requests anything; if `leaves`, its own may be on their way when it ends.
     If it begins `at_once`, all it reads is there when the nest before ends, whose last results leave when this one's

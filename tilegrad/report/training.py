@@ -11,8 +11,8 @@ from rich.text import Text
 
 from tilegrad.devices.embedded import Image
 from tilegrad.ir.plan import Plan
-from tilegrad.memory.board import image_parts
 from tilegrad.pipeline import Compiled
+from tilegrad.place.board import image_parts
 from tilegrad.report.format import (
     bytes_text,
     count_text,

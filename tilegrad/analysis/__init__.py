@@ -1,0 +1,1 @@
+"""Facts about graphs and nests that several stages ask for."""

@@ -1,0 +1,404 @@
+"""Nests as the words that the tile runtime works on (runtime/cluster/tg_tile.h has the layout).
+
+Everything is as the first tile needs it. Loops list what they change: dimensions of boxes, and argument words that are
+not the same for all tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from tilegrad.analysis.footprint import Level, is_dimension_cut, tile_at, transfer_levels
+from tilegrad.errors import InternalError
+from tilegrad.ir.nest import (
+    Access,
+    AxisKind,
+    Nest,
+    Operand,
+    Range,
+    Tile,
+    kernel_argument,
+    operand_box,
+    operand_range,
+    row_major_strides,
+)
+from tilegrad.ir.schedule import Loop, Tiling
+from tilegrad.ops import registry
+from tilegrad.ops.kernels import parse_kernel_file
+
+MAX_OPERANDS = 10
+MAX_RESULTS = 4
+NEST_WORDS, OPERAND_WORDS, LOOP_WORDS, DIM_WORDS, FIELD_WORDS, CALL_WORDS = 9, 8, 12, 13, 4, 10
+# Places inside the records that others point at.
+_OPERAND_ROW_BYTES, _OPERAND_ROWS = 4, 5
+_LOOP_START, _LOOP_SIZE, _DIM_SIZE = 2, 3, 12
+_COPY, _ORIGIN, _SET, _SCALE, _ADD, _TIMES, _FIRST, _LAST = range(8)
+
+Fields = Sequence[tuple[str, str]]  # (C type, name) of the kernel's argument words
+
+
+@dataclass(frozen=True)
+class _Dim:
+    """A dimension of an operand that a loop moves. `sizes` of its box, by the loop's step."""
+
+    operand: int
+    dim: int
+    loop: int
+    sizes: tuple[int, ...]
+
+    @property
+    def is_constant(self) -> bool:
+        return len(set(self.sizes)) == 1
+
+
+@dataclass
+class _Places:
+    """Where things are in the table, in words."""
+
+    operands: list[int] = field(default_factory=list)
+    loops: list[int] = field(default_factory=list)
+    dims: dict[tuple[int, int], int] = field(default_factory=dict)
+    levels: dict[int, int] = field(default_factory=dict)
+    fields: list[int] = field(default_factory=list)
+    args: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class _Field:
+    """`of` is a place, or (operand, dim) whose place is not known yet. `loops` that change the word."""
+
+    word: int
+    kind: int
+    of: tuple[str, int, int] | None
+    by: int
+    loops: frozenset[int]
+
+
+@cache
+def argument_fields(op: str, kernel: str) -> tuple[tuple[str, str], ...]:
+    """The argument words of an operator's kernel; a target's own version has the same."""
+    source = registry.kernel_source(op)
+    if source is None:
+        raise InternalError(f"operator {op} has nests but no C file")
+    found = next((k.arguments.fields for k in parse_kernel_file(source).kernels if k.name == kernel), None)
+    if found is None:
+        raise InternalError(f"no kernel tg_{kernel} for operator {op}")
+    return found
+
+
+def simple_steps(table: Sequence[int]) -> int:
+    """How often in a row the innermost loop of a nest moves on simply (`is_simple` of tg_loop)."""
+    operand_count, loop_count = table[1:3]
+    if not loop_count:
+        return 0
+    loop = table[NEST_WORDS + OPERAND_WORDS * operand_count :][:LOOP_WORDS]
+    return (loop[0] - 1) // loop[1] if loop[-1] else 0
+
+
+def described_bytes(words: Sequence[int], operand_count: int) -> int:
+    """What a nest's call and table take together, with room for a second set of arguments where some change."""
+    changing_arg_count = words[8]
+    return 4 * (CALL_WORDS + operand_count + len(words) + changing_arg_count)
+
+
+def table_words(
+    nest: Nest, tiling: Tiling | None, fields: Fields, element_bytes: Mapping[str, int], longest_bytes: int
+) -> tuple[int, ...]:
+    """The table of a nest, with 0 for the kernel's number. `tiling` None: it computes where its operands live."""
+    if len(nest.operands) > MAX_OPERANDS:
+        raise InternalError(f"tg_{nest.kernel} has more operands than the runtime takes")
+    if sum(o.access is Access.WRITE for o in nest.operands) > MAX_RESULTS:
+        raise InternalError(f"tg_{nest.kernel} has more results than the runtime takes")
+    return _Encoder(nest, tiling, fields, element_bytes, longest_bytes).words()
+
+
+class _Encoder:
+    def __init__(
+        self,
+        nest: Nest,
+        tiling: Tiling | None,
+        fields: Fields,
+        element_bytes: Mapping[str, int],
+        longest_bytes: int,
+    ) -> None:
+        self.nest = nest
+        self.tiling = tiling
+        self.arguments = fields
+        self.element_bytes = element_bytes
+        self.longest_bytes = longest_bytes
+        outermost_first = () if tiling is None else tiling.loops
+        self.loops: tuple[Loop, ...] = tuple(reversed(outermost_first))
+        self.first: Tile = tile_at(nest, outermost_first, [0] * len(outermost_first))
+        self.dims = [
+            self._dim(i, d, operand)
+            for i, operand in enumerate(nest.operands)
+            if operand.value is not None
+            for d in range(len(operand.shape))
+            if is_dimension_cut(operand, d, self.loops)
+        ]
+        self.levels = {
+            i: transfer_levels(operand, nest, self.loops, element_bytes[operand.name])
+            for i, operand in enumerate(nest.operands)
+            if operand.value is not None
+        }
+        self.fields = self._fields()
+        self.places = self._places()
+
+    def _dim(self, i: int, d: int, operand: Operand) -> _Dim:
+        assert operand.index is not None
+        moving = [k for k, loop in enumerate(self.loops) if operand.index[d].coefficient(loop.axis)]
+        if len(moving) > 1:
+            raise InternalError(f"two loops move one dimension of operand '{operand.name}' of tg_{self.nest.kernel}")
+        loop = self.loops[moving[0]]
+        sizes = []
+        for step in range(loop.count):
+            tile = {**self.first, loop.axis: Range(step * loop.tile, min((step + 1) * loop.tile, loop.extent))}
+            sizes.append(operand_range(operand.index[d], operand.shape[d], tile).size)
+        return _Dim(i, d, moving[0], tuple(sizes))
+
+    def _found(self, i: int, d: int) -> _Dim | None:
+        return next((dim for dim in self.dims if (dim.operand, dim.dim) == (i, d)), None)
+
+    def _fields(self) -> list[_Field]:
+        return [found for word, (_, name) in enumerate(self.arguments) for found in self._field(word, name)]
+
+    def _field(self, word: int, name: str) -> list[_Field]:
+        """How an argument word follows from the tile; nothing where it never changes."""
+        if name in self.nest.constants:
+            return []
+        axes = [loop.axis for loop in self.loops]
+        if name in ("first", "last"):
+            reductions = [i for i, a in enumerate(axes) if self.nest.axis(a).kind is AxisKind.REDUCTION]
+            mask = sum(1 << i for i in reductions)
+            kind = _FIRST if name == "first" else _LAST
+            return [_Field(word, kind, None, mask, frozenset(reductions))] if reductions else []
+        prefix, _, rest = name.partition("_")
+        if prefix in ("n", "at") and rest in axes:
+            loop = axes.index(rest)
+            is_even = self.loops[loop].extent % self.loops[loop].tile == 0
+            if prefix == "n" and is_even:
+                return []
+            of = ("loop", loop, _LOOP_SIZE if prefix == "n" else _LOOP_START)
+            return [_Field(word, _COPY, of, 0, frozenset({loop}))]
+        for i, operand in enumerate(self.nest.operands):
+            if operand.name == prefix and operand.value is not None:
+                return self._operand_field(word, i, operand, rest)
+        return []
+
+    def _operand_field(self, word: int, i: int, operand: Operand, rest: str) -> list[_Field]:
+        kind, digits = rest[:1], rest[1:]
+        if rest.startswith("by_") and operand.index is not None:
+            axis = rest.removeprefix("by_")
+            return self._stride(
+                word, i, [(d, x.coefficient(axis)) for d, x in enumerate(operand.index) if x.coefficient(axis)]
+            )
+        if not digits.isdigit():
+            return []
+        if kind == "s":
+            return self._stride(word, i, [(int(digits), 1)])
+        dim = self._found(i, int(digits))
+        if dim is None or kind not in ("n", "o"):
+            return []
+        if kind == "n":
+            of = ("dim", i, dim.dim)
+            return [] if dim.is_constant else [_Field(word, _COPY, of, 0, frozenset({dim.loop}))]
+        assert operand.index is not None
+        if self._is_plain(operand, dim):
+            return []
+        return [_Field(word, _ORIGIN, ("origin", i, dim.dim), operand.index[dim.dim].offset, frozenset({dim.loop}))]
+
+    def _is_plain(self, operand: Operand, dim: _Dim) -> bool:
+        """Whether positions are just the loop's."""
+        assert operand.index is not None
+        index = operand.index[dim.dim]
+        loop = self.loops[dim.loop]
+        is_inside = operand.shape[dim.dim] >= loop.extent
+        return index.terms == ((loop.axis, 1),) and index.offset == 0 and index.divisor == 1 and is_inside
+
+    def _stride(self, word: int, i: int, terms: Sequence[tuple[int, int]]) -> list[_Field]:
+        """A sum of box strides; nothing where no box changes its size."""
+        box = self._first_box(i)
+        found: list[_Field] = []
+        every: set[int] = set()
+        for d, coefficient in terms:
+            inner = [self._found(i, e) for e in range(d + 1, len(box))]
+            moving = [dim for dim in inner if dim is not None and not dim.is_constant]
+            every |= {dim.loop for dim in moving}
+            factor = coefficient
+            for e in range(d + 1, len(box)):
+                factor *= 1 if any(dim.dim == e for dim in moving) else box[e].size
+            if not moving:
+                if found:
+                    raise InternalError(f"tg_{self.nest.kernel}: a stride that only partly changes")
+                found.append(_Field(word, _SET, None, factor, frozenset()))
+                continue
+            kind = _ADD if found else _SCALE
+            found.append(_Field(word, kind, ("dim", i, moving[0].dim), factor, frozenset()))
+            found += [_Field(word, _TIMES, ("dim", i, dim.dim), 0, frozenset()) for dim in moving[1:]]
+        return [_Field(f.word, f.kind, f.of, f.by, frozenset(every)) for f in found] if every else []
+
+    def _first_box(self, i: int) -> tuple[Range, ...]:
+        return operand_box(self.nest.operands[i], self.first)
+
+    def _dims_of(self, loop: int, access: Access) -> list[_Dim]:
+        return [d for d in self.dims if d.loop == loop and self.nest.operands[d.operand].access is access]
+
+    def _has_levels(self, i: int) -> bool:
+        """More than rows, maybe longer than the engine takes, or maybe empty."""
+        if self.tiling is None:
+            return False
+        largest = self.tiling.slots[self.nest.operands[i].name].slot_bytes
+        may_be_empty = not all(r.size for r in self._first_box(i)) or any(
+            0 in dim.sizes for dim in self.dims if dim.operand == i
+        )
+        return len(self.levels[i]) > 2 or largest > self.longest_bytes or may_be_empty
+
+    def _is_simple(self, dims: Sequence[_Dim]) -> bool:
+        """Whether a step only moves rows: one plain dimension of each operand."""
+        operands = [dim.operand for dim in dims]
+        are_plain = all(self._is_plain(self.nest.operands[dim.operand], dim) for dim in dims)
+        return are_plain and len(set(operands)) == len(operands) and not any(map(self._has_levels, operands))
+
+    def _places(self) -> _Places:
+        places = _Places()
+        at = NEST_WORDS
+        for _ in self.nest.operands:
+            places.operands.append(at)
+            at += OPERAND_WORDS
+        for _ in self.loops:
+            places.loops.append(at)
+            at += LOOP_WORDS
+        for i in range(len(self.loops)):
+            for dim in self._dims_of(i, Access.READ) + self._dims_of(i, Access.WRITE):
+                places.dims[dim.operand, dim.dim] = at
+                at += DIM_WORDS
+        for i in range(len(self.loops)):
+            places.fields.append(at)
+            at += FIELD_WORDS * sum(i in f.loops for f in self.fields)
+        places.args = at
+        at += len(self.arguments)
+        for i in self.levels:
+            if self._has_levels(i):
+                places.levels[i] = at
+                at += 1 + 2 * max(0, len(self.levels[i]) - 2)
+        places.end = at
+        return places
+
+    def words(self) -> tuple[int, ...]:
+        places = self.places
+        tiles = 1 if self.tiling is None else self.tiling.tile_count
+        is_double = self.tiling is not None and self.tiling.is_double
+        results = [i for i, o in enumerate(self.nest.operands) if o.value is not None and o.access is Access.WRITE]
+        is_large = any(map(self._has_levels, results))
+        result = [0, len(self.nest.operands), len(self.loops), places.args, tiles, int(is_double), int(is_large)]
+        result += [places.args + places.end, len(self.arguments)] if self.fields else [2 * places.args, 0]
+        for i, operand in enumerate(self.nest.operands):
+            result += self._operand_words(i, operand)
+        for i, loop in enumerate(self.loops):
+            reads, writes = self._dims_of(i, Access.READ), self._dims_of(i, Access.WRITE)
+            dims = places.dims[(reads + writes)[0].operand, (reads + writes)[0].dim] if reads + writes else 0
+            count = sum(i in f.loops for f in self.fields)
+            masks = [sum(1 << k for k in {dim.operand for dim in moved}) for moved in (reads, writes)]
+            result += [loop.extent, loop.tile, 0, loop.tile, *masks]
+            is_simple = is_double and not is_large and self._is_simple(reads + writes)
+            result += [dims, len(reads), len(writes), places.fields[i], count, int(is_simple)]
+        for i in range(len(self.loops)):
+            for dim in self._dims_of(i, Access.READ) + self._dims_of(i, Access.WRITE):
+                result += self._dim_words(dim)
+        for i in range(len(self.loops)):
+            for one in self.fields:
+                if i in one.loops:
+                    result += [one.word, one.kind, self._place_of(one), one.by]
+        result += self._argument_words()
+        for i in places.levels:
+            result += self._level_words(i)
+        return tuple(result)
+
+    def _operand_words(self, i: int, operand: Operand) -> list[int]:
+        access = int(operand.access is Access.WRITE)
+        if operand.value is None:
+            return [access, *[0] * (OPERAND_WORDS - 1)]
+        box, size = self._first_box(i), self.element_bytes[operand.name]
+        strides = row_major_strides(operand.shape)
+        is_empty = not all(r.size for r in box)
+        far = (
+            0
+            if is_empty and self.tiling is None
+            else size * sum(r.start * s for r, s in zip(box, strides, strict=True))
+        )
+        if self.tiling is None:
+            span = 0 if is_empty else size * (1 + sum((r.size - 1) * s for r, s in zip(box, strides, strict=True)))
+            return [access, 0, 0, far, span, 1, 0, 0]
+        slot = self.tiling.slots[operand.name]
+        turn = 2 * slot.offset_bytes + (slot.slot_bytes if slot.count == 2 else 0)
+        sizes = [level.size([r.size for r in box]) for level in self.levels[i]]
+        if is_empty:
+            sizes = [0, *sizes[1:]]
+        rows, stride = (sizes[1], self.levels[i][1].far_stride) if len(sizes) > 1 else (1, 0)
+        return [access, slot.offset_bytes, turn, far, sizes[0], rows, stride, self.places.levels.get(i, 0)]
+
+    def _level_words(self, i: int) -> list[int]:
+        box = [r.size for r in self._first_box(i)]
+        outer = self.levels[i][2:]
+        return [len(outer), *(word for level in outer for word in (level.size(box), level.far_stride))]
+
+    def _level_of(self, dim: _Dim) -> tuple[int, Level]:
+        return next((k, level) for k, level in enumerate(self.levels[dim.operand]) if level.dim == dim.dim)
+
+    def _dim_words(self, dim: _Dim) -> list[int]:
+        operand = self.nest.operands[dim.operand]
+        assert operand.index is not None
+        index, loop = operand.index[dim.dim], self.loops[dim.loop]
+        box = self._first_box(dim.operand)[dim.dim]
+        at = self.places.operands[dim.operand]
+        stride = row_major_strides(operand.shape)[dim.dim] * self.element_bytes[operand.name]
+        shape = factor = 0
+        if not dim.is_constant:
+            k, level = self._level_of(dim)
+            outer = self.places.levels.get(dim.operand, 0) + 1 + 2 * (k - 2)
+            shape = at + _OPERAND_ROW_BYTES if k == 0 else at + _OPERAND_ROWS if k == 1 else outer
+            factor = level.factor
+        moved = (at, dim.operand, stride, stride * loop.tile)
+        if self._is_plain(operand, dim):
+            return [*moved, shape, factor, 1, 0, 0, 0, 0, box.start, box.size]
+        low = high = index.offset
+        for axis, coefficient in index.terms:
+            if axis != loop.axis:
+                reach = coefficient * (self.nest.axis(axis).extent - 1)
+                low, high = low + min(0, reach), high + max(0, reach)
+        position = (index.coefficient(loop.axis), low, high, index.divisor, operand.shape[dim.dim])
+        return [*moved, shape, factor, *position, box.start, box.size]
+
+    def _place_of(self, one: _Field) -> int:
+        if one.of is None:
+            return 0
+        kind, a, b = one.of
+        if kind == "loop":
+            return self.places.loops[a] + b
+        at = self.places.dims[a, b]
+        return at if kind == "origin" else at + _DIM_SIZE
+
+    def _argument_words(self) -> list[int]:
+        strides = {}
+        for i, operand in enumerate(self.nest.operands):
+            if operand.value is not None:
+                shape = operand.shape if self.tiling is None else tuple(r.size for r in self._first_box(i))
+                strides[operand.name] = row_major_strides(shape)
+        result = []
+        for c_type, name in self.arguments:
+            value = kernel_argument(name, self.nest, self.first, strides)
+            if value is None:
+                raise InternalError(f"nothing gives the field '{name}' of tg_{self.nest.kernel}")
+            result.append(float_word(float(value)) if c_type == "float" else int(value))
+        return result
+
+
+def float_word(value: float) -> int:
+    """The bits of a float."""
+    with np.errstate(over="ignore"):
+        return int(np.float32(value).view(np.int32))

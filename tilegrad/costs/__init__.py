@@ -1,0 +1,1 @@
+"""What kernels and the conducting core cost."""

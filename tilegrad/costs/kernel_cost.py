@@ -1,0 +1,329 @@
+"""Cycles of a kernel call, from counted instructions.
+
+A tile's trip counts (costs/loops) times the coefficients that were fitted to counts under QEMU (costs.json of the
+target) give the instruction mix of the busiest core; the chip's stall rules (`Target.costs`) turn a mix into cycles.
+Nothing here is a rate: `KernelCosts.mix` shows what an estimate is made of. docs/cost-model.md has the evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+from tilegrad.costs.loops import Counter, call_of, family_of, is_described
+from tilegrad.errors import InternalError
+from tilegrad.ir.nest import Nest
+from tilegrad.targets.base import CoreCosts, Target
+
+# An operator from outside has no counts: as if every step took what an unblocked loop with a checked tap takes.
+UNKNOWN_CALL_INSTRUCTIONS = 100.0
+UNKNOWN_STEP_INSTRUCTIONS = 12.0
+UNKNOWN_STEP_LOADS = 3.0
+# A call and a table are brought for each nest.
+TABLE_PARTS = 2
+
+
+@dataclass(frozen=True)
+class InstructionMix:
+    """Of the busiest core, by class (docs/cost-model.md says which); `all_fdiv_sqrt` is the sum over the cores."""
+
+    i_total: float = 0.0
+    i_fma: float = 0.0
+    i_fp_other: float = 0.0
+    i_fdiv_sqrt: float = 0.0
+    i_branch_taken: float = 0.0
+    i_jump: float = 0.0
+    i_div: float = 0.0
+    load_use: float = 0.0
+    data_loads: float = 0.0
+    data_stores: float = 0.0
+    l0_misses: float = 0.0
+    all_fdiv_sqrt: float = 0.0
+
+
+# What the tile runtime's work is proportional to.
+CONDUCT_TRIPS = (
+    "nests", "nests at once", "operands", "simple steps", "other steps", "other steps*operands", "tables", "loads",
+    "stores", "further parts",
+)  # fmt: skip
+
+
+def nest_trips(operands: float, at_once: bool) -> tuple[float, ...]:
+    """The first of CONDUCT_TRIPS, for one nest: whether it begins `at_once` is said by its place."""
+    return float(not at_once), float(at_once), operands
+
+
+@dataclass
+class Boxes:
+    """What is moved: tables with their calls, and boxes of operands, in one part or more each."""
+
+    tables: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    parts: float = 0.0
+
+    def add(self, inward: bool, parts: float, count: float = 1.0) -> None:
+        self.loads += count * inward
+        self.stores += count * (not inward)
+        self.parts += count * parts
+
+
+def conduct_trips(
+    operands: float, simple: float, other: float, boxes: Boxes, at_once: bool = False
+) -> tuple[float, ...]:
+    """As named by CONDUCT_TRIPS, for one nest: steps are those from tile to tile."""
+    moved = boxes.tables, boxes.loads, boxes.stores, boxes.parts - boxes.loads - boxes.stores
+    return *nest_trips(operands, at_once), simple, other, other * operands, *moved
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """By CONDUCT_TRIPS: cycles between kernel calls, and while the other cores compute."""
+
+    between: tuple[float, ...]
+    meanwhile: tuple[float, ...]
+
+
+CLASSES = tuple(f.name for f in fields(InstructionMix) if f.name != "all_fdiv_sqrt")
+
+
+def class_cycles(costs: CoreCosts, access_cycles: float) -> dict[str, float]:
+    """What one instruction of each class costs a core that has everything to itself; a load or store of an operand
+    costs `access_cycles` more."""
+    return {
+        "i_total": 1.0,
+        "i_branch_taken": costs.taken_branch_extra,
+        "i_jump": costs.jump_extra,
+        "load_use": costs.load_use_extra,
+        "i_fdiv_sqrt": costs.divide_sqrt_cycles - 1.0,
+        "i_div": costs.integer_divide_extra,
+        "l0_misses": costs.line_miss_cycles,
+        "data_loads": access_cycles,
+        "data_stores": access_cycles,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A kernel call on all cores, from fork to barrier: `cycles` where all begin together.
+
+    `alone` is the busiest core's time with everything to itself, `shared` its time beside the core on the same FPU.
+    """
+
+    cycles: float
+    alone: float
+    shared: float
+
+    def ending(self, delay: float) -> float:
+        """Cycles from fork to barrier where the conducting core joins late.
+
+        Until it joins, its partner has their FPU to itself; when the partner is done, it has. So of the delay two cores
+        that would be in each other's way all the time lose nothing, and two that never are lose all of it.
+        """
+        if delay <= self.alone:
+            return self.cycles + delay * (2.0 - self.shared / self.alone) if self.alone else self.cycles + delay
+        return self.cycles + delay + self.alone - self.shared
+
+
+def cluster_span(
+    alone: float, fpu_instructions: float, all_divisions: float, cores: int, fpus: int, costs: CoreCosts
+) -> Span:
+    """`alone` is the busiest core's time with everything to itself.
+
+    Two cores on one FPU: an FPU instruction finds one of the partner's in the way as often as the partner issues one.
+    The one divider serves all cores: at first they queue for it, and it bounds the whole from below.
+    """
+    cycles = shared = alone
+    if cores > fpus and alone > 0:
+        cycles = shared = max(alone + fpu_instructions * fpu_instructions / alone, 2.0 * fpu_instructions)
+    if all_divisions > 0:
+        cycles += (cores - 1) * costs.divide_sqrt_cycles
+        cycles = max(cycles, all_divisions * costs.divide_sqrt_cycles)
+    called = costs.call_one_core_cycles if cores == 1 else costs.call_all_cores_cycles
+    return Span(cycles + called, alone, shared)
+
+
+def cycles_of_mix(mix: InstructionMix, target: Target, level: str, cores: int) -> float:
+    """The formula on a mix, predicted or counted."""
+    assert target.costs is not None
+    weights = class_cycles(target.costs, float(target.memory(level).core_extra_cycles or 0))
+    alone = sum(weight * getattr(mix, name) for name, weight in weights.items())
+    divisions = mix.all_fdiv_sqrt if cores > 1 else 0.0
+    return cluster_span(alone, mix.i_fma + mix.i_fp_other, divisions, cores, target.fpus, target.costs).cycles
+
+
+@cache
+def load_table(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise InternalError(f"no kernel costs at {path.name}: run make calibrate")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+class _Coefficients:
+    """One variant's coefficients, combined into what the formula needs."""
+
+    def __init__(self, classes: Mapping[str, Sequence[float]], target: Target) -> None:
+        assert target.costs is not None
+        self.classes = classes
+        length = len(classes["i_total"])
+        self.alone = {
+            memory.name: self._combined(class_cycles(target.costs, float(memory.core_extra_cycles)), length)
+            for memory in target.memories
+            if memory.core_extra_cycles is not None
+        }
+        self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0}, length)
+        divisions = tuple(classes.get("i_fdiv_sqrt", ()))
+        self.divisions = divisions if any(divisions) else None
+
+    def _combined(self, weights: Mapping[str, float], length: int) -> tuple[float, ...]:
+        total = [0.0] * length
+        for name, weight in weights.items():
+            for i, coefficient in enumerate(self.classes.get(name, ())):
+                total[i] += weight * coefficient
+        return tuple(total)
+
+
+def _dot(coefficients: Sequence[float], trips: Sequence[float]) -> float:
+    total: float = sum(map(mul, coefficients, trips))
+    return total
+
+
+def _unknown(nest: Nest) -> tuple[Counter, dict[str, Sequence[float]]]:
+    """Trips and coefficients of a kernel that was never counted."""
+    axes = [axis.name for axis in nest.axes]
+
+    def trips(call: Any) -> Sequence[float]:
+        steps = 1
+        for axis in axes:
+            steps *= call.n[axis]
+        return 1.0, -(-steps // call.cores)
+
+    return trips, {
+        "i_total": (UNKNOWN_CALL_INSTRUCTIONS, UNKNOWN_STEP_INSTRUCTIONS),
+        "i_branch_taken": (0.0, 1.0),
+        "i_fma": (0.0, 1.0),
+        "data_loads": (0.0, UNKNOWN_STEP_LOADS),
+    }
+
+
+class _BoundNest:
+    """A nest with its trip counter and coefficients; remembers what it was asked."""
+
+    def __init__(self, nest: Nest, counter: Counter, coefficients: _Coefficients) -> None:
+        self.nest = nest
+        self.counter = counter
+        self.coefficients = coefficients
+        self.known: dict[tuple[object, ...], Span] = {}
+
+
+@dataclass(frozen=True)
+class KernelCosts:
+    """Estimates for one target. Cycles are those of the cluster, fork and barrier included."""
+
+    target: Target
+    _bound: dict[int, _BoundNest] = field(default_factory=dict, compare=False, repr=False)
+    _coefficients: dict[tuple[str, str], _Coefficients] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return load_table(self.target.folder / "costs.json")
+
+    def is_calibrated(self, nest: Nest) -> bool:
+        """Whether the estimate rests on counts of this kernel."""
+        return is_described(nest.kernel) and nest.kernel in self.table["kernels"]
+
+    def _bind(self, nest: Nest) -> _BoundNest:
+        found = self._bound.get(id(nest))
+        if found is not None and found.nest is nest:
+            return found
+        family = family_of(nest)
+        if family is None or nest.kernel not in self.table["kernels"]:
+            counter, classes = _unknown(nest)
+            bound = _BoundNest(nest, counter, _Coefficients(classes, self.target))
+        else:
+            bound = _BoundNest(nest, family.bind(nest), self._variant(nest.kernel, family.variant(nest)))
+        self._bound[id(nest)] = bound
+        return bound
+
+    def _variant(self, kernel: str, variant: str) -> _Coefficients:
+        """A variant that was never counted takes the coefficients of the one whose description is nearest."""
+        key = (kernel, variant)
+        if key not in self._coefficients:
+            variants = self.table["kernels"][kernel]["variants"]
+            wanted = set(variant.split())
+            nearest = min(variants, key=lambda name: (len(wanted ^ set(name.split())), name))
+            self._coefficients[key] = _Coefficients(variants[nearest]["classes"], self.target)
+        return self._coefficients[key]
+
+    def cycles(
+        self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None = None
+    ) -> float:
+        """Estimated cycles of one call on a tile of these sizes whose operands are in `level`.
+
+        Without `starts` the tile is taken from the middle of the nest (or is all of it).
+        """
+        return self.span(nest, sizes, level, cores, starts).cycles
+
+    def span(
+        self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None = None
+    ) -> Span:
+        """The same with what it takes where the conducting core comes late."""
+        bound = self._bind(nest)
+        key = (*sizes.values(), level, cores, None if starts is None else tuple(starts.values()))
+        known = bound.known.get(key)
+        if known is None:
+            known = bound.known[key] = self._span(bound, sizes, level, cores, starts)
+        return known
+
+    def _span(
+        self, bound: _BoundNest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None
+    ) -> Span:
+        assert self.target.costs is not None
+        coefficients = bound.coefficients
+        trips = bound.counter(call_of(bound.nest, sizes, starts, cores, coefficients.classes["i_total"]))
+        divisions = 0.0
+        if coefficients.divisions is not None and cores > 1:
+            divisions = _dot(coefficients.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
+        return cluster_span(
+            _dot(coefficients.alone[level], trips),
+            _dot(coefficients.fpu, trips),
+            divisions,
+            cores,
+            self.target.fpus,
+            self.target.costs,
+        )
+
+    def mix(
+        self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None = None
+    ) -> InstructionMix:
+        """The busiest core's instructions for one call, by class."""
+        bound = self._bind(nest)
+        classes = bound.coefficients.classes
+        trips = bound.counter(call_of(nest, sizes, starts, cores, classes["i_total"]))
+        counts = {name: _dot(classes[name], trips) for name in CLASSES if name in classes}
+        all_divisions = 0.0
+        if bound.coefficients.divisions is not None:
+            all_divisions = _dot(bound.coefficients.divisions, bound.counter(call_of(nest, sizes, starts, 1, ())))
+        return InstructionMix(**counts, all_fdiv_sqrt=all_divisions)
+
+    @cached_property
+    def conduct(self) -> Conduct:
+        """Cycles of the conducting core in the tile runtime."""
+        entry = self.table["conduct"]
+        return Conduct(tuple(entry["between"]["cycles"]), tuple(entry["meanwhile"]["cycles"]))
+
+    def conduct_cycles(
+        self, nest: Nest, simple_steps: int, other_steps: int, between: Boxes, meanwhile: Boxes
+    ) -> tuple[float, float]:
+        """What the conducting core spends in the tile runtime on a nest: between kernel calls, and while cores compute.
+        So are boxes; among them should be the table of another nest."""
+        steps = (len(nest.operands), simple_steps, other_steps)
+        return (
+            _dot(self.conduct.between, conduct_trips(*steps, between)),
+            _dot(self.conduct.meanwhile, conduct_trips(*steps, meanwhile)),
+        )

@@ -1,1 +1,0 @@
-"""Lifetimes, aliases, addresses, and an independent proof that they are right."""

@@ -1,0 +1,1 @@
+"""An address for every buffer."""

@@ -1,0 +1,98 @@
+"""Puts it together: state first, then an arena that the entries reuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilegrad.analysis.lifetimes import align, analyse, temporaries
+from tilegrad.errors import DoesNotFit
+from tilegrad.ir.plan import Address, EntryPlan, MemoryUse, Plan
+from tilegrad.ir.program import Program
+from tilegrad.ir.schedule import EntrySchedule, Schedule
+from tilegrad.place.allocate import allocate, lower_bound
+from tilegrad.place.board import image_parts, place
+from tilegrad.place.levels import plan_levels
+from tilegrad.place.validate import is_valid, validate_plan
+
+
+def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
+    """`home` says where tensors live on a target with L2 and L3: auto, L2 or L3."""
+    if not schedule.target.is_flat:
+        return plan_levels(schedule, home)
+    memory = schedule.target.memory(schedule.target.home)
+    alignment = memory.alignment_bytes
+    state_addresses, state_bytes, image_bytes = _place_state(schedule.program, memory.name, alignment)
+    entries = {
+        name: _plan_entry(entry, memory.name, alignment, state_addresses) for name, entry in schedule.entries.items()
+    }
+    arena_bytes = max(entry.arena_bytes for entry in entries.values())
+    bound = max(entry.lower_bound_bytes for entry in entries.values())
+    beside = sum(image_parts(schedule).values())
+    kept = state_bytes + beside
+    use = MemoryUse(kept + arena_bytes, memory.capacity_bytes, kept + bound)
+    if memory.capacity_bytes is not None and use.used_bytes > memory.capacity_bytes:
+        raise DoesNotFit(
+            f"the program does not fit into {memory.name} of {schedule.target.name}",
+            stage="memory",
+            expected=f"at most {memory.capacity_bytes} bytes",
+            got=f"{use.used_bytes} bytes: {state_bytes} of state and {arena_bytes} of activations"
+            + (f", and {beside} of stacks, buffers and data" if beside else ""),
+            hint="train fewer parameters (--train last:K), a smaller batch, or a stateless optimizer (sgd)",
+        )
+    if schedule.target.board is not None:
+        place(schedule, schedule.target.board, state_bytes, arena_bytes)
+    plan = Plan(
+        schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, {memory.name: use}
+    )
+    shared = _at_the_steps_addresses(schedule, entries["step"])
+    if shared is not None:
+        with_shared_code = replace(plan, entries={**entries, "infer": shared})
+        if is_valid(with_shared_code, "infer"):
+            plan = with_shared_code
+    return validate_plan(plan)
+
+
+def _at_the_steps_addresses(schedule: Schedule, step: EntryPlan) -> EntryPlan | None:
+    """The forward pass of `infer` at the addresses it has in `step`, so that both entries can share its code.
+
+    None where the step computes something else (dropout, batch statistics). The result may still be wrong, where the
+    step reuses memory that an output of `infer` needs: the validator tells.
+    """
+    graph = schedule.entries["infer"].graph
+    step_graph = schedule.entries["step"].graph
+    if step_graph.nodes[: len(graph.nodes)] != graph.nodes:
+        return None
+    values = [*graph.inputs, *temporaries(graph), *(name for node in graph.nodes for name in node.outputs if name)]
+    addresses = {name: step.addresses[name] for name in values if name in step.addresses}
+    if len(addresses) != len(values):
+        return None
+    buffers = tuple(buffer for buffer in step.buffers if any(name in addresses for name in buffer.members))
+    offsets = {buffer.name: step.offsets[buffer.name] for buffer in buffers}
+    arena_bytes = max((offsets[buffer.name] + buffer.size_bytes for buffer in buffers), default=0)
+    return EntryPlan(addresses, buffers, offsets, arena_bytes, lower_bound(buffers))
+
+
+def _place_state(program: Program, memory: str, alignment: int) -> tuple[dict[str, Address], int, int]:
+    """One after the other; those with initial values come first and form the image in weights.bin."""
+    addresses = {}
+    offset = image_bytes = 0
+    for tensor in sorted(program.state, key=lambda tensor: tensor.initial is None):
+        addresses[tensor.name] = Address(memory, "state", offset)
+        offset += align(tensor.type.size_bytes, alignment)
+        if tensor.initial is not None:
+            image_bytes = offset
+    return addresses, offset, image_bytes
+
+
+def _plan_entry(entry: EntrySchedule, memory: str, alignment: int, state_addresses: dict[str, Address]) -> EntryPlan:
+    lifetimes = analyse(entry.graph, alignment)
+    allocation = allocate(lifetimes.buffers)
+    addresses = {}
+    for value, owner in lifetimes.owner.items():
+        if owner in allocation.offsets:
+            addresses[value] = Address(memory, "arena", allocation.offsets[owner])
+        else:
+            addresses[value] = state_addresses[owner]
+    return EntryPlan(
+        addresses, lifetimes.buffers, allocation.offsets, allocation.size_bytes, lower_bound(lifetimes.buffers)
+    )

@@ -1,0 +1,1 @@
+"""Nests, and how they are cut into tiles."""

@@ -1,0 +1,200 @@
+"""Chooses among the tilings of nests that follow each other: by what neighbours hide of each other's transfers.
+
+A nest's first loads are hidden while the nest before computes its last tile, if there is room for them in scratchpad,
+as far as that takes, and if they are not what that nest has still to store. Two nests that are cut along the same
+dimension pass their data on without waiting, as do two that hold all of it in scratchpad; otherwise the second waits
+for all of the first. The choices of an entry are a path, and the cheapest one is found by going through it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tilegrad.analysis.footprint import is_held_whole, nth_tile
+from tilegrad.analysis.overlap import Bytes, box_bytes, meet
+from tilegrad.ir.nest import Access, Nest
+from tilegrad.ir.schedule import Tiling
+from tilegrad.targets.base import Target
+
+# How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the
+# fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
+WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
+LITTLE_MORE = 1.025
+# Where transfers are to be hidden and these leave more than a fifth of them exposed: more, at any price.
+MOST_EXPOSED = 0.2
+MORE_WAITING_COUNTS = (8.0, 16.0, 32.0)
+
+SETTLED_BYTES = 1024
+"""The most that the conductor waits for while others compute: it takes their time, not the next nest's."""
+
+
+@dataclass(frozen=True)
+class _Load:
+    """The first box of an operand."""
+
+    home: Bytes
+    cycles: float
+    slot_start: int  # from where the nest's slots begin
+    slot_stop: int
+    is_whole: bool  # all of a tensor, for all tiles
+
+
+class Link:
+    """A nest with one of its tilings. `homes` says which values share bytes."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        tiling: Tiling,
+        table_bytes: int,
+        element_bytes: Mapping[str, int],
+        homes: Mapping[str, str],
+        target: Target,
+    ) -> None:
+        self.nest = nest
+        self.tiling = tiling
+        self.table_bytes = table_bytes
+        self.element_bytes = element_bytes
+        self.homes = homes
+        self.engine = target.engine(target.home, target.compute)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.table_bytes + self.tiling.scratch_bytes
+
+    def _boxes(self, access: Access, number: int) -> list[tuple[str, Bytes]]:
+        tile = nth_tile(self.nest, self.tiling.loops, number)
+        if tile is None:
+            return []
+        found = []
+        for operand in self.nest.operands:
+            if operand.value is None or operand.access is not access:
+                continue
+            home = self.homes.get(operand.value, operand.value)
+            box = box_bytes(operand, tile, home, 0, self.element_bytes[operand.name])
+            if box is not None:
+                found.append((operand.name, box))
+        return found
+
+    @cached_property
+    def loads(self) -> list[_Load]:
+        found = []
+        for name, box in self._boxes(Access.READ, 0):
+            slot = self.tiling.slots[name]
+            cycles = self.engine.inward.cycles_per_byte * len(box.starts) * box.run_bytes
+            span = slot.offset_bytes, slot.offset_bytes + slot.slot_bytes
+            found.append(_Load(box, cycles, *span, name in self._whole))
+        return found
+
+    @cached_property
+    def _whole(self) -> set[str]:
+        """Operands that one slot holds all of, for all tiles."""
+        operands = [operand for operand in self.nest.operands if operand.value is not None]
+        return {operand.name for operand in operands if is_held_whole(operand, self.nest, self.tiling.loops)}
+
+    @cached_property
+    def whole_results(self) -> list[Bytes]:
+        return [box for name, box in self._boxes(Access.WRITE, -1) if name in self._whole]
+
+    @cached_property
+    def large_results(self) -> set[str]:
+        """Where results live that take long to arrive. All of a nest's tilings have the same."""
+        results = [o for o in self.nest.operands if o.value is not None and o.access is Access.WRITE]
+        large = [o for o in results if prod(o.shape) * self.element_bytes[o.name] > SETTLED_BYTES]
+        return {self.homes.get(operand.value or "", operand.value or "") for operand in large}
+
+    @property
+    def last_tile_cycles(self) -> float:
+        return self.tiling.estimate.compute_cycles / self.tiling.tile_count
+
+    @cached_property
+    def last_results(self) -> list[Bytes]:
+        """What has not arrived while the last tile computes."""
+        return [box for number in (-1, -2) for _, box in self._boxes(Access.WRITE, number)]
+
+    @cached_property
+    def last_store_cycles(self) -> float:
+        boxes = self._boxes(Access.WRITE, -1)
+        return sum(self.engine.outward.cycles_per_byte * len(box.starts) * box.run_bytes for _, box in boxes)
+
+
+def exposed_cycles(
+    before: Link, link: Link, is_on_top: bool, scratch_bytes: int, arriving: Collection[str] = ()
+) -> float:
+    """What the second of two neighbours waits for. Those that do not fit beside each other are at the bottom and at the
+    top of scratchpad. `arriving` is what the nest before them stores while the first one computes its first tile."""
+    start = scratch_bytes - link.size_bytes if is_on_top else link.table_bytes
+    hidden = waiting = taken = 0.0
+    depends = False
+    for load in link.loads:
+        if is_on_top:
+            has_room = start + load.slot_start >= before.size_bytes
+        else:
+            has_room = start + load.slot_stop <= scratch_bytes - before.size_bytes
+        is_late = meet([load.home], before.last_results)
+        depends |= is_late
+        is_arriving = before.tiling.tile_count == 1 and load.home.region in arriving
+        if is_late and load.is_whole and meet([load.home], before.whole_results):
+            taken += load.cycles
+        elif is_late or is_arriving or not has_room:
+            waiting += load.cycles
+        else:
+            hidden += load.cycles
+    exposed = max(0.0, hidden - before.last_tile_cycles)
+    if not waiting and before.size_bytes + link.size_bytes <= scratch_bytes:
+        return exposed  # it begins at once, with what the nest before left in scratchpad
+    return exposed + waiting + taken + (before.last_store_cycles if depends else 0.0)
+
+
+def choose(choices: Sequence[Sequence[Link]], scratch_bytes: int, hides: bool) -> list[Tiling]:
+    """One tiling of each nest, in order. `hides`: hidden transfers are worth more than cycles."""
+    if not choices:
+        return []
+    waits: list[list[list[float]]] = []  # by nest, its choice, and the choice of the nest before
+    for i, links in enumerate(choices):
+        if i == 0:
+            waits.append([[sum(load.cycles for load in link.loads)] for link in links])
+            continue
+        arriving = choices[i - 2][0].large_results if i > 1 else ()
+        place = (bool(i % 2), scratch_bytes, arriving)
+        waits.append([[exposed_cycles(before, link, *place) for before in choices[i - 1]] for link in links])
+    steady = [[link.tiling.estimate.steady_cycles for link in links] for links in choices]
+    paths = [cheapest_path(steady, waits, weight) for weight in WAITING_COUNTS]
+    fastest = min(cycles for cycles, _ in paths)
+    path = next(path for cycles, path in paths if cycles <= LITTLE_MORE * fastest)
+    for weight in MORE_WAITING_COUNTS if hides else ():
+        if _exposed_share(choices, waits, path) <= MOST_EXPOSED:
+            break
+        _, path = cheapest_path(steady, waits, weight)
+    return [links[k].tiling for links, k in zip(choices, path, strict=True)]
+
+
+def _exposed_share(
+    choices: Sequence[Sequence[Link]], waits: Sequence[Sequence[Sequence[float]]], path: Sequence[int]
+) -> float:
+    exposed = sum(own[k][before] for own, k, before in zip(waits, path, (0, *path), strict=False))
+    transfers = sum(links[k].tiling.estimate.dma_cycles for links, k in zip(choices, path, strict=True))
+    return exposed / transfers if transfers else 0.0
+
+
+def cheapest_path(
+    steady: Sequence[Sequence[float]], waits: Sequence[Sequence[Sequence[float]]], weight: float
+) -> tuple[float, tuple[int, ...]]:
+    """The cycles of the path that is cheapest where a cycle of waiting counts `weight`, and the choices on it."""
+    # By choice of the latest nest, of the best path to it: its cost, its cycles, and the choices on it.
+    paths: list[tuple[float, float, tuple[int, ...]]] = [(0.0, 0.0, ())]
+    for own, own_waits in zip(steady, waits, strict=True):
+        extended = []
+        for k, (cycles, waiting) in enumerate(zip(own, own_waits, strict=True)):
+            steps = [
+                (cost + weight * wait + cycles, total + wait + cycles, path)
+                for (cost, total, path), wait in zip(paths, waiting, strict=True)
+            ]
+            cost, total, path = min(steps, key=lambda step: step[0])
+            extended.append((cost, total, (*path, k)))
+        paths = extended
+    _, total, path = min(paths, key=lambda one: one[0])
+    return total, path

@@ -1,1 +1,0 @@
-"""From a program to a schedule for a target."""

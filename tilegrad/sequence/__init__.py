@@ -1,0 +1,1 @@
+"""What happens when: the order of transfers, waits and kernel calls."""
