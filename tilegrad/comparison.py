@@ -11,7 +11,7 @@ from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import Compiled, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.sequence.clock import EntryTiming
+from tilegrad.sequence.timing import EntryTiming
 from tilegrad.stack import stack_use
 from tilegrad.targets.base import Target
 from tilegrad.training import Progress, Run, memory_json, no_progress, train

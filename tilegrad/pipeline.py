@@ -1,6 +1,6 @@
 """The stages, top to bottom. Read this first.
 
-    model -> Graph -> Program -> Schedule -> Plan -> C project
+    model -> Graph -> Program -> Schedule -> Plan -> Listing -> C project
 
 Each arrow is a pure function from one frozen type to the next; nothing flows back. A verifier runs at the end of each
 stage (inside it), and `Observer` sees every result, which is how `--dump-after` and the timings work.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from tilegrad.build.folder import write_folder
 from tilegrad.codegen.project import Project, generate
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.ir.graph import Graph
+from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
@@ -37,9 +39,11 @@ from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
+from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
 
-STAGES = ("import", "canonicalize", "program", "schedule", "plan", "codegen")
+STAGES = ("import", "canonicalize", "program", "schedule", "plan", "sequence", "codegen")
 R = TypeVar("R")
 
 
@@ -65,13 +69,22 @@ class Compiled:
 
     model: ImportedModel
     program: Program
-    plan: Plan
+    listing: Listing
     project: Project
     options: ScheduleOptions = field(default_factory=ScheduleOptions)
 
     @property
     def name(self) -> str:
         return self.program.name
+
+    @cached_property
+    def timing(self) -> dict[str, EntryTiming]:
+        """Estimated cycles of each entry, where the target has a scratchpad; nothing is run for it."""
+        return time_listing(self.listing)
+
+    @property
+    def plan(self) -> Plan:
+        return self.listing.plan
 
     @property
     def target(self) -> Target:
@@ -160,5 +173,6 @@ def _compile_program(
         program = OrderEnd().apply(GroupUpdates().apply(program))
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
-    project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))
-    return Compiled(model, program, plan, project, options)
+    listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
+    project: Project = watch.run("codegen", lambda: generate(listing, weights_as_c=weights_as_c))
+    return Compiled(model, program, listing, project, options)

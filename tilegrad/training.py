@@ -23,7 +23,7 @@ from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.ir.types import DType
 from tilegrad.pipeline import Compiled
 from tilegrad.recipe import expect_count
-from tilegrad.sequence.clock import EntryTiming
+from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
 from tilegrad.verify.judge import judge

@@ -50,19 +50,19 @@ class Level:
         return self.factor if self.dim is None else self.factor * box[self.dim]
 
 
-def transfer_levels(operand: Operand, nest: Nest, loops: Sequence[Loop], element_bytes: int) -> tuple[Level, ...]:
+def transfer_levels(operand: Operand, nest: Nest, loops: Sequence[Loop]) -> tuple[Level, ...]:
     """How boxes of an operand are moved, innermost level first, whatever the tile: what is whole in every tile is one
     with what lies inside it."""
     everything = operand_box(operand, whole(nest))
     strides = row_major_strides(operand.shape)
     levels: list[Level] = []
-    factor, stride, is_closed = element_bytes, 0, False
+    factor, stride, is_closed = operand.element_bytes, 0, False
     for d in reversed(range(len(operand.shape))):
         size, is_cut = everything[d].size, is_dimension_cut(operand, d, loops)
         if operand.shape[d] == 1 and size == 1 and not is_cut:
             continue
         if is_closed:
-            factor, stride, is_closed = 1, strides[d] * element_bytes, False
+            factor, stride, is_closed = 1, strides[d] * operand.element_bytes, False
         if is_cut:
             levels.append(Level(factor, d, stride))
             is_closed = True

@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 from tilegrad.ir.nest import Operand, Tile, operand_box, row_major_strides
 
+SETTLED_BYTES = 1024
+"""The most that the conductor waits for while others compute: it takes their time, not the next nest's."""
+
 
 @dataclass(frozen=True)
 class Bytes:
@@ -31,7 +34,7 @@ def one_run(region: str, start: int, stop: int) -> Bytes:
     return Bytes(region, np.array([start], dtype=np.int64), stop - start)
 
 
-def box_bytes(operand: Operand, tile: Tile, region: str, offset: int, element_bytes: int) -> Bytes | None:
+def box_bytes(operand: Operand, tile: Tile, region: str, offset: int) -> Bytes | None:
     """What a tile touches of an operand that begins at `offset`; None for nothing.
 
     Dimensions that are dense from the inside are one run; the others are enumerated.
@@ -46,7 +49,8 @@ def box_bytes(operand: Operand, tile: Tile, region: str, offset: int, element_by
     starts = np.array([sum(r.start * s for r, s in zip(box, strides, strict=True))], dtype=np.int64)
     for r, stride in zip(box[:d], strides[:d], strict=True):
         starts = np.add.outer(starts, np.arange(r.size, dtype=np.int64) * stride).reshape(-1)
-    return Bytes(region, offset + starts * element_bytes, run * element_bytes)
+    size = operand.element_bytes
+    return Bytes(region, offset + starts * size, run * size)
 
 
 def meet(a: Iterable[Bytes], b: Sequence[Bytes]) -> bool:

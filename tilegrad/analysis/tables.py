@@ -6,7 +6,7 @@ not the same for all tiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -106,15 +106,28 @@ def described_bytes(words: Sequence[int], operand_count: int) -> int:
     return 4 * (CALL_WORDS + operand_count + len(words) + changing_arg_count)
 
 
-def table_words(
-    nest: Nest, tiling: Tiling | None, fields: Fields, element_bytes: Mapping[str, int], longest_bytes: int
-) -> tuple[int, ...]:
+_KNOWN: dict[object, tuple[int, ...]] = {}
+_MOST_KNOWN = 1 << 15
+
+
+def table_of(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> tuple[int, ...]:
+    """The table of an operator's nest: made once for each kind and way of cutting it."""
+    key = (op, nest.kind, None if tiling is None else tiling.key, longest_bytes)
+    found = _KNOWN.get(key)
+    if found is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        found = _KNOWN[key] = table_words(nest, tiling, argument_fields(op, nest.kernel), longest_bytes)
+    return found
+
+
+def table_words(nest: Nest, tiling: Tiling | None, fields: Fields, longest_bytes: int) -> tuple[int, ...]:
     """The table of a nest, with 0 for the kernel's number. `tiling` None: it computes where its operands live."""
     if len(nest.operands) > MAX_OPERANDS:
         raise InternalError(f"tg_{nest.kernel} has more operands than the runtime takes")
     if sum(o.access is Access.WRITE for o in nest.operands) > MAX_RESULTS:
         raise InternalError(f"tg_{nest.kernel} has more results than the runtime takes")
-    return _Encoder(nest, tiling, fields, element_bytes, longest_bytes).words()
+    return _Encoder(nest, tiling, fields, longest_bytes).words()
 
 
 class _Encoder:
@@ -123,13 +136,11 @@ class _Encoder:
         nest: Nest,
         tiling: Tiling | None,
         fields: Fields,
-        element_bytes: Mapping[str, int],
         longest_bytes: int,
     ) -> None:
         self.nest = nest
         self.tiling = tiling
         self.arguments = fields
-        self.element_bytes = element_bytes
         self.longest_bytes = longest_bytes
         outermost_first = () if tiling is None else tiling.loops
         self.loops: tuple[Loop, ...] = tuple(reversed(outermost_first))
@@ -142,7 +153,7 @@ class _Encoder:
             if is_dimension_cut(operand, d, self.loops)
         ]
         self.levels = {
-            i: transfer_levels(operand, nest, self.loops, element_bytes[operand.name])
+            i: transfer_levels(operand, nest, self.loops)
             for i, operand in enumerate(nest.operands)
             if operand.value is not None
         }
@@ -323,7 +334,7 @@ class _Encoder:
         access = int(operand.access is Access.WRITE)
         if operand.value is None:
             return [access, *[0] * (OPERAND_WORDS - 1)]
-        box, size = self._first_box(i), self.element_bytes[operand.name]
+        box, size = self._first_box(i), operand.element_bytes
         strides = row_major_strides(operand.shape)
         is_empty = not all(r.size for r in box)
         far = (
@@ -356,7 +367,7 @@ class _Encoder:
         index, loop = operand.index[dim.dim], self.loops[dim.loop]
         box = self._first_box(dim.operand)[dim.dim]
         at = self.places.operands[dim.operand]
-        stride = row_major_strides(operand.shape)[dim.dim] * self.element_bytes[operand.name]
+        stride = row_major_strides(operand.shape)[dim.dim] * operand.element_bytes
         shape = factor = 0
         if not dim.is_constant:
             k, level = self._level_of(dim)

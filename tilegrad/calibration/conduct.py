@@ -21,11 +21,10 @@ from tilegrad.analysis.tables import simple_steps
 from tilegrad.calibration.counting import COMPILER, COUNTERS, EMULATOR, FLAGS, FOLDER, LINK_FLAGS, plugin, run_tool
 from tilegrad.calibration.fit import CLASSES, non_negative_least_squares
 from tilegrad.costs.kernel_cost import CONDUCT_TRIPS, Boxes, class_cycles, conduct_trips
-from tilegrad.ir.plan import Plan
+from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Listing, Load, Store
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.sequence.events import Compute, Fork, Start
-from tilegrad.sequence.scratch_events import Enter, Fetch, OfNest, entry_events
+from tilegrad.sequence.calls import entry_calls
 from tilegrad.targets.base import L1, L2, Target
 
 MODELS = ("autoencoder", "cct", "dscnn", "mobilenetv1", "resnet8")
@@ -49,29 +48,26 @@ class Conducted:
 Trips = tuple[float, ...]
 
 
-def trips_of(plan: Plan, entry: str) -> list[tuple[Trips, Trips]]:
+def trips_of(listing: EntryListing) -> list[tuple[Trips, Trips]]:
     """Of each nest of an entry, by what the runtime does while it runs: between kernel calls, and meanwhile."""
-    places = plan.entries[entry].places
-    tiles = [0] * len(places)
-    boxes = [(Boxes(), Boxes()) for _ in places]
+    boxes = [(Boxes(), Boxes()) for _ in listing.nests]
     running, is_meanwhile = -1, 0
-    for event in entry_events(plan, entry):
+    for event in listing.events:
         if isinstance(event, Enter):
             running = event.nest
         elif isinstance(event, Fetch) and running >= 0:
             boxes[running][is_meanwhile].tables += 1
-        elif isinstance(event, OfNest) and isinstance(event.event, Start):
-            boxes[running][is_meanwhile].add(event.event.inward, len(event.event.parts))
-        elif isinstance(event, OfNest) and isinstance(event.event, Fork | Compute):
-            is_meanwhile = int(isinstance(event.event, Fork))
-            tiles[running] += is_meanwhile
-    launches = plan.schedule.entries[entry].launches
+        elif isinstance(event, Load | Store):
+            boxes[running][is_meanwhile].add(event.inward, len(event.parts))
+        elif isinstance(event, Begin | End):
+            is_meanwhile = int(isinstance(event, Begin))
     result = []
-    for i, (place, count) in enumerate(zip(places, tiles, strict=True)):
-        steps = simple_steps(place.table)
-        simple = count // (steps + 1) * steps
-        counts = (len(launches[place.launch].nests[place.nest].operands), simple, count - 1 - simple)
-        between, meanwhile = (conduct_trips(*counts, moved, place.at_once) for moved in boxes[i])
+    for listed, call, moved in zip(listing.nests, entry_calls(listing).nests, boxes, strict=True):
+        assert listed.table is not None
+        steps = simple_steps(listed.table)
+        simple = listed.tile_count // (steps + 1) * steps
+        counts = (len(listed.nest.operands), simple, listed.tile_count - 1 - simple)
+        between, meanwhile = (conduct_trips(*counts, one, call.at_once) for one in moved)
         result.append((between, meanwhile))
     return result
 
@@ -120,13 +116,13 @@ def _constants(elf: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def _counted(folder: Path, plan: Plan) -> Iterator[tuple[Conducted, Conducted]]:
+def _counted(folder: Path, listing: Listing) -> Iterator[tuple[Conducted, Conducted]]:
     elf = _program(folder)
     start, stop = _constants(elf)
     counts = folder / "counts"
     done = run_tool([EMULATOR, "-plugin", f"{plugin()},lo={start},hi={stop},out={counts}", str(elf)])
     lines = iter(counts.read_text(encoding="ascii").splitlines())
-    every = iter([row for entry in ("step", "update") for row in trips_of(plan, entry)])
+    every = iter([row for entry in ("step", "update") for row in trips_of(listing.entries[entry])])
     at = 0
     while at < len(done.stdout):
         nests, stretches = _RECORD.unpack_from(done.stdout, at)
@@ -154,7 +150,7 @@ def count_conducting(target: Target) -> list[tuple[Conducted, Conducted]]:
         for scratch in SCRATCH_BYTES:
             compiled = compile_model(imported, Recipe(), target.with_capacity(L1, scratch))
             with tempfile.TemporaryDirectory(prefix=f"tilegrad-{os.getpid()}-") as name:
-                result += _counted(compiled.write(Path(name) / model), compiled.plan)
+                result += _counted(compiled.write(Path(name) / model), compiled.listing)
     return result
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilegrad.analysis.tables import CALL_WORDS
+from tilegrad.analysis.tables import CALL_WORDS, table_of
 from tilegrad.codegen.c import (
     Call,
     Comment,
@@ -21,12 +21,11 @@ from tilegrad.codegen.c import (
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering, filled
-from tilegrad.ir.nest import Access, Nest
-from tilegrad.ir.plan import NestPlace, Plan
+from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
+from tilegrad.ir.nest import Access
 from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.ops.kernels import KernelSignature
-from tilegrad.place.scratch import TableMaker
-from tilegrad.sequence.plan_events import StartMove, WaitMove, plan_events
+from tilegrad.sequence.calls import NestCall, entry_calls
 
 IN_STATE, IN_SCRATCH, ABSENT = 0x80000000, 0x40000000, 0xFFFFFFFF
 DRAIN, LEAVE, NEXT_LATE, AT_ONCE, SETTLE = 1, 2, 4, 8, 16
@@ -88,18 +87,23 @@ class ClusterLowering(Lowering):
     parameter = "tg_tiles *t"
     argument = "t"
 
-    def __init__(self, plan: Plan, kernels: KernelSet) -> None:
+    def __init__(self, listing: Listing, kernels: KernelSet) -> None:
+        plan = listing.plan
         super().__init__(plan, kernels)
         target = plan.schedule.target
-        self.maker = TableMaker(target.engine(target.home, target.compute).longest_bytes)
+        self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
         self.words = _Words()
         self.tables: dict[tuple[int, ...], int] = {}
         self.kernel_calls: dict[str, Line] = {}
         self.inferred = {launch.node.name for launch in plan.schedule.entries["infer"].launches}
         self.calls: dict[str, list[_Call]] = {entry: [] for entry in plan.entries}
-        self.moves = {entry: self._moves_before(entry) for entry in plan.entries}
-        self.places: dict[str, dict[tuple[int, int], NestPlace]] = {
-            entry: {(place.launch, place.nest): place for place in own.places} for entry, own in plan.entries.items()
+        self.encoded = {entry: entry_calls(own) for entry, own in listing.entries.items()}
+        self.listed: dict[str, dict[tuple[int, int], tuple[ListedNest, NestCall]]] = {
+            entry: {
+                (nest.launch, nest.number): (nest, call)
+                for nest, call in zip(own.nests, self.encoded[entry].nests, strict=True)
+            }
+            for entry, own in listing.entries.items()
         }
 
     def has_one_place(self, launch: Launch) -> bool:
@@ -108,29 +112,22 @@ class ClusterLowering(Lowering):
 
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
         launch = self.launch(entry, number)
-        nest, tiling = launch.nests[k], launch.tilings[k] if launch.tilings else None
+        listed, own = self.listed[entry][number, k]
+        nest, tiling = listed.nest, listed.tiling
         signature = self.signature(launch, nest)
-        place = self.places[entry].get((number, k))
-        if place is None:
-            types = self.types(entry)
-            element_bytes = {o.name: types[o.value].dtype.size_bytes for o in nest.operands if o.value is not None}
-            words = self.maker.table(launch.node.op, nest, tiling, element_bytes)
-        else:
-            words = place.table
+        words = listed.table or table_of(launch.node.op, nest, tiling, self.longest_bytes)
         table = self._table(signature, words, tiling)
-        taken = {} if place is None else place.taken
         homes = tuple(
-            taken[operand.name] + IN_SCRATCH if operand.name in taken else self._home(entry, number, operand.value)
-            for operand in nest.operands
+            own.taken[o.name] + IN_SCRATCH if o.name in own.taken else self._home(entry, number, o.value)
+            for o in nest.operands
         )
-        moves = len(self.moves[entry][number]) if k == 0 else 0
-        self.calls[entry].append(replace(_call(table, len(words), place, nest, homes), moves=moves))
+        self.calls[entry].append(_call(table, len(words), listed, own, homes))
         run = RUN_WHOLE if tiling is None else RUN
         return (Comment(self.describe(entry, number, k)), Call(run, ("t", "1", "__func__")))
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
-        place = self.places[entry].get((number, k))
-        return " left in L1" if place is not None and operand in place.taken else ""
+        _, own = self.listed[entry][number, k]
+        return " left in L1" if operand in own.taken else ""
 
     def _table(self, signature: KernelSignature, words: Sequence[int], tiling: Tiling | None) -> int:
         kernel = self._kernel(signature)
@@ -203,9 +200,10 @@ class ClusterLowering(Lowering):
         if calls:
             is_tiled = self.plan.schedule.is_tiled
             first = [position, calls[0].words * is_tiled, calls[0].table, calls[0].table_words, calls[0].scratch]
-        moves = [move for before in self.moves[entry].values() for move in before]
-        at = self.words.add([word for move in moves for word in move], f"moves of {entry}") if moves else 0
-        numbers = [*first, at, len(self.moves[entry][len(self.plan.schedule.entries[entry].launches)])]
+        encoded = self.encoded[entry]
+        moves = [move for own in encoded.nests for move in own.moves] + list(encoded.last_moves)
+        at = self.words.add([word for move in moves for word in _move(move)], f"moves of {entry}") if moves else 0
+        numbers = [*first, at, len(encoded.last_moves)]
         return Declare("static const tg_entry", f"{entry}_entry", items=(f'"{entry}"', *map(str, numbers)))
 
     def at_start(self, entry: str) -> tuple[Statement, ...]:
@@ -214,37 +212,27 @@ class ClusterLowering(Lowering):
     def at_end(self, entry: str) -> tuple[Statement, ...]:
         return (Call("tg_stop", ("t", f"&{entry}_entry")),)
 
-    def _moves_before(self, entry: str) -> dict[int, list[list[int]]]:
-        """Words of the moves between L2 and L3 before each launch with nests, and at the end."""
-        staging = self.plan.entries[entry].staging
-        waiting: list[list[int]] = []
-        result: dict[int, list[list[int]]] = {}
-        for event in plan_events(self.plan, entry):
-            if isinstance(event, StartMove):
-                move = staging[event.move]
-                kind = 4 * event.move + MOVE_IN * move.inward
-                waiting.append([kind, move.l2_offset, move.l3_offset, move.size_bytes])
-            elif isinstance(event, WaitMove):
-                waiting.append([4 * event.move + MOVE_WAIT])
-            elif self.launch(entry, event.launch).nests:
-                result[event.launch] = waiting
-                waiting = []
-        return {**result, len(self.plan.schedule.entries[entry].launches): waiting}
+
+def _move(event: Move | Wait) -> list[int]:
+    """The words of what L3 does."""
+    if isinstance(event, Wait):
+        return [4 * event.transfer + MOVE_WAIT]
+    return [4 * event.transfer + MOVE_IN * event.inward, event.l2_offset, event.l3_offset, event.size_bytes]
 
 
-def _call(table: int, table_words: int, place: NestPlace | None, nest: Nest, homes: tuple[int, ...]) -> _Call:
-    if place is None:
-        return _Call(table, table_words, 0, 0, (0, 0, 0), 0, homes)
+def _call(table: int, table_words: int, listed: ListedNest, own: NestCall, homes: tuple[int, ...]) -> _Call:
+    if listed.place is None:
+        return _Call(table, table_words, 0, 0, (0, 0, 0), 0, homes, moves=len(own.moves))
     early = late = results = 0
-    for i, operand in enumerate(nest.operands):
+    for i, operand in enumerate(listed.nest.operands):
         if operand.value is not None:
             results |= (operand.access is Access.WRITE) << i
-            early |= (operand.name in place.early) << i
-            late |= (operand.access is Access.READ and operand.name not in (*place.early, *place.taken)) << i
-    flags = DRAIN * place.drains | LEAVE * place.leaves | SETTLE * place.settles
+            early |= (operand.name in own.early) << i
+            late |= (operand.name in own.late) << i
+    flags = DRAIN * own.drains | LEAVE * own.leaves | SETTLE * own.settles
     masks = (_from_first(early), _from_first(late), _from_first(results))
-    where = (place.table_offset, place.slots_offset)
-    return _Call(table, table_words, *where, masks, flags, homes, place.is_fetched_late, place.at_once)
+    where = (listed.place.table_offset, listed.place.slots_offset)
+    return _Call(table, table_words, *where, masks, flags, homes, own.is_fetched_late, own.at_once, len(own.moves))
 
 
 def _from_first(mask: int) -> int:

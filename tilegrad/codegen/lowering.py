@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilegrad.analysis.lifetimes import temporaries
 from tilegrad.codegen.c import Call, Comment, Declare, Item, Statement, comment_text, float_literal
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.errors import InternalError
@@ -64,7 +63,6 @@ class Lowering(ABC):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         self.plan = plan
         self.kernels = kernels
-        self._types: dict[str, dict[str, TensorType]] = {}
 
     @abstractmethod
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
@@ -100,13 +98,9 @@ class Lowering(ABC):
     def launch(self, entry: str, number: int) -> Launch:
         return self.plan.schedule.entries[entry].launches[number]
 
-    def types(self, entry: str) -> dict[str, TensorType]:
+    def types(self, entry: str) -> Mapping[str, TensorType]:
         """Of values and of operators' scratch tensors."""
-        if entry not in self._types:
-            graph = self.plan.schedule.entries[entry].graph
-            scratch = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
-            self._types[entry] = {**scratch, **graph.types}
-        return self._types[entry]
+        return self.plan.schedule.entries[entry].types
 
     def signature(self, launch: Launch, nest: Nest) -> KernelSignature:
         node = launch.node
@@ -199,10 +193,9 @@ class FlatLowering(Lowering):
             # A kernel's pointer is where its box starts: inside the tensor for a part of it (Concat, Slice).
             box = operand_box(operand, whole(nest))
             skipped = sum(r.start * stride for r, stride in zip(box, strides[operand.name], strict=True))
-            element_bytes = self.types(entry)[operand.value].dtype.size_bytes
-            is_empty = not all(r.size for r in box)
+            inside = skipped * operand.element_bytes if all(r.size for r in box) else 0
             address = self.plan.address(entry, operand.value)
-            places.append(replace(address, offset=address.offset + (0 if is_empty else skipped * element_bytes)))
+            places.append(replace(address, offset=address.offset + inside))
         return KernelCall(signature, tuple(arguments), tuple(places))
 
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:

@@ -33,6 +33,7 @@ from tilegrad.codegen.interface import (
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import FlatLowering, Lowering, place
+from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ir.schedule import Launch
@@ -114,8 +115,9 @@ def _label_check(port: Port, classes: int) -> list[Statement]:
     ]
 
 
-def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
+def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
     """model.c, and the kernels it calls."""
+    plan = listing.plan
     program = plan.schedule.program
     used: set[str] = set()
     items: list[Item] = [
@@ -136,7 +138,7 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         tensor_table(plan),
     ]
     is_flat = plan.schedule.target.is_flat
-    lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(plan, kernels)
+    lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
     functions: list[Item] = []
     names: dict[tuple[Statement, ...], str] = {}
     for entry in ENTRIES:

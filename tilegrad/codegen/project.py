@@ -16,6 +16,7 @@ from tilegrad.codegen.board import board_files
 from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
 from tilegrad.codegen.opencl import opencl_files
+from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
@@ -43,9 +44,10 @@ class Project:
         )
 
 
-def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
+def generate(listing: Listing, *, weights_as_c: bool = False) -> Project:
+    plan = listing.plan
     kernels = collect_kernels(plan.schedule)
-    texts = opencl_files(plan, kernels) if plan.schedule.target.language == OPENCL_C else _c_files(plan, kernels)
+    texts = opencl_files(plan, kernels) if plan.schedule.target.language == OPENCL_C else _c_files(listing, kernels)
     texts["manifest.json"] = json.dumps(_manifest(plan), indent=1) + "\n"
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)
@@ -54,8 +56,9 @@ def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
     return Project(plan, dict(sorted(files.items())))
 
 
-def _c_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
-    model_c, used = model.source(plan, kernels)
+def _c_files(listing: Listing, kernels: KernelSet) -> dict[str, str]:
+    plan = listing.plan
+    model_c, used = model.source(listing, kernels)
     target = plan.schedule.target
     texts = {
         "model.h": interface.header(plan),

@@ -27,7 +27,7 @@ from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import ENTRIES, Role, StateTensor
 from tilegrad.ir.types import TensorType
 from tilegrad.pipeline import Compiled
-from tilegrad.sequence.clock import EntryTiming
+from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 

@@ -10,7 +10,7 @@ from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, TRANSFER_SECONDS, 
 from tilegrad.devices.native import NativeDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.registry import register
-from tilegrad.sequence.clock import EntryTiming, time_entries
+from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets import base as targets
 
 
@@ -20,8 +20,9 @@ class SimSession(HarnessSession):
     TRACE = "trace.txt"
 
     def timings(self) -> dict[str, EntryTiming]:
+        """The timed listing: the trace shows that this is what was done, or it is an error."""
         trace = self.folder / self.TRACE
-        return time_entries(self.compiled.plan, trace) if trace.exists() else {}
+        return self.compiled.timing if trace.exists() else {}
 
     def _count(self, entry: str) -> Mapping[str, float]:
         """Every call of an entry does the same transfers and tiles, so its first trace stands for all."""

@@ -8,9 +8,12 @@ of its nest; the whole nest is just the largest tile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from math import prod
+
+from tilegrad.ir.types import DType, TensorType
 
 
 class AxisKind(Enum):
@@ -65,6 +68,7 @@ class Operand:
     `name` is the pointer's name in the kernel's C signature. `shape` is a row-major view of the tensor's elements
     (a nest may merge or split dimensions). `index` has one entry per view dimension, or is None when the whole
     operand is needed whatever the tile (data-dependent reads). `value` None is an absent optional: a null pointer.
+    `dtype` is the value's: an operator leaves it to whoever knows its node's types (`Nest.typed`).
     """
 
     name: str
@@ -72,6 +76,35 @@ class Operand:
     access: Access
     shape: tuple[int, ...] = ()
     index: tuple[Index, ...] | None = None
+    dtype: DType = DType.F32
+
+    @property
+    def element_bytes(self) -> int:
+        return self.dtype.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return prod(self.shape) * self.element_bytes
+
+
+@dataclass(frozen=True)
+class NestKind:
+    """What a nest is, whatever values it is applied to: equal kinds have the same tilings, tables and costs.
+
+    Operands are those of the nest with `value` "" where there is one.
+    """
+
+    kernel: str
+    axes: tuple[Axis, ...]
+    operands: tuple[Operand, ...]
+    constants: tuple[tuple[str, int | float], ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.kernel, self.axes, self.operands, self.constants))
 
 
 @dataclass(frozen=True)
@@ -87,6 +120,32 @@ class Nest:
 
     def axis(self, name: str) -> Axis:
         return next(axis for axis in self.axes if axis.name == name)
+
+    @cached_property
+    def kind(self) -> NestKind:
+        operands = tuple(o if o.value is None else replace(o, value="") for o in self.operands)
+        return NestKind(self.kernel, self.axes, operands, tuple(sorted(self.constants.items())))
+
+    @cached_property
+    def present(self) -> tuple[Operand, ...]:
+        """Operands that are not absent optionals."""
+        return tuple(operand for operand in self.operands if operand.value is not None)
+
+    @cached_property
+    def reads(self) -> tuple[Operand, ...]:
+        return tuple(operand for operand in self.present if operand.access is Access.READ)
+
+    @cached_property
+    def results(self) -> tuple[Operand, ...]:
+        return tuple(operand for operand in self.present if operand.access is Access.WRITE)
+
+    def operand(self, name: str) -> Operand:
+        return next(operand for operand in self.operands if operand.name == name)
+
+    def typed(self, types: Mapping[str, TensorType]) -> Nest:
+        """With the element type of each operand's value."""
+        operands = tuple(o if o.value is None else replace(o, dtype=types[o.value].dtype) for o in self.operands)
+        return replace(self, operands=operands)
 
     @property
     def macs(self) -> int:

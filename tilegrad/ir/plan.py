@@ -10,17 +10,11 @@ from tilegrad.ir.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a value lies: `offset` bytes into region `region` of memory `memory`.
-
-    `instance` tells apart memories that exist once per cluster; `slice_stride` is the distance between the slices of
-    a buffer that has one per block (0: one slice for all).
-    """
+    """Where a value lies: `offset` bytes into region `region` of memory `memory`."""
 
     memory: str
     region: str  # "state" outlives calls, "arena" does not; a home in L3 is in region "l3"
     offset: int
-    instance: int = 0
-    slice_stride: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +57,15 @@ class Stay:
     address: Address
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NestPlace:
-    """Where nest `nest` of launch `launch` works in scratchpad, in bytes, and how it overlaps with its neighbours.
-
-    `table` is its description in words (analysis/tables.py), which is at `table_offset` with the call in front of it.
-    Operands in `early` are requested before the nest before computes its last tile. If `drains`, results of the nest
-    before have arrived in L2 before this one requests anything; if `leaves`, its own may be on their way when it ends.
-    If it begins `at_once`, all it reads is there when the nest before ends, whose last results leave when this one's
-    kernel has begun. Then operands in `taken` are read where the nest before made them, at these offsets. If it
-    `settles`, what is on its way out is waited for before the next one's `early` operands are requested.
-    """
+    """Where nest `nest` of launch `launch` works in scratchpad, in bytes: its call and table, and its slots."""
 
     launch: int
     nest: int
-    table: tuple[int, ...]
     table_offset: int
     table_bytes: int
     slots_offset: int
-    early: tuple[str, ...] = ()
-    drains: bool = False
-    leaves: bool = False
-    is_fetched_late: bool = False
-    at_once: bool = False
-    settles: bool = False
-    taken: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,16 @@
-"""A schedule: a program's operators as launches of nests on a target, whole or in tiles.
-
-A launch is (blocks, engine, nests): today one block and the cores; several blocks and other engines fit the type.
-"""
+"""A schedule: a program's operators as launches of nests on a target, whole or in tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.program import Program
+from tilegrad.ir.types import TensorType
 from tilegrad.targets.base import Target
 
 
@@ -66,6 +65,11 @@ class Tiling:
     def tile_count(self) -> int:
         return prod(loop.count for loop in self.loops)
 
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Hashable: how the nest is cut and where its boxes lie, whatever that is estimated to cost."""
+        return self.loops, tuple(self.slots.items()), self.is_double
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -77,14 +81,15 @@ class Launch:
     node: Node
     nests: tuple[Nest, ...]
     tilings: tuple[Tiling | None, ...] = ()
-    blocks: int = 1
-    engine: str = "cores"
 
 
 @dataclass(frozen=True)
 class EntrySchedule:
+    """`types` are those of all its values: the graph's, and operators' temporaries."""
+
     graph: Graph
     launches: tuple[Launch, ...]
+    types: Mapping[str, TensorType]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ An operator lives in a pair of files, `ops/NAME.py` and `ops/NAME.c`. Its forwar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeVar, cast
@@ -156,6 +157,14 @@ class Operator(ABC):
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
         """The loop nests that compute the outputs, in order, with a barrier between them."""
         raise TypeError(f"{self.name} has no nests")
+
+    def typed_nests(self, node: NodeView) -> tuple[Nest, ...]:
+        """The same with the element types of their operands; none for a view."""
+        if self.is_view:
+            return ()
+        own = {node.temporary(i): scratch for i, scratch in enumerate(self.temporaries(node))}
+        types: Mapping[str, TensorType] = ChainMap(own, cast(dict[str, TensorType], node.types)) if own else node.types
+        return tuple(nest.typed(types) for nest in self.nests(node))
 
     def temporaries(self, node: NodeView) -> tuple[TensorType, ...]:
         """Scratch tensors that live from the operator's first nest to its last (`node.temporary(i)` names them)."""

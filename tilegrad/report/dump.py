@@ -71,7 +71,7 @@ def _schedule(schedule: Schedule) -> Iterator[str]:
     for name, entry in schedule.entries.items():
         yield f"entry {name}: {schedule.macs(name)} MACs"
         for launch in entry.launches:
-            yield f"  launch {launch.node.op} '{launch.node.name}' on {launch.blocks} block(s) of {launch.engine}"
+            yield f"  launch {launch.node.op} '{launch.node.name}'"
             yield from (f"    {_nest(nest)}" for nest in launch.nests)
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 from tilegrad.analysis.footprint import is_held_whole, nth_tile
-from tilegrad.analysis.overlap import Bytes, box_bytes, meet
+from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet
 from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.schedule import Tiling
-from tilegrad.targets.base import Target
+from tilegrad.schedule.judge import Judge
 
 # How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the
 # fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
@@ -27,16 +26,11 @@ LITTLE_MORE = 1.025
 MOST_EXPOSED = 0.2
 MORE_WAITING_COUNTS = (8.0, 16.0, 32.0)
 
-SETTLED_BYTES = 1024
-"""The most that the conductor waits for while others compute: it takes their time, not the next nest's."""
-
-
 @dataclass(frozen=True)
 class _Load:
     """The first box of an operand."""
 
     home: Bytes
-    cycles: float
     slot_start: int  # from where the nest's slots begin
     slot_stop: int
     is_whole: bool  # all of a tensor, for all tiles
@@ -50,16 +44,12 @@ class Link:
         nest: Nest,
         tiling: Tiling,
         table_bytes: int,
-        element_bytes: Mapping[str, int],
         homes: Mapping[str, str],
-        target: Target,
     ) -> None:
         self.nest = nest
         self.tiling = tiling
         self.table_bytes = table_bytes
-        self.element_bytes = element_bytes
         self.homes = homes
-        self.engine = target.engine(target.home, target.compute)
 
     @property
     def size_bytes(self) -> int:
@@ -74,7 +64,7 @@ class Link:
             if operand.value is None or operand.access is not access:
                 continue
             home = self.homes.get(operand.value, operand.value)
-            box = box_bytes(operand, tile, home, 0, self.element_bytes[operand.name])
+            box = box_bytes(operand, tile, home, 0)
             if box is not None:
                 found.append((operand.name, box))
         return found
@@ -84,16 +74,14 @@ class Link:
         found = []
         for name, box in self._boxes(Access.READ, 0):
             slot = self.tiling.slots[name]
-            cycles = self.engine.inward.cycles_per_byte * len(box.starts) * box.run_bytes
             span = slot.offset_bytes, slot.offset_bytes + slot.slot_bytes
-            found.append(_Load(box, cycles, *span, name in self._whole))
+            found.append(_Load(box, *span, name in self._whole))
         return found
 
     @cached_property
     def _whole(self) -> set[str]:
         """Operands that one slot holds all of, for all tiles."""
-        operands = [operand for operand in self.nest.operands if operand.value is not None]
-        return {operand.name for operand in operands if is_held_whole(operand, self.nest, self.tiling.loops)}
+        return {operand.name for operand in self.nest.present if is_held_whole(operand, self.nest, self.tiling.loops)}
 
     @cached_property
     def whole_results(self) -> list[Bytes]:
@@ -102,8 +90,7 @@ class Link:
     @cached_property
     def large_results(self) -> set[str]:
         """Where results live that take long to arrive. All of a nest's tilings have the same."""
-        results = [o for o in self.nest.operands if o.value is not None and o.access is Access.WRITE]
-        large = [o for o in results if prod(o.shape) * self.element_bytes[o.name] > SETTLED_BYTES]
+        large = [operand for operand in self.nest.results if operand.size_bytes > SETTLED_BYTES]
         return {self.homes.get(operand.value or "", operand.value or "") for operand in large}
 
     @property
@@ -116,18 +103,19 @@ class Link:
         return [box for number in (-1, -2) for _, box in self._boxes(Access.WRITE, number)]
 
     @cached_property
-    def last_store_cycles(self) -> float:
-        boxes = self._boxes(Access.WRITE, -1)
-        return sum(self.engine.outward.cycles_per_byte * len(box.starts) * box.run_bytes for _, box in boxes)
+    def last_stores(self) -> list[Bytes]:
+        return [box for _, box in self._boxes(Access.WRITE, -1)]
 
 
 def exposed_cycles(
-    before: Link, link: Link, is_on_top: bool, scratch_bytes: int, arriving: Collection[str] = ()
+    judge: Judge, before: Link, link: Link, is_on_top: bool, scratch_bytes: int, arriving: Collection[str] = ()
 ) -> float:
     """What the second of two neighbours waits for. Those that do not fit beside each other are at the bottom and at the
     top of scratchpad. `arriving` is what the nest before them stores while the first one computes its first tile."""
     start = scratch_bytes - link.size_bytes if is_on_top else link.table_bytes
-    hidden = waiting = taken = 0.0
+    hidden: list[Bytes] = []
+    waiting: list[Bytes] = []
+    taken: list[Bytes] = []
     depends = False
     for load in link.loads:
         if is_on_top:
@@ -138,29 +126,29 @@ def exposed_cycles(
         depends |= is_late
         is_arriving = before.tiling.tile_count == 1 and load.home.region in arriving
         if is_late and load.is_whole and meet([load.home], before.whole_results):
-            taken += load.cycles
+            taken.append(load.home)
         elif is_late or is_arriving or not has_room:
-            waiting += load.cycles
+            waiting.append(load.home)
         else:
-            hidden += load.cycles
-    exposed = max(0.0, hidden - before.last_tile_cycles)
+            hidden.append(load.home)
     if not waiting and before.size_bytes + link.size_bytes <= scratch_bytes:
-        return exposed  # it begins at once, with what the nest before left in scratchpad
-    return exposed + waiting + taken + (before.last_store_cycles if depends else 0.0)
+        # It begins at once, with what the nest before left in scratchpad.
+        return judge.exposed(before.last_tile_cycles, hidden)
+    return judge.exposed(before.last_tile_cycles, hidden, before.last_stores if depends else (), waiting + taken)
 
 
-def choose(choices: Sequence[Sequence[Link]], scratch_bytes: int, hides: bool) -> list[Tiling]:
+def choose(choices: Sequence[Sequence[Link]], judge: Judge, scratch_bytes: int, hides: bool) -> list[Tiling]:
     """One tiling of each nest, in order. `hides`: hidden transfers are worth more than cycles."""
     if not choices:
         return []
     waits: list[list[list[float]]] = []  # by nest, its choice, and the choice of the nest before
     for i, links in enumerate(choices):
         if i == 0:
-            waits.append([[sum(load.cycles for load in link.loads)] for link in links])
+            waits.append([[judge.exposed(0.0, [load.home for load in link.loads])] for link in links])
             continue
         arriving = choices[i - 2][0].large_results if i > 1 else ()
         place = (bool(i % 2), scratch_bytes, arriving)
-        waits.append([[exposed_cycles(before, link, *place) for before in choices[i - 1]] for link in links])
+        waits.append([[exposed_cycles(judge, before, link, *place) for before in choices[i - 1]] for link in links])
     steady = [[link.tiling.estimate.steady_cycles for link in links] for links in choices]
     paths = [cheapest_path(steady, waits, weight) for weight in WAITING_COUNTS]
     fastest = min(cycles for cycles, _ in paths)

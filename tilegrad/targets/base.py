@@ -70,7 +70,9 @@ class DmaTiming:
 class DmaEngine:
     """Moves bytes between two neighbouring memories; `inward` is towards the cores.
 
-    `enqueue_cycles` is what the core that starts a transfer spends on it. Directions overlap if `duplex`.
+    `enqueue_cycles` is what the core that starts a transfer spends on it; where `queue_depth` commands are under way,
+    it waits for the first of them. Directions overlap if `duplex`, and set-ups of queued commands with what is moved
+    before them if `overlaps_setup`.
     """
 
     name: str
@@ -83,6 +85,7 @@ class DmaEngine:
     longest_bytes: int
     has_2d: bool
     duplex: bool
+    overlaps_setup: bool
 
     def __post_init__(self) -> None:
         _expect(self.queue_depth >= 1, f"the queue of {self.name}", "1 or more", self.queue_depth)
@@ -98,7 +101,7 @@ class DmaEngine:
 
 @dataclass(frozen=True)
 class CoreCosts:
-    """How a core's counted instructions become cycles (see scheduling/cost.py for the formula)."""
+    """How a core's counted instructions become cycles (see costs/kernel_cost.py for the formula)."""
 
     taken_branch_extra: float = 2.0
     jump_extra: float = 1.0

@@ -34,6 +34,7 @@ TARGET = Target(
             longest_bytes=16 * MIB,
             has_2d=True,
             duplex=True,
+            overlaps_setup=True,
         ),
         DmaEngine(
             name="pcie",
@@ -46,6 +47,7 @@ TARGET = Target(
             longest_bytes=16 * MIB,
             has_2d=False,
             duplex=True,
+            overlaps_setup=False,
         ),
     ),
     cores=16,

@@ -33,6 +33,7 @@ TARGET = Target(
             longest_bytes=131071,
             has_2d=True,
             duplex=True,
+            overlaps_setup=True,
         ),
         DmaEngine(
             name="hyper",
@@ -49,6 +50,7 @@ TARGET = Target(
             longest_bytes=1 << 20,
             has_2d=False,
             duplex=False,
+            overlaps_setup=False,
         ),
     ),
     cores=8,

@@ -1,0 +1,170 @@
+"""Time on a chip with a scratchpad: the one model that everything with cycles in it asks.
+
+A conductor starts transfers and waits for them, DMA engines work through their queues, and cores compute. The timed
+listing (`tilegrad/sequence/timing.py`) is a listing played on this clock; tilings and neighbours are judged by playing
+what they would do (`tilegrad/schedule/judge.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import mul
+
+from tilegrad.costs.kernel_cost import KernelCosts, Span, nest_trips
+from tilegrad.targets.base import L2, L3, DmaEngine, Target
+
+Interval = tuple[float, float]
+
+
+class Reason(Enum):
+    """Why the conductor stands still."""
+
+    LOAD = "operands have not arrived"
+    STORE = "results have not left"
+    TABLE = "the table has not arrived"
+    MOVE = "L3 is not done"
+    QUEUE = "the engine's queue is full"
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    reason: Reason
+    cycles: float
+
+
+@dataclass
+class Channel:
+    """One direction of an engine: commands one after the other."""
+
+    free: float = 0.0
+    busy: list[Interval] = field(default_factory=list)
+    size_bytes: float = 0
+
+
+class EngineClock:
+    """A DMA engine. Where its queue is full, whoever brings a command waits until the oldest one is done."""
+
+    def __init__(self, engine: DmaEngine) -> None:
+        self.engine = engine
+        self.inward = Channel()
+        self.outward = Channel() if engine.duplex else self.inward
+        self.ends: deque[float] = deque(maxlen=engine.queue_depth)  # of the latest commands
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        return (self.inward, self.outward) if self.engine.duplex else (self.inward,)
+
+    def accepted(self, now: float) -> float:
+        """When the queue takes another command."""
+        return max(now, self.ends[0]) if len(self.ends) == self.engine.queue_depth else now
+
+    def take(self, now: float, inward: bool, size_bytes: float, rows: int) -> Interval:
+        """A command that the queue has taken: when it begins to move bytes, and when the last has arrived."""
+        timing = self.engine.inward if inward else self.engine.outward
+        channel = self.inward if inward else self.outward
+        busy = size_bytes * timing.cycles_per_byte + (rows - 1) * timing.cycles_per_extra_row
+        latency = timing.setup_cycles
+        if not self.engine.overlaps_setup:
+            busy, latency = busy + latency, 0.0
+        start = max(now, channel.free)
+        channel.free = start + busy
+        channel.busy.append((start, channel.free))
+        channel.size_bytes += size_bytes
+        self.ends.append(channel.free)
+        return start, channel.free + latency
+
+
+class Clock:
+    """`forked` is when the kernel call under way began, None between calls."""
+
+    def __init__(self, target: Target, costs: KernelCosts) -> None:
+        self.target = target
+        self.costs = costs
+        self.near = EngineClock(target.engine(target.home, target.compute))
+        self.far = EngineClock(target.engine(L3, L2))
+        self.now = 0.0
+        self.forked: float | None = None
+        self.compute_cycles = 0.0
+        self.conduct_cycles = 0.0
+        self.stall_cycles = dict.fromkeys(Reason, 0.0)  # while no core computes
+        self.computing: list[Interval] = []
+
+    def spend(self, cycles: float) -> None:
+        """The conductor works."""
+        self.now += cycles
+        if self.forked is None:
+            self.conduct_cycles += cycles
+
+    def conduct(self, *trips: float) -> None:
+        """What the tile runtime does, in the order of CONDUCT_TRIPS."""
+        conduct = self.costs.conduct
+        self.spend(sum(map(mul, conduct.between if self.forked is None else conduct.meanwhile, trips)))
+
+    def enter(self, operands: int, at_once: bool) -> None:
+        """A nest in tiles begins: one part of what that takes is done before its first kernel call, one meanwhile."""
+        self.conduct(*nest_trips(operands, at_once))
+
+    def step(self, operands: int, is_simple: bool) -> None:
+        """From one tile to the next."""
+        if is_simple:
+            self.conduct(0, 0, 0, 1)
+        else:
+            self.conduct(0, 0, 0, 0, 1, operands)
+
+    def command(self, engine: EngineClock, inward: bool, size_bytes: float, rows: int = 1) -> Interval:
+        """The conductor gives an engine a command, as soon as the queue takes it."""
+        self.stall_until(engine.accepted(self.now), Reason.QUEUE)
+        self.spend(engine.engine.enqueue_cycles)
+        return engine.take(self.now, inward, size_bytes, rows)
+
+    def stall_until(self, time: float, reason: Reason) -> Stall | None:
+        """The conductor waits."""
+        cycles = time - self.now
+        if cycles <= 0:
+            return None
+        self.now = time
+        if self.forked is None:
+            self.stall_cycles[reason] += cycles
+        return Stall(reason, cycles)
+
+    def begin(self) -> None:
+        assert self.forked is None
+        self.forked = self.now
+
+    def end(self, span: Span) -> Interval:
+        """The conductor comes to the barrier of a kernel call, and goes on when all cores are there."""
+        assert self.forked is not None
+        delay = self.now - self.forked
+        start, self.now = self.forked, self.forked + span.ending(delay)
+        if self.target.cores == 1:  # nobody computes while it conducts
+            self.conduct_cycles += delay
+            start += delay
+        self.forked = None
+        self.computing.append((start, self.now))
+        self.compute_cycles += self.now - start
+        return start, self.now
+
+
+def merged(intervals: list[Interval]) -> list[Interval]:
+    result: list[Interval] = []
+    for start, stop in sorted(intervals):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], stop))
+        else:
+            result.append((start, stop))
+    return result
+
+
+def overlap_cycles(a: list[Interval], b: list[Interval]) -> float:
+    """How long both are; neither overlaps itself."""
+    total = 0.0
+    i = k = 0
+    while i < len(a) and k < len(b):
+        total += max(0.0, min(a[i][1], b[k][1]) - max(a[i][0], b[k][0]))
+        if a[i][1] < b[k][1]:
+            i += 1
+        else:
+            k += 1
+    return total

@@ -1,0 +1,219 @@
+"""A listing: what each entry does on a target with a scratchpad, event by event, in the order of the conductor.
+
+It is decided once (`tilegrad/sequence`), and everything that follows reads it: the replay proves it, the clock gives it
+time, codegen encodes it, and the simulator's trace is compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tilegrad.ir.nest import Nest, Range, Tile
+from tilegrad.ir.plan import NestPlace, Plan
+from tilegrad.ir.schedule import Launch, Tiling
+
+Box = tuple[Range, ...]
+
+SCRATCH = "L1"
+"""The region of scratchpad addresses. Those of L2 are "state" and "arena", that of L3 is "l3"."""
+WORDS = "words"
+"""The program's constant tables."""
+CORES = "cores"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Who does it: the cores of a block or one of its DMA engines, by its hop ("L2-L1")."""
+
+    block: int
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command to an engine: rows that are dense in scratchpad and `far_stride` apart outside."""
+
+    near_offset: int
+    far_offset: int
+    row_bytes: int
+    rows: int
+    far_stride: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.row_bytes * self.rows
+
+    @property
+    def far_stop(self) -> int:
+        return self.far_offset + (self.rows - 1) * self.far_stride + self.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A nest's call and table come to scratchpad. Offsets of parts are absolute there."""
+
+    queue: Queue
+    transfer: int
+    nest: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A box of an operand comes to scratchpad. Offsets of its parts are from `near` and from `far` in `region`.
+
+    Boxes with one transfer id are one transfer: they are waited for together.
+    """
+
+    queue: Queue
+    transfer: int
+    nest: int
+    tile: int
+    operand: str
+    box: Box
+    near: int
+    region: str
+    far: int
+    parts: tuple[Part, ...]
+
+    inward = True
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A box of a result leaves scratchpad; the fields are those of `Load`."""
+
+    queue: Queue
+    transfer: int
+    nest: int
+    tile: int
+    operand: str
+    box: Box
+    near: int
+    region: str
+    far: int
+    parts: tuple[Part, ...]
+
+    inward = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A whole tensor on its way between L3 and L2."""
+
+    queue: Queue
+    transfer: int
+    tensor: str
+    l2_offset: int
+    l3_offset: int
+    size_bytes: int
+    inward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The conductor goes on when the transfer is done. `nest` is whose turn it is."""
+
+    queue: Queue
+    transfer: int
+    nest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """It is a nest's turn."""
+
+    nest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a kernel finds an operand, and which box of it."""
+
+    region: str
+    offset: int
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Cores begin a kernel call on a tile. `places` are those of the nest's operands, None for an absent one."""
+
+    queue: Queue
+    nest: int
+    tile: int
+    ranges: Tile
+    places: tuple[Place | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The kernel call is done: what stands between `Begin` and `End` happens meanwhile."""
+
+    queue: Queue
+    nest: int
+    tile: int
+
+
+Transfer = Fetch | Load | Store | Move
+Event = Transfer | Wait | Enter | Begin | End
+
+
+@dataclass(frozen=True)
+class ListedNest:
+    """A nest in the order of its entry. `place` and `table` are None where it computes where its operands live."""
+
+    launch: int
+    number: int
+    nest: Nest
+    tiling: Tiling | None
+    place: NestPlace | None
+    table: tuple[int, ...] | None
+
+    @property
+    def tile_count(self) -> int:
+        return 1 if self.tiling is None else self.tiling.tile_count
+
+
+@dataclass(frozen=True)
+class EntryListing:
+    nests: tuple[ListedNest, ...]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Of every entry of a plan."""
+
+    plan: Plan
+    entries: Mapping[str, EntryListing]
+
+    def launch_of(self, entry: str, nest: int) -> Launch:
+        return self.plan.schedule.entries[entry].launches[self.entries[entry].nests[nest].launch]
+
+
+def box_size(box: Box) -> int:
+    return prod(r.size for r in box)
+
+
+def describe(event: Event) -> str:
+    """One line, for messages and dumps."""
+    if isinstance(event, Enter):
+        return f"enter nest {event.nest}"
+    if isinstance(event, Begin):
+        return f"begin nest {event.nest} tile {event.tile}"
+    if isinstance(event, End):
+        return f"end nest {event.nest} tile {event.tile}"
+    if isinstance(event, Wait):
+        return f"wait for transfer {event.transfer} on {event.queue.engine} in nest {event.nest}"
+    if isinstance(event, Fetch):
+        return f"fetch table of nest {event.nest} as transfer {event.transfer}"
+    if isinstance(event, Move):
+        way = "L3 -> L2" if event.inward else "L2 -> L3"
+        return f"move '{event.tensor}' {way} {event.size_bytes} bytes as transfer {event.transfer}"
+    word, way = ("load", "<-") if event.inward else ("store", "->")
+    box = ", ".join(f"{r.start}:{r.stop}" for r in event.box)
+    what = f"{word} '{event.operand}'[{box}] of nest {event.nest} tile {event.tile}"
+    return f"{what}: L1+{event.near} {way} {event.region}+{event.far} as transfer {event.transfer}"

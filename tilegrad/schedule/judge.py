@@ -1,0 +1,161 @@
+"""What a tiling costs, and what one nest waits for behind another: by playing both on the clock.
+
+Tiles are played with the average of what they move and compute, until one takes as long as the one before; the rest
+take as long as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from tilegrad.analysis.footprint import box_shape, load_count, transfer_levels
+from tilegrad.analysis.overlap import Bytes
+from tilegrad.costs.clock import Clock, Reason
+from tilegrad.costs.kernel_cost import KernelCosts, Span
+from tilegrad.ir.nest import Access, Nest, along
+from tilegrad.ir.schedule import TileEstimate
+from tilegrad.schedule.candidates import Candidate
+from tilegrad.targets.base import Target
+
+MOST_PLAYED = 5  # tiles until all are alike
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Of one operand: how often its box is moved, and what one box is, on average."""
+
+    inward: bool
+    loads: int
+    size_bytes: float
+    parts: int
+    rows: int
+
+
+class Judge:
+    def __init__(self, target: Target, costs: KernelCosts) -> None:
+        self.target = target
+        self.costs = costs
+
+    def estimate(self, nest: Nest, candidate: Candidate, overlaps: bool, shown: float) -> TileEstimate:
+        """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
+        traffic = self._traffic(nest, candidate)
+        compute = self._compute_cycles(nest, candidate)
+        total, first, last = self._play(nest, candidate, traffic, compute)
+        steady = total - first - last
+        hides = overlaps and (candidate.is_double or candidate.tile_count == 1)
+        cycles = steady + (first + last) * shown if hides else total
+        engine = self.target.engine(self.target.home, self.target.compute)
+        busy = 0.0
+        for one in traffic:
+            timing = engine.inward if one.inward else engine.outward
+            rows = (one.rows - 1) * one.parts * timing.cycles_per_extra_row
+            busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
+        reason = "double buffered" if candidate.is_double else "single buffered"
+        return TileEstimate(cycles, compute, busy, candidate.traffic_bytes, reason, steady)
+
+    def _traffic(self, nest: Nest, candidate: Candidate) -> list[_Traffic]:
+        found = []
+        for operand, moved in zip(nest.present, candidate.moved_bytes, strict=True):
+            loads = load_count(operand, candidate.loops)
+            box = box_shape(operand, candidate.sizes)
+            counts = [level.size(box) for level in transfer_levels(operand, nest, candidate.loops)]
+            rows = counts[1] if len(counts) > 1 else 1
+            inward = operand.access is Access.READ
+            found.append(_Traffic(inward, loads, moved / loads, prod(counts[2:]), rows))
+        return found
+
+    def _compute_cycles(self, nest: Nest, candidate: Candidate) -> float:
+        """Over all tiles: full and ragged ones along each loop."""
+        kinds = []
+        for loop in candidate.loops:
+            full = loop.extent // loop.tile
+            rest = loop.extent - full * loop.tile
+            kinds.append([(loop.axis, loop.tile, full), *([(loop.axis, rest, 1)] if rest else [])])
+        total = 0.0
+        for choice in product(*kinds):
+            sizes = {**candidate.sizes, **{axis: size for axis, size, _ in choice}}
+            times = prod(count for _, _, count in choice)
+            total += times * self.costs.cycles(nest, sizes, self.target.compute, self.target.cores)
+        return total
+
+    def _move(self, clock: Clock, one: _Traffic, share: float) -> float:
+        """A share of a box; when it has arrived."""
+        further = share * (one.parts - 1)
+        clock.conduct(0, 0, 0, 0, 0, 0, 0, share * one.inward, share * (not one.inward), further)
+        clock.spend(further * clock.near.engine.enqueue_cycles)
+        rows = 1 + round(share * one.parts * (one.rows - 1))
+        return clock.command(clock.near, one.inward, share * one.size_bytes, rows)[1]
+
+    def _play(
+        self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float
+    ) -> tuple[float, float, float]:
+        """Cycles of all of it, of the first loads, and of the last stores."""
+        clock, count = Clock(self.target, self.costs), candidate.tile_count
+        reads, results = [one for one in traffic if one.inward], [one for one in traffic if not one.inward]
+        whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
+        factor = compute / count / whole.cycles if whole.cycles else 1.0
+        span = Span(whole.cycles * factor, whole.alone * factor, whole.shared * factor)
+        operands, is_simple = len(nest.operands), self._is_simple(nest, candidate)
+        clock.enter(operands, at_once=False)
+        loaded = [self._move(clock, one, 1.0) for one in reads]
+        clock.stall_until(max(loaded, default=0.0), Reason.LOAD)
+        first = clock.now
+        played = min(count, MOST_PLAYED)
+        inner = 1.0 / max(count - 1, 1)  # of what is moved between tiles, the share of one step
+        before = latest = clock.now
+        for tile in range(played):
+            if tile:
+                clock.step(operands, is_simple)
+            clock.begin()
+            if not tile:
+                clock.enter(operands, at_once=False)
+                clock.conduct(0, 0, 0, 0, 0, 0, 1)  # the next nest's table
+            waits = []
+            if candidate.is_double and tile + 1 < count:
+                clock.step(operands, is_simple)
+                waits += [self._move(clock, one, inner * (one.loads - 1)) for one in results if tile]
+                waits += [self._move(clock, one, inner * (one.loads - 1)) for one in reads if one.loads > 1]
+            clock.end(span)
+            if not candidate.is_double and tile + 1 < count:
+                waits += [self._move(clock, one, inner * (one.loads - 1)) for one in results if one.loads > 1]
+                clock.stall_until(max(waits, default=0.0), Reason.STORE)
+                clock.step(operands, is_simple)
+                waits += [self._move(clock, one, inner * (one.loads - 1)) for one in reads if one.loads > 1]
+            clock.stall_until(max(waits, default=0.0), Reason.LOAD)
+            before, latest = latest, clock.now
+        repeated = (count - played) * (latest - before)
+        stored = [self._move(clock, one, 1.0) for one in results]
+        clock.stall_until(max(stored, default=0.0), Reason.STORE)
+        return clock.now + repeated, first, clock.now - latest
+
+    def exposed(
+        self, compute: float, hidden: Sequence[Bytes], stores: Sequence[Bytes] = (), waiting: Sequence[Bytes] = ()
+    ) -> float:
+        """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
+        what that one `stores`, it waits for it, then for what is `waiting`."""
+        clock = Clock(self.target, self.costs)
+        clock.begin()
+        arrived = [self._box(clock, box) for box in hidden]
+        clock.now = 0.0  # that the conductor is late is counted with the nest
+        clock.end(Span(compute, 0.0, 0.0))
+        if stores:
+            left = [self._box(clock, box, inward=False) for box in stores]
+            clock.stall_until(max(left), Reason.STORE)
+        arrived += [self._box(clock, box) for box in waiting]
+        clock.stall_until(max(arrived, default=0.0), Reason.LOAD)
+        return clock.now - compute
+
+    def _box(self, clock: Clock, box: Bytes, inward: bool = True) -> float:
+        rows = len(box.starts)
+        return clock.command(clock.near, inward, rows * box.run_bytes, rows)[1]
+
+    def _is_simple(self, nest: Nest, candidate: Candidate) -> bool:
+        """Whether most steps are simple ones in the table that the candidate would get, nearly."""
+        if not candidate.is_double or not candidate.loops:
+            return False
+        axis = candidate.loops[-1].axis
+        moved = [index for o in nest.operands for index in o.index or () if index.coefficient(axis)]
+        return all(index == along(axis) for index in moved)

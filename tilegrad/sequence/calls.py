@@ -1,0 +1,127 @@
+"""What a listing says of each nest's call: the encoding that the tile runtime works on.
+
+The runtime knows a few ways in which nests follow each other (runtime/cluster/tg_tile.h). Which of them an entry takes
+is read off the order of its events; the tests decode what is emitted back into events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Load, Move, Queue, Store, Wait
+
+
+@dataclass
+class NestCall:
+    """Of one nest, by operand name: requested before the nest before ended (`early`) or when its turn came (`late`),
+    or read at an offset where the nest before left it (`taken`).
+
+    `drains`: it waits for results of the nest before when its turn comes. `leaves`: its own may be on their way when it
+    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: results of the nest before leave
+    when it has begun. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before it.
+    """
+
+    early: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    taken: Mapping[str, int] = field(default_factory=dict)
+    drains: bool = False
+    leaves: bool = True
+    is_fetched_late: bool = False
+    at_once: bool = False
+    settles: bool = False
+    moves: list[Move | Wait] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EntryCalls:
+    nests: tuple[NestCall, ...]
+    last_moves: tuple[Move | Wait, ...]
+
+
+def entry_calls(listing: EntryListing) -> EntryCalls:
+    reading = _Reading(listing)
+    for event in listing.events:
+        reading.read(event)
+    return EntryCalls(tuple(reading.calls), tuple(reading.moves))
+
+
+class _Reading:
+    """Whose turn it is, how far it has come, and what was started for it."""
+
+    def __init__(self, listing: EntryListing) -> None:
+        self.nests = listing.nests
+        self.calls = [NestCall() for _ in listing.nests]
+        self.stores: set[tuple[Queue, int]] = set()
+        self.l3: set[tuple[Queue, int]] = set()
+        self.moves: list[Move | Wait] = []
+        self.turn = -1
+        self.tile = -1  # the latest one that began
+        self.is_computing = False
+        self.last_store: tuple[Queue, int] | None = None  # of the results of the last tile, until something else begins
+
+    def read(self, event: object) -> None:
+        if isinstance(event, Load):
+            self.load(event)
+        elif isinstance(event, Store):
+            self.store(event)
+        elif isinstance(event, Wait):
+            self.wait(event)
+        elif isinstance(event, Begin):
+            self.begin(event)
+        elif isinstance(event, End):
+            self.is_computing = False
+        elif isinstance(event, Enter):
+            self.enter(event)
+        elif isinstance(event, Fetch):
+            self.calls[event.nest].is_fetched_late = self.turn >= 0 and not self.is_computing
+        elif isinstance(event, Move):
+            self.l3.add((event.queue, event.transfer))
+            self.move(event)
+
+    def enter(self, event: Enter) -> None:
+        self.calls[event.nest].moves, self.moves = self.moves, []
+        self.turn, self.tile, self.last_store = event.nest, -1, None
+
+    def begin(self, event: Begin) -> None:
+        self.tile, self.is_computing = event.tile, True
+        listed = self.nests[event.nest]
+        if event.tile or listed.place is None or listed.tiling is None:
+            return
+        own = {name: listed.place.slots_offset + slot.offset_bytes for name, slot in listed.tiling.slots.items()}
+        pairs = zip(listed.nest.operands, event.places, strict=True)
+        found = {operand.name: place.offset for operand, place in pairs if place is not None}
+        self.calls[event.nest].taken = {name: at for name, at in found.items() if at != own[name]}
+
+    def load(self, event: Load) -> None:
+        if event.tile == 0 and event.nest > self.turn:
+            self.calls[event.nest].early.append(event.operand)
+        elif event.tile == 0 and self.tile < 0:
+            self.calls[event.nest].late.append(event.operand)
+
+    def store(self, event: Store) -> None:
+        self.stores.add((event.queue, event.transfer))
+        if event.nest < self.turn:
+            self.calls[self.turn].at_once = True
+        elif self._is_over():
+            self.last_store = event.queue, event.transfer
+
+    def _is_over(self) -> bool:
+        return not self.is_computing and self.tile == self.nests[self.turn].tile_count - 1
+
+    def move(self, event: Move | Wait) -> None:
+        self.moves.append(event)
+        self.last_store = None
+
+    def wait(self, event: Wait) -> None:
+        key = (event.queue, event.transfer)
+        if key in self.l3:
+            self.move(event)
+        elif key in self.stores and self.turn >= 0:
+            call = self.calls[self.turn]
+            if self.tile < 0:
+                call.drains = True
+            elif self.is_computing:
+                call.settles = True
+            elif key == self.last_store:
+                call.leaves = False

@@ -1,0 +1,149 @@
+"""Plan to listing: when each transfer starts and what is waited for is decided here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilegrad.analysis.tables import CALL_WORDS, table_of
+from tilegrad.ir.listing import (
+    Enter,
+    EntryListing,
+    Event,
+    Fetch,
+    ListedNest,
+    Listing,
+    Move,
+    Part,
+    Queue,
+    Wait,
+)
+from tilegrad.ir.nest import whole
+from tilegrad.ir.plan import Address, Plan
+from tilegrad.sequence.handover import Handover, handovers
+from tilegrad.sequence.nest_events import BLOCK, Flow, NestEvents, pieces, whole_call
+from tilegrad.targets.base import L2, L3
+
+WORD_BYTES = 4
+
+
+def sequence_plan(plan: Plan) -> Listing:
+    """One flat memory needs no listing: its code is the order."""
+    if plan.schedule.target.is_flat:
+        return Listing(plan, {})
+    return Listing(plan, {entry: _Sequencing(plan, entry).listing() for entry in plan.entries})
+
+
+def listed_nests(plan: Plan, entry: str) -> tuple[ListedNest, ...]:
+    """An entry's nests in order, each with its place and its table."""
+    target = plan.schedule.target
+    longest_bytes = target.engine(target.home, target.compute).longest_bytes
+    places = {(place.launch, place.nest): place for place in plan.entries[entry].places}
+    found = []
+    for number, launch in enumerate(plan.schedule.entries[entry].launches):
+        tilings = launch.tilings or (None,) * len(launch.nests)
+        for k, (nest, tiling) in enumerate(zip(launch.nests, tilings, strict=True)):
+            table = None if tiling is None else table_of(launch.node.op, nest, tiling, longest_bytes)
+            found.append(ListedNest(number, k, nest, tiling, places.get((number, k)), table))
+    return tuple(found)
+
+
+class _Sequencing:
+    """One entry."""
+
+    def __init__(self, plan: Plan, entry: str) -> None:
+        target = plan.schedule.target
+        engine = target.engine(target.home, target.compute)
+        self.plan = plan
+        self.entry = entry
+        self.longest_bytes = engine.longest_bytes
+        self.flow = Flow(Queue(BLOCK, engine.hop))
+        self.l3_queue = Queue(BLOCK, target.engine(L3, L2).hop)
+        self.nests = listed_nests(plan, entry)
+        self.handovers: list[Handover] = []
+        self.runs: list[NestEvents] = []
+        if plan.entries[entry].places:
+            self.handovers = handovers(plan, entry, self.nests)
+            for i, (listed, handover) in enumerate(zip(self.nests, self.handovers, strict=True)):
+                homes = self._homes(listed)
+                self.runs.append(NestEvents(i, listed, handover, homes, self.flow, self.longest_bytes))
+        self.fetching = 0
+
+    def _homes(self, listed: ListedNest) -> dict[str, Address]:
+        address = self.plan.address
+        return {o.name: address(self.entry, o.value, listed.launch) for o in listed.nest.present if o.value is not None}
+
+    def listing(self) -> EntryListing:
+        return EntryListing(self.nests, tuple(self._events()))
+
+    def _events(self) -> Iterator[Event]:
+        """Launches without nests do nothing, so what is due before one happens before the next that has some."""
+        if self.runs:
+            yield from self._fetch(0)
+            yield from self._fetched(0)
+        passed, end = -1, len(self.plan.schedule.entries[self.entry].launches)
+        for number, listed in enumerate(self.nests):
+            if listed.number == 0:
+                yield from self._moves(passed, listed.launch, number)
+                passed = listed.launch
+            yield Enter(number)
+            yield from self._nest(number, listed)
+        yield from self._moves(passed, end, len(self.nests) - 1)
+        yield from self.flow.settle_stores(len(self.nests) - 1)
+
+    def _moves(self, passed: int, launch: int, nest: int) -> Iterator[Event]:
+        """Between two launches: arrivals from earlier, then departures, then what comes in."""
+        moves = list(enumerate(self.plan.entries[self.entry].staging))
+
+        def wait(i: int) -> Wait:
+            return Wait(self.l3_queue, i, nest)
+
+        yield from (wait(i) for i, move in moves if move.start <= passed < move.wait <= launch)
+        for inward in (False, True):
+            starting = [(i, move) for i, move in moves if passed < move.start <= launch and move.inward is inward]
+            for i, move in starting:
+                offsets = move.l2_offset, move.l3_offset
+                yield Move(self.l3_queue, i, move.tensor, *offsets, move.size_bytes, inward)
+            yield from (wait(i) for i, move in starting if move.wait <= launch)
+
+    def _nest(self, number: int, listed: ListedNest) -> Iterator[Event]:
+        if not self.runs:
+            yield from whole_call(number, listed, self._homes(listed), whole(listed.nest))
+            return
+        following = self.handovers[number + 1] if number + 1 < len(self.nests) else None
+        is_early = following is not None and not following.is_fetched_late
+        yield from self.runs[number].run(
+            hands_over=following is not None and following.at_once,
+            in_first=self._in_first(number, is_early),
+            in_last=self._ahead(number + 1) if is_early else (),
+        )
+        if following is not None and following.is_fetched_late:
+            yield from self._fetch(number + 1)
+            yield from self._fetched(number + 1)
+
+    def _in_first(self, number: int, is_next_early: bool) -> Iterator[Event]:
+        if self.handovers[number].at_once:
+            yield from self.runs[number - 1].last_stores()
+        if is_next_early:
+            yield from self._fetch(number + 1)
+
+    def _ahead(self, number: int) -> Iterator[Event]:
+        yield from self._fetched(number)
+        if self.handovers[number - 1].settles:
+            yield from self.flow.settle_stores(number - 1)
+        yield from self.runs[number].first_loads(self.handovers[number].early)
+
+    def _fetch(self, number: int) -> Iterator[Fetch]:
+        """The call and the table behind it."""
+        listed = self.nests[number]
+        assert listed.place is not None and listed.table is not None
+        self.fetching = self.flow.open()
+        at = listed.place.table_offset
+        call_bytes = WORD_BYTES * (CALL_WORDS + len(listed.nest.operands))
+        parts: list[Part] = []
+        for size_bytes in (call_bytes, WORD_BYTES * len(listed.table)):
+            parts += pieces(at, 0, size_bytes, 1, 0, self.longest_bytes)
+            at += size_bytes
+        yield Fetch(self.flow.queue, self.fetching, number, tuple(parts))
+
+    def _fetched(self, number: int) -> Iterator[Wait]:
+        yield Wait(self.flow.queue, self.fetching, number)
