@@ -21,6 +21,7 @@ from tilegrad.ir.nest import whole
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.sequence.handover import Handover, handovers
 from tilegrad.sequence.nest_events import BLOCK, Flow, NestEvents, pieces, whole_call
+from tilegrad.sequence.replay import replay
 from tilegrad.targets.base import L2, L3
 
 WORD_BYTES = 4
@@ -30,7 +31,7 @@ def sequence_plan(plan: Plan) -> Listing:
     """One flat memory needs no listing: its code is the order."""
     if plan.schedule.target.is_flat:
         return Listing(plan, {})
-    return Listing(plan, {entry: _Sequencing(plan, entry).listing() for entry in plan.entries})
+    return replay(Listing(plan, {entry: _Sequencing(plan, entry).listing() for entry in plan.entries}))
 
 
 def listed_nests(plan: Plan, entry: str) -> tuple[ListedNest, ...]:

@@ -1,0 +1,68 @@
+"""Memories while a listing is replayed: which content lies at which bytes, and who is still reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.ir.listing import Box, Part
+
+NOTHING, UNDER_WAY = -1, -2
+"""Bytes that nobody wrote, and bytes that a transfer or a kernel is about to write."""
+
+View = npt.NDArray[np.int32]
+
+
+@dataclass
+class Held:
+    """What bytes of scratchpad hold: a table, or a box of a value. Results are produced up to a point of their
+    reduction, and leave when they are complete."""
+
+    nest: int
+    what: str
+    value: int = NOTHING
+    shape: tuple[int, ...] = ()
+    box: Box = ()
+    is_result: bool = False
+    is_complete: bool = True
+    has_left: bool = True
+    reduced_to: tuple[int, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """A whole tensor is the same bytes in every view of it."""
+        return all((r.start, r.size) == (0, extent) for r, extent in zip(self.box, self.shape, strict=True))
+
+
+class Memory:
+    """`content` has a number for every `unit` bytes, `readers` how many transfers and kernels are reading them."""
+
+    def __init__(self, name: str, size_bytes: int, unit: int) -> None:
+        self.name = name
+        self.unit = unit
+        self.size_bytes = size_bytes
+        self.content = np.full(-(-size_bytes // unit), NOTHING, dtype=np.int32)
+        self.readers = np.zeros(len(self.content), dtype=np.int32)
+
+    def views(self, offset: int, sizes: Sequence[int], strides: Sequence[int]) -> tuple[View, View] | None:
+        """Content and readers of a strided box of bytes, the innermost size dense; None where it passes an end."""
+        last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        if offset < 0 or last + 1 > self.size_bytes:
+            return None
+        shape = (*sizes[:-1], sizes[-1] // self.unit)
+        steps = (*(4 * (stride // self.unit) for stride in strides[:-1]), 4)
+        start = offset // self.unit
+        return (
+            np.lib.stride_tricks.as_strided(self.content[start:], shape, steps),
+            np.lib.stride_tricks.as_strided(self.readers[start:], shape, steps),
+        )
+
+    def span(self, offset: int, size_bytes: int) -> tuple[View, View] | None:
+        return self.views(offset, (size_bytes,), (1,))
+
+    def part(self, base: int, part: Part) -> tuple[View, View] | None:
+        """The outer side of a transfer's part."""
+        return self.views(base + part.far_offset, (part.rows, part.row_bytes), (part.far_stride, 1))

@@ -1,0 +1,552 @@
+"""Proof that a listing is right, by code that knows nothing of how it was made.
+
+Each entry is replayed on memories that say which value's bytes lie where. What a kernel reads must have been brought
+and waited for, what it writes must leave completely, once, behind its last contribution, nothing that is under way or
+still needed may be disturbed, and state must be right at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.errors import InternalError
+from tilegrad.ir.listing import (
+    SCRATCH,
+    Begin,
+    Box,
+    End,
+    Enter,
+    Event,
+    Fetch,
+    ListedNest,
+    Listing,
+    Load,
+    Move,
+    Place,
+    Queue,
+    Store,
+    Wait,
+    box_size,
+    describe,
+)
+from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
+from tilegrad.ir.plan import Address
+from tilegrad.ops import registry
+from tilegrad.ops.base import NodeView
+from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Memory, View
+from tilegrad.sequence.needs import Needs, box_text, summed_axes
+from tilegrad.targets.base import L1, L2, L3
+
+STATE, ARENA, OUTSIDE = "state", "arena", "l3"
+_REGION_MEMORY = {STATE: L2, ARENA: L2, OUTSIDE: L3}
+
+MOST_TRANSFERS = 16
+"""That may be under way at once between L2 and scratchpad (TG_DMA_REQUESTS in runtime/cluster/tg_cluster.h)."""
+
+
+class ListingError(InternalError):
+    """A listing that would give wrong results."""
+
+
+def replay(listing: Listing) -> Listing:
+    """Raises a ListingError that names the node and the event."""
+    needs = Needs()
+    if listing.entries:
+        _check_sizes(listing)
+    for entry in listing.entries:
+        _Replay(listing, entry, needs).run()
+    return listing
+
+
+def _check_sizes(listing: Listing) -> None:
+    plan = listing.plan
+    for memory, use in plan.memory.items():
+        if use.capacity_bytes is not None and use.used_bytes > use.capacity_bytes:
+            raise ListingError(f"plan: {memory} holds {use.capacity_bytes} bytes, the plan uses {use.used_bytes}")
+    if plan.memory[L2].used_bytes < plan.state_bytes + plan.arena_bytes:
+        raise ListingError(f"plan: {L2} is said to use less than the state and the arena")
+    images = {STATE: plan.image_bytes, OUTSIDE: plan.l3_image_bytes}
+    for tensor in plan.schedule.program.state:
+        address = plan.state_addresses[tensor.name]
+        if tensor.initial is not None and address.offset + tensor.type.size_bytes > images.get(address.region, 0):
+            raise ListingError(f"plan: the initial values of '{tensor.name}' are not in the image")
+
+
+@dataclass
+class _Transfer:
+    """Under way: what it reads, and what is there when it is waited for."""
+
+    event: Event
+    sources: list[View] = field(default_factory=list)
+    arrivals: list[tuple[View, View | int]] = field(default_factory=list)
+
+
+@dataclass
+class _Progress:
+    """How far a nest has come: tiles that were computed, and elements of results that left."""
+
+    computed: set[tuple[tuple[int, int], ...]] = field(default_factory=set)
+    stored: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+
+
+class _Replay:
+    def __init__(self, listing: Listing, entry: str, needs: Needs) -> None:
+        plan = listing.plan
+        self.plan = plan
+        self.entry = entry
+        self.needs = needs
+        self.nests = listing.entries[entry].nests
+        self.events = listing.entries[entry].events
+        self.schedule = plan.schedule.entries[entry]
+        target = plan.schedule.target
+        self.alignment = {memory.name: memory.alignment_bytes for memory in target.memories}
+        self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
+        unit = min([4, *(tensor_type.dtype.size_bytes for tensor_type in self.schedule.types.values())])
+        sizes = {SCRATCH: plan.memory[L1].used_bytes, STATE: plan.state_bytes, ARENA: plan.arena_bytes}
+        sizes[OUTSIDE] = plan.memory[L3].used_bytes
+        self.memories = {name: Memory(name, size, unit) for name, size in sizes.items()}
+        self.numbers: dict[str, int] = {}
+        self.names: list[str] = []
+        self.held: list[Held] = []
+        self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
+        self.finished: set[tuple[Queue, int]] = set()
+        self.progress = [_Progress() for _ in self.nests]
+        self.running: Begin | None = None
+        self.turn = -1
+        self.event: Event | None = None
+        self.sources = self._sources()
+
+    def _sources(self) -> dict[str, str]:
+        """A view's bytes are its source's: they are known under the name of what was actually written."""
+        found: dict[str, str] = {}
+        for launch in self.schedule.launches:
+            if registry.get(launch.node.op).is_view:
+                source = launch.node.inputs[0]
+                found[launch.node.outputs[0]] = found.get(source, source)
+        return found
+
+    def error(self, message: str, nest: int | None = None) -> ListingError:
+        number = self.turn if nest is None else nest
+        node = kernel = None
+        if 0 <= number < len(self.nests):
+            listed = self.nests[number]
+            node, kernel = self.schedule.launches[listed.launch].node.name, f"tg_{listed.nest.kernel}: "
+        where = "" if self.event is None else f" ({describe(self.event)})"
+        return ListingError(f"listing of {self.entry}: {kernel or ''}{message}{where}", stage="sequence", node=node)
+
+    def number(self, value: str) -> int:
+        name = self.sources.get(value, value)
+        if name not in self.numbers:
+            self.numbers[name] = len(self.names)
+            self.names.append(name)
+        return self.numbers[name]
+
+    def run(self) -> None:
+        handlers: dict[type, Callable[..., None]] = {
+            Enter: self.enter, Fetch: self.fetch, Load: self.load, Store: self.store, Wait: self.wait,
+            Begin: self.begin, End: self.end, Move: self.move,
+        }  # fmt: skip
+        self.start_entry()
+        for event in self.events:
+            self.event = event
+            handlers[type(event)](event)
+        self.event = None
+        self.end_entry()
+
+    # What the caller leaves there, and finds.
+
+    def home(self, address: Address, size_bytes: int, what: str) -> tuple[View, View]:
+        """Checked against its region and the alignment."""
+        if address.region not in _REGION_MEMORY or address.memory != _REGION_MEMORY[address.region]:
+            raise self.error(f"{what} is in region '{address.region}' of {address.memory}, which is none")
+        if address.offset % self.alignment[address.memory]:
+            raise self.error(f"{what} is not aligned to {self.alignment[address.memory]} bytes")
+        found = self.memories[address.region].span(address.offset, size_bytes)
+        if found is None:
+            raise self.error(f"{what} lies beyond its region")
+        return found
+
+    def start_entry(self) -> None:
+        graph, plan = self.schedule.graph, self.plan
+        written = []
+        for tensor in plan.schedule.program.state:
+            address = plan.state_addresses[tensor.name]
+            written.append((tensor.name, self.home(address, tensor.type.size_bytes, f"state '{tensor.name}'")[0]))
+        for value in graph.inputs:
+            address = plan.address(self.entry, value)
+            written.append((value, self.home(address, graph.types[value].size_bytes, f"input '{value}'")[0]))
+        for value, view in written:
+            view[...] = self.number(value)
+        for value, view in written:
+            if (view != self.number(value)).any():
+                raise self.error(f"'{value}' overlaps other state or another input")
+
+    def end_entry(self) -> None:
+        for transfers in self.under_way.values():
+            raise self.error(f"never waited for: {describe(transfers[0].event)}")
+        if self.running is not None:
+            raise self.error(f"never ended: {describe(self.running)}")
+        for number, listed in enumerate(self.nests):
+            self.check_complete(number, listed)
+        graph, end = self.schedule.graph, len(self.schedule.launches)
+        for value in graph.outputs:
+            view, _ = self.home(self.plan.address(self.entry, value, end), graph.types[value].size_bytes, f"'{value}'")
+            if (view != self.number(value)).any():
+                raise self.error(f"the caller finds '{value}' overwritten")
+        becomes = {state: value for value, state in graph.writes}
+        for tensor in self.plan.schedule.program.state:
+            value = becomes.get(tensor.name, tensor.name)
+            address = self.plan.state_addresses[tensor.name]
+            view, _ = self.home(address, tensor.type.size_bytes, f"state '{tensor.name}'")
+            if (view != self.number(value)).any():
+                raise self.error(f"state '{tensor.name}' does not hold '{value}' at the end")
+
+    def check_complete(self, number: int, listed: ListedNest) -> None:
+        nest, done = listed.nest, self.progress[number]
+        volume = sum(prod(stop - start for start, stop in tile) for tile in done.computed)
+        if volume != prod(axis.extent for axis in nest.axes):
+            raise self.error("the tiles are not the whole nest", number)
+        for operand in nest.results if listed.tiling is not None else ():
+            needed = [self.needs.needed(operand, d, whole(nest))[0] for d in range(len(operand.shape))]
+            stored = done.stored.get(operand.name)
+            if all(r.size for r in needed) and (stored is None or not stored[_slices(tuple(needed))].all()):
+                raise self.error(f"a part of the result '{operand.name}' never leaves", number)
+
+    # Transfers.
+
+    def expect_writable(self, content: View, readers: View, what: str) -> None:
+        if (content == UNDER_WAY).any():
+            raise self.error(f"{what} is brought to where something else is on its way")
+        if readers.any():
+            raise self.error(f"{what} is brought to what is still being read")
+
+    def scratch(self, offset: int, size_bytes: int, what: str) -> tuple[View, View]:
+        found = self.memories[SCRATCH].span(offset, size_bytes)
+        if found is None:
+            raise self.error(f"{what} lies beyond {L1}")
+        return found
+
+    def claim_scratch(self, offset: int, size_bytes: int, what: str) -> View:
+        """Bytes of scratchpad that something is about to be written to. A result there must have left."""
+        content, readers = self.scratch(offset, size_bytes, what)
+        self.expect_writable(content, readers, what)
+        for i in _distinct(content):
+            held = self.held[i] if i >= 0 else None
+            if held is not None and held.is_result and not held.has_left:
+                raise self.error(f"{what} comes to where '{held.what}' of nest {held.nest} has not left")
+        content[...] = UNDER_WAY
+        return content
+
+    def hold(self, held: Held) -> int:
+        self.held.append(held)
+        return len(self.held) - 1
+
+    def open(self, event: Fetch | Load | Store | Move) -> _Transfer:
+        key = (event.queue, event.transfer)
+        if key in self.finished:
+            raise self.error(f"transfer {event.transfer} is used twice")
+        before = self.under_way.setdefault(key, [])
+        if before and type(before[0].event) is not type(event):
+            raise self.error(f"transfer {event.transfer} goes two ways")
+        before.append(_Transfer(event))
+        near = [other for other in self.under_way if other[0] == event.queue]
+        if not isinstance(event, Move) and len(near) > MOST_TRANSFERS:
+            raise self.error(f"more than {MOST_TRANSFERS} transfers are under way")
+        return before[-1]
+
+    def fetch(self, event: Fetch) -> None:
+        transfer, number = self.open(event), self.hold(Held(event.nest, "its table"))
+        for part in event.parts:
+            if part.size_bytes > self.longest_bytes:
+                raise self.error(f"a transfer of {part.size_bytes} bytes, the engine takes {self.longest_bytes}")
+            view = self.claim_scratch(part.near_offset, part.size_bytes, "a table")
+            transfer.arrivals.append((view, number))
+        listed = self.nests[event.nest]
+        assert listed.table is not None and listed.place is not None
+        size_bytes = sum(part.size_bytes for part in event.parts)
+        if size_bytes < 4 * len(listed.table) or size_bytes > listed.place.table_bytes:
+            raise self.error("the table is not as long as its place", event.nest)
+
+    def expect_table(self, nest: int) -> None:
+        """The conductor reads a nest's table whenever it works for it."""
+        place, table = self.nests[nest].place, self.nests[nest].table
+        assert place is not None and table is not None
+        content, _ = self.scratch(place.table_offset, 4 * len(table), "the table")
+        first = int(content[0])
+        is_there = first >= 0 and self.held[first].nest == nest and self.held[first].what == "its table"
+        if not is_there or (content != first).any():
+            raise self.error(f"the table of nest {nest} is not there", nest)
+
+    def operand(self, event: Load | Store, access: Access) -> Operand:
+        if not 0 <= event.nest < len(self.nests):
+            raise self.error(f"there is no nest {event.nest}")
+        nest = self.nests[event.nest].nest
+        found = next((operand for operand in nest.present if operand.name == event.operand), None)
+        if found is None:
+            raise self.error(f"there is no operand '{event.operand}'", event.nest)
+        if found.access is not access:
+            raise self.error(f"'{event.operand}' goes the wrong way", event.nest)
+        wrong = self.needs.wrong_transfer(nest, found, event, self.longest_bytes)
+        if wrong is not None:
+            raise self.error(wrong, event.nest)
+        self.expect_table(event.nest)
+        return found
+
+    def far_views(self, event: Load | Store) -> list[tuple[View, View]]:
+        memory = self.memories.get(event.region)
+        found = [None if memory is None else memory.part(event.far, part) for part in event.parts]
+        views = [pair for pair in found if pair is not None]
+        if len(views) != len(found):
+            raise self.error(f"'{event.operand}' lies beyond its region", event.nest)
+        return views
+
+    def load(self, event: Load) -> None:
+        operand = self.operand(event, Access.READ)
+        assert operand.value is not None
+        transfer, value = self.open(event), self.number(operand.value)
+        for content, readers in self.far_views(event):
+            self.expect_value(content, value, f"'{event.operand}'")
+            readers += 1
+            transfer.sources.append(readers)
+        near = self.claim_scratch(event.near, box_size(event.box) * operand.element_bytes, f"'{event.operand}'")
+        held = Held(event.nest, event.operand, value, operand.shape, event.box)
+        transfer.arrivals.append((near, self.hold(held)))
+
+    def expect_value(self, content: View, value: int, what: str) -> None:
+        if (content == value).all():
+            return
+        other = int(content[content != value].flat[0])
+        name = self.names[value]
+        if other == UNDER_WAY:
+            raise self.error(f"{what} reads '{name}' before it has arrived")
+        found = "nothing" if other == NOTHING else f"'{self.names[other]}'"
+        raise self.error(f"{what} finds {found} where '{name}' should be")
+
+    def store(self, event: Store) -> None:
+        operand = self.operand(event, Access.WRITE)
+        assert operand.value is not None
+        transfer, what = self.open(event), f"'{event.operand}'"
+        near, readers = self.scratch(event.near, box_size(event.box) * operand.element_bytes, what)
+        first = int(near[0])
+        held = self.held[first] if first >= 0 and (near == first).all() else None
+        if held is None or not held.is_result or (held.nest, held.what, held.box) != (
+            event.nest, event.operand, event.box,
+        ):  # fmt: skip
+            raise self.error(f"the result {what} is not there when it leaves", event.nest)
+        if not held.is_complete:
+            raise self.error(f"the result {what} leaves before its last reduction tile", event.nest)
+        stored = self.progress[event.nest].stored.setdefault(event.operand, np.zeros(operand.shape, dtype=bool))
+        if stored[_slices(event.box)].any():
+            raise self.error(f"the result {what} leaves twice", event.nest)
+        stored[_slices(event.box)] = True
+        held.has_left = True
+        readers += 1
+        transfer.sources.append(readers)
+        for content, far_readers in self.far_views(event):
+            self.expect_writable(content, far_readers, what)
+            content[...] = UNDER_WAY
+            transfer.arrivals.append((content, self.number(operand.value)))
+
+    def move(self, event: Move) -> None:
+        transfer, what = self.open(event), f"'{event.tensor}'"
+        near = self.home(Address(L2, ARENA, event.l2_offset), event.size_bytes, what)
+        far = self.home(Address(L3, OUTSIDE, event.l3_offset), event.size_bytes, what)
+        (source, source_readers), (target, target_readers) = (far, near) if event.inward else (near, far)
+        if (source == UNDER_WAY).any():
+            raise self.error(f"{what} moves before it has arrived")
+        self.expect_writable(target, target_readers, what)
+        transfer.arrivals.append((target, source.copy()))
+        target[...] = UNDER_WAY
+        source_readers += 1
+        transfer.sources.append(source_readers)
+
+    def wait(self, event: Wait) -> None:
+        key = (event.queue, event.transfer)
+        transfers = self.under_way.pop(key, None)
+        if transfers is None:
+            raise self.error(f"waits for transfer {event.transfer}, which is not under way", event.nest)
+        self.finished.add(key)
+        for transfer in transfers:
+            for readers in transfer.sources:
+                readers -= 1
+            for view, content in transfer.arrivals:
+                view[...] = content
+
+    # Kernel calls.
+
+    def enter(self, event: Enter) -> None:
+        if event.nest != self.turn + 1:
+            raise self.error(f"nest {event.nest} follows nest {self.turn}")
+        self.turn = event.nest
+        nest = self.nests[event.nest].nest
+        for operand in nest.present:
+            assert operand.value is not None
+            wanted = self.schedule.types[operand.value]
+            if (prod(operand.shape), operand.dtype) != (wanted.size, wanted.dtype):
+                raise self.error(f"operand '{operand.name}': the view is not the tensor '{operand.value}'")
+
+    def begin(self, event: Begin) -> None:
+        if self.running is not None:
+            raise self.error(f"begins before the end of: {describe(self.running)}")
+        if event.nest != self.turn:
+            raise self.error(f"nest {event.nest} computes in the turn of nest {self.turn}")
+        self.running = event
+        listed, done = self.nests[event.nest], self.progress[event.nest]
+        wrong = self.needs.wrong_call(listed.nest, event)
+        if wrong is not None:
+            raise self.error(wrong)
+        tile = tuple((event.ranges[axis.name].start, event.ranges[axis.name].stop) for axis in listed.nest.axes)
+        if tile in done.computed:
+            raise self.error("computes what another tile did")
+        done.computed.add(tile)
+        if listed.tiling is None:
+            self.begin_whole(listed, event)
+            return
+        self.expect_table(event.nest)
+        for operand, place, size_bytes in _placed(listed.nest, event, Access.READ):
+            _, readers = self.expect_operand(operand, place, size_bytes)
+            readers += 1
+        for operand, place, size_bytes in _placed(listed.nest, event, Access.WRITE):
+            self.expect_room(listed.nest, operand, place, size_bytes, event)
+
+    def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, View]:
+        assert operand.value is not None
+        if place.region != SCRATCH or place.offset % self.alignment[L1]:
+            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
+        content, readers = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
+        first = int(content[0])
+        if (content == UNDER_WAY).any():
+            raise self.error(f"'{operand.name}' has not arrived")
+        if first < 0 or (content != first).any():
+            raise self.error(f"'{operand.name}' was not brought, or was overwritten")
+        held = self.held[first]
+        is_same_box = (held.shape, held.box) == (operand.shape, place.box)
+        if held.value != self.number(operand.value) or not held.is_complete:
+            raise self.error(f"'{operand.name}' finds '{held.what}' of nest {held.nest} in its place")
+        is_whole = held.is_whole and box_size(place.box) == prod(operand.shape) == prod(held.shape)
+        if not is_same_box and not is_whole:
+            raise self.error(f"'{operand.name}' finds {box_text(held.box)}, the kernel needs {box_text(place.box)}")
+        return content, readers
+
+    def expect_room(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
+        """A new sum needs room, a continued one must be found as it was left."""
+        first = tuple(event.ranges[axis.name].start for axis in summed_axes(nest, operand))
+        if place.region != SCRATCH or place.offset % self.alignment[L1]:
+            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
+        stored = self.progress[event.nest].stored.get(operand.name)
+        if stored is not None and stored[_slices(place.box)].any():
+            raise self.error(f"the result '{operand.name}' left before this tile added to it")
+        if any(first):
+            content, _ = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
+            at = int(content[0])
+            held = self.held[at] if at >= 0 and (content == at).all() else None
+            found = None if held is None else (held.nest, held.what, held.box)
+            if held is None or found != (event.nest, operand.name, place.box):
+                raise self.error(f"'{operand.name}' does not find the sum to continue")
+            if not held.reduced_to < first:
+                raise self.error(f"the reduction's tiles of '{operand.name}' are out of order")
+            held.has_left = True
+        self.claim_scratch(place.offset, size_bytes, f"'{operand.name}'")
+
+    def end(self, event: End) -> None:
+        begun = self.running
+        if begun is None or (begun.nest, begun.tile) != (event.nest, event.tile):
+            raise self.error("ends, but it did not begin")
+        self.running = None
+        listed = self.nests[event.nest]
+        if listed.tiling is None:
+            for operand, place, _ in _placed(listed.nest, begun, Access.WRITE):
+                self.home_views(operand, place)[0][...] = self.number(operand.value or "")
+            return
+        for _, place, size_bytes in _placed(listed.nest, begun, Access.READ):
+            _, readers = self.scratch(place.offset, size_bytes, "an operand")
+            readers -= 1
+        for operand, place, size_bytes in _placed(listed.nest, begun, Access.WRITE):
+            sums = summed_axes(listed.nest, operand)
+            held = Held(
+                event.nest,
+                operand.name,
+                self.number(operand.value or ""),
+                operand.shape,
+                place.box,
+                is_result=True,
+                is_complete=all(begun.ranges[axis.name].stop == axis.extent for axis in sums),
+                has_left=False,
+                reduced_to=tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
+            )
+            content, _ = self.scratch(place.offset, size_bytes, "a result")
+            content[...] = self.hold(held)
+
+    # Kernels that compute where their operands live.
+
+    def home_views(self, operand: Operand, place: Place) -> tuple[View, View]:
+        size = operand.element_bytes
+        sizes = (*(r.size for r in place.box), size)
+        strides = (*(stride * size for stride in row_major_strides(operand.shape)), 1)
+        memory = self.memories.get(place.region)
+        found = None if memory is None or place.region == SCRATCH else memory.views(place.offset, sizes, strides)
+        if found is None or place.region == OUTSIDE:
+            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no core finds it")
+        return found
+
+    def begin_whole(self, listed: ListedNest, event: Begin) -> None:
+        for operand, place, _ in _placed(listed.nest, event, Access.READ):
+            self.expect_value(self.home_views(operand, place)[0], self.number(operand.value or ""), f"'{operand.name}'")
+        written: list[tuple[Operand, Place]] = []
+        for operand, place, _ in _placed(listed.nest, event, Access.WRITE):
+            self.expect_writable(*self.home_views(operand, place), f"'{operand.name}'")
+            for other, other_place in written:
+                if _meet(operand, place, other, other_place):
+                    raise self.error(f"'{operand.name}' and '{other.name}' overlap")
+            written.append((operand, place))
+            for source, source_place, _ in _placed(listed.nest, event, Access.READ):
+                if _meet(operand, place, source, source_place):
+                    self.check_in_place(listed, operand, place, source, source_place)
+
+    def check_in_place(
+        self, listed: ListedNest, result: Operand, place: Place, source: Operand, source_place: Place
+    ) -> None:
+        node = self.schedule.launches[listed.launch].node
+        allowed = registry.get(node.op).in_place(NodeView(node, self.schedule.graph.types))
+        is_allowed = any(
+            (node.outputs[o], node.inputs[i]) == (result.value, source.value)
+            for o, i in allowed
+            if o < len(node.outputs) and i < len(node.inputs)
+        )
+        if not is_allowed or place.offset != source_place.offset:
+            raise self.error(f"'{result.name}' overlaps '{source.name}', which may not be in place")
+
+
+def _placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, Place, int]]:
+    """Operands of a kernel call that have bytes."""
+    for operand, place in zip(nest.operands, event.places, strict=True):
+        if place is not None and operand.access is access and box_size(place.box):
+            yield operand, place, box_size(place.box) * operand.element_bytes
+
+
+def _meet(a: Operand, place: Place, b: Operand, other: Place) -> bool:
+    """Whether two operands that live as a whole share bytes."""
+    starts = [(place, a), (other, b)]
+    if place.region != other.region:
+        return False
+    (first, first_stop), (second, second_stop) = ((p.offset, p.offset + _extent_bytes(o, p)) for p, o in starts)
+    return first < second_stop and second < first_stop
+
+
+def _extent_bytes(operand: Operand, place: Place) -> int:
+    strides = row_major_strides(operand.shape)
+    return operand.element_bytes * (1 + sum((r.size - 1) * s for r, s in zip(place.box, strides, strict=True)))
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(r.start, r.stop) for r in box)
+
+
+def _distinct(content: View) -> Iterable[int]:
+    first = int(content.flat[0]) if content.size else NOTHING
+    return (first,) if (content == first).all() else map(int, np.unique(content))
