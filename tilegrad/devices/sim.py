@@ -11,6 +11,7 @@ from tilegrad.devices.native import NativeDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.registry import register
 from tilegrad.sequence.timing import EntryTiming
+from tilegrad.sequence.trace import check_trace, read_trace
 from tilegrad.targets import base as targets
 
 
@@ -22,7 +23,10 @@ class SimSession(HarnessSession):
     def timings(self) -> dict[str, EntryTiming]:
         """The timed listing: the trace shows that this is what was done, or it is an error."""
         trace = self.folder / self.TRACE
-        return self.compiled.timing if trace.exists() else {}
+        if not trace.exists():
+            return {}
+        check_trace(self.compiled.listing, trace)
+        return {entry: timing for entry, timing in self.compiled.timing.items() if entry in read_trace(trace)}
 
     def _count(self, entry: str) -> Mapping[str, float]:
         """Every call of an entry does the same transfers and tiles, so its first trace stands for all."""
