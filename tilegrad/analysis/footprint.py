@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
-from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile, operand_box, row_major_strides, whole
+from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile, row_major_strides
 from tilegrad.ir.schedule import Loop
 
 Sizes = Mapping[str, int]
@@ -53,22 +54,30 @@ class Level:
 def transfer_levels(operand: Operand, nest: Nest, loops: Sequence[Loop]) -> tuple[Level, ...]:
     """How boxes of an operand are moved, innermost level first, whatever the tile: what is whole in every tile is one
     with what lies inside it."""
-    everything = operand_box(operand, whole(nest))
-    strides = row_major_strides(operand.shape)
+    cut = tuple(is_dimension_cut(operand, d, loops) for d in range(len(operand.shape)))
+    everything = nest.whole_sizes[operand.name]
+    return _levels(operand.shape, operand.element_bytes, everything, cut)
+
+
+@lru_cache(maxsize=4096)
+def _levels(
+    shape: tuple[int, ...], element_bytes: int, everything: tuple[int, ...], cut: tuple[bool, ...]
+) -> tuple[Level, ...]:
+    strides = row_major_strides(shape)
     levels: list[Level] = []
-    factor, stride, is_closed = operand.element_bytes, 0, False
-    for d in reversed(range(len(operand.shape))):
-        size, is_cut = everything[d].size, is_dimension_cut(operand, d, loops)
-        if operand.shape[d] == 1 and size == 1 and not is_cut:
+    factor, stride, is_closed = element_bytes, 0, False
+    for d in reversed(range(len(shape))):
+        size, is_cut = everything[d], cut[d]
+        if shape[d] == 1 and size == 1 and not is_cut:
             continue
         if is_closed:
-            factor, stride, is_closed = 1, strides[d] * operand.element_bytes, False
+            factor, stride, is_closed = 1, strides[d] * element_bytes, False
         if is_cut:
             levels.append(Level(factor, d, stride))
             is_closed = True
             continue
         factor *= size
-        if size != operand.shape[d]:
+        if size != shape[d]:
             levels.append(Level(factor, None, stride))
             is_closed = True
     if not is_closed:
@@ -88,7 +97,7 @@ def moving_axes(operand: Operand, loops: Sequence[Loop]) -> tuple[int, ...]:
 
 def is_held_whole(operand: Operand, nest: Nest, loops: Sequence[Loop]) -> bool:
     """Whether one slot holds all of an operand, for all tiles."""
-    sizes = tuple(r.size for r in operand_box(operand, whole(nest)))
+    sizes = nest.whole_sizes[operand.name]
     return not moving_axes(operand, loops) and sizes == operand.shape and all(sizes)
 
 

@@ -48,9 +48,12 @@ class EngineClock:
 
     def __init__(self, engine: DmaEngine) -> None:
         self.engine = engine
+        self.restart()
+
+    def restart(self) -> None:
         self.inward = Channel()
-        self.outward = Channel() if engine.duplex else self.inward
-        self.ends: deque[float] = deque(maxlen=engine.queue_depth)  # of the latest commands
+        self.outward = Channel() if self.engine.duplex else self.inward
+        self.ends: deque[float] = deque(maxlen=self.engine.queue_depth)  # of the latest commands
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -84,6 +87,13 @@ class Clock:
         self.costs = costs
         self.near = EngineClock(target.engine(target.home, target.compute))
         self.far = EngineClock(target.engine(L3, L2))
+        self.restart()
+
+    def restart(self) -> None:
+        """Time begins, and nothing is under way."""
+        self.near.restart()
+        if self.far.ends:
+            self.far.restart()
         self.now = 0.0
         self.forked: float | None = None
         self.compute_cycles = 0.0

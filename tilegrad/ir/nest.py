@@ -119,12 +119,25 @@ class Nest:
     macs_override: int | None = None  # where the product of the axes is not the nominal count (strided gathers)
 
     def axis(self, name: str) -> Axis:
-        return next(axis for axis in self.axes if axis.name == name)
+        return self._axes[name]
 
     @cached_property
     def kind(self) -> NestKind:
         operands = tuple(o if o.value is None else replace(o, value="") for o in self.operands)
         return NestKind(self.kernel, self.axes, operands, tuple(sorted(self.constants.items())))
+
+    @cached_property
+    def everything(self) -> Tile:
+        return {axis.name: Range(0, axis.extent) for axis in self.axes}
+
+    @cached_property
+    def whole_sizes(self) -> dict[str, tuple[int, ...]]:
+        """Of the boxes that the whole nest touches, by operand."""
+        return {o.name: tuple(r.size for r in operand_box(o, self.everything)) for o in self.present}
+
+    @cached_property
+    def _axes(self) -> dict[str, Axis]:
+        return {axis.name: axis for axis in self.axes}
 
     @cached_property
     def present(self) -> tuple[Operand, ...]:
@@ -193,9 +206,9 @@ class Range:
 Tile = Mapping[str, Range]
 
 
-def whole(nest: Nest) -> dict[str, Range]:
+def whole(nest: Nest) -> Tile:
     """The tile that is the nest itself."""
-    return {axis.name: Range(0, axis.extent) for axis in nest.axes}
+    return nest.everything
 
 
 def ordered_sizes(nest: Nest, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -137,18 +137,40 @@ def exposed_cycles(
     return judge.exposed(before.last_tile_cycles, hidden, before.last_stores if depends else (), waiting + taken)
 
 
-def choose(choices: Sequence[Sequence[Link]], judge: Judge, scratch_bytes: int, hides: bool) -> list[Tiling]:
+class Waits:
+    """Remembers what neighbours wait for: layers repeat, and inference repeats the forward pass."""
+
+    def __init__(self, judge: Judge, scratch_bytes: int) -> None:
+        self.judge = judge
+        self.scratch_bytes = scratch_bytes
+        self.known: dict[object, list[list[float]]] = {}
+
+    def between(
+        self, before: Sequence[Link], links: Sequence[Link], is_on_top: bool, arriving: Collection[str]
+    ) -> list[list[float]]:
+        """By choice of the second nest, and by choice of the first."""
+        homes = [one.homes.get(o.value or "", o.value) for one in (before[0], links[0]) for o in one.nest.operands]
+        pattern = tuple(homes.index(home) for home in homes)
+        early = tuple(home in arriving for home in homes)
+        keys = [tuple(link.tiling.key for link in own) for own in (before, links)]
+        key = (before[0].nest.kind, links[0].nest.kind, *keys, pattern, early, is_on_top)
+        if key not in self.known:
+            place = (is_on_top, self.scratch_bytes, arriving)
+            self.known[key] = [[exposed_cycles(self.judge, one, link, *place) for one in before] for link in links]
+        return self.known[key]
+
+
+def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list[Tiling]:
     """One tiling of each nest, in order. `hides`: hidden transfers are worth more than cycles."""
     if not choices:
         return []
     waits: list[list[list[float]]] = []  # by nest, its choice, and the choice of the nest before
     for i, links in enumerate(choices):
         if i == 0:
-            waits.append([[judge.exposed(0.0, [load.home for load in link.loads])] for link in links])
+            waits.append([[known.judge.exposed(0.0, [load.home for load in link.loads])] for link in links])
             continue
         arriving = choices[i - 2][0].large_results if i > 1 else ()
-        place = (bool(i % 2), scratch_bytes, arriving)
-        waits.append([[exposed_cycles(judge, before, link, *place) for before in choices[i - 1]] for link in links])
+        waits.append(known.between(choices[i - 1], links, bool(i % 2), arriving))
     steady = [[link.tiling.estimate.steady_cycles for link in links] for links in choices]
     paths = [cheapest_path(steady, waits, weight) for weight in WAITING_COUNTS]
     fastest = min(cycles for cycles, _ in paths)

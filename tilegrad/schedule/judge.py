@@ -20,7 +20,7 @@ from tilegrad.ir.schedule import TileEstimate
 from tilegrad.schedule.candidates import Candidate
 from tilegrad.targets.base import Target
 
-MOST_PLAYED = 5  # tiles until all are alike
+MOST_PLAYED = 4  # tiles until all are alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ class Judge:
     def __init__(self, target: Target, costs: KernelCosts) -> None:
         self.target = target
         self.costs = costs
+        self.clock = Clock(target, costs)
+
+    def _fresh(self) -> Clock:
+        self.clock.restart()
+        return self.clock
 
     def estimate(self, nest: Nest, candidate: Candidate, overlaps: bool, shown: float) -> TileEstimate:
         """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
@@ -93,7 +98,7 @@ class Judge:
         self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float
     ) -> tuple[float, float, float]:
         """Cycles of all of it, of the first loads, and of the last stores."""
-        clock, count = Clock(self.target, self.costs), candidate.tile_count
+        clock, count = self._fresh(), candidate.tile_count
         reads, results = [one for one in traffic if one.inward], [one for one in traffic if not one.inward]
         whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
         factor = compute / count / whole.cycles if whole.cycles else 1.0
@@ -136,7 +141,7 @@ class Judge:
     ) -> float:
         """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
         what that one `stores`, it waits for it, then for what is `waiting`."""
-        clock = Clock(self.target, self.costs)
+        clock = self._fresh()
         clock.begin()
         arrived = [self._box(clock, box) for box in hidden]
         clock.now = 0.0  # that the conductor is late is counted with the nest

@@ -13,7 +13,7 @@ from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
-from tilegrad.schedule.chain import Link, choose
+from tilegrad.schedule.chain import Link, Waits, choose
 from tilegrad.schedule.judge import Judge
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
@@ -39,6 +39,7 @@ class _Tiler:
 
     def __init__(self, options: TilingOptions) -> None:
         self.options = options
+        self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
         self.known: dict[NestKind, tuple[tuple[Tiling, int], ...]] = {}
         self.refused: list[tuple[int, DoesNotFit]] = []
 
@@ -57,8 +58,7 @@ class _Tiler:
             choices.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in found])
         if self.refused:
             return [None] * len(nests)
-        judge = Judge(target, self.options.costs)
-        return list(choose(choices, judge, self.options.scratch_bytes, self.options.buffering == "double"))
+        return list(choose(choices, self.waits, self.options.buffering == "double"))
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""

@@ -54,11 +54,10 @@ class Memory:
             return None
         shape = (*sizes[:-1], sizes[-1] // self.unit)
         steps = (*(4 * (stride // self.unit) for stride in strides[:-1]), 4)
-        start = offset // self.unit
-        return (
-            np.lib.stride_tricks.as_strided(self.content[start:], shape, steps),
-            np.lib.stride_tricks.as_strided(self.readers[start:], shape, steps),
-        )
+        start = 4 * (offset // self.unit)
+        content: View = np.ndarray(shape, np.int32, self.content.data, start, steps)
+        readers: View = np.ndarray(shape, np.int32, self.readers.data, start, steps)
+        return content, readers
 
     def span(self, offset: int, size_bytes: int) -> tuple[View, View] | None:
         return self.views(offset, (size_bytes,), (1,))
