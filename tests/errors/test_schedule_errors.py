@@ -11,8 +11,6 @@ from tests.schedule.programs import UNTILED, compiled_for, siracusa
 from tests.support.models import mlp
 from tests.support.small_models import linear
 from tilegrad import frontend
-from tilegrad.analysis.lifetimes import temporaries
-from tilegrad.analysis.tables import argument_fields
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.nest import Nest
@@ -60,10 +58,10 @@ def test_following_the_hint_leads_to_a_program(name: str) -> None:
     assert again.value.node == caught.value.node
 
 
-def _search(op: str, nest: Nest, element_bytes: dict[str, int], l1_bytes: int) -> TilingSearch:
+def _search(op: str, nest: Nest, l1_bytes: int) -> TilingSearch:
     target = siracusa(l1_bytes)
     options = TilingOptions(target, "auto", KernelCosts(target))
-    return TilingSearch(options, nest, element_bytes, argument_fields(op, nest.kernel))
+    return TilingSearch(options, op, nest)
 
 
 @pytest.mark.parametrize("name", ["attention", "odd_cnn", "resnet8"])
@@ -71,21 +69,18 @@ def test_the_smallest_l1_is_the_smallest(name: str) -> None:
     """For every kind of nest: that much will do, and half of it will not."""
     seen: set[object] = set()
     for entry in compiled_for(name, siracusa(), UNTILED).plan.schedule.entries.values():
-        scratch = {value: tensor_type for value, (_, tensor_type) in temporaries(entry.graph).items()}
-        types = {**scratch, **entry.graph.types}
         for launch in entry.launches:
             for nest in launch.nests:
-                element_bytes = {o.name: types[o.value].dtype.size_bytes for o in nest.operands if o.value is not None}
                 key = (nest.kernel, nest.axes)
                 if key in seen:
                     continue
                 seen.add(key)
                 op = launch.node.op
-                _, smallest = _search(op, nest, element_bytes, 1024).smallest()
-                tiling = _search(op, nest, element_bytes, smallest).choices(launch.node.name)[0][0]
+                _, smallest = _search(op, nest, 1024).smallest()
+                tiling = _search(op, nest, smallest).choices(launch.node.name)[0][0]
                 assert tiling.scratch_bytes < smallest
                 with pytest.raises(DoesNotFit) as caught:
-                    _search(op, nest, element_bytes, smallest // 2).choices(launch.node.name)
+                    _search(op, nest, smallest // 2).choices(launch.node.name)
                 assert caught.value.node == launch.node.name
                 assert caught.value.hint == f"give L1 at least {smallest} bytes (--l1)"
     assert len(seen) > 20

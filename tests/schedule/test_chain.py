@@ -10,13 +10,25 @@ from hypothesis import strategies as st
 
 from tilegrad.analysis.footprint import nth_tile, tiles
 from tilegrad.analysis.overlap import box_bytes
+from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.nest import Access, Axis, Index, Nest, Operand, Range, along
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
-from tilegrad.schedule.chain import WAITING_COUNTS, Link, cheapest_path, choose, exposed_cycles
+from tilegrad.schedule import chain
+from tilegrad.schedule.chain import WAITING_COUNTS, Link, Waits, cheapest_path
+from tilegrad.schedule.judge import Judge
 from tilegrad.targets.base import get
 
 TARGET = get("siracusa")
 SCRATCH = 4096
+JUDGE = Judge(TARGET, KernelCosts(TARGET))
+
+
+def exposed_cycles(before: Link, link: Link, is_on_top: bool, scratch: int, arriving: tuple[str, ...] = ()) -> float:
+    return chain.exposed_cycles(JUDGE, before, link, is_on_top, scratch, arriving)
+
+
+def choose(choices: list[list[Link]], scratch: int, hides: bool) -> list[Tiling]:
+    return chain.choose(choices, Waits(JUDGE, scratch), hides)
 
 
 def map_nest(source: str, target: str) -> Nest:
@@ -37,7 +49,7 @@ def link(source: str, target: str, *loops: Loop, cycles: float = 1000.0, dma_cyc
     count = 2 if loops else 1
     slots = {"x": Slot(0, box, count), "y": Slot(count * box, box, count)}
     tiling = Tiling(loops, slots, bool(loops), 2 * count * box, TileEstimate(cycles, cycles, dma_cycles, 0, "", cycles))
-    return Link(nest, tiling, 64, {"x": 4, "y": 4}, {}, TARGET)
+    return Link(nest, tiling, 64, {})
 
 
 BY_C, BY_S = Loop("c", 8, 2), Loop("s", 16, 4)
@@ -64,7 +76,8 @@ def test_a_neighbour_without_room_waits(is_on_top: bool) -> None:
 
 def test_a_short_neighbour_hides_little() -> None:
     short = link("a", "b", BY_C, cycles=4.0)
-    assert 0.0 < exposed_cycles(short, link("d", "c", BY_C), False, SCRATCH) < link("d", "c", BY_C).loads[0].cycles
+    alone = JUDGE.exposed(0.0, [load.home for load in link("d", "c", BY_C).loads])
+    assert 0.0 < exposed_cycles(short, link("d", "c", BY_C), False, SCRATCH) < alone
 
 
 @given(st.data(), st.sampled_from(WAITING_COUNTS))
@@ -151,7 +164,7 @@ def every_byte(operand: Operand, tile: dict[str, Range], offset: int) -> set[int
 def test_boxes_meet_where_they_share_a_byte(
     a: tuple[Operand, dict[str, Range], int], b: tuple[Operand, dict[str, Range], int]
 ) -> None:
-    first, second = (box_bytes(operand, tile, "arena", offset, 4) for operand, tile, offset in (a, b))
+    first, second = (box_bytes(operand, tile, "arena", offset) for operand, tile, offset in (a, b))
     assert first is not None and second is not None
     for box, expected in ((first, every_byte(*a)), (second, every_byte(*b))):
         assert {int(s) + i for s in box.starts for i in range(box.run_bytes)} == expected

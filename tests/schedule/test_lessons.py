@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from tests.schedule.programs import KIB, compiled_for, quick_sim, run_once, siracusa
-from tilegrad.analysis.lifetimes import temporaries
-from tilegrad.analysis.tables import argument_fields
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.nest import Access, AxisKind
 from tilegrad.ir.schedule import Launch, Schedule, Tiling
 from tilegrad.pipeline import Compiled
+from tilegrad.schedule import tiling as tiling_module
+from tilegrad.schedule.candidates import columns_of
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.schedule.tiling import CandidateGroup, TilingOptions, TilingSearch
-from tilegrad.sequence.clock import time_entries
+from tilegrad.schedule.tiling import TilingOptions, TilingSearch
+from tilegrad.sequence.timing import time_listing
 
 
 def tilings_of(schedule: Schedule) -> list[tuple[Launch, int, Tiling]]:
@@ -65,19 +65,23 @@ def test_every_operators_cost_counts() -> None:
 def test_every_operators_cost_is_in_the_reported_cycles() -> None:
     """The same for what is reported of a run."""
     compiled = compiled_for("attention", siracusa(2 * KIB), ScheduleOptions(buffering="double"))
+    before = time_listing(compiled.listing)
+    assert set(before) == {"step", "update", "infer"}
+    for entry, timing in before.items():
+        kernels = {nest.kernel for nest in timing.nests}
+        assert timing.tile_count == sum(nest.tile_count for nest in timing.nests)
+        for kernel in sorted(kernels):
+            with pytest.MonkeyPatch.context() as patch:
+                slow_down(patch, kernel)
+                assert time_listing(compiled.listing)[entry].cycles > timing.cycles, kernel
+
+
+def test_a_run_shows_the_cycles_of_the_listing() -> None:
+    compiled = compiled_for("attention", siracusa(2 * KIB), ScheduleOptions(buffering="double"))
     with quick_sim() as device:
         session = device.load(compiled)
         run_once(session)
-        trace = session.folder / session.TRACE  # type: ignore[attr-defined]
-        before = time_entries(compiled.plan, trace)
-        assert set(before) == {"step", "update", "infer"}
-        for entry, timing in before.items():
-            kernels = {nest.kernel for nest in timing.nests}
-            assert timing.tile_count == sum(nest.tile_count for nest in timing.nests)
-            for kernel in sorted(kernels):
-                with pytest.MonkeyPatch.context() as patch:
-                    slow_down(patch, kernel)
-                    assert time_entries(compiled.plan, trace)[entry].cycles > timing.cycles, kernel
+        assert session.timings() == time_listing(compiled.listing)
 
 
 def is_cut(tiling: Tiling) -> bool:
@@ -122,17 +126,11 @@ def test_auto_chooses_among_all_that_double_and_single_do() -> None:
     for name in ("odd_cnn", "attention"):
         target = siracusa(2 * KIB)
         schedule = compiled_for(name, target, ScheduleOptions()).plan.schedule
-        graph = schedule.entries["step"].graph
-        types = {**{value: tensor_type for value, (_, tensor_type) in temporaries(graph).items()}, **graph.types}
         for launch, k, _ in tilings_of(schedule):
             nest = launch.nests[k]
-            if any(o.value not in types for o in nest.operands if o.value is not None):
-                continue
-            sizes = {o.name: types[o.value].dtype.size_bytes for o in nest.operands if o.value is not None}
-            fields = argument_fields(launch.node.op, nest.kernel)
             choices = {}
             for mode in ("auto", "single", "double"):
-                search = TilingSearch(TilingOptions(target, mode, KernelCosts(target)), nest, sizes, fields)
+                search = TilingSearch(TilingOptions(target, mode, KernelCosts(target)), launch.node.op, nest)
                 choices[mode] = [(one.loops, one.is_double) for one, _ in search.choices(launch.node.name)]
             assert set(choices["double"]) <= set(choices["auto"]) and choices["single"][0] in choices["auto"]
 
@@ -176,17 +174,17 @@ def test_generated_code_is_silent() -> None:
 def search_work(name: str, l1_bytes: int) -> tuple[int, int]:
     """Tile sizes that a schedule's search looks at, and those that it keeps because they fit."""
     seen = kept = 0
-    real = CandidateGroup.best
+    real = tiling_module.best_candidates
 
-    def counted(group: CandidateGroup) -> Any:
+    def counted(*arguments: Any) -> Any:
         nonlocal seen, kept
-        found = real(group)
-        seen += max((len(column) for column in group.sizes.values()), default=1)
+        found = real(*arguments)
+        seen += columns_of(*arguments[:4]).length
         kept += len(found)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CandidateGroup, "best", counted)
+        patch.setattr(tiling_module, "best_candidates", counted)
         compiled_for(name, siracusa(l1_bytes))
     return seen, kept
 

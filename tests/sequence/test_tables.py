@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tilegrad.sequence.events import NestRun
 
 from tilegrad.analysis.tables import described_bytes, simple_steps, table_words
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
-from tilegrad.sequence.events import NestRun
 
 IS_LARGE = 6  # place of the word in tg_nest
 
