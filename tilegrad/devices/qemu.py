@@ -21,7 +21,7 @@ from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import Toolchain, build, find_compiler, host_toolchain
 from tilegrad.build.tools import Tools
 from tilegrad.codegen.board import IMAGE, compile_flags, link_flags
-from tilegrad.devices.base import Array, Capabilities
+from tilegrad.devices.base import Array, Capabilities, one_at_a_time
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.embedded import EmbeddedDevice, Image, Sections
 from tilegrad.devices.measure import COMPUTE_SECONDS, INSTRUCTIONS, TRANSFER_SECONDS, WALL_SECONDS
@@ -114,6 +114,7 @@ class QemuSession(HarnessSession):
         self._measure(entry, 1)
         return {COMPUTE_SECONDS: time.perf_counter() - start, INSTRUCTIONS: float(self.counts().busiest)}
 
+    @one_at_a_time
     def seconds_per_call(self, entry: str, calls: int) -> float:
         """Of one call, however many were asked for: the emulator's time is not worth waiting for."""
         self._check_placed(entry)

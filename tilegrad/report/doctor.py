@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from tilegrad.build.cache import cache_folder, limit_bytes
 from tilegrad.build.tools import Tools
+from tilegrad.build.workspace import Workspace
 from tilegrad.devices.registry import kinds
 from tilegrad.errors import DeviceError
 from tilegrad.report.format import bytes_text
@@ -55,10 +57,10 @@ class Finding:
 
 def _cannot_compile(compiler: str) -> str | None:
     """A compiler without a C library's headers, or without a linker, is no compiler."""
-    with tempfile.TemporaryDirectory(prefix="tilegrad-") as folder:
-        (Path(folder) / "try.c").write_text('#include <stdio.h>\nint main(void) { return puts("") < 0; }\n')
+    with closing(Workspace()) as workspace:
+        (workspace.path / "try.c").write_text('#include <stdio.h>\nint main(void) { return puts("") < 0; }\n')
         try:
-            Tools(VERSION_TIMEOUT_SECONDS).checked([compiler, "try.c", "-o", "try"], Path(folder))
+            Tools(VERSION_TIMEOUT_SECONDS).checked([compiler, "try.c", "-o", "try"], workspace.path)
         except DeviceError as error:
             return f"{compiler} cannot compile a program: {(error.got or error.message).splitlines()[-1].strip()}"
     return None
