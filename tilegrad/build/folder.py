@@ -122,7 +122,7 @@ def _parents_of(folder: Path) -> Iterator[Path]:
     try:
         for parent in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                parent.mkdir()
+                _make(parent, folder.parent)
                 made.append(parent)
         yield folder
     except BaseException:
@@ -130,6 +130,15 @@ def _parents_of(folder: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
+
+
+def _make(parent: Path, wanted: Path) -> None:
+    try:
+        parent.mkdir()
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise UserError(f"cannot write to '{wanted}': {error.strerror}", stage="write") from error
 
 
 @contextlib.contextmanager

@@ -132,8 +132,10 @@ def _owner(path: Path) -> tuple[str, int] | None:
     try:
         document = json.loads((path / OWNER).read_text())
         output, inode = document["output"], document["inode"]
-        is_ours = document["written_by"] == _WRITER and isinstance(output, str) and isinstance(inode, int)
+        is_ours = document["written_by"] == _WRITER
     except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(output, str) or not isinstance(inode, int):
         return None
     is_name = output == "." or (output not in ("", "..") and "/" not in output and "\0" not in output)
     return (output, inode) if is_ours and is_name else None
