@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from typing import TypeVar
 from tilegrad.build.cache import ObjectCache, open_cache
 from tilegrad.build.folder import write_files
 from tilegrad.build.frames import Listing, parse_listing
-from tilegrad.build.tools import PROBE_SECONDS, Tools, limit_seconds
+from tilegrad.build.tools import PROBE_SECONDS, Tools, limit_seconds, temporary_folder
 from tilegrad.errors import DeviceError
 
 PORTABLE_FLAGS = tuple(
@@ -77,7 +76,7 @@ def host_toolchain() -> Toolchain:
 def _answer(*command: str) -> CompletedProcess[str] | DeviceError:
     """To a question that is asked once: a compiler that does not answer is not waited for again."""
     try:
-        return Tools(min(PROBE_SECONDS, limit_seconds())).run(command, Path(tempfile.gettempdir()))
+        return Tools(min(PROBE_SECONDS, limit_seconds())).run(command, temporary_folder())
     except DeviceError as error:
         return error
 

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,14 @@ TIMEOUT_SECONDS = 120.0
 PROBE_SECONDS = 30.0
 """For questions such as --version, which take no time unless something is wrong."""
 LAST_LINES = 12
+
+
+def temporary_folder() -> Path:
+    """Where tools run that make nothing. Found once for the process, by trying to write there."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise DeviceError(f"there is no place for temporary files: {error.strerror}", stage="build") from error
 
 
 def limit_seconds() -> float:

@@ -16,6 +16,7 @@ from typing import IO
 
 from tilegrad.build import watch
 from tilegrad.build.signals import uninterrupted
+from tilegrad.build.tools import temporary_folder
 from tilegrad.errors import DeviceError
 
 LAST_LINES = 12
@@ -80,7 +81,7 @@ class ProcessTransport(Transport):
         self.command = tuple(command)
         self.folder = folder
         # A file, not a pipe: nobody has to drain it, and its last lines survive the process.
-        self._console: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        self._console: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed in close()
         with uninterrupted(), self._as_device_error():
             # A session and group of its own: Ctrl-C in a terminal reaches us alone, and whatever the program starts
             # ends with it.
@@ -115,6 +116,8 @@ class ProcessTransport(Transport):
 
     def _wait_until(self, descriptor: int, event: int, deadline: float) -> None:
         """Sleeps until the descriptor is ready. A program that ended without closing its pipes is noticed too."""
+        if descriptor < 0:
+            raise TransportError("is not running")  # closed meanwhile
         poll = select.poll()
         poll.register(descriptor, event)
         while True:

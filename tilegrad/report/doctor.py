@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tilegrad.build.cache import cache_folder, limit_bytes
-from tilegrad.build.tools import Tools
+from tilegrad.build.tools import Tools, temporary_folder
 from tilegrad.build.workspace import Workspace
 from tilegrad.devices.registry import kinds
 from tilegrad.errors import DeviceError
@@ -181,7 +180,7 @@ def _program(tool: Tool) -> Finding:
 def _version(program: str) -> str:
     """The first line of `--version`; a program that does not answer is still there."""
     try:
-        done = Tools(VERSION_TIMEOUT_SECONDS).run([program, "--version"], Path(tempfile.gettempdir()))
+        done = Tools(VERSION_TIMEOUT_SECONDS).run([program, "--version"], temporary_folder())
     except DeviceError:
         return "does not answer --version"
     return next(iter(done.stdout.splitlines()), "").strip()
