@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -119,7 +120,7 @@ def test_exactly_what_was_written_is_replaced(project: Path) -> None:
     assert our_files(project) == OLD and users_files(project) == mine
 
 
-@pytest.mark.parametrize("content", ['{"name": "app", "files": {}}', "not json", "[]", '{"written_by": "tilegrad"}', ""])
+@pytest.mark.parametrize("content", ['{"name": "app", "files": {}}', "no json", "[]", '{"written_by": "tilegrad"}', ""])
 def test_a_manifest_of_another_program_is_not_ours(tmp_path: Path, content: str) -> None:
     folder = tmp_path / "proj"
     folder.mkdir()
@@ -203,10 +204,10 @@ def test_a_link_in_the_place_of_ours_is_the_users(project: Path, tmp_path: Path,
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize("name", ["../victim", "/tmp/victim", "kernels/../../victim", "link_to_folder/HEAD", "sub/victim"])
+@pytest.mark.parametrize(
+    "name", ["../victim", "/tmp/victim", "kernels/../../victim", "link_to_folder/HEAD", "sub/victim"]
+)
 def test_a_hostile_manifest_reaches_nothing_outside(project: Path, name: str) -> None:
-    import hashlib
-
     victim = project.parent / "victim"
     victim.write_text("precious")
     outside = project.parent / "outside"
@@ -224,7 +225,9 @@ def test_a_hostile_manifest_reaches_nothing_outside(project: Path, name: str) ->
     assert users_files(project) == mine
 
 
-@pytest.mark.parametrize("damage", [b"[]", b"{" * 100_000, b'{"written_by": {"name": "tilegrad", "format": 1}, "files": 3}'])
+@pytest.mark.parametrize(
+    "damage", [b"[]", b"{" * 100_000, b'{"written_by": {"name": "tilegrad", "format": 1}, "files": 3}']
+)
 def test_a_damaged_manifest_lists_nothing(project: Path, damage: bytes) -> None:
     (project / "manifest.json").write_bytes(damage)
     assert "not a tilegrad project" in refused(project, force=True).message
@@ -533,8 +536,6 @@ def test_a_forged_note_leads_nowhere(project: Path, tmp_path: Path, output: obje
     (forged / "old").mkdir(parents=True)
     (forged / "old" / "model.c").write_text("forged")
     (forged / "journal.json").write_text(json.dumps({"added": {}, "there": ["model.c", "../escaped", "/tmp/escaped"]}))
-    (forged / "owner.json").write_text(
-        json.dumps({"written_by": "tilegrad staging 1", "output": output, "inode": 1})
-    )
+    (forged / "owner.json").write_text(json.dumps({"written_by": "tilegrad staging 1", "output": output, "inode": 1}))
     write_folder(project, NEW)
     assert our_files(project) == NEW and not (tmp_path / "escaped").exists() and not (tmp_path / "model.c").exists()

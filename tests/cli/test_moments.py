@@ -21,7 +21,7 @@ from tilegrad.build.ownership import MANIFEST, is_unchanged, read_listing
 
 TOKEN = "TILEGRAD_TEST_RUN"
 SECONDS_TO_END = 2.0
-MINE = {"board.c": b"mine", ".git/HEAD": b"ref: refs/heads/main", ".git/objects/ab/cd": b"\0", "kernels/mine.c": b"mine"}
+MINE = {"board.c": b"mine", ".git/HEAD": b"ref: main", ".git/objects/ab/cd": b"\0", "kernels/mine.c": b"mine"}
 
 
 def processes_of(token: str) -> list[str]:
@@ -133,7 +133,10 @@ def test_whatever_happens_at_any_moment_nothing_is_lost_or_left(tmp_path: Path) 
         time.sleep(delay)
         ACTS[act](process)
         words = end(process)
-        assert soon(lambda: not processes_of(str(moment)), SECONDS_TO_END), (what, processes_of(str(moment)))
+        assert soon(lambda token=str(moment): not processes_of(token), SECONDS_TO_END), (  # type: ignore[misc]
+            what,
+            processes_of(str(moment)),
+        )
         assert facts_of_mine(place.out) == mine, what
         seed = seed_of_whole_project(place.out)
         assert seed in (seed_before, moment + 1), what

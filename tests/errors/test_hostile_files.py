@@ -35,7 +35,7 @@ def terminal(path: Path) -> None:
 
 
 def unix_socket(path: Path) -> None:
-    here = os.getcwd()
+    here = Path.cwd()
     os.chdir(path.parent)  # a socket's name has at most 108 characters
     try:
         with socket.socket(socket.AF_UNIX) as made:

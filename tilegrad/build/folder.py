@@ -146,9 +146,7 @@ def _as_user_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"cannot write the project to '{folder}': {error.strerror or error}", stage="write"
-        ) from error
+        raise UserError(f"cannot write the project to '{folder}': {error.strerror or error}", stage="write") from error
     except ValueError as error:
         if "null byte" not in str(error) and "null character" not in str(error):
             raise
