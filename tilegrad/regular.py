@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -14,12 +15,11 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
 }
 
 
 def open_regular(path: Path, *, stage: str) -> BinaryIO:
-    """For reading. Links are followed. Anything but a regular file is a UserError; OSError as `open` raises it.
+    """For reading. Links are followed. Anything but a regular file is a UserError, or the OSError that `open` raises.
 
     A device is not even opened, since that alone may do something. What was opened is looked at again: it may have
     been exchanged meanwhile.
@@ -36,6 +36,8 @@ def open_regular(path: Path, *, stage: str) -> BinaryIO:
 
 
 def _check(mode: int, path: Path, stage: str) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise UserError(
             f"'{path}' is not a regular file",
