@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tilegrad.build.guardian import follow, remove_folder
+from tilegrad.build.guardian import end_tools_of, follow, remove_folder
 from tilegrad.build.workspace import FAILURE_FILE, LOCK_FILE, Workspace, sweep
 
 PROGRAM = """
@@ -99,6 +99,18 @@ def test_what_is_in_use_or_kept_or_not_ours_is_not_swept(tmp_path: Path, monkeyp
 def test_what_is_left_is_what_has_not_ended() -> None:
     lines = [b"+group 3\n", b"+folder /tmp/a b\n", b"+group 4\n", b"-group 3\n", b"+folder /c\n", b"-folder /c\n"]
     assert follow(lines) == ({4}, {b"/tmp/a b"})
+
+
+def test_a_tool_that_nobody_told_of_is_ended(tmp_path: Path) -> None:
+    """Killed between the start of a tool and the note of it; another's tool in the same moment is not touched."""
+    ours, other = (
+        subprocess.Popen(["sleep", "97"], env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path / name)})
+        for name in ("ours", "other")
+    )
+    end_tools_of({os.fsencode(tmp_path / "ours")})
+    assert ours.wait(10) == -signal.SIGKILL and other.poll() is None
+    other.kill()
+    other.wait()
 
 
 def test_only_folders_with_our_name_are_removed(tmp_path: Path) -> None:

@@ -40,6 +40,25 @@ def end_group(group: int) -> None:
         return
 
 
+def end_tools_of(folders: set[bytes]) -> None:
+    """Tools that were started in the very moment of the kill, before their group was told of.
+
+    They are known by where they may put temporary files, which no other process is told.
+    """
+    settings = {b"TMPDIR=" + folder for folder in folders}
+    if not settings:
+        return
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:  # noqa: PTH112, PTH208 - starts sooner
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
+                if settings.intersection(file.read().split(b"\0")):
+                    os.kill(int(name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
 def remove_folder(path: bytes) -> None:
     """Only a real folder with our prefix."""
     try:
@@ -59,6 +78,7 @@ def main() -> None:
     groups, folders = follow(sys.stdin.buffer)
     for group in groups:
         end_group(group)
+    end_tools_of(folders)
     for folder in folders:
         remove_folder(folder)
 

@@ -12,6 +12,7 @@ in the middle, or by the next run if it was killed there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -59,31 +60,35 @@ def replace_whole(folder: Path, staging: Staging, files: Mapping[str, bytes], ch
         staging.is_needed = False
 
 
-def _link(folder: Path, new: Path, changes: Changes) -> dict[str, tuple[int, int]]:
-    """Gives `new` all that `folder` has and that is not written anew. Returns what each of the user's files is."""
+def _link(folder: Path, new: Path, changes: Changes) -> dict[str, int]:
+    """Gives `new` all that `folder` has and that is not written anew. Returns the inode of each file.
+
+    There may be thousands, of a repository say, so paths are plain strings here.
+    """
     device = folder.stat().st_dev
-    linked: dict[str, tuple[int, int]] = {}
+    linked: dict[str, int] = {}
     left_out = changes.written | changes.removed
 
     def visit(relative: str) -> bool:
         """Whether anything of the folder remains."""
         has_any = has_rest = False
-        for entry in sorted(os.scandir(folder / relative), key=lambda found: found.name):
-            name = f"{relative}/{entry.name}" if relative else entry.name
-            has_any = True
-            if name in left_out:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                if entry.stat(follow_symlinks=False).st_dev != device:
-                    raise OSError(f"'{name}' is a mount point")
-                (new / name).mkdir(exist_ok=True)
-                has_rest = visit(name) or has_rest
-                continue
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(folder / name, new / name, follow_symlinks=False)
-            facts = entry.stat(follow_symlinks=False)
-            linked[name] = (facts.st_dev, facts.st_ino)
-            has_rest = True
+        with os.scandir(os.path.join(folder, relative)) as entries:  # noqa: PTH118
+            for entry in entries:
+                name = f"{relative}{entry.name}"
+                has_any = True
+                if name in left_out:
+                    continue
+                target = os.path.join(new, name)  # noqa: PTH118
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.stat(follow_symlinks=False).st_dev != device:
+                        raise OSError(errno.EXDEV, f"'{name}' is a mount point")
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(target)  # noqa: PTH102
+                    has_rest = visit(f"{name}/") or has_rest
+                else:
+                    os.link(entry.path, target, follow_symlinks=False)
+                    linked[name] = entry.inode()
+                    has_rest = True
         if relative and has_any and not has_rest and not any((new / relative).iterdir()):
             (new / relative).rmdir()  # it held nothing but what is no longer made
             return False
@@ -103,40 +108,40 @@ def _copy_facts(old: Path, new: Path) -> None:
     shutil.copystat(old, new)
 
 
-def _files_below(folder: Path) -> Iterator[str]:
-    for path, _, names in os.walk(folder):
-        for name in names:
-            yield str((Path(path) / name).relative_to(folder))
-        for name in _linked_folders(path):
-            yield str((Path(path) / name).relative_to(folder))
+def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
+    """All but folders: paths, and inodes."""
+
+    def visit(relative: str) -> Iterator[tuple[str, int]]:
+        with os.scandir(os.path.join(folder, relative)) as entries:  # noqa: PTH118
+            found = list(entries)
+        for entry in found:
+            name = f"{relative}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                yield from visit(f"{name}/")
+            else:
+                yield name, entry.inode()
+
+    yield from visit("")
 
 
-def _linked_folders(path: str) -> list[str]:
-    """Links to folders, which `os.walk` takes for folders."""
-    with os.scandir(path) as entries:
-        return [entry.name for entry in entries if entry.is_symlink() and entry.is_dir()]
-
-
-def _catch_up(old: Path, folder: Path, ours: Collection[str], linked: Mapping[str, tuple[int, int]]) -> None:
+def _catch_up(old: Path, folder: Path, ours: Collection[str], linked: Mapping[str, int]) -> None:
     """What others did in the old folder while the new one was put together is done in the new one too."""
     found = set()
-    for name in _files_below(old):
+    for name, inode in _files_below(old):
         found.add(name)
-        if name in ours or _identity(folder / name) == _identity(old / name):
-            continue
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(old / name, folder / name)
-    for name, identity in linked.items():
-        if name not in found and name not in ours and _identity(folder / name) == identity:
+        if name not in ours and linked.get(name) != inode:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(old / name, folder / name)
+    for name, inode in linked.items():
+        if name not in found and name not in ours and _inode(folder / name) == inode:
             (folder / name).unlink()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _inode(path: Path) -> int | None:
     try:
-        facts = path.lstat()
+        return path.lstat().st_ino
     except OSError:
         return None
-    return facts.st_dev, facts.st_ino
 
 
 # ---- in place
@@ -224,7 +229,7 @@ def put_back(staging: Path, output: Path, has_changed_places: bool) -> bool:
 def _rescue(old: Path, folder: Path) -> None:
     """Of a folder that has been replaced: files of the user's that came into it too late to get into the new one."""
     listing = read_listing(old)
-    for name in list(_files_below(old)):
+    for name, _ in list(_files_below(old)):
         is_ours = listing is not None and name in listing and is_unchanged(old, name, listing)
         facts = (old / name).lstat()
         is_only_name = facts.st_nlink == 1 or stat.S_ISLNK(facts.st_mode)

@@ -32,7 +32,7 @@ CLAIM_SECONDS = 60.0
 _NAME = re.compile(r"\.tilegrad-[0-9a-f]{16}")
 _WRITER = "tilegrad staging 1"
 _POLL_SECONDS = 0.02
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 
 
 class Staging:
