@@ -13,10 +13,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tilegrad import __version__
+from tilegrad.build import written
 from tilegrad.commands import catalogue, compare, describe, train
 from tilegrad.errors import TilegradError
 from tilegrad.launch import interrupted
 from tilegrad.report import failure
+from tilegrad.report.streams import writing_to_stdout
 
 HELP = """An ONNX model and a chip in, plain C that trains the model on that chip out: differentiated at compile time,
 every byte planned, and verified per tensor.
@@ -109,6 +111,17 @@ app.command(cls=_Command, epilog=_examples("doctor"))(catalogue.doctor)
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one command; returns its exit status."""
+    status = _run(arguments)
+    try:
+        with writing_to_stdout():  # for what is still held back, such as the framework's help
+            pass
+    except TilegradError as error:
+        return status or failure.report_error(error, arguments)
+    return status
+
+
+def _run(arguments: Sequence[str]) -> int:
+    written.begin()
     try:
         status = app(args=list(arguments), prog_name="tilegrad", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error has an exit status

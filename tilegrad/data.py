@@ -6,6 +6,7 @@ and a falling loss means something. `runtime/tg_random.h` makes the same bits.
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -19,13 +20,28 @@ import numpy.typing as npt
 from tilegrad import random
 from tilegrad.errors import UserError
 from tilegrad.ir.types import DType
+from tilegrad.npz import SingleArrayError, read_npz
 from tilegrad.random import Purpose
 
 Array = npt.NDArray[Any]
 
 _STAGE = "data"
 # What NumPy and zipfile raise over a damaged file; a test damages many.
-_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+    SyntaxError,
+    TypeError,
+    KeyError,
+    IndexError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 # How many patterns there are where the model has no classes; part of the bit contract.
 PATTERNS_WITHOUT_CLASSES = 10
 
@@ -169,16 +185,13 @@ def load_inputs(path: str | Path, spec: SampleSpec, batch_size: int = 1) -> Batc
 
 def _read_arrays(path: Path) -> dict[str, Array]:
     try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                raise UserError(
-                    f"'{path}' is a single array, not an .npz file",
-                    stage=_STAGE,
-                    hint="write it with numpy.savez(file, x=..., y=...)",
-                )
-            with loaded:
-                return {name: loaded[name] for name in ("x", "y") if name in loaded.files}
+        return read_npz(path, ("x", "y"), stage=_STAGE)
+    except SingleArrayError as error:
+        raise UserError(
+            f"'{path}' is a single array, not an .npz file",
+            stage=_STAGE,
+            hint="write it with numpy.savez(file, x=..., y=...)",
+        ) from error
     except FileNotFoundError as error:
         raise UserError(
             f"no data file '{path}'", stage=_STAGE, hint="--data takes an .npz file with arrays x and y"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilegrad.visible import visible
+
 
 class TilegradError(Exception):
     """Base of every error a command may end with; never raised itself."""
@@ -39,7 +41,7 @@ class TilegradError(Exception):
             for label, text in (("expected", self.expected), ("got", self.got), ("hint", self.hint))
             if text is not None
         ]
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints in place of a result."""

@@ -50,6 +50,9 @@ def run() -> None:
     """The console script."""
     with interruptible():
         try:
+            from tilegrad.report.streams import prepare_streams
+
+            prepare_streams()
             from tilegrad.cli import main
 
             status = main(sys.argv[1:])

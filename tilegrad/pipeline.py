@@ -101,9 +101,12 @@ class Compiled:
         options = replace(self.options, fuses_update=False, home=home)
         return compile_model(self.model, self.program.recipe, self.target, options=options)
 
-    def write(self, folder: str | Path) -> Path:
-        """Writes the C project; the folder appears complete or not at all."""
-        write_folder(Path(folder), self.project.files)
+    def write(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Writes the C project; the folder appears complete or not at all.
+
+        A folder that has one already keeps what is not ours. Files that were edited are refused, unless `force`.
+        """
+        write_folder(Path(folder), self.project.files, force=force)
         return Path(folder)
 
 

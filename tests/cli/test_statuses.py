@@ -76,7 +76,7 @@ def test_a_loss_that_is_not_finite_is_still_json(tilegrad: CommandLine, monkeypa
     ("arguments", "message"),
     [
         (["train"], "Missing argument 'MODEL'."),
-        (["train", "mlp", "--foo"], "No such option: --foo"),
+        (["train", "mlp", "--xyzzy"], "No such option: --xyzzy"),
         (["trian", "mlp"], "No such command 'trian'. Did you mean 'train'?"),
         (["train", "mlp", "--steps", "0"], "the number of steps cannot be used"),
         (["train", "mlp", "--batch", "0"], "the batch size cannot be used"),

@@ -101,9 +101,9 @@ def test_two_runs_into_different_folders_give_the_same_bytes(tilegrad: CommandLi
 def test_a_second_run_replaces_the_folder(tilegrad: CommandLine, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "out"
     assert tilegrad("train", "simplemlp", "--no-verify", "-o", folder).status == 0
-    (folder / "stale.c").write_text("left over")
+    (folder / "mine.c").write_text("mine")
     assert tilegrad("train", "simplemlp", "--no-verify", "-o", folder).status == 0
-    assert not (folder / "stale.c").exists()
+    assert (folder / "mine.c").read_text() == "mine"
     assert [path.name for path in folder.parent.iterdir()] == ["out"]
 
 

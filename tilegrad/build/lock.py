@@ -5,9 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import tempfile
-from pathlib import Path
 
+from tilegrad.build.tools import temporary_folder
 from tilegrad.errors import DeviceError
 
 
@@ -15,7 +14,7 @@ class Claim:
     """Holds a device until `release`, or until the process ends: the lock is the kernel's, so none is left behind."""
 
     def __init__(self, what: str) -> None:
-        path = Path(tempfile.gettempdir()) / f"tilegrad-{re.sub(r'[^0-9a-zA-Z]+', '-', what)}.lock"
+        path = temporary_folder() / f"tilegrad-{re.sub(r'[^0-9a-zA-Z]+', '-', what)}.lock"
         busy = DeviceError(
             f"device '{what}' is busy",
             stage="device",

@@ -6,18 +6,18 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
+from subprocess import CompletedProcess
 from typing import TypeVar
 
 from tilegrad.build.cache import ObjectCache, open_cache
 from tilegrad.build.folder import write_files
 from tilegrad.build.frames import Listing, parse_listing
-from tilegrad.build.tools import Tools
+from tilegrad.build.tools import PROBE_SECONDS, Tools, limit_seconds, temporary_folder
 from tilegrad.errors import DeviceError
 
 PORTABLE_FLAGS = tuple(
@@ -49,13 +49,16 @@ class Toolchain:
         return replace(self, flags=(*self.flags, "-fstack-usage", "-S"), assembles=False)
 
 
+NO_COMPILER = "no C compiler found"
+
+
 def find_compiler(*candidates: str) -> str:
     for candidate in candidates:
         found = shutil.which(candidate)
         if found is not None:
             return found
     raise DeviceError(
-        "no C compiler found",
+        NO_COMPILER,
         stage="build",
         expected=" or ".join(candidates) + " on PATH",
         got="none of them",
@@ -70,15 +73,28 @@ def host_toolchain() -> Toolchain:
 
 
 @lru_cache
+def _answer(*command: str) -> CompletedProcess[str] | DeviceError:
+    """To a question that is asked once: a compiler that does not answer is not waited for again."""
+    try:
+        return Tools(min(PROBE_SECONDS, limit_seconds())).run(command, temporary_folder())
+    except DeviceError as error:
+        return error
+
+
+def _ask(*command: str) -> CompletedProcess[str]:
+    answer = _answer(*command)
+    if isinstance(answer, DeviceError):
+        raise answer
+    return answer
+
+
 def _tells_stacks(compiler: str) -> bool:
-    command = [compiler, "-fstack-usage", "-E", "-x", "c", os.devnull]
-    return Tools().run(command, Path(tempfile.gettempdir())).returncode == 0
+    return _ask(compiler, "-fstack-usage", "-E", "-x", "c", os.devnull).returncode == 0
 
 
-@lru_cache
 def compiler_identity(compiler: str) -> str:
     """What `--version` says."""
-    return Tools().run([compiler, "--version"], Path(tempfile.gettempdir())).stdout
+    return _ask(compiler, "--version").stdout
 
 
 @lru_cache
@@ -88,7 +104,7 @@ def _identity(toolchain: Toolchain) -> str:
     The predefined macros say which instructions -march=native stands for: a cache may be shared between machines.
     """
     compiler, flags = toolchain.compiler, toolchain.flags
-    macros = Tools().run([compiler, *flags, "-dM", "-E", "-x", "c", os.devnull], Path(tempfile.gettempdir())).stdout
+    macros = _ask(compiler, *flags, "-dM", "-E", "-x", "c", os.devnull).stdout
     return repr((compiler_identity(compiler), flags, macros))
 
 
@@ -135,19 +151,33 @@ def _object(
             if cache is not None:
                 cache.keep(_key(toolchain.telling, name, files), told)
             flags, source = (*flags, "-Wno-unused-command-line-argument"), f"{stem}.s"
-        tools.checked([toolchain.compiler, *flags, "-c", source, "-o", result], folder)
-        return (folder / result).read_bytes()
+        command = [toolchain.compiler, *flags, "-c", source, "-o", result]
+        return _made(tools, command, folder, result).read_bytes()
 
     (folder / result).write_bytes(_compiled(toolchain, name, files, cache, make))
     return result
 
 
+def _made(tools: Tools, command: Sequence[str], folder: Path, result: str) -> Path:
+    """The file that a command says it has made, if it has."""
+    tools.checked(command, folder)
+    path = folder / result
+    if not path.is_file():
+        raise DeviceError(
+            f"the C compiler said that all was well, but did not write '{result}'",
+            stage="build",
+            got=" ".join(command),
+            hint="is CC a C compiler?",
+        )
+    return path
+
+
 def _tell(tools: Tools, toolchain: Toolchain, folder: Path, name: str) -> bytes:
     """Compiles one file as far as assembly, and returns what that tells."""
     stem = name[:-2]
-    tools.checked([toolchain.compiler, *toolchain.telling.flags, name, "-o", f"{stem}.s"], folder)
+    command = [toolchain.compiler, *toolchain.telling.flags, name, "-o", f"{stem}.s"]
+    assembly = _made(tools, command, folder, f"{stem}.s").read_text(errors="replace")
     account = folder / f"{stem}.su"  # none where a file has no function
-    assembly = (folder / f"{stem}.s").read_text(errors="replace")
     return parse_listing(assembly, account.read_text(errors="replace") if account.exists() else "").to_bytes()
 
 
@@ -202,5 +232,4 @@ def build(
     if cache is not None:
         cache.finish()
     linker = toolchain.linker or (toolchain.compiler, *toolchain.flags)
-    tools.checked([*linker, *objects, "-o", output, *toolchain.link_flags], folder)
-    return folder / output
+    return _made(tools, [*linker, *objects, "-o", output, *toolchain.link_flags], folder, output)

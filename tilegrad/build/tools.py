@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tilegrad.errors import DeviceError
+from tilegrad.build import watch
+from tilegrad.build.signals import uninterrupted
+from tilegrad.errors import DeviceError, UserError
 
-TIMEOUT_SECONDS = 300.0
+LIMIT_VARIABLE = "TILEGRAD_TOOL_SECONDS"
+TIMEOUT_SECONDS = 120.0
+PROBE_SECONDS = 30.0
+"""For questions such as --version, which take no time unless something is wrong."""
 LAST_LINES = 12
+
+
+def temporary_folder() -> Path:
+    """Where tools run that make nothing. Found once for the process, by trying to write there."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise DeviceError(f"there is no place for temporary files: {error.strerror}", stage="build") from error
+
+
+def limit_seconds() -> float:
+    """How long a compiler may take, for one file."""
+    text = os.environ.get(LIMIT_VARIABLE) or str(TIMEOUT_SECONDS)
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not 0.0 < limit < math.inf:
+        raise UserError(f"{LIMIT_VARIABLE} is no number of seconds", stage="build", expected="above 0", got=text)
+    return limit
 
 
 class Tools:
     """Runs commands, from several threads if need be; `stop` ends all that run and starts no more."""
 
-    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.timeout_seconds = timeout_seconds
+    def __init__(self, timeout_seconds: float | None = None) -> None:
+        self.timeout_seconds = limit_seconds() if timeout_seconds is None else timeout_seconds
         self._running: set[subprocess.Popen[str]] = set()
         self._is_stopped = False
         self._lock = threading.Lock()
@@ -34,6 +61,7 @@ class Tools:
                 f"'{Path(command[0]).name}' did not finish in {self.timeout_seconds:g} s",
                 stage="build",
                 got=" ".join(command),
+                hint=f"where it only needs longer, set {LIMIT_VARIABLE}",
             ) from error
         finally:
             self._end(process)
@@ -61,7 +89,7 @@ class Tools:
         with self._lock:
             if self._is_stopped:
                 raise DeviceError("the build was stopped", stage="build")
-            try:
+            with uninterrupted(), self._as_device_error(command):
                 # A group of its own: a compiler is a driver with children, and all of them end together.
                 process = subprocess.Popen(
                     list(command),
@@ -75,18 +103,26 @@ class Tools:
                     # Compilers write here between their passes: what a killed one leaves goes with the folder.
                     env={**os.environ, "TMPDIR": str(folder.absolute())} if os.access(folder, os.W_OK) else None,
                 )
-            except OSError as error:
-                raise DeviceError(
-                    f"cannot run '{command[0]}': {error.strerror}", stage="build", hint="check that it is installed"
-                ) from error
-            self._running.add(process)
+                self._running.add(process)
+                watch.group_began(process.pid)
             return process
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _as_device_error(command: Sequence[str]) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DeviceError(
+                f"cannot run '{command[0]}': {error.strerror}", stage="build", hint="check that it is installed"
+            ) from error
 
     def _end(self, process: subprocess.Popen[str]) -> None:
         """Leaves neither process nor pipe, however the run ended."""
         if process.poll() is None:
             _kill_group(process)
         process.wait()
+        watch.group_ended(process.pid)
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()

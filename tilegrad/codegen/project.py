@@ -21,6 +21,7 @@ from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.targets.base import OPENCL_C, Target
+from tilegrad.visible import visible
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def _readme(plan: Plan) -> str:
     inputs = [port.c_name for port in interface.entry_inputs(plan, "step")]
     outputs = [f"&{port.c_name}" for port in interface.entry_outputs(plan, "step")]
     step = ", ".join(["&m", *inputs, *outputs])
-    name = " ".join(program.name.split())
+    name = visible(" ".join(program.name.split()))
     harness = "| `main.c`, `ports.h`, `Makefile` | a harness driven over stdin and stdout: `make harness` |"
     if plan.schedule.target.board is not None:
         harness = (

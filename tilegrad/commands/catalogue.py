@@ -14,13 +14,15 @@ from tilegrad.commands import options
 from tilegrad.commands.compiling import compilable_targets
 from tilegrad.devices.registry import DEFAULT_DEVICE, kinds
 from tilegrad.errors import UserError
+from tilegrad.frontend.read import read_model
 from tilegrad.ops import registry
 from tilegrad.ops.base import Operator
 from tilegrad.report import doctor as health
-from tilegrad.report.files import write_file
+from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.format import bytes_text, count_text, plural, shape_text
 from tilegrad.report.output import Output, table
 from tilegrad.targets.base import Target
+from tilegrad.zoo.builder import PRODUCER
 
 
 def zoo(
@@ -31,6 +33,10 @@ def zoo(
         Path | None,
         typer.Option("-o", "--output", metavar="F.onnx", help="Write the model here.", show_default=False),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="With -o, overwrite an ONNX model that is not tilegrad's. Never any other file."),
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the initial weights.")] = 0,
     json_to: options.JsonTo = None,
 ) -> int:
@@ -40,6 +46,8 @@ def zoo(
         raise UserError("-o needs the name of one model", stage="zoo", hint="tilegrad zoo mlp -o mlp.onnx")
     entries = [model_zoo.describe(each) for each in (model_zoo.names() if name is None else [name])]
     if name is not None and output_file is not None:
+        check_writable(output_file)
+        check_replaceable(output_file, force=force)
         write_file(output_file, model_zoo.build(name, seed).SerializeToString(deterministic=True))
     output.write_json({"models": [asdict(entry) for entry in entries]})
     numbers = ("parameters", "trained", "MACs forward", "MACs per step")
@@ -59,6 +67,22 @@ def zoo(
     if output_file is not None:
         output.show(Text(f"written to {output_file}"))
     return 0
+
+
+def check_replaceable(path: Path, *, force: bool) -> None:
+    """A model of the zoo replaces one that was written before, and nothing else that the user may have there."""
+    if not path.is_file():
+        return
+    try:
+        producer = read_model(path).producer_name
+    except UserError as error:
+        raise UserError(
+            f"'{path}' is there, and is not an ONNX model", stage="zoo", hint="choose another file"
+        ) from error
+    if producer != PRODUCER and not force:
+        raise UserError(
+            f"'{path}' is there, and is not a model of tilegrad's", stage="zoo", hint="--force overwrites it"
+        )
 
 
 def operator_facts(name: str) -> dict[str, Any]:

@@ -95,10 +95,14 @@ def compile_for(
     return compile_model(imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c)
 
 
-def check_output(folder: Path | None) -> None:
-    """An unusable folder is refused before the work, not after it."""
+C_FILES = ("Makefile", "README.md", "kernels.h", "main.c", "manifest.json", "model.c", "model.h", "weights.bin")
+"""Of those that every C project has, whatever the model."""
+
+
+def check_output(folder: Path | None, *, force: bool = False, certain: tuple[str, ...] = ()) -> None:
+    """An unusable folder is refused before the work, not after it; so is one with edited files that will be written."""
     if folder is not None:
-        check_folder(folder)
+        check_folder(folder, certain, force=force)
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ def write_project(
     run: dict[str, object] | None = None,
     files: Mapping[str, bytes] | None = None,
     stack: StackUse | None = None,
+    force: bool = False,
 ) -> None:
     """The C project and, after a run, its result as `run.json`: without times, so that two runs give the same bytes.
 
@@ -141,4 +146,4 @@ def write_project(
         written["README.md"] += f"\n{text[0].upper()}{text[1:]}.\n".encode()
     if run is not None:
         written["run.json"] = json.dumps({key: value for key, value in run.items() if key != "timings"}).encode()
-    write_folder(folder, written)
+    write_folder(folder, written, force=force)

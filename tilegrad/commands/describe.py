@@ -53,6 +53,7 @@ def infer(
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
     output_folder: options.OutputFolder = None,
+    force: options.Force = False,
     json_to: options.JsonTo = None,
     dump_after: options.DumpAfter = None,
     no_cache: options.NoCache = False,
@@ -60,7 +61,7 @@ def infer(
     """Run the inference entry on one mini-batch, and compare its output with a float64 forward pass."""
     output = Output(json_to)
     options.check_tolerance(tolerance)
-    check_output(output_folder)
+    check_output(output_folder, force=force)
     recipe = Recipe(batch=batch, batchnorm=batchnorm, seed=seed)
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
@@ -82,7 +83,7 @@ def infer(
         )
         document |= error.as_json()
     if output_folder is not None:
-        write_project(compiled, output_folder)
+        write_project(compiled, output_folder, force=force)
     output.write_json(document)
     output.show(*inference_report(result, output_folder))
     return 0 if error is None else announce(error)
@@ -95,6 +96,7 @@ def compile_project(
     device: options.Device = DEFAULT_DEVICE,
     target: options.TargetName = None,
     output_folder: options.OutputFolder = None,
+    force: options.Force = False,
     weights_c: Annotated[
         bool, typer.Option("--weights-c", help="Also write the weights as a C array, for firmware without files.")
     ] = False,
@@ -119,7 +121,7 @@ def compile_project(
             expected="-o DIR",
             hint=f"tilegrad compile {model} -o {Path(model).stem}-c",
         )
-    check_output(output_folder)
+    check_output(output_folder, force=force)
     recipe = recipe_options.recipe()
     expect_count("the number of steps", steps)
     limited = chip_of(device, chip, target)
@@ -133,7 +135,7 @@ def compile_project(
         stack = stack_use(compiled, use_cache=not no_cache)
     files = image.files if image is not None else _project_files(compiled, device, target)
     if output_folder is not None:
-        write_project(compiled, output_folder, files=files, stack=stack)
+        write_project(compiled, output_folder, files=files, stack=stack, force=force)
     output.write_json(
         {
             "model": compiled.program.name,

@@ -152,8 +152,16 @@ OutputFolder = Annotated[
         "-o",
         "--output",
         metavar="DIR",
-        help="Keep the C project here; it appears complete or not at all.",
+        help="Keep the C project here; it appears complete or not at all. Files that tilegrad did not write stay.",
         show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="With -o, overwrite files of an earlier project that were edited since. Never overwrites other files.",
         rich_help_panel=_OUTPUT,
     ),
 ]

@@ -10,7 +10,7 @@ import typer
 
 from tilegrad import training
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import check_output, chip_of, compile_for, watch, write_project
+from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import npz_option
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
@@ -24,6 +24,7 @@ from tilegrad.report.gradcheck import gradcheck_report
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.training import run_report
 from tilegrad.stack import stack_use
+from tilegrad.targets.base import OPENCL_C
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE
 
@@ -65,6 +66,7 @@ def train(
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
     output_folder: options.OutputFolder = None,
+    force: options.Force = False,
     json_to: options.JsonTo = None,
     save_weights: Annotated[
         Path | None, npz_option("--save-weights", "the trained weights, by initializer name,")
@@ -77,14 +79,14 @@ def train(
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
-    check_output(output_folder)
+    target = chip_of(device, chip)
+    check_output(output_folder, force=force, certain=() if target.language == OPENCL_C else C_FILES)
     for path in (save_weights, save_gradients):
         if path is not None:
             check_writable(path)
             check_runs(device)
     recipe = recipe_options.recipe()
     options.check_tolerance(tolerance)
-    target = chip_of(device, chip)
     schedule = chip.schedule(target, recipe.accumulate)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
@@ -106,7 +108,7 @@ def train(
     if error is not None:
         document |= error.as_json()
     if output_folder is not None:
-        write_project(compiled, output_folder, document, stack=stack)
+        write_project(compiled, output_folder, document, stack=stack, force=force)
     if save_weights is not None:
         write_file(save_weights, npz_bytes(run.weights))
     if save_gradients is not None:

@@ -9,12 +9,14 @@ residency are done here, once; a device supplies raw operations (the methods wit
 
 from __future__ import annotations
 
+import functools
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,9 @@ from tilegrad.targets.base import Target
 
 FloatArrays = dict[str, npt.NDArray[Any]]
 Array = npt.NDArray[Any]
+AnySession = TypeVar("AnySession", bound="Session")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,23 @@ class Capabilities:
     is_exclusive: bool = False
 
 
+def one_at_a_time(
+    method: Callable[Concatenate[AnySession, Arguments], Result],
+) -> Callable[Concatenate[AnySession, Arguments], Result]:
+    """For what is more than one exchange with a device, or changes what a session knows of it."""
+
+    @functools.wraps(method)
+    def locked(session: AnySession, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        with session._lock:
+            return method(session, *arguments, **named)
+
+    return locked
+
+
 class Session(ABC):
     """A program loaded on a device. State lives on the device between calls.
+
+    Threads may share a session: each call is finished before another begins, in no particular order.
 
     One set of inputs and one set of outputs are on the device at a time: those placed and those made last.
     """
@@ -63,6 +83,7 @@ class Session(ABC):
 
     def __init__(self, compiled: Compiled, residency: Residency | None = None) -> None:
         self.compiled = compiled
+        self._lock = threading.RLock()
         self.residency = residency or Residency()
         placed = sum(tensor.type.size_bytes for tensor in compiled.program.state)
         self.transferred = Transfers(Transfer(state_to_device_bytes=placed))
@@ -116,12 +137,14 @@ class Session(ABC):
 
     # ---- entries
 
+    @one_at_a_time
     def place(self, entry: str, inputs: Sequence[npt.ArrayLike]) -> None:
         """Puts the inputs of an entry on the device, for calls without inputs. Needs inputs to live on the device."""
         self._check_inputs_stay()
         self.transferred.begin_call()
         self._place_checked(entry, self._as_inputs(entry, inputs))
 
+    @one_at_a_time
     def launch(self, entry: str, inputs: Sequence[npt.ArrayLike] | None = None) -> None:
         """Runs one entry on inputs in the order of its graph, or on those placed last.
 
@@ -146,6 +169,7 @@ class Session(ABC):
         if entry == "step" and self.residency.gradients == HOST:
             self._host_gradients = self.gradients()
 
+    @one_at_a_time
     def outputs(self, entry: str) -> list[Array]:
         """The outputs of the last call, which was of this entry. Brings them to the host where they are not."""
         if self._results is None or self._results[0] != entry:
@@ -157,32 +181,38 @@ class Session(ABC):
             self.transferred.add(Transfer(output_bytes=sum(array.nbytes for array in results)))
         return list(results)
 
+    @one_at_a_time
     def run(self, entry: str, inputs: Sequence[npt.ArrayLike] | None = None) -> list[Array]:
         """Runs one entry and returns its outputs."""
         self.launch(entry, inputs)
         return self.outputs(entry) if self._entry(entry).outputs else []
 
+    @one_at_a_time
     def step(self, x: npt.ArrayLike | None = None, y: npt.ArrayLike | None = None) -> float:
         """One mini-batch: forward, backward, accumulate. Returns the loss; `launch` leaves it on the device."""
         if (x is None) is not (y is None):
             raise UserError("step takes both data and target, or neither", stage="run")
         return float(self.run("step", None if x is None or y is None else [x, y])[0])
 
+    @one_at_a_time
     def update(self) -> None:
         """One optimizer step."""
         self.launch("update", [])
 
+    @one_at_a_time
     def infer(self, x: npt.ArrayLike | None = None) -> Array:
         return self.run("infer", None if x is None else [x])[0]
 
     # ---- state
 
+    @one_at_a_time
     def read(self, tensor: str) -> Array:
         """A copy of one state tensor."""
         value = self._read(self._tensor(tensor))
         self.transferred.add(Transfer(state_from_device_bytes=value.nbytes))
         return value
 
+    @one_at_a_time
     def write(self, tensor: str, value: npt.ArrayLike) -> None:
         found = self._tensor(tensor)
         array = as_declared(value, found.type, f"tensor '{tensor}'")
@@ -194,20 +224,24 @@ class Session(ABC):
         tensors = self.compiled.program.with_role(*roles)
         return {(t.owner if by_owner and t.owner else t.name): self.read(t.name) for t in tensors}
 
+    @one_at_a_time
     def parameters(self) -> FloatArrays:
         """Every trained parameter, by initializer name."""
         return self._read_all(Role.PARAMETER)
 
+    @one_at_a_time
     def set_parameters(self, values: Mapping[str, npt.ArrayLike]) -> None:
         for name, value in values.items():
             self.write(name, value)
 
+    @one_at_a_time
     def gradients(self) -> FloatArrays:
         """The accumulated gradient of each trained parameter, by the parameter's name."""
         if self._host_gradients is not None:
             return {name: array.copy() for name, array in self._host_gradients.items()}
         return self._read_all(Role.GRADIENT, by_owner=True)
 
+    @one_at_a_time
     def statistics(self) -> FloatArrays:
         """Running means and variances. A frozen variance is not on the device: it is the model's."""
         tensors = self.compiled.program.with_role(Role.STATISTIC)
@@ -215,11 +249,13 @@ class Session(ABC):
         frozen = {t.owner: constants[t.owner].array.copy() for t in tensors if t.owner is not None}
         return frozen | {t.name: self.read(t.name) for t in tensors if t.owner is None}
 
+    @one_at_a_time
     def optimizer_state(self) -> FloatArrays:
         return self._read_all(Role.OPTIMIZER, Role.HYPER)
 
     # ---- measuring
 
+    @one_at_a_time
     def measure(
         self,
         entry: str,
@@ -237,6 +273,7 @@ class Session(ABC):
         """
         return measure(self, entry, inputs, repeat, warmup, counters, expected)
 
+    @one_at_a_time
     def count(self, entry: str) -> Mapping[str, float]:
         """One call on the inputs placed last, outputs left on the device: what the device itself counted."""
         graph = self._entry(entry)
@@ -248,6 +285,7 @@ class Session(ABC):
             self._results = (entry, None)
         return counted
 
+    @one_at_a_time
     def seconds_per_call(self, entry: str, calls: int) -> float:
         """Compute time of one call, averaged over `calls`, on the inputs last given."""
         return sum(self._count(entry)[COMPUTE_SECONDS] for _ in range(calls)) / max(calls, 1)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
-from tilegrad.build.toolchain import Toolchain, build, host_toolchain
+from tilegrad.build.toolchain import NO_COMPILER, Toolchain, build, host_toolchain
 from tilegrad.devices.process import HarnessDevice
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError
@@ -25,7 +25,9 @@ class NativeDevice(HarnessDevice):
     def missing(cls, name: str) -> str | None:
         try:
             host_toolchain()
-        except DeviceError:
+        except DeviceError as error:
+            if error.message != NO_COMPILER:
+                return error.message
             named = os.environ.get("CC")
             if named:
                 return f"CC is '{named}', which is no program on PATH"

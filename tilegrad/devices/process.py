@@ -15,7 +15,7 @@ import numpy as np
 from tilegrad.build.workspace import Workspace
 from tilegrad.codegen.harness import port_offsets
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
-from tilegrad.devices.base import Array, Device, Session, bad_label
+from tilegrad.devices.base import Array, Device, Session, bad_label, one_at_a_time
 from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, INSTRUCTIONS
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, Transport, TransportError
@@ -68,10 +68,21 @@ class HarnessSession(Session):
         return self.transport.folder
 
     def close(self) -> None:
+        # Whoever waits for an answer in another thread is not waited for.
+        is_alone = self._lock.acquire(timeout=_QUIT_SECONDS)
+        try:
+            self._close(is_alone)
+        finally:
+            if is_alone:
+                self._lock.release()
+
+    def _close(self, is_alone: bool) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._failed is None:
+        if not is_alone:
+            self.transport.kill()
+        elif self._failed is None:
             with contextlib.suppress(TransportError):
                 self.transport.send(struct.pack("<II", QUIT, 0), time.monotonic() + _QUIT_SECONDS)
         self.transport.close()
@@ -103,6 +114,11 @@ class HarnessSession(Session):
         except TransportError as error:
             self._failed = self._failure(str(error))
             raise self._failed from error
+        except BaseException:
+            # Half a request has no meaning to the program, and half an answer none to us.
+            self.transport.kill()
+            self._failed = DeviceError("the program was ended: a call was interrupted", stage="run")
+            raise
         return status, body
 
     def _checked(self, entry: str, reply: tuple[int, bytes]) -> bytes:
@@ -153,6 +169,7 @@ class HarnessSession(Session):
         nanoseconds, cycles, instructions = self._measure(entry, 1)
         return {COMPUTE_SECONDS: nanoseconds / 1e9, CYCLES: float(cycles), INSTRUCTIONS: float(instructions)}
 
+    @one_at_a_time
     def seconds_per_call(self, entry: str, calls: int) -> float:
         self._check_placed(entry)
         return self._measure(entry, calls)[0] / 1e9 / max(calls, 1)

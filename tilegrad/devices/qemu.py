@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from typing import Any
 
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import Toolchain, build, find_compiler, host_toolchain
-from tilegrad.build.tools import Tools
+from tilegrad.build.tools import Tools, temporary_folder
 from tilegrad.codegen.board import IMAGE, compile_flags, link_flags
-from tilegrad.devices.base import Array, Capabilities
+from tilegrad.devices.base import Array, Capabilities, one_at_a_time
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.embedded import EmbeddedDevice, Image, Sections
 from tilegrad.devices.measure import COMPUTE_SECONDS, INSTRUCTIONS, TRANSFER_SECONDS, WALL_SECONDS
@@ -114,6 +113,7 @@ class QemuSession(HarnessSession):
         self._measure(entry, 1)
         return {COMPUTE_SECONDS: time.perf_counter() - start, INSTRUCTIONS: float(self.counts().busiest)}
 
+    @one_at_a_time
     def seconds_per_call(self, entry: str, calls: int) -> float:
         """Of one call, however many were asked for: the emulator's time is not worth waiting for."""
         self._check_placed(entry)
@@ -213,7 +213,7 @@ def _too_large(board: Board, bank_name: str, over_bytes: int) -> DoesNotFit:
 def _refusal(board: Board) -> str | None:
     """What a compiler says that does not know the chip; an old clang has no vectors, say."""
     command = [board.compiler, *board.flags, "-E", "-x", "c", os.devnull]
-    done = Tools(PROBE_TIMEOUT_SECONDS).run(command, Path(tempfile.gettempdir()))
+    done = Tools(PROBE_TIMEOUT_SECONDS).run(command, temporary_folder())
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason given"])[0]
 
 

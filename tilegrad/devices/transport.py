@@ -10,10 +10,13 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tilegrad.build import watch
+from tilegrad.build.signals import uninterrupted
+from tilegrad.build.tools import temporary_folder
 from tilegrad.errors import DeviceError
 
 LAST_LINES = 12
@@ -78,8 +81,8 @@ class ProcessTransport(Transport):
         self.command = tuple(command)
         self.folder = folder
         # A file, not a pipe: nobody has to drain it, and its last lines survive the process.
-        self._console: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        try:
+        self._console: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed in close()
+        with uninterrupted(), self._as_device_error():
             # A session and group of its own: Ctrl-C in a terminal reaches us alone, and whatever the program starts
             # ends with it.
             self.process = subprocess.Popen(
@@ -92,9 +95,7 @@ class ProcessTransport(Transport):
                 start_new_session=True,
                 env=None if environment is None else {**os.environ, **environment},
             )
-        except OSError as error:
-            self._console.close()
-            raise DeviceError(f"cannot start '{self.command[0]}': {error.strerror}", stage="run") from error
+            watch.group_began(self.process.pid)
         if channel is None:
             assert self.process.stdin is not None and self.process.stdout is not None
             channel = (self.process.stdout.fileno(), self.process.stdin.fileno())
@@ -105,8 +106,18 @@ class ProcessTransport(Transport):
         for descriptor in channel:
             os.set_blocking(descriptor, False)
 
+    @contextlib.contextmanager
+    def _as_device_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._console.close()
+            raise DeviceError(f"cannot start '{self.command[0]}': {error.strerror}", stage="run") from error
+
     def _wait_until(self, descriptor: int, event: int, deadline: float) -> None:
         """Sleeps until the descriptor is ready. A program that ended without closing its pipes is noticed too."""
+        if descriptor < 0:
+            raise TransportError("is not running")  # closed meanwhile
         poll = select.poll()
         poll.register(descriptor, event)
         while True:
@@ -170,6 +181,13 @@ class ProcessTransport(Transport):
                 os.close(stream) if isinstance(stream, int) else stream.close()
         self._streams = ()
         self._reader = self._writer = -1
-        if self.wait(CLOSE_TIMEOUT_SECONDS) is None:
+        try:
+            has_ended = self.wait(CLOSE_TIMEOUT_SECONDS) is not None
+        except BaseException:
             self.kill()
-        self._console.close()
+            raise
+        with uninterrupted():
+            if not has_ended:
+                self.kill()
+            watch.group_ended(self.process.pid)
+            self._console.close()

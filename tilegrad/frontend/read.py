@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -11,6 +12,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tilegrad.errors import UserError
 from tilegrad.frontend.onnx_values import graph_tensors, node_tensors
+from tilegrad.regular import open_regular
 
 MAX_MODEL_BYTES = 2**31 - 1
 """Protocol buffers end there; so does any target tilegrad knows."""
@@ -34,14 +36,13 @@ def _read_bytes(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise UserError(f"'{path}' is a folder, not an ONNX file", stage="import")
-        size_bytes = path.stat().st_size
-        if not path.is_file():
-            raise UserError(f"'{path}' is not a regular file", stage="import")
-        if size_bytes > MAX_MODEL_BYTES:
-            raise _too_large(f"'{path}'", size_bytes)
-        if size_bytes == 0:
-            raise _not_a_model(path, "it is empty")
-        return path.read_bytes()
+        with open_regular(path, stage="import") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > MAX_MODEL_BYTES:
+                raise _too_large(f"'{path}'", size_bytes)
+            if size_bytes == 0:
+                raise _not_a_model(path, "it is empty")
+            return file.read(MAX_MODEL_BYTES)
     except FileNotFoundError as error:
         raise UserError(f"no file '{path}'", stage="import") from error
     except (OSError, ValueError) as error:
@@ -74,18 +75,18 @@ def _load_tensor(tensor: onnx.TensorProto, folder: Path, used_bytes: int) -> int
         ) from error
     path = _inside(folder, str(info.location), tensor.name)
     try:
-        size_bytes = path.stat().st_size
-        length = length or size_bytes - offset
-        if offset < 0 or length < 0 or offset + length > size_bytes:
-            raise UserError(
-                f"the data file '{info.location}' is too short for '{tensor.name}'",
-                stage="import",
-                expected=f"{offset + length} bytes",
-                got=f"{size_bytes} bytes",
-            )
-        if used_bytes + length > MAX_MODEL_BYTES:
-            raise _too_large("the model with its external data", used_bytes + length)
-        with path.open("rb") as file:
+        with open_regular(path, stage="import") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            length = length or size_bytes - offset
+            if offset < 0 or length < 0 or offset + length > size_bytes:
+                raise UserError(
+                    f"the data file '{info.location}' is too short for '{tensor.name}'",
+                    stage="import",
+                    expected=f"{offset + length} bytes",
+                    got=f"{size_bytes} bytes",
+                )
+            if used_bytes + length > MAX_MODEL_BYTES:
+                raise _too_large("the model with its external data", used_bytes + length)
             file.seek(offset)
             tensor.raw_data = file.read(length)
     except FileNotFoundError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 
+from tilegrad.build.torch_cache import settle_torch
 from tilegrad.errors import UserError
 
 OPSET = 17
@@ -19,6 +20,7 @@ def export_module(module: Any, example: Any) -> onnx.ModelProto:
     The model is to be trained, so nothing is folded: parameters keep their names, BatchNorm stays apart from the
     convolution before it, and Dropout, which the exporter drops in evaluation mode, is exported in training mode.
     """
+    settle_torch()
     try:
         import torch
     except ImportError as error:

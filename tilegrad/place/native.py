@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import Toolchain, build, host_toolchain
+from tilegrad.build.workspace import Workspace
 from tilegrad.errors import DeviceError
 
 SOURCE = Path(__file__).with_name("search.c")
@@ -37,10 +38,9 @@ def library() -> ctypes.CDLL | None:
     files = {SOURCE.name: SOURCE.read_bytes()}
     try:
         toolchain = Toolchain(host_toolchain().compiler, _FLAGS, ("-shared",))
-        with tempfile.TemporaryDirectory(prefix="tilegrad-") as temporary:
-            folder = Path(temporary)
-            write_files(folder, files)
-            return ctypes.CDLL(str(build(toolchain, folder, files, "search.so")))
+        with closing(Workspace()) as workspace:
+            write_files(workspace.path, files)
+            return ctypes.CDLL(str(build(toolchain, workspace.path, files, "search.so")))
     except (DeviceError, OSError):
         return None
 

@@ -6,8 +6,8 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tilegrad.build.cache import cache_folder, limit_bytes
-from tilegrad.build.tools import Tools
+from tilegrad.build.tools import Tools, temporary_folder
+from tilegrad.build.workspace import Workspace
 from tilegrad.devices.registry import kinds
 from tilegrad.errors import DeviceError
 from tilegrad.report.format import bytes_text
@@ -55,10 +56,10 @@ class Finding:
 
 def _cannot_compile(compiler: str) -> str | None:
     """A compiler without a C library's headers, or without a linker, is no compiler."""
-    with tempfile.TemporaryDirectory(prefix="tilegrad-") as folder:
-        (Path(folder) / "try.c").write_text('#include <stdio.h>\nint main(void) { return puts("") < 0; }\n')
+    with closing(Workspace()) as workspace:
+        (workspace.path / "try.c").write_text('#include <stdio.h>\nint main(void) { return puts("") < 0; }\n')
         try:
-            Tools(VERSION_TIMEOUT_SECONDS).checked([compiler, "try.c", "-o", "try"], Path(folder))
+            Tools(VERSION_TIMEOUT_SECONDS).checked([compiler, "try.c", "-o", "try"], workspace.path)
         except DeviceError as error:
             return f"{compiler} cannot compile a program: {(error.got or error.message).splitlines()[-1].strip()}"
     return None
@@ -179,7 +180,7 @@ def _program(tool: Tool) -> Finding:
 def _version(program: str) -> str:
     """The first line of `--version`; a program that does not answer is still there."""
     try:
-        done = Tools(VERSION_TIMEOUT_SECONDS).run([program, "--version"], Path(tempfile.gettempdir()))
+        done = Tools(VERSION_TIMEOUT_SECONDS).run([program, "--version"], temporary_folder())
     except DeviceError:
         return "does not answer --version"
     return next(iter(done.stdout.splitlines()), "").strip()

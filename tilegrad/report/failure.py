@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -14,15 +15,28 @@ from typing import Any
 from rich.text import Text
 
 from tilegrad import __version__
+from tilegrad.build import written
 from tilegrad.errors import TilegradError
 from tilegrad.report import json
 from tilegrad.report.files import write_file
-from tilegrad.report.output import console_on, survives_closed_pipe
+from tilegrad.report.output import console_on, write_json_to_stdout
+from tilegrad.report.streams import writing_to_stderr
+from tilegrad.visible import visible
 
 USAGE_STATUS = 2
 BUG_STATUS = 70
 INTERRUPTED_STATUS = 130
-_UNUSABLE_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_UNUSABLE_FILES = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EIO,
+)
 
 
 def json_destination(arguments: Sequence[str]) -> str | None:
@@ -70,8 +84,17 @@ def report_usage(message: str, command: str, arguments: Sequence[str]) -> int:
 
 
 def report_interrupt(arguments: Sequence[str]) -> int:
-    _say("", "interrupted: nothing was written")
-    _write(error_document("Interrupted", INTERRUPTED_STATUS, "interrupted"), arguments)
+    """Says what had been written, and leaves a result that had."""
+    done = written.paths()
+    names = ", ".join(f"'{path}'" for path in done)
+    message = f"interrupted: {names} had been written" if done else "interrupted: nothing was written"
+    destination = json_destination(arguments)
+    if destination is None or Path(destination) not in done:
+        hint = f"written before that: {names}" if done else None
+        _write(error_document("Interrupted", INTERRUPTED_STATUS, "interrupted", hint), arguments)
+        if written.paths() != done:
+            message += f"; '{destination}' says so" if done else f" but '{destination}', which says so"
+    _say("", message)
     return INTERRUPTED_STATUS
 
 
@@ -92,7 +115,8 @@ def report_bug(error: BaseException, arguments: Sequence[str]) -> int:
     hint = "please report it with the command and the model"
     kept = None if debugging() else _keep(text, arguments)
     if kept is None:
-        sys.stderr.write(text)
+        with writing_to_stderr():
+            sys.stderr.write(visible(text))
     else:
         hint += f"; the traceback is in '{kept}' (TILEGRAD_DEBUG=1 prints it)"
     _say("bug in tilegrad: ", f"{message}\n  hint: {hint}")
@@ -106,22 +130,22 @@ def _keep(text: str, arguments: Sequence[str]) -> str | None:
     try:
         handle, path = tempfile.mkstemp(prefix="tilegrad-bug-", suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(words)
+            file.write(visible(words))
     except OSError:
         return None
     return path
 
 
 def _say(label: str, message: str) -> None:
-    console_on(sys.stderr).print(Text(label, style="bold red") + Text(message), soft_wrap=True)
+    with writing_to_stderr():
+        console_on(sys.stderr).print(Text(label, style="bold red") + Text(message), soft_wrap=True)
 
 
 def _write(document: dict[str, Any], arguments: Sequence[str]) -> None:
     destination = json_destination(arguments)
     if destination == "-":
-        with survives_closed_pipe():
-            sys.stdout.write(json.dumps(document))
-            sys.stdout.flush()
+        with contextlib.suppress(TilegradError):  # a full stdout: there is an exit status already
+            write_json_to_stdout(document)
     elif destination is not None:
         try:
             write_file(Path(destination), json.dumps(document).encode())

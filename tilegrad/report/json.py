@@ -14,10 +14,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tilegrad.visible import json_escaped
 
-def dumps(value: object) -> str:
-    """One JSON document, ending in a newline. Python writes the shortest digits that read back to the same float."""
-    return json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+def dumps(value: object, *, in_ascii: bool = False) -> str:
+    """One JSON document, ending in a newline. Python writes the shortest digits that read back to the same float.
+
+    Characters that a terminal would obey are escaped, beyond what JSON asks for.
+    """
+    return json_escaped(json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=in_ascii)) + "\n"
 
 
 def _plain(value: object) -> Any:

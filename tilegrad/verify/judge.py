@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy.typing as npt
 import onnx
 
+from tilegrad.build.torch_cache import settle_torch
 from tilegrad.frontend.model import SourceKind
 from tilegrad.recipe import Adam, Momentum, Recipe
 from tilegrad.verify import goldens, torch_reference
@@ -85,6 +86,7 @@ def _trained(compiled: Compiled) -> list[str]:
 def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference | None:
     if not torch_reference.available():
         return None
+    settle_torch()
     from tilegrad.verify.torch_executor import UnsupportedByReferenceError
 
     masks, trained = masks_of(compiled.program), _trained(compiled)

@@ -25,6 +25,7 @@ from tilegrad.random import Purpose
 
 OPSET = 21
 IR_VERSION = 10
+PRODUCER = "tilegrad"
 RUNNING_MEAN_BOUND = 0.1
 RUNNING_VARIANCE_MINIMUM = 0.5
 
@@ -84,7 +85,7 @@ class Blueprint:
             [*weights, *constants],
         )
         return helper.make_model(
-            graph, producer_name="tilegrad", ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
+            graph, producer_name=PRODUCER, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
         )
 
 
