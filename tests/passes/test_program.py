@@ -236,20 +236,6 @@ def test_a_few_names_are_ours(name: str) -> None:
     )
 
 
-def convolution() -> onnx.ModelProto:
-    return model(
-        [
-            node("Conv", "x w", "c", "conv"),
-            node("Add", "mean zero", "moving", "move"),
-            node("BatchNormalization", "c scale bias moving variance", "y", "bn"),
-        ],
-        [value("x", ["n", 1, 4, 4]), value("mean", [2])],
-        [value("y", ["n", 2, 2, 2])],
-        {"w": weights(2, 1, 3, 3), "scale": weights(2), "bias": weights(2), "variance": np.ones(2, np.float32)}
-        | {"zero": np.zeros(2, np.float32)},
-    )
-
-
 NOTHING_REACHES = model(
     [node("Gemm", "x w", "h", "fc"), node("Cast", "h", "i", "truncate", to=7), node("Cast", "i", "y", "back", to=1)],
     [value("x", ["n", 2])],
@@ -297,13 +283,6 @@ INTEGER_OUTPUT = model(
             "  expected: a float output\n"
             "  got: 'y' i64[1,3]",
             id="integer output",
-        ),
-        pytest.param(
-            convolution(),
-            tg.Recipe(batchnorm="train", loss="mse"),
-            "node 'bn': BatchNormalization in policy 'train' needs running statistics that are initializers, "
-            "not 'moving'\n  hint: use --batchnorm frozen",
-            id="moving statistics",
         ),
     ],
 )
