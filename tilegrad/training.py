@@ -100,6 +100,7 @@ class Run:
             "max_weight_error": None,
             "worst_tensor": None,
             "verified": None,
+            "verdict": None,
         }
         if self.verdict is not None:
             judged |= self.verdict.as_json()

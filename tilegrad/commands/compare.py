@@ -56,7 +56,13 @@ def compare(
     output.show(*comparison_report(imported.name, device, target, recipe, rows))
     if all(row.run is None for row in rows):
         return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="see the rows above"))
-    wrong = [row.mode for row in rows if row.run is not None and row.run.verdict and not row.run.verdict.verified]
+    wrong = [
+        f"{row.mode} {row.run.verdict.outcome}"
+        for row in rows
+        if row.run is not None and row.run.verdict and not row.run.verdict.verified
+    ]
     if wrong:
-        return announce(VerificationError(f"{' and '.join(wrong)} disagree with the reference", stage="verify"))
+        return announce(
+            VerificationError("not verified against the reference", stage="verify", got=", ".join(wrong))
+        )
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -28,17 +29,39 @@ from tilegrad.verify.compare import DEFAULT_TOLERANCE, Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE
 
 
+_EXPECTED = "errors within {tolerance:g}, or ten times PyTorch's own float32 difference"
+_NOT_VERIFIED = {
+    "disagrees": ("the run disagrees with {reference}", _EXPECTED, None),
+    "diverged": (
+        "the run diverged: its numbers are not finite, and neither are those of {reference}",
+        "finite losses and weights",
+        "a smaller --lr",
+    ),
+    "inconclusive": (
+        "the run is neither verified nor wrong: {reference} is itself as far off in float32 when its weights move by one "
+        "unit in the last place",
+        _EXPECTED,
+        "fewer --steps or a smaller --lr amplify rounding less",
+    ),
+}
+
+
 def disagreement(verdict: Verdict) -> VerificationError:
-    """Names the worst figure first; there may be hundreds."""
+    """Why a run is not verified. Names the worst figure first; there may be hundreds."""
+    message, expected, hint = _NOT_VERIFIED[verdict.outcome]
     failures = verdict.failures()
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     return VerificationError(
-        f"the run disagrees with {verdict.reference}",
+        message.format(reference=verdict.reference),
         stage="verify",
-        expected=f"errors within {verdict.tolerance:g}, or ten times PyTorch's own float32 difference",
-        got=f"{failures[0]}{more}",
-        hint="PyTorch's own float32 run is not finite either: a smaller --lr" if verdict.has_diverged else None,
+        expected=expected.format(tolerance=verdict.tolerance),
+        got=f"{failures[0]}{more}" if failures else f"the losses {_first_and_last(verdict.reference_losses)}",
+        hint=hint,
     )
+
+
+def _first_and_last(losses: Sequence[float]) -> str:
+    return f"{losses[0]:.3g} … {losses[-1]:.3g}" if losses else "none"
 
 
 def check_runs(device: str) -> None:
