@@ -132,9 +132,7 @@ CASES: dict[str, Case] = {
     "Expand": one(lambda x: x.expand(2, 3, 4), shape=(2, 3, 4)),
     "Flatten": Case([IMAGE], lambda x: x.reshape(2, -1), {"axis": 1}),
     "Floor": one(torch.floor),
-    "FrozenBatchNormalization": Case(
-        [IMAGE, *CHANNELS], lambda *v: F.relu(normalised(*v)), {"relu": 1}
-    ),
+    "FrozenBatchNormalization": Case([IMAGE, *CHANNELS], lambda *v: F.relu(normalised(*v)), {"relu": 1}),
     "FusedMatMul": two(lambda a, b: 0.5 * a @ b.T, b=draw(5, 4, seed=2), transB=1, alpha=0.5),
     "Gather": Case([X, ints(2, 0, -1)], lambda x, i: x[i]),
     "GatherElements": Case([X, np.array([[0, 2], [1, 0]])], lambda x, i: x.gather(0, i)),
@@ -197,7 +195,8 @@ CASES: dict[str, Case] = {
     ),
     "Softplus": one(F.softplus),
     "SpaceToDepth": Case(
-        [draw(1, 2, 4, 4)], lambda x: F.pixel_unshuffle(x.transpose(0, 1), 2).transpose(0, 1).reshape(1, 8, 2, 2),
+        [draw(1, 2, 4, 4)],
+        lambda x: F.pixel_unshuffle(x.transpose(0, 1), 2).transpose(0, 1).reshape(1, 8, 2, 2),
         {"blocksize": 2},
     ),
     "Split": Case([X], lambda x: x[:, :1], {"axis": 1, "split": (1, 3)}, (True, True)),
@@ -239,7 +238,10 @@ FURTHER: dict[str, tuple[str, Case]] = {
             outputs=(True, False, False, True, True),
         ),
     ),
-    "Gemm, transposed": ("Gemm", Case([draw(4, 3), draw(4, 5), draw(3, 1)], lambda a, b, c: a.T @ b + c, {"transA": 1})),
+    "Gemm, transposed": (
+        "Gemm",
+        Case([draw(4, 3), draw(4, 5), draw(3, 1)], lambda a, b, c: a.T @ b + c, {"transA": 1}),
+    ),
     "edge pad": ("Pad", one(lambda x: F.pad(x[None], (1, 2), mode="replicate")[0], pads=(0, 1, 0, 2), mode="edge")),
 }
 

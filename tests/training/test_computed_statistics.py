@@ -107,7 +107,9 @@ def export(module: nn.Module, *, dynamo: bool) -> onnx.ModelProto:
     return onnx.load_from_string(buffer.getvalue())
 
 
-def trained_by_pytorch(module: nn.Module, batches: list[tuple[np.ndarray, np.ndarray]]) -> tuple[list[float], nn.Module]:
+def trained_by_pytorch(
+    module: nn.Module, batches: list[tuple[np.ndarray, np.ndarray]]
+) -> tuple[list[float], nn.Module]:
     """The module itself, in float64, by PyTorch's own loop."""
     module = copy.deepcopy(module).double()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +101,7 @@ def fused(module: nn.Module) -> nn.Module:
     module = copy.deepcopy(module).double()
     for parent in module.modules():
         children = list(parent.named_children())
-        for (name, layer), (norm_name, norm) in zip(children, children[1:], strict=False):
+        for (name, layer), (norm_name, norm) in itertools.pairwise(children):
             if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
                 continue
             if isinstance(layer, nn.Linear):
@@ -198,7 +199,7 @@ def test_inspect_lists_what_trains_when_folded(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize("name", MODULES)
 def test_the_reference_folds_by_itself(name: str) -> None:
     """The same function as PyTorch's fused module, from the ONNX file alone."""
-    import onnxruntime  # noqa: PLC0415
+    import onnxruntime
 
     module = build(name, fresh=False)
     folded = folded_model(tg.load(exported(module), batch=BATCH).proto)

@@ -12,6 +12,7 @@ from tilegrad.commands.groups import grouped
 from tilegrad.comparison import compare_modes
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import DoesNotFit, VerificationError
+from tilegrad.recipe import expect_tolerance
 from tilegrad.report.comparison import comparison_json, comparison_report
 from tilegrad.report.failure import announce
 from tilegrad.report.output import Output, Progress
@@ -35,7 +36,7 @@ def compare(
 ) -> int:
     """Run a model untiled, tiled, and tiled with double buffering, and put estimated cycles side by side."""
     output = Output(json_to)
-    options.check_tolerance(tolerance)
+    expect_tolerance(tolerance)
     recipe = recipe_options.recipe()
     target = chip_of(device, budget)
     base = budget.schedule(target, recipe.accumulate)

@@ -13,11 +13,11 @@ from tilegrad import training
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import check_output, chip_of, compile_for, watch, write_project
 from tilegrad.commands.groups import grouped
-from tilegrad.commands.options import npz_option
+from tilegrad.commands.options import RecipeOptions, npz_option
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
-from tilegrad.recipe import Recipe
+from tilegrad.recipe import expect_tolerance
 from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
 from tilegrad.report.files import check_writable, write_file
@@ -28,7 +28,6 @@ from tilegrad.stack import stack_use
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE
 
-
 _EXPECTED = "errors within {tolerance:g}, or ten times PyTorch's own float32 difference"
 _NOT_VERIFIED = {
     "disagrees": ("the run disagrees with {reference}", _EXPECTED, None),
@@ -38,8 +37,8 @@ _NOT_VERIFIED = {
         "a smaller --lr",
     ),
     "inconclusive": (
-        "the run is neither verified nor wrong: {reference} is itself as far off in float32 when its weights move by one "
-        "unit in the last place",
+        "the run is neither verified nor wrong: {reference} is itself as far off in float32 when its weights move by "
+        "one unit in the last place",
         _EXPECTED,
         "fewer --steps or a smaller --lr amplify rounding less",
     ),
@@ -106,7 +105,7 @@ def train(
             check_writable(path)
             check_runs(device)
     recipe = recipe_options.recipe()
-    options.check_tolerance(tolerance)
+    expect_tolerance(tolerance)
     target = chip_of(device, chip)
     schedule = chip.schedule(target, recipe.accumulate)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
@@ -157,8 +156,8 @@ def gradcheck(
 ) -> int:
     """Compare every gradient of the generated C with central differences in float64; name what is off."""
     output = Output(json_to)
-    options.check_tolerance(tolerance)
-    recipe = Recipe(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed)
+    expect_tolerance(tolerance)
+    recipe = RecipeOptions(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed).recipe()
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)

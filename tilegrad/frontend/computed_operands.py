@@ -61,7 +61,7 @@ def _clip(node: onnx.NodeProto, name: str, known: Propagation) -> list[onnx.Node
 
 
 def _pad(node: onnx.NodeProto, name: str, known: Propagation, shape: tuple[int, ...]) -> list[onnx.NodeProto]:
-    """Padded with zeros, and the value in their place. Where the pads are no constants the node stays, to be refused."""
+    """Padded with zeros, and the value in their place. A node whose pads are no constants stays, to be refused."""
     mode = next((attribute.s.decode() for attribute in node.attribute if attribute.name == "mode"), "constant")
     if mode != "constant" or not _is_computed(node, 2, known):
         return []

@@ -18,9 +18,7 @@ def simplify(model: onnx.ModelProto, arrays: Arrays) -> tuple[onnx.ModelProto, t
     return _unguard_softplus(model, arrays), notes
 
 
-def _leave_training_to_the_recipe(
-    model: onnx.ModelProto, arrays: Arrays
-) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+def _leave_training_to_the_recipe(model: onnx.ModelProto, arrays: Arrays) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """A BatchNormalization exported in training mode, whose new statistics nobody reads, is an ordinary one: the
     recipe's policy says which statistics it uses, and when. Without running statistics (a standardised weight) there is
     no choice: it always normalises by what it is given."""

@@ -157,7 +157,7 @@ class InverseDeviation(Operator):
 
 
 class BatchNormInternal(Operator):
-    """(X, scale, B, running mean?, running variance?) -> (Y, updated mean?, updated variance?, saved mean, saved 1/std).
+    """(X, scale, B, running mean?, variance?) -> (Y, updated mean?, updated variance?, saved mean, saved 1/std).
 
     `unbiased_running_variance` 1 is PyTorch's running variance (divided by count - 1), 0 is ONNX's. Without running
     statistics there is nothing to update.
@@ -219,9 +219,7 @@ def _gradient_types(node: NodeView) -> tuple[TensorType, ...]:
     return (node.input(0), channels, channels)
 
 
-def _sum_nests(
-    node: NodeView, layout: Layout, temporaries: Sequence[str], dscale: str, dbias: str
-) -> tuple[Nest, ...]:
+def _sum_nests(node: NodeView, layout: Layout, temporaries: Sequence[str], dscale: str, dbias: str) -> tuple[Nest, ...]:
     """dscale and dbias. With one sample, or one element a plane, one of the two sums is over nothing."""
     dy, x, _, mean, spread = node.inputs
     if layout.o == 1 and layout.s != 1:

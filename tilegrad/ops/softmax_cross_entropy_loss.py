@@ -8,9 +8,11 @@ nothing; a label that is no class makes the loss NaN.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import ClassVar
+
+import numpy as np
 
 from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import FIXED, Access, Axis, AxisKind, Nest, Operand, along
@@ -53,8 +55,25 @@ def _check_labels(node: NodeView, scores: int, label: int, weight: int) -> tuple
         node.expect_dtype(weight, DType.F32)
         node.expect_shape(weight, (shape[1],), "class weights")
     _reduction(node)
-    _ignored(node)
+    _refuse_bad_labels(node, label, shape[1], _ignored(node))
     return rows
+
+
+def _refuse_bad_labels(node: NodeView, label: int, classes: int, ignored: Mapping[str, int]) -> None:
+    """Labels that are known now: one that is no class makes every loss NaN."""
+    known = node.constants.get(node.inputs[label])
+    if known is None:
+        return
+    labels = known.array.reshape(-1).astype(np.int64)
+    wrong = (labels < 0) | (labels >= classes)
+    if ignored["has_ignored"]:
+        wrong &= labels != ignored["ignored"]
+    if wrong.any():
+        raise node.error(
+            f"{node.node.op}: a label ('{node.inputs[label]}') is no class",
+            expected=f"0 to {classes - 1}",
+            got=str(labels[wrong][0]),
+        )
 
 
 def _needs_weights(node: NodeView, weight: int) -> bool:

@@ -28,9 +28,7 @@ def values_on_trainable_paths(graph: Graph, trainable: Iterable[str]) -> set[str
     return reached
 
 
-def _refuse_lost(
-    node: Node, operator: Operator, wanted: Sequence[bool], gradients: Sequence[str | None]
-) -> None:
+def _refuse_lost(node: Node, operator: Operator, wanted: Sequence[bool], gradients: Sequence[str | None]) -> None:
     """A gradient that was asked for and did not come would silently be zero."""
     found = (*gradients, *(None,) * len(wanted))
     for position, (is_wanted, gradient) in enumerate(zip(wanted, found, strict=False)):

@@ -95,7 +95,7 @@ class FoldBatchNorm:
             attributes = {**layer.attributes, "beta": 1.0} if layer.op == "Gemm" else layer.attributes
             node = replace(layer, inputs=(layer.inputs[0], *names), outputs=norm.outputs[:1], attributes=attributes)
             sources = (*filter(None, layer.inputs[1:3]), *norm.inputs[1:3])
-            replaced[layer.name] = FoldedLayer(node, norm, *names, sources)
+            replaced[layer.name] = FoldedLayer(node, norm, names[0], names[1], sources)
             gone.add(norm.name)
             types.pop(layer.outputs[0])
         nodes = tuple(

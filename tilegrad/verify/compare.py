@@ -123,8 +123,8 @@ class LossCheck(Check):
 class Verdict:
     """`worst_tensor` is the one that comes closest to, or goes furthest beyond, what it is allowed.
 
-    `has_left_the_numbers` says that losses or weights are not finite, neither here nor in the reference (or in PyTorch's
-    own float32 run of it).
+    `has_left_the_numbers` says that losses or weights are not finite, neither here nor in the reference (or in its
+    float32 run).
     """
 
     reference: str

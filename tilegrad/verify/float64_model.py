@@ -254,7 +254,7 @@ def _batch_normalization(running: frozenset[str]) -> type[OpRun]:
         op_domain = ""
 
         def _run(
-            self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, **rest: Any
+            self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float = 1e-5, **rest: Any
         ) -> tuple[Array]:
             axes, shape = (0, *range(2, x.ndim)), (-1, *[1] * (x.ndim - 2))
             center, spread = mean.reshape(shape), variance.reshape(shape)

@@ -71,11 +71,11 @@ def _affine(norm: onnx.NodeProto, stored: dict[str, _Array]) -> tuple[_Array, _A
 
 
 def _by_first(layer: onnx.NodeProto, weight: _Array, factor: _Array) -> _Array:
-    return np.einsum("o...,o->o...", weight, factor)
+    return np.asarray(np.einsum("o...,o->o...", weight, factor))
 
 
 def _by_column(layer: onnx.NodeProto, weight: _Array, factor: _Array) -> _Array:
-    return _by_first(layer, weight, factor) if _attribute(layer, "transB", 0) else np.einsum("io,o->io", weight, factor)
+    return _by_first(layer, weight, factor) if _attribute(layer, "transB", 0) else weight * factor
 
 
 def _by_group(layer: onnx.NodeProto, weight: _Array, factor: _Array) -> _Array:
@@ -93,7 +93,7 @@ _FOLDERS = {"Conv": _by_first, "ConvTranspose": _by_group, "Gemm": _by_column}
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
-    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+    return float(next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default))
 
 
 def _drop_identities(graph: onnx.GraphProto) -> None:
