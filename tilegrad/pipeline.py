@@ -149,7 +149,8 @@ def compile_inference(
     """A program whose only working entry is `infer`: no gradients, no optimizer, and none of their memory."""
     watch = observer or Observer()
     graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
-    program: Program = watch.run("program", lambda: inference_program(graph, recipe, model.roles))
+    roles = {name: info.role for name, info in parameters_in_use(model, recipe).items()}
+    program: Program = watch.run("program", lambda: inference_program(graph, recipe, roles))
     return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c=False)
 
 

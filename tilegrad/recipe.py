@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import ClassVar, Literal, get_args
 
@@ -92,6 +92,8 @@ class Optimizer:
                 _expect(value < 1.0, what, "0 or more, less than 1", value)
             if name in _ABOVE_ZERO:
                 _expect(value > 0.0, what, "more than 0", value)
+        for each in fields(self):
+            object.__setattr__(self, each.name, float(getattr(self, each.name)))  # NumPy's own are not for JSON
 
     @property
     def attributes(self) -> dict[str, float]:
@@ -173,6 +175,8 @@ class Recipe:
         expect_count("the batch size", self.batch)
         expect_count("the number of mini-batches to accumulate", self.accumulate)
         expect_seed(self.seed)
+        for name in ("batch", "accumulate", "seed"):
+            object.__setattr__(self, name, int(getattr(self, name)))
 
 
 def _expect_selection(value: object) -> None:

@@ -42,6 +42,7 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     """
     if batch is not None:
         expect_whole("the batch size", batch, "1 or more")
+        batch = int(batch)
     expect_seed(seed)
     found = find_source(source, seed=seed, example=example)
     check_text(found.model)
