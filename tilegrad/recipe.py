@@ -87,9 +87,9 @@ class Optimizer:
         _expect_number("the learning rate", self.lr)
         for name, value in self.attributes.items():
             what = _WORDS.get(name, name)
-            _expect_number(what, value)
             if name in _BELOW_ONE:
-                _expect(value < 1.0, what, "0 or more, less than 1", value)
+                _expect(_is_a(Real, value) and 0.0 <= value < 1.0, what, "0 or more, less than 1", value)
+            _expect_number(what, value)
             if name in _ABOVE_ZERO:
                 _expect(value > 0.0, what, "more than 0", value)
         for each in fields(self):

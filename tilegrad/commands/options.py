@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -208,10 +209,14 @@ def make_optimizer(name: str, lr: float, momentum: float | None, weight_decay: f
     given = {"momentum": momentum, "weight_decay": weight_decay}
     options = {key: value for key, value in given.items() if value is not None}
     known = {field.name for field in fields(kind)}
-    for key in options:
+    for key, value in options.items():
         flag = f"--{key.replace('_', '-')}"
         if key not in known:
             raise UserError(f"{flag} does not apply to the optimizer {name}", stage="recipe")
+        if not 0.0 <= value < math.inf:
+            raise UserError(
+                f"{flag} cannot be used", stage="recipe", expected="a finite number, 0 or more", got=str(value)
+            )
     return kind(lr=lr, **options)
 
 
