@@ -329,7 +329,7 @@ NUMBER = "a finite number, 0 or more"
             "the learning rate cannot be used\n  expected: at most 3.4e+38, the largest float\n  got: 1e+39",
         ),
         (lambda: tg.SGD(weight_decay=-0.1), f"the weight decay cannot be used\n  expected: {NUMBER}\n  got: -0.1"),
-        (lambda: tg.Momentum(momentum=-0.9), f"the momentum cannot be used\n  expected: {NUMBER}\n  got: -0.9"),
+        (lambda: tg.Momentum(momentum=-0.9), "the momentum cannot be used\n  expected: 0 or more, less than 1\n  got: -0.9"),
         (lambda: tg.Adam(beta1=1.0), "beta1 cannot be used\n  expected: 0 or more, less than 1\n  got: 1.0"),
         (lambda: tg.AdamW(beta2=-0.1), "beta2 cannot be used\n  expected: 0 or more, less than 1\n  got: -0.1"),
         (lambda: tg.Adam(epsilon=-1.0), f"epsilon cannot be used\n  expected: {NUMBER}\n  got: -1.0"),
