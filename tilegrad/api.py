@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilegrad.devices.registry import open_device
 from tilegrad.devices.residency import Residency
+from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
@@ -44,7 +45,17 @@ def compile(
 
     Pure: no file is written, no device is touched.
     """
-    recipe = recipe or Recipe()
+    recipe = Recipe() if recipe is None else recipe
+    if not isinstance(recipe, Recipe):
+        raise UserError("the recipe cannot be used", stage="recipe", expected="a tg.Recipe", got=type(recipe).__name__)
+    if not isinstance(target, str | Target):
+        raise UserError(
+            "the target cannot be used",
+            stage="target",
+            expected="a name or a tg.Target",
+            got=type(target).__name__,
+            hint="`tilegrad targets` lists them",
+        )
     if not isinstance(model, ImportedModel):
         model = load(model, batch=recipe.batch, seed=recipe.seed)
     model = model.with_batch(recipe.batch)

@@ -11,7 +11,7 @@ from tilegrad.analysis.lifetimes import align
 from tilegrad.build.frames import StackUse
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
-from tilegrad.pipeline import Compiled
+from tilegrad.pipeline import Compiled, parameters_in_use
 from tilegrad.place.board import image_parts, place
 from tilegrad.targets.base import Target
 from tilegrad.training import parameter_count
@@ -174,7 +174,7 @@ def _parameters(compiled: Compiled) -> tuple[ParameterUse, ...]:
     trained = {tensor.name for tensor in compiled.program.trainable}
     return tuple(
         ParameterUse(name, info.type.shape, info.type.size, info.role, name in trained, info.reason)
-        for name, info in compiled.model.parameters.items()
+        for name, info in parameters_in_use(compiled.model, compiled.program.recipe).items()
     )
 
 

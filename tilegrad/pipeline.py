@@ -9,7 +9,7 @@ stage (inside it), and `Observer` sees every result, which is how `--dump-after`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
-from tilegrad.passes.fold_batchnorm import FoldBatchNorm
+from tilegrad.passes.fold_batchnorm import FoldBatchNorm, folded_parameters
 from tilegrad.passes.fuse import fuse
 from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
@@ -33,7 +33,7 @@ from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.group_updates import GroupUpdates
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
-from tilegrad.passes.parameters import select
+from tilegrad.passes.parameters import ParameterInfo, select
 from tilegrad.passes.program import derive_program
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
@@ -111,9 +111,16 @@ class Compiled:
 
 
 def canonical_graph(model: ImportedModel, recipe: Recipe) -> Graph:
-    """The graph that the program is derived from, and that `inspect` describes."""
+    """The graph that the program is derived from."""
     graph = fuse(model.graph)
     return FoldBatchNorm().apply(graph) if recipe.batchnorm == "fold" else graph
+
+
+def parameters_in_use(model: ImportedModel, recipe: Recipe) -> Mapping[str, ParameterInfo]:
+    """What each initializer is under this recipe: folding BatchNorm makes biases, and leaves scales unused."""
+    if recipe.batchnorm != "fold":
+        return model.parameters
+    return folded_parameters(model.parameters, FoldBatchNorm().fold(fuse(model.graph)))
 
 
 def defaults(model: ImportedModel) -> tuple[str, str]:
@@ -138,8 +145,10 @@ def compile_model(
 
     def derive() -> Program:
         default_loss, default_train = defaults(model)
-        trainable = select(graph, model.parameters, recipe.train or default_train)
-        return derive_program(graph, recipe, model.roles, trainable, recipe.loss or default_loss)
+        parameters = parameters_in_use(model, recipe)
+        trainable = select(graph, parameters, recipe.train or default_train)
+        roles = {name: info.role for name, info in parameters.items()}
+        return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss)
 
     program: Program = watch.run("program", derive)
     return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c)
@@ -156,7 +165,8 @@ def compile_inference(
     """A program whose only working entry is `infer`: no gradients, no optimizer, and none of their memory."""
     watch = observer or Observer()
     graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
-    program: Program = watch.run("program", lambda: inference_program(graph, recipe, model.roles))
+    roles = {name: info.role for name, info in parameters_in_use(model, recipe).items()}
+    program: Program = watch.run("program", lambda: inference_program(graph, recipe, roles))
     return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c=False)
 
 

@@ -20,9 +20,9 @@ from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
-from tilegrad.ir.types import DType
+from tilegrad.passes.index_bounds import index_bounds
 from tilegrad.pipeline import Compiled
-from tilegrad.recipe import expect_count
+from tilegrad.recipe import expect_count, expect_tolerance
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
@@ -100,6 +100,7 @@ class Run:
             "max_weight_error": None,
             "worst_tensor": None,
             "verified": None,
+            "verdict": None,
         }
         if self.verdict is not None:
             judged |= self.verdict.as_json()
@@ -177,19 +178,8 @@ def input_spec(compiled: Compiled, loss: str, target_shape: tuple[int, ...], cla
         target_shape,
         classes,
         x.dtype,
-        None if x.dtype is DType.F32 else _vocabulary(compiled, data_inputs[0]),
+        index_bounds(program.entries["infer"]).get(data_inputs[0]),
     )
-
-
-def _vocabulary(compiled: Compiled, name: str) -> int | None:
-    """The smallest number of rows that an integer input indexes."""
-    graph = compiled.program.entries["infer"]
-    sizes = [
-        graph.types[node.inputs[0]].shape[int(node.attributes.get("axis", 0))]  # type: ignore[arg-type]
-        for node in graph.nodes
-        if node.op == "Gather" and node.inputs[1] == name
-    ]
-    return min(sizes, default=None)
 
 
 def make_batches(compiled: Compiled, data: str | Path | None) -> Batches:
@@ -215,6 +205,7 @@ def train(
     without `keep_gradients` there are none.
     """
     expect_count("the number of steps", steps)
+    expect_tolerance(tolerance)
     batches = make_batches(compiled, data)
     accumulate = compiled.program.recipe.accumulate
     timings: dict[str, float] = {}

@@ -56,7 +56,8 @@ def test_1_a_run_that_leaves_the_numbers_is_not_verified(tilegrad: CommandLine) 
     answer = tilegrad("train", "simplemlp", "--device", "host", "--lr", "1e30", "--json", "-")
     assert answer.json["losses"][1:] == ["NaN"] * 3
     assert answer.status == 1 and answer.json["verified"] is False
-    assert "hint: PyTorch's own float32 run is not finite either: a smaller --lr\n" in answer.err
+    assert answer.json["verdict"] == "diverged"
+    assert "error: the run diverged" in answer.err and "hint: a smaller --lr\n" in answer.err
 
 
 def test_1_inference_disagrees(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,9 +130,9 @@ def test_the_reset_is_lazy() -> None:
         (written,) = (source for source, state in graph.writes if state == flag.name)
         initial = constants[graph.producers()[written].inputs[0]]
         assert initial is not None and initial.array.tolist() == wanted
-    assert not any(
-        state.endswith("buffer") for _, state in program.entries["update"].writes
-    ), "the update does not touch the buffers"
+    assert not any(state.endswith("buffer") for _, state in program.entries["update"].writes), (
+        "the update does not touch the buffers"
+    )
     with opened(tg.compile(linear(), tg.Recipe(), target="host")) as session:
         x = np.array([[1.0, -2.0]], np.float32)
         poison = {t.name: np.full(t.type.shape, np.nan, np.float32) for t in program.with_role(Role.GRADIENT)}
@@ -236,20 +236,6 @@ def test_a_few_names_are_ours(name: str) -> None:
     )
 
 
-def convolution() -> onnx.ModelProto:
-    return model(
-        [
-            node("Conv", "x w", "c", "conv"),
-            node("Add", "mean zero", "moving", "move"),
-            node("BatchNormalization", "c scale bias moving variance", "y", "bn"),
-        ],
-        [value("x", ["n", 1, 4, 4]), value("mean", [2])],
-        [value("y", ["n", 2, 2, 2])],
-        {"w": weights(2, 1, 3, 3), "scale": weights(2), "bias": weights(2), "variance": np.ones(2, np.float32)}
-        | {"zero": np.zeros(2, np.float32)},
-    )
-
-
 NOTHING_REACHES = model(
     [node("Gemm", "x w", "h", "fc"), node("Cast", "h", "i", "truncate", to=7), node("Cast", "i", "y", "back", to=1)],
     [value("x", ["n", 2])],
@@ -293,17 +279,8 @@ INTEGER_OUTPUT = model(
         pytest.param(
             INTEGER_OUTPUT,
             tg.Recipe(loss="mse"),
-            "the model's first output cannot be trained against\n"
-            "  expected: a float output\n"
-            "  got: 'y' i64[1,3]",
+            "the model's first output cannot be trained against\n  expected: a float output\n  got: 'y' i64[1,3]",
             id="integer output",
-        ),
-        pytest.param(
-            convolution(),
-            tg.Recipe(batchnorm="train", loss="mse"),
-            "node 'bn': BatchNormalization in policy 'train' needs running statistics that are initializers, "
-            "not 'moving'\n  hint: use --batchnorm frozen",
-            id="moving statistics",
         ),
     ],
 )
@@ -350,7 +327,10 @@ NUMBER = "a finite number, 0 or more"
             "the learning rate cannot be used\n  expected: at most 3.4e+38, the largest float\n  got: 1e+39",
         ),
         (lambda: tg.SGD(weight_decay=-0.1), f"the weight decay cannot be used\n  expected: {NUMBER}\n  got: -0.1"),
-        (lambda: tg.Momentum(momentum=-0.9), f"the momentum cannot be used\n  expected: {NUMBER}\n  got: -0.9"),
+        (
+            lambda: tg.Momentum(momentum=-0.9),
+            "the momentum cannot be used\n  expected: 0 or more, less than 1\n  got: -0.9",
+        ),
         (lambda: tg.Adam(beta1=1.0), "beta1 cannot be used\n  expected: 0 or more, less than 1\n  got: 1.0"),
         (lambda: tg.AdamW(beta2=-0.1), "beta2 cannot be used\n  expected: 0 or more, less than 1\n  got: -0.1"),
         (lambda: tg.Adam(epsilon=-1.0), f"epsilon cannot be used\n  expected: {NUMBER}\n  got: -1.0"),

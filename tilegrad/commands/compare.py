@@ -12,6 +12,7 @@ from tilegrad.commands.groups import grouped
 from tilegrad.comparison import compare_modes
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import DoesNotFit, VerificationError
+from tilegrad.recipe import expect_tolerance
 from tilegrad.report.comparison import comparison_json, comparison_report
 from tilegrad.report.failure import announce
 from tilegrad.report.output import Output, Progress
@@ -35,7 +36,7 @@ def compare(
 ) -> int:
     """Run a model untiled, tiled, and tiled with double buffering, and put estimated cycles side by side."""
     output = Output(json_to)
-    options.check_tolerance(tolerance)
+    expect_tolerance(tolerance)
     recipe = recipe_options.recipe()
     target = chip_of(device, budget)
     base = budget.schedule(target, recipe.accumulate)
@@ -56,7 +57,13 @@ def compare(
     output.show(*comparison_report(imported.name, device, target, recipe, rows))
     if all(row.run is None for row in rows):
         return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="see the rows above"))
-    wrong = [row.mode for row in rows if row.run is not None and row.run.verdict and not row.run.verdict.verified]
+    wrong = [
+        f"{row.mode} {row.run.verdict.outcome}"
+        for row in rows
+        if row.run is not None and row.run.verdict and not row.run.verdict.verified
+    ]
     if wrong:
-        return announce(VerificationError(f"{' and '.join(wrong)} disagree with the reference", stage="verify"))
+        return announce(
+            VerificationError("not verified against the reference", stage="verify", got=", ".join(wrong))
+        )
     return 0

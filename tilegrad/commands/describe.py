@@ -27,7 +27,7 @@ from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
 from tilegrad.passes.parameters import parameters_of
 from tilegrad.pipeline import Compiled, compile_inference, compile_model
-from tilegrad.recipe import Recipe, expect_count
+from tilegrad.recipe import expect_count, expect_tolerance
 from tilegrad.report.failure import announce
 from tilegrad.report.format import error_text
 from tilegrad.report.inference import inference_report
@@ -60,9 +60,9 @@ def infer(
 ) -> int:
     """Run the inference entry on one mini-batch, and compare its output with a float64 forward pass."""
     output = Output(json_to)
-    options.check_tolerance(tolerance)
+    expect_tolerance(tolerance)
     check_output(output_folder, force=force)
-    recipe = Recipe(batch=batch, batchnorm=batchnorm, seed=seed)
+    recipe = options.RecipeOptions(batch=batch, batchnorm=batchnorm, seed=seed).recipe()
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)

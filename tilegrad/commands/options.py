@@ -6,13 +6,23 @@ import math
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from tilegrad.errors import UserError
 from tilegrad.pipeline import STAGES
-from tilegrad.recipe import ACCUM_MODES, BATCHNORM_POLICIES, LOSSES, OPTIMIZERS, Optimizer, Recipe
+from tilegrad.recipe import (
+    ACCUM_MODES,
+    BATCHNORM_POLICIES,
+    LOSSES,
+    OPTIMIZERS,
+    AccumulationMode,
+    BatchNormPolicy,
+    LossName,
+    Optimizer,
+    Recipe,
+)
 
 _RECIPE = "Recipe"
 _DATA = "Data"
@@ -247,20 +257,14 @@ class RecipeOptions:
     seed: Seed = 0
 
     def recipe(self) -> Recipe:
+        """The recipe checks what the options hold, so that Python and the command line say the same."""
         return Recipe(
-            loss=self.loss,
+            loss=cast(LossName | None, self.loss),
             optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay),
             batch=self.batch,
             accumulate=self.accum,
-            accum_mode=self.accum_mode,
+            accum_mode=cast(AccumulationMode, self.accum_mode),
             train=self.train,
-            batchnorm=self.batchnorm,
+            batchnorm=cast(BatchNormPolicy, self.batchnorm),
             seed=self.seed,
-        )
-
-
-def check_tolerance(tolerance: float) -> None:
-    if not 0.0 < tolerance < math.inf:
-        raise UserError(
-            "the tolerance cannot be used", stage="options", expected="a finite number above 0", got=str(tolerance)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +13,11 @@ from tilegrad import training
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
 from tilegrad.commands.groups import grouped
-from tilegrad.commands.options import npz_option
+from tilegrad.commands.options import RecipeOptions, npz_option
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
-from tilegrad.recipe import Recipe
+from tilegrad.recipe import expect_tolerance
 from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
 from tilegrad.report.files import check_writable, write_file
@@ -28,18 +29,39 @@ from tilegrad.targets.base import OPENCL_C
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE
 
+_EXPECTED = "errors within {tolerance:g}, or ten times PyTorch's own float32 difference"
+_NOT_VERIFIED = {
+    "disagrees": ("the run disagrees with {reference}", _EXPECTED, None),
+    "diverged": (
+        "the run diverged: its numbers are not finite, and neither are those of {reference}",
+        "finite losses and weights",
+        "a smaller --lr",
+    ),
+    "inconclusive": (
+        "the run is neither verified nor wrong: {reference} is itself as far off in float32 when its weights move by "
+        "one unit in the last place",
+        _EXPECTED,
+        "fewer --steps or a smaller --lr amplify rounding less",
+    ),
+}
+
 
 def disagreement(verdict: Verdict) -> VerificationError:
-    """Names the worst figure first; there may be hundreds."""
+    """Why a run is not verified. Names the worst figure first; there may be hundreds."""
+    message, expected, hint = _NOT_VERIFIED[verdict.outcome]
     failures = verdict.failures()
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     return VerificationError(
-        f"the run disagrees with {verdict.reference}",
+        message.format(reference=verdict.reference),
         stage="verify",
-        expected=f"errors within {verdict.tolerance:g}, or ten times PyTorch's own float32 difference",
-        got=f"{failures[0]}{more}",
-        hint="PyTorch's own float32 run is not finite either: a smaller --lr" if verdict.has_diverged else None,
+        expected=expected.format(tolerance=verdict.tolerance),
+        got=f"{failures[0]}{more}" if failures else f"the losses {_first_and_last(verdict.reference_losses)}",
+        hint=hint,
     )
+
+
+def _first_and_last(losses: Sequence[float]) -> str:
+    return f"{losses[0]:.3g} … {losses[-1]:.3g}" if losses else "none"
 
 
 def check_runs(device: str) -> None:
@@ -86,7 +108,7 @@ def train(
             check_writable(path)
             check_runs(device)
     recipe = recipe_options.recipe()
-    options.check_tolerance(tolerance)
+    expect_tolerance(tolerance)
     schedule = chip.schedule(target, recipe.accumulate)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
@@ -136,8 +158,8 @@ def gradcheck(
 ) -> int:
     """Compare every gradient of the generated C with central differences in float64; name what is off."""
     output = Output(json_to)
-    options.check_tolerance(tolerance)
-    recipe = Recipe(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed)
+    expect_tolerance(tolerance)
+    recipe = RecipeOptions(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed).recipe()
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)

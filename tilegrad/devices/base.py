@@ -28,6 +28,7 @@ from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import ENTRIES, Role, StateTensor
 from tilegrad.ir.types import TensorType
+from tilegrad.passes.index_bounds import index_bounds
 from tilegrad.pipeline import Compiled
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets import base as targets
@@ -88,6 +89,7 @@ class Session(ABC):
         placed = sum(tensor.type.size_bytes for tensor in compiled.program.state)
         self.transferred = Transfers(Transfer(state_to_device_bytes=placed))
         self._tensors = {tensor.name: tensor for tensor in compiled.program.state}
+        self._index_bounds = index_bounds(compiled.program.entries["infer"])
         self._placed: str | None = None
         self._results: tuple[str, list[Array] | None] | None = None
         self._host_gradients: FloatArrays | None = None
@@ -325,10 +327,23 @@ class Session(ABC):
                 expected=str(len(graph.inputs)),
                 got=str(len(inputs)),
             )
-        return [
+        arrays = [
             as_declared(value, graph.types[name], f"input '{name}' of {entry}")
             for name, value in zip(graph.inputs, inputs, strict=True)
         ]
+        for name, array in zip(graph.inputs, arrays, strict=True):
+            self._check_indices(entry, name, array)
+        return arrays
+
+    def _check_indices(self, entry: str, name: str, array: Array) -> None:
+        rows = self._index_bounds.get(name)
+        if rows is not None and array.size and not (array.min() >= -rows and array.max() < rows):
+            raise UserError(
+                f"input '{name}' of {entry} has an index out of range",
+                stage="run",
+                expected=f"0 to {rows - 1}",
+                got=f"{array.min()} to {array.max()}",
+            )
 
     def _check_inputs_stay(self) -> None:
         if self.residency.inputs != DEVICE:
@@ -368,14 +383,25 @@ def as_declared(value: npt.ArrayLike, wanted: TensorType, what: str) -> Array:
         raise UserError(
             f"{what} has a wrong shape", stage="run", expected=str(list(wanted.shape)), got=str(list(array.shape))
         )
-    is_number = array.dtype.kind in "biuf"
-    with np.errstate(invalid="ignore", over="ignore"):
-        converted = array.astype(wanted.dtype.numpy) if is_number else array
-    if not is_number or not (wanted.dtype.is_float or np.array_equal(converted, array)):
+    if array.dtype.kind not in ("biuf" if wanted.dtype.is_float else "biu"):
         raise UserError(
-            f"{what} has a wrong element type", stage="run", expected=str(wanted.dtype), got=str(array.dtype)
+            f"{what} has a wrong element type",
+            stage="run",
+            expected=str(wanted.dtype),
+            got=str(array.dtype),
+            hint="whole numbers are given as integers: value.astype('int64')" if array.dtype.kind == "f" else None,
+        )
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = array.astype(wanted.dtype.numpy)
+    if not wanted.dtype.is_float and not np.array_equal(converted, array):
+        raise UserError(
+            f"{what} has numbers that its type cannot hold", stage="run", expected=str(wanted.dtype), got=_range(array)
         )
     return converted
+
+
+def _range(array: Array) -> str:
+    return f"{array.min()} to {array.max()}, {array.dtype}"
 
 
 class Device(ABC):

@@ -68,6 +68,8 @@ def device_names() -> tuple[str, ...]:
 
 
 def device_kind(name: str) -> type[Device]:
+    if not isinstance(name, str):
+        raise unknown_device(repr(name), device_names())
     kind = _find(name.partition(":")[0])
     if kind is None or name not in kind.names():
         raise unknown_device(name, device_names())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final, Literal
 
 from tilegrad.errors import UserError
 
-HOST, DEVICE = "host", "device"
+Place = Literal["host", "device"]
+HOST: Final = "host"
+DEVICE: Final = "device"
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,9 @@ class Residency:
     read when they are asked for.
     """
 
-    inputs: str = HOST
-    outputs: str = HOST
-    gradients: str = DEVICE
+    inputs: Place = HOST
+    outputs: Place = HOST
+    gradients: Place = DEVICE
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -13,7 +13,7 @@ import onnx
 from tilegrad.errors import UserError
 from tilegrad.frontend.batch import Bound, bind_batch
 from tilegrad.frontend.branches import resolve_branches
-from tilegrad.frontend.check import check_model, check_opset, check_text
+from tilegrad.frontend.check import check_attributes, check_model, check_opset, check_text
 from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
@@ -29,6 +29,7 @@ from tilegrad.ir.types import Constant, DType
 from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.canonicalize import canonicalize
 from tilegrad.passes.parameters import ParameterInfo, classify
+from tilegrad.recipe import expect_seed, expect_whole
 
 __all__ = ["ImportedModel", "SourceKind", "load"]
 
@@ -39,12 +40,17 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     `batch` binds a free batch dimension (1 by default) or replaces a fixed one if the shapes still infer.
     `seed` draws a zoo model's initial weights.
     """
+    if batch is not None:
+        expect_whole("the batch size", batch, "1 or more")
+        batch = int(batch)
+    expect_seed(seed)
     found = find_source(source, seed=seed, example=example)
     check_text(found.model)
     check_opset(found.model)
     model, arrays = take_initializers(found.model)
     check_model(model)
     model = inline_local_functions(model)
+    check_attributes(model)
     bound = bind_batch(model, arrays, batch)
     original = with_initializers(bound.model, arrays)
     model = to_canonical_opset(bound.model, arrays)
@@ -63,6 +69,8 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
         raise _explained(error, bound) from error
     proto = build_proto(model, swept, arrays)
     notes += more_notes
+    if bound.rebatched_from is not None:
+        notes += (f"the model's fixed batch of {bound.rebatched_from} was replaced by {bound.batch}",)
     return ImportedModel(found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes)
 
 

@@ -11,6 +11,7 @@ import onnx
 from tilegrad.errors import UserError
 from tilegrad.frontend.onnx_values import dtype_of, element_type_name, refuse_huge
 from tilegrad.frontend.weights import Array, true_inputs
+from tilegrad.recipe import LARGEST_COUNT
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ def bind_batch(model: onnx.ModelProto, arrays: Mapping[str, Array], batch: int |
     inputs = true_inputs(result, arrays)
     for value in inputs:
         _check_input(value)
+        _check_extents(value)
     fixed = [_first(value).dim_value for value in inputs if _has_dims(value) and _is_fixed(_first(value))]
     wanted = batch if batch is not None else 1
     rebatched_from = None
@@ -47,6 +49,25 @@ def bind_batch(model: onnx.ModelProto, arrays: Mapping[str, Array], batch: int |
         _check_bound(value)
     bound = wanted if free or rebatched_from is not None else (fixed[0] if fixed else wanted)
     return Bound(result, bound, rebatched_from)
+
+
+def _check_extents(value: onnx.ValueInfoProto) -> None:
+    """Before a batch is bound: it would take the place of a first dimension that means nothing."""
+    shape = [dim.dim_value if _is_fixed(dim) else None for dim in value.type.tensor_type.shape.dim]
+    for position, extent in enumerate(shape):
+        lowest = 1 if position == 0 else 0  # no sample is no batch; elsewhere a tensor may be empty
+        if extent is None or lowest <= extent <= LARGEST_COUNT:
+            continue
+        word = "negative" if extent < 0 else "empty" if extent == 0 else "huge"
+        raise UserError(
+            f"the {'batch' if position == 0 else 'shape'} of input '{value.name}' is {word}",
+            stage="import",
+            expected=f"{lowest} to {LARGEST_COUNT} in dimension {position}, or a name",
+            got=str(["?" if extent is None else extent for extent in shape]).replace("'", ""),
+            hint="export the model with a free batch dimension (dynamic_axes in torch.onnx.export)"
+            if position == 0
+            else None,
+        )
 
 
 def _has_dims(value: onnx.ValueInfoProto) -> bool:
@@ -105,8 +126,6 @@ def _check_bound(value: onnx.ValueInfoProto) -> None:
             f"--input_shape {','.join(str(d.dim_value) if _is_fixed(d) else 'N' for d in dims)} MODEL FIXED_MODEL",
         )
     shape = tuple(dim.dim_value for dim in dims)
-    if any(extent < 0 for extent in shape):
-        raise UserError(f"input '{value.name}' has a negative dimension", stage="import", got=str(list(shape)))
     refuse_huge(shape, f"input '{value.name}'")
 
 

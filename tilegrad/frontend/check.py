@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import onnx
 from onnx import checker, defs
 
 from tilegrad.errors import UserError
-from tilegrad.frontend.unsupported import unsupported_error, unsupported_nodes
+from tilegrad.frontend.unsupported import node_label, unsupported_error, unsupported_nodes
 
 OLDEST_OPSET = 11
 CANONICAL_OPSET = 23
@@ -63,6 +64,24 @@ def check_model(model: onnx.ModelProto) -> None:
         raise UserError(
             "the model is not valid ONNX", stage="import", got=_first_lines(str(error)), hint="onnx.checker says so"
         ) from error
+
+
+def check_attributes(model: onnx.ModelProto) -> None:
+    """A coefficient that is no number (alpha = NaN) makes every result one. Clip's old bounds may be infinite."""
+    for position, node in enumerate(model.graph.node):
+        if node.op_type in ("Constant", "ConstantOfShape", "Clip"):
+            continue
+        for attribute in node.attribute:
+            numbers = [attribute.f] if attribute.type == onnx.AttributeProto.FLOAT else list(attribute.floats)
+            wrong = next((number for number in numbers if not isfinite(number)), None)
+            if wrong is not None:
+                raise UserError(
+                    f"{node.op_type}: attribute '{attribute.name}' is not finite",
+                    stage="import",
+                    node=node_label(node, position),
+                    expected="a finite number",
+                    got=str(wrong),
+                )
 
 
 def _checkable(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -14,24 +14,35 @@ SOFTPLUS_IS_IDENTITY_ABOVE = 17.0
 
 def simplify(model: onnx.ModelProto, arrays: Arrays) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model in fewer words, and what a user should know about it."""
-    model, notes = _leave_training_to_the_recipe(model)
+    model, notes = _leave_training_to_the_recipe(model, arrays)
     return _unguard_softplus(model, arrays), notes
 
 
-def _leave_training_to_the_recipe(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+def _leave_training_to_the_recipe(model: onnx.ModelProto, arrays: Arrays) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """A BatchNormalization exported in training mode, whose new statistics nobody reads, is an ordinary one: the
-    recipe's policy says which statistics it uses, and when."""
+    recipe's policy says which statistics it uses, and when. Without running statistics (a standardised weight) there is
+    no choice: it always normalises by what it is given."""
     read = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
     result = onnx.ModelProto()
     result.CopyFrom(model)
+    producers = {name: node for node in result.graph.node for name in node.output}
     notes = []
     for node in result.graph.node:
         flags = [attribute for attribute in node.attribute if attribute.name == "training_mode" and attribute.i]
         if node.op_type == "BatchNormalization" and flags and not any(name in read for name in node.output[1:]):
+            if not all(_is_stored(name, producers, arrays) for name in node.input[3:5]):
+                continue
             flags[0].i = 0
             del node.output[1:]
             notes.append(f"BatchNormalization '{node.name}' was exported in training mode; --batchnorm decides now")
-    return (result, tuple(notes)) if notes else (model, ())
+    return result, tuple(notes)
+
+
+def _is_stored(value: str, producers: dict[str, onnx.NodeProto], arrays: Arrays) -> bool:
+    """Whether a value is a tensor of the file, not computed."""
+    while (node := producers.get(value)) is not None and node.op_type in ("Identity", "Cast", "Reshape"):
+        value = node.input[0]
+    return value in arrays or (node is not None and node.op_type == "Constant")
 
 
 def _unguard_softplus(model: onnx.ModelProto, arrays: Arrays) -> onnx.ModelProto:

@@ -16,6 +16,7 @@ from onnx import helper
 
 from tilegrad.errors import UserError
 from tilegrad.frontend.check import opset_of
+from tilegrad.frontend.computed_operands import taken_apart
 from tilegrad.frontend.fold import InferenceFailure, Propagation, captured, known_types
 from tilegrad.frontend.onnx_values import (
     array_type,
@@ -115,6 +116,11 @@ class _Sweep:
 
     def _keep(self, node: onnx.NodeProto, name: str, operator: Operator) -> None:
         node = self._with_float_exponent(node)
+        parts = taken_apart(node, name, self.known)
+        if parts:
+            for part in parts:
+                self._keep(part, self._unique(part.name), registry.get(part.op_type))
+            return
         translated = to_node(node, name, operator, self.known.constants, self.known.opaque)
         types = {value: self._type(value, name) for value in filter(None, translated.inputs)}
         ours = infer_node(translated, types, self._constants_of(translated))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, along
 from tilegrad.ir.types import DType
@@ -11,7 +12,7 @@ from tilegrad.ops.base import NodeView
 
 def epsilon_of(node: NodeView) -> float:
     epsilon = float(node.attribute("epsilon", 1e-5))
-    if not epsilon >= 0.0:
+    if not 0.0 <= epsilon < inf:
         raise node.error(f"{node.node.op}: epsilon must not be negative", expected="0 or more", got=str(epsilon))
     return epsilon
 

@@ -142,8 +142,11 @@ class Operator(ABC):
     is_view: ClassVar[bool] = False
     # Operand positions that are trainable parameters when an initializer feeds them (PRODUCT.md's written rule).
     parameter_inputs: ClassVar[tuple[int, ...]] = ()
-    # Input positions that never carry a gradient (indices, conditions, running statistics).
+    # Input positions that carry no gradient by definition (indices, conditions, the running statistics that a training
+    # BatchNorm only updates). A float operand on which the output depends is never among them.
     nondifferentiable_inputs: ClassVar[tuple[int, ...]] = ()
+    # The output is piecewise constant: its derivative is 0 wherever there is one, as in PyTorch.
+    has_zero_gradient: ClassVar[bool] = False
     # What to tell a user who meets a limit of this operator; shown by `tilegrad ops`.
     summary: ClassVar[str] = ""
 
@@ -183,7 +186,8 @@ class Operator(ABC):
     ) -> Sequence[str | None]:
         """Gradients of the inputs, given those of the outputs (None: that output has no influence on the loss).
 
-        Only positions in `wanted` are asked for; any other entry of the result may be None.
+        Only positions in `wanted` are asked for; any other entry of the result may be None. One that is asked for and
+        is None is refused, unless the operator says `has_zero_gradient`: no gradient is lost in silence.
         """
         raise UserError(
             f"{self.name} has no gradient",

@@ -25,10 +25,12 @@ def _layout(node: NodeView, data: int) -> Layout:
     return Layout("batch_norm", n, c, 1, prod(plane), False, epsilon_of(node))
 
 
-def _check_forward(node: NodeView) -> None:
-    node.expect_inputs(5)
+def _check_forward(node: NodeView, statistics: int = 2) -> None:
+    """`statistics` is how many running ones the node must have."""
+    node.expect_inputs(3 + statistics)
     expect_image(node, 0)
-    expect_channels(node, 0, (1, "scale"), (2, "bias"), (3, "running mean"), (4, "running variance"))
+    running = ((3, "running mean"), (4, "running variance"))[:statistics]
+    expect_channels(node, 0, (1, "scale"), (2, "bias"), *running)
     epsilon_of(node)
     momentum = node.attribute("momentum", 0.9)
     if not 0.0 <= momentum <= 1.0:
@@ -87,7 +89,6 @@ class BatchNormalization(Operator):
 
     name = "BatchNormalization"
     parameter_inputs = (1, 2)
-    nondifferentiable_inputs = (3, 4)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         _check_forward(node)
@@ -125,7 +126,16 @@ class BatchNormalization(Operator):
                 hint="export the model in evaluation mode and choose --batchnorm train",
             )
         (inverse,) = build.emit("InverseDeviation", [node.inputs[4]], {"epsilon": epsilon_of(node)})
-        return frozen_gradient(node, None, inverse, upstream[0], wanted, build)
+        *gradients, dscale = frozen_gradient(node, None, inverse, upstream[0], wanted, build)
+        return (*gradients, None if dscale is None else self._variance_gradient(node.inputs[1], inverse, dscale, build))
+
+    @staticmethod
+    def _variance_gradient(scale: str, inverse: str, dscale: str, build: GradientBuilder) -> str:
+        """-(dscale scale inverse^2) / 2: a variance that the graph computes is differentiated like anything else."""
+        (square,) = build.emit("Mul", [inverse, inverse])
+        (slope,) = build.emit("Mul", [square, scale])
+        (product,) = build.emit("Mul", [dscale, slope])
+        return build.emit("Mul", [product, build.constant(-0.5)])[0]
 
 
 class InverseDeviation(Operator):
@@ -147,23 +157,27 @@ class InverseDeviation(Operator):
 
 
 class BatchNormInternal(Operator):
-    """(X, scale, B, running mean, running variance) -> (Y, updated mean, updated variance, saved mean, saved 1/std).
+    """(X, scale, B, running mean?, variance?) -> (Y, updated mean?, updated variance?, saved mean, saved 1/std).
 
-    `unbiased_running_variance` 1 is PyTorch's running variance (divided by count - 1), 0 is ONNX's.
+    `unbiased_running_variance` 1 is PyTorch's running variance (divided by count - 1), 0 is ONNX's. Without running
+    statistics there is nothing to update.
     """
 
     name = "BatchNormInternal"
     parameter_inputs = (1, 2)
     nondifferentiable_inputs = (3, 4)
 
+    def _updates(self, node: NodeView) -> bool:
+        return node.has_output(1) or node.has_output(2) or len(node.inputs) > 3
+
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
-        _check_forward(node)
+        _check_forward(node, 2 if self._updates(node) else 0)
         if len(node.outputs) != 5 or not (node.has_output(3) and node.has_output(4)):
             raise node.error(
                 "BatchNormInternal needs its saved statistics", expected="5 outputs", got=", ".join(node.outputs)
             )
         x = node.input(0)
-        if x.size == x.shape[1] and node.attribute("unbiased_running_variance", 1):
+        if x.size == x.shape[1] and self._updates(node) and node.attribute("unbiased_running_variance", 1):
             raise node.error(
                 "batch statistics need more than one value per channel",
                 expected="a batch or a plane of several values",
@@ -181,13 +195,16 @@ class BatchNormInternal(Operator):
         return _training_nests(node, node.temporary(0), node.outputs[3], node.outputs[4], unbiased)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
-        return ((0, 0), (1, 3), (2, 4))
+        return ((0, 0), (1, 3), (2, 4)) if self._updates(node) else ((0, 0),)
 
     def gradient(
         self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
     ) -> Sequence[str | None]:
-        if upstream[0] is None:
-            return ()
+        if any(gradient is not None for gradient in upstream[1:]):
+            raise node.error(
+                "the statistics that BatchNormalization updates cannot be differentiated",
+                hint="compute them with ReduceMean",
+            )
         x, scale = node.inputs[:2]
         return build.emit(
             "BatchNormalizationGrad",
@@ -202,9 +219,7 @@ def _gradient_types(node: NodeView) -> tuple[TensorType, ...]:
     return (node.input(0), channels, channels)
 
 
-def _sum_nests(
-    node: NodeView, layout: Layout, temporaries: Sequence[str], dscale: str, dbias: str
-) -> tuple[Nest, ...]:
+def _sum_nests(node: NodeView, layout: Layout, temporaries: Sequence[str], dscale: str, dbias: str) -> tuple[Nest, ...]:
     """dscale and dbias. With one sample, or one element a plane, one of the two sums is over nothing."""
     dy, x, _, mean, spread = node.inputs
     if layout.o == 1 and layout.s != 1:

@@ -56,7 +56,6 @@ class FrozenBatchNormalization(Operator):
 
     name = "FrozenBatchNormalization"
     parameter_inputs = (1, 2)
-    nondifferentiable_inputs = (3, 4)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(5)
@@ -86,7 +85,12 @@ class FrozenBatchNormalization(Operator):
         self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
     ) -> Sequence[str | None]:
         output = node.outputs[0] if node.attribute("relu", 0) else None
-        return frozen_gradient(node, output, node.inputs[4], upstream[0], wanted, build)
+        inverse = node.inputs[4]
+        *gradients, dscale = frozen_gradient(node, output, inverse, upstream[0], wanted, build)
+        dinverse = None
+        if dscale is not None:  # y = (x - mean) inverse scale + B, and dscale = sum(dy (x - mean) inverse)
+            (dinverse,) = build.emit("Div", [build.emit("Mul", [dscale, node.inputs[1]])[0], inverse])
+        return (*gradients, dinverse)
 
 
 def frozen_gradient(
@@ -96,14 +100,30 @@ def frozen_gradient(
     upstream: str | None,
     wanted: Sequence[bool],
     build: GradientBuilder,
-) -> Sequence[str | None]:
-    """Of a node whose first inputs are X, scale, B and mean."""
+) -> tuple[str | None, str | None, str | None, str | None, str | None]:
+    """Of a node whose first inputs are X, scale, B and mean: the gradients of these four, then that of the scale
+    again, where the fifth input's gradient is made of it.
+
+    A mean that is computed in the graph has the gradient -(dB scale inverse), one for each channel.
+    """
     x, scale, _, mean = node.inputs[:4]
-    return build.emit(
+    needs_dscale = wanted[1] or wanted[4]
+    dx, dscale, dbias = build.emit(
         "FrozenBatchNormalizationGrad",
-        [upstream, scale, x if wanted[1] else None, mean, inverse, relu_output],
-        outputs=tuple(wanted[:3]),
+        [upstream, scale, x if needs_dscale else None, mean, inverse, relu_output],
+        outputs=(wanted[0], needs_dscale, wanted[2] or wanted[3]),
         hint=f"{x}_grad",
+    )
+    dmean = None
+    if wanted[3]:
+        (slope,) = build.emit("Mul", [scale, inverse])
+        (dmean,) = build.emit("Neg", [build.emit("Mul", [dbias, slope])[0]])
+    return (
+        dx or None,
+        dscale if wanted[1] else None,
+        dbias if wanted[2] else None,
+        dmean,
+        dscale if wanted[4] else None,
     )
 
 

@@ -10,7 +10,7 @@ from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._axes import normalised_axis
-from tilegrad.ops._gather import expect_indices, indexed, missing_bits
+from tilegrad.ops._gather import expect_in_range, expect_indices, indexed, missing_bits
 from tilegrad.ops._integers import required_integers
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
@@ -42,6 +42,7 @@ class Gather(Operator):
         shape = _gathered_shape(node, x.shape, indices.shape)
         if 0 in x.shape and 0 not in shape:
             raise node.error("Gather from an axis without elements", expected="1 or more", got=str(list(x.shape)))
+        expect_in_range(node, 1, _extents(node, x.shape)[1])
         return (TensorType(x.dtype, shape),)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:

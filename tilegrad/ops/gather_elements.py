@@ -10,7 +10,7 @@ from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._axes import normalised_axis
-from tilegrad.ops._gather import expect_indices, indexed, missing_bits
+from tilegrad.ops._gather import expect_in_range, expect_indices, indexed, missing_bits
 from tilegrad.ops._integers import required_integers
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
@@ -80,7 +80,7 @@ class GatherElements(Operator):
         node.expect_inputs(2)
         expect_indices(node, 1)
         x, indices = node.input(0), node.input(1)
-        _loops(node, x.shape, indices.shape)
+        expect_in_range(node, 1, _loops(node, x.shape, indices.shape).axis[1])
         return (TensorType(x.dtype, indices.shape),)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:

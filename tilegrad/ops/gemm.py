@@ -13,6 +13,7 @@ from typing import ClassVar
 from tilegrad.ir.nest import FIXED, Access, Axis, AxisKind, Index, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import broadcast_shapes
+from tilegrad.ops._pointwise import float_attribute
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 
@@ -53,6 +54,8 @@ class Gemm(Operator):
                 got=f"{k_of_b}, from A {list(a.shape)} and B {list(b.shape)}",
                 hint="check transA and transB",
             )
+        for coefficient in ("alpha", "beta"):
+            float_attribute(node, coefficient, 1.0)
         if node.has_input(2):
             node.expect_dtype(2, DType.F32)
             c = node.input(2)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import broadcast_shapes
+from tilegrad.ops._pointwise import float_attribute
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 MAX_BATCH_GROUPS = 3
@@ -83,7 +84,7 @@ def _product(node: NodeView) -> _Product:
         )
     a_batch, b_batch = rows[:-2], columns[:-2]
     batch = broadcast_shapes(node, a_batch, b_batch)
-    sum_batch, alpha = bool(node.attribute("sum_batch", 0)), float(node.attribute("alpha", 1.0))
+    sum_batch, alpha = bool(node.attribute("sum_batch", 0)), float_attribute(node, "alpha", 1.0)
     return _Product(batch, a_batch, b_batch, m, n, k, trans_a, trans_b, sum_batch, alpha)
 
 

@@ -262,3 +262,10 @@ class ReduceL1(_Reduce):
     name = "ReduceL1"
     first_kernel = "reduce_l1"
     next_kernel = "reduce_sum"
+
+    def gradient(
+        self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
+    ) -> Sequence[str | None]:
+        assert upstream[0] is not None
+        (signs,) = build.emit("Sign", [node.inputs[0]])
+        return build.emit("Mul", [self.spread(node, upstream[0], build), signs])

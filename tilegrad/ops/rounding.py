@@ -9,6 +9,8 @@ from tilegrad.ops.base import GradientBuilder, NodeView
 
 
 class _Steps(MapOperator):
+    has_zero_gradient = True
+
     def gradient(
         self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
     ) -> Sequence[str | None]:

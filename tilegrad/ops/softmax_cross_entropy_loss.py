@@ -8,9 +8,11 @@ nothing; a label that is no class makes the loss NaN.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import ClassVar
+
+import numpy as np
 
 from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import FIXED, Access, Axis, AxisKind, Nest, Operand, along
@@ -53,8 +55,25 @@ def _check_labels(node: NodeView, scores: int, label: int, weight: int) -> tuple
         node.expect_dtype(weight, DType.F32)
         node.expect_shape(weight, (shape[1],), "class weights")
     _reduction(node)
-    _ignored(node)
+    _refuse_bad_labels(node, label, shape[1], _ignored(node))
     return rows
+
+
+def _refuse_bad_labels(node: NodeView, label: int, classes: int, ignored: Mapping[str, int]) -> None:
+    """Labels that are known now: one that is no class makes every loss NaN."""
+    known = node.constants.get(node.inputs[label])
+    if known is None:
+        return
+    labels = known.array.reshape(-1).astype(np.int64)
+    wrong = (labels < 0) | (labels >= classes)
+    if ignored["has_ignored"]:
+        wrong &= labels != ignored["ignored"]
+    if wrong.any():
+        raise node.error(
+            f"{node.node.op}: a label ('{node.inputs[label]}') is no class",
+            expected=f"0 to {classes - 1}",
+            got=str(labels[wrong][0]),
+        )
 
 
 def _needs_weights(node: NodeView, weight: int) -> bool:
@@ -88,7 +107,7 @@ class _LabelLoss(Operator):
 
     softmax: ClassVar[bool]
     parameter_inputs = ()
-    nondifferentiable_inputs = (1, 2)
+    nondifferentiable_inputs = (1,)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2, 3)
@@ -142,6 +161,32 @@ class _LabelLoss(Operator):
         )
         return (rows, total)
 
+    def weight_gradient(self, node: NodeView, dy: str, log_prob: str, build: GradientBuilder) -> str:
+        """Of class weights that the graph computes, by other operators: it is rare.
+
+        Class c has the sum S of -log_prob over the rows that it labels, and of those the number n. Its gradient is
+        dy S, or for a mean dy (S - loss n) / (sum of the rows' weights).
+        """
+        given = self.loss_attributes(node)
+        rank = node.input(0).rank
+        others = tuple(d for d in range(rank) if d != 1)
+        is_none = _reduction(node) == "none"
+        one = dy if is_none else build.constant(1.0)
+        attributes: dict[str, Attribute] = {**given, "reduction": "none" if is_none else "sum"}
+        (marks,) = build.emit("NegativeLogLikelihoodLossGrad", [one, log_prob, node.inputs[1]], attributes)
+        (picked,) = build.emit("Mul", [marks, log_prob])
+        (sums,) = build.emit("ReduceSum", [picked], {"axes": others, "keepdims": 0})
+        if is_none:
+            return sums
+        if _reduction(node) == "mean":
+            (minus_counts,) = build.emit("ReduceSum", [marks], {"axes": others, "keepdims": 0})
+            (shares,) = build.emit("Mul", [minus_counts, node.inputs[2]])
+            (minus_total,) = build.emit("ReduceSum", [shares], {"axes": (0,), "keepdims": 0})
+            (expected,) = build.emit("Mul", [minus_counts, node.outputs[0]])
+            (excess,) = build.emit("Add", [sums, expected])
+            (sums,) = build.emit("Neg", [build.emit("Div", [excess, minus_total])[0]])
+        return build.emit("Mul", [sums, dy])[0]
+
     @staticmethod
     def loss_attributes(node: NodeView) -> dict[str, Attribute]:
         return {key: node.node.attributes[key] for key in ("reduction", "ignore_index") if key in node.node.attributes}
@@ -166,7 +211,11 @@ class SoftmaxCrossEntropyLoss(_LabelLoss):
             )
         if len(upstream) > 1 and upstream[1] is not None:
             parts += build.emit("LogSoftmaxGrad", [upstream[1], log_prob], {"axis": 1})
-        return parts if len(parts) == 1 else build.emit("Add", parts)
+        dx = parts[0] if len(parts) == 1 else build.emit("Add", parts)[0]
+        dweight = None
+        if wanted[2:] == [True] and upstream[0] is not None:
+            dweight = self.weight_gradient(node, upstream[0], log_prob, build)
+        return (dx, None, dweight)
 
 
 class NegativeLogLikelihoodLoss(_LabelLoss):
@@ -177,9 +226,13 @@ class NegativeLogLikelihoodLoss(_LabelLoss):
         self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
     ) -> Sequence[str | None]:
         inputs = [upstream[0], node.inputs[0], node.inputs[1], *filter(None, [node.input_name(2)])]
-        return build.emit(
+        (dx,) = build.emit(
             "NegativeLogLikelihoodLossGrad", inputs, self.loss_attributes(node), hint=f"{node.inputs[0]}_grad"
         )
+        dweight = None
+        if wanted[2:] == [True] and upstream[0] is not None:
+            dweight = self.weight_gradient(node, upstream[0], node.inputs[0], build)
+        return (dx, None, dweight)
 
 
 class _LabelLossGrad(Operator):

@@ -6,13 +6,13 @@ value, so a frozen layer costs no gradient and saves no activation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from tilegrad.errors import InternalError
-from tilegrad.ir.graph import Graph
+from tilegrad.errors import InternalError, UserError
+from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import DType
 from tilegrad.ops import registry
-from tilegrad.ops.base import NodeView
+from tilegrad.ops.base import NodeView, Operator
 from tilegrad.passes.builder import GraphBuilder
 
 OnGradient = Callable[[str, str], None]
@@ -26,6 +26,21 @@ def values_on_trainable_paths(graph: Graph, trainable: Iterable[str]) -> set[str
         if any(name in reached for i, name in enumerate(node.inputs) if i not in blocked):
             reached.update(name for name in node.outputs if name and graph.types[name].dtype is DType.F32)
     return reached
+
+
+def _refuse_lost(node: Node, operator: Operator, wanted: Sequence[bool], gradients: Sequence[str | None]) -> None:
+    """A gradient that was asked for and did not come would silently be zero."""
+    found = (*gradients, *(None,) * len(wanted))
+    for position, (is_wanted, gradient) in enumerate(zip(wanted, found, strict=False)):
+        if is_wanted and not gradient and not operator.has_zero_gradient:
+            raise UserError(
+                f"{node.op} passes no gradient to its input {position} ('{node.inputs[position]}')",
+                stage="autodiff",
+                node=node.name,
+                expected="an input that no trained parameter leads to",
+                got=f"'{node.inputs[position]}', which depends on one",
+                hint="freeze the parameters before it (--train last:K or names:GLOB), or make it a constant",
+            )
 
 
 def append_backward(
@@ -65,6 +80,7 @@ def append_backward(
         if any(wanted) and any(gradient is not None for gradient in upstream):
             view = NodeView(node, builder.types, builder.constants)
             gradients = tuple(operator.gradient(view, upstream, wanted, builder))
+            _refuse_lost(node, operator, wanted, gradients)
         finished: list[str] = []
         # From the last input to the first, so that reversing a value's list gives consumer order.
         for name, is_wanted, gradient in reversed(

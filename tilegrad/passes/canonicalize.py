@@ -13,7 +13,25 @@ _SAME_WHEN_SAME_TYPE = frozenset(("Identity", "Reshape", "Flatten", "Squeeze", "
 
 def canonicalize(graph: Graph) -> Graph:
     """Dropout stays: it is an identity at inference only."""
-    return verify_graph(remove_dead_code(remove_identities(graph)))
+    return verify_graph(remove_dead_code(own_statistics(remove_identities(graph))))
+
+
+def own_statistics(graph: Graph) -> Graph:
+    """BatchNormalization in training mode whose new statistics nobody reads needs none of the old ones either."""
+    types = dict(graph.types)
+    read = {name for node in graph.nodes for name in node.inputs} | set(graph.outputs)
+    nodes = []
+    for node in graph.nodes:
+        is_training = node.op == "BatchNormalization" and bool(node.attributes.get("training_mode", 0))
+        if is_training and not any(name in read for name in node.outputs[1:]):
+            saved = tuple(f"{node.outputs[0]}.{word}" for word in ("saved_mean", "saved_inv_std"))
+            if all(name not in types for name in saved):
+                types |= dict.fromkeys(saved, graph.types[node.inputs[1]])
+                attributes = {key: value for key, value in node.attributes.items() if key == "epsilon"}
+                outputs = (node.outputs[0], "", "", *saved)
+                node = Node(node.name, "BatchNormInternal", node.inputs[:3], outputs, attributes)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), types=types)
 
 
 def _is_identity(node: Node, graph: Graph) -> bool:

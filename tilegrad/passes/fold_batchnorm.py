@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant, TensorType
 from tilegrad.ir.verify import verify_graph
 from tilegrad.ops.base import NodeView
+from tilegrad.passes.parameters import ParameterInfo
 
 _Array = npt.NDArray[np.float64]
 
@@ -44,55 +45,103 @@ def _folded(layer: NodeView, norm: NodeView, constants: Mapping[str, Constant]) 
 
 
 @dataclass(frozen=True)
+class FoldedLayer:
+    """A layer that does a BatchNormalization's work as well, and what its weight and bias are now made of."""
+
+    node: Node
+    norm: Node
+    weight: str
+    bias: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Folded:
+    graph: Graph
+    layers: tuple[FoldedLayer, ...]
+
+
+@dataclass(frozen=True)
 class FoldBatchNorm:
     """Folds each BatchNormalization into the Conv, ConvTranspose or Gemm that alone feeds it.
 
     The sums are made in float64 and rounded once. The weight keeps its name, the bias takes that of the layer's bias or
-    else of the BatchNormalization's. One that follows anything else, or whose operands are not constant, stays.
+    else of the BatchNormalization's; one that others read too is a new tensor, NAME.folded. A BatchNormalization that
+    follows anything else, or whose operands are not constant, stays.
     """
 
     def apply(self, graph: Graph) -> Graph:
+        return self.fold(graph).graph
+
+    def fold(self, graph: Graph) -> Folded:
         producers, consumers = graph.producers(), graph.consumers()
         constants, types = dict(graph.constants), dict(graph.types)
-        replaced: dict[str, Node] = {}
+        replaced: dict[str, FoldedLayer] = {}
         gone: set[str] = set()
         for norm in graph.nodes:
-            if norm.op != "BatchNormalization" or norm.attributes.get("training_mode", 0):
-                continue
-            layer = producers.get(norm.inputs[0])
-            if layer is None or layer.op not in ("Conv", "ConvTranspose", "Gemm"):
-                continue
-            between = layer.outputs[0]
-            is_private = len(consumers[between]) == 1 and between not in graph.outputs
-            operands = (layer.inputs[1], *filter(None, layer.inputs[2:3]), *norm.inputs[1:5])
-            if not is_private or any(name not in constants for name in operands):
+            layer = producers.get(norm.inputs[0]) if norm.inputs else None
+            if layer is None or not _can_fold(graph, layer, norm, consumers):
                 continue
             weight, bias = _folded(NodeView(layer, graph.types), NodeView(norm, graph.types), graph.constants)
             bias_name = next(filter(None, layer.inputs[2:3]), norm.inputs[2])
             names = []
             for name, array in ((layer.inputs[1], weight), (bias_name, bias)):
-                used_elsewhere = any(reader not in (layer, norm) for reader in consumers[name])
-                new = _unique(f"{name}.folded", types) if used_elsewhere else name
+                uses = [reader for reader in consumers[name] if reader not in (layer, norm)]
+                is_own = not uses and (layer.inputs + norm.inputs).count(name) == 1
+                new = name if is_own else _unique(f"{name}.folded", types)
                 constants[new] = Constant(array.astype(np.float32))
                 types[new] = constants[new].type
                 names.append(new)
             attributes = {**layer.attributes, "beta": 1.0} if layer.op == "Gemm" else layer.attributes
-            replaced[layer.name] = replace(
-                layer, inputs=(layer.inputs[0], *names), outputs=norm.outputs[:1], attributes=attributes
-            )
+            node = replace(layer, inputs=(layer.inputs[0], *names), outputs=norm.outputs[:1], attributes=attributes)
+            sources = (*filter(None, layer.inputs[1:3]), *norm.inputs[1:3])
+            replaced[layer.name] = FoldedLayer(node, norm, names[0], names[1], sources)
             gone.add(norm.name)
-            types.pop(between)
-        nodes = tuple(replaced.get(node.name, node) for node in graph.nodes if node.name not in gone)
+            types.pop(layer.outputs[0])
+        nodes = tuple(
+            replaced[node.name].node if node.name in replaced else node for node in graph.nodes if node.name not in gone
+        )
         read = {name for node in nodes for name in node.inputs} | set(graph.outputs)
         dropped = set(constants) - read
-        return verify_graph(
-            replace(
-                graph,
-                nodes=nodes,
-                constants={name: value for name, value in constants.items() if name not in dropped},
-                types={name: value for name, value in types.items() if name not in dropped},
-            )
+        folded = replace(
+            graph,
+            nodes=nodes,
+            constants={name: value for name, value in constants.items() if name not in dropped},
+            types={name: value for name, value in types.items() if name not in dropped},
         )
+        return Folded(verify_graph(folded), tuple(replaced.values()))
+
+
+def _can_fold(graph: Graph, layer: Node, norm: Node, consumers: Mapping[str, Sequence[Node]]) -> bool:
+    if norm.op != "BatchNormalization" or norm.attributes.get("training_mode", 0):
+        return False
+    if layer.op not in ("Conv", "ConvTranspose", "Gemm"):
+        return False
+    between = layer.outputs[0]
+    operands = (layer.inputs[1], *filter(None, layer.inputs[2:3]), *norm.inputs[1:5])
+    is_private = len(consumers[between]) == 1 and between not in graph.outputs
+    return is_private and all(name in graph.constants for name in operands)
+
+
+def folded_parameters(infos: Mapping[str, ParameterInfo], folded: Folded) -> dict[str, ParameterInfo]:
+    """What each initializer is once layers do the work of their BatchNormalizations.
+
+    A folded bias is a parameter where anything that it is made of was one: one that folding creates trains like any
+    other. Weight and bias belong to the layer.
+    """
+    result = dict(infos)
+    for layer in folded.layers:
+        trains = any(infos[name].role == "parameter" for name in layer.sources if name in infos)
+        where = f"{layer.node.op} '{layer.node.name}', with BatchNormalization '{layer.norm.name}' folded in"
+        for name, word in ((layer.weight, "weight"), (layer.bias, "bias")):
+            known = infos.get(layer.sources[0]) if word == "weight" else None
+            role = "parameter" if (trains if known is None else known.role == "parameter") else "constant"
+            tensor_type = folded.graph.types[name]
+            result[name] = ParameterInfo(name, tensor_type, role, f"{word} of {where}", layer.node.name, word == "bias")
+    gone = {name for layer in folded.layers for name in layer.norm.inputs[1:5]} - set(folded.graph.constants)
+    for name in gone & set(result):
+        result[name] = replace(result[name], role="constant", reason=f"folded away: it was {result[name].reason}")
+    return result
 
 
 def _unique(hint: str, taken: dict[str, TensorType]) -> str:

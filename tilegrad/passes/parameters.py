@@ -329,6 +329,14 @@ def _last(graph: Graph, infos: Mapping[str, ParameterInfo], count: str) -> tuple
     for name in names:  # the owner may have been fused away; then its parameters' first reader stands for it
         owner = infos[name].node
         layers[owner] = max(layers.get(owner, -1), order.get(owner, first_read.get(name, -1)))
+    if layers and int(count) > len(layers):
+        raise UserError(
+            f"the model has {len(layers)} layer{'s' if len(layers) > 1 else ''} with parameters",
+            stage="recipe",
+            expected=f"last:1 to last:{len(layers)}",
+            got=f"last:{count}",
+            hint="--train all trains every one",
+        )
     wanted = set(sorted(layers, key=layers.__getitem__)[-int(count) :])
     return tuple(name for name in names if infos[name].node in wanted)
 

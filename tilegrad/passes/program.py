@@ -92,7 +92,7 @@ def _training_graph(graph: Graph, recipe: Recipe, state: dict[str, StateTensor])
     uses_counter = False
     for node in graph.nodes:
         view = NodeView(node, graph.types, graph.constants)
-        if node.op == "BatchNormalization" and recipe.batchnorm == "train":
+        if node.op == "BatchNormalization" and recipe.batchnorm == "train" and _has_running_statistics(node, state):
             node = _batch_statistics_form(node, builder, state, graph.types)
         else:
             form = registry.get(node.op).training_form(view, recipe.seed)
@@ -107,19 +107,16 @@ def _training_graph(graph: Graph, recipe: Recipe, state: dict[str, StateTensor])
     return builder.finish(graph.outputs)
 
 
+def _has_running_statistics(node: Node, state: Mapping[str, StateTensor]) -> bool:
+    """Statistics that the graph computes are part of the model: no policy changes them, and gradients pass them."""
+    return all(name in state for name in node.inputs[3:5])
+
+
 def _batch_statistics_form(
     node: Node, builder: GraphBuilder, state: Mapping[str, StateTensor], taken: Iterable[str]
 ) -> Node:
     """BatchNormalization with batch statistics, which updates the running ones."""
     running = node.inputs[3:5]
-    for name in running:
-        if name not in state:
-            raise UserError(
-                f"BatchNormalization in policy 'train' needs running statistics that are initializers, not '{name}'",
-                stage="recipe",
-                node=node.name,
-                hint="use --batchnorm frozen",
-            )
     # Statistics that two nodes share are updated by one after the other, as by a module that is called twice.
     latest = {target: value for value, target in builder.writes}
     inputs = (*node.inputs[:3], *(latest.get(name, name) for name in running))

@@ -12,6 +12,7 @@ from tilegrad.comparison import Row, hidden_share
 from tilegrad.recipe import Recipe
 from tilegrad.report.format import bytes_text, count_text, estimated_cycles
 from tilegrad.report.output import heading, table
+from tilegrad.report.training import outcome_text
 from tilegrad.targets.base import Target
 
 
@@ -83,4 +84,4 @@ def _cells(row: Row) -> Iterator[str]:
     yield " / ".join("-" if share is None else f"{share:.0%}" for share in hidden)
     yield f"{facts['stalled']:.0%}"
     verdict = row.run.verdict
-    yield "not verified" if verdict is None else "verified" if verdict.verified else "DISAGREES"
+    yield "not verified" if verdict is None else str(outcome_text(verdict))

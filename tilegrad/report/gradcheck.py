@@ -10,12 +10,13 @@ from rich.text import Text
 from tilegrad.gradcheck import GradientCheck
 from tilegrad.report.format import error_text, plural
 from tilegrad.report.output import heading, table
+from tilegrad.report.training import outcome_text
 
 
 def gradcheck_report(check: GradientCheck) -> Iterator[RenderableType]:
     verdict = check.verdict
     yield heading(f"{check.compiled.program.name} on {check.device}")
-    word = Text("verified", style="bold green") if verdict.verified else Text("DISAGREES", style="bold red")
+    word = outcome_text(verdict)
     yield word + Text(f" against {verdict.reference}")
     yield Text(f"covers {verdict.coverage}")
     yield Text(f"loss {check.loss:.7g}, reference {verdict.reference_losses[0]:.7g}")

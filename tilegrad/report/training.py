@@ -121,16 +121,24 @@ def loss_table(run: Run) -> Table:
     return made
 
 
+def outcome_text(verdict: Verdict) -> Text:
+    """One word: in capitals where it is not good."""
+    if verdict.verified:
+        return Text("verified", style="bold green")
+    return Text(verdict.outcome.upper(), style="bold yellow" if verdict.outcome == "inconclusive" else "bold red")
+
+
 def verdict_report(verdict: Verdict) -> Iterator[RenderableType]:
-    word = Text("verified", style="bold green") if verdict.verified else Text("DISAGREES", style="bold red")
-    yield word + Text(f" against {verdict.reference}")
+    yield outcome_text(verdict) + Text(f" against {verdict.reference}")
     yield Text(f"covers {verdict.coverage}")
     yield verdict_table(verdict)
 
 
 def verdict_table(verdict: Verdict) -> Table:
     """Of each kind, the figure nearest to its limit. Both limits are shown: ours and PyTorch's own float32 distance."""
-    made = table("checked", "figures", "worst error", "allowed", "PyTorch's own float32", "of", right=("figures",))
+    has_jitter = any(row.jitter_difference is not None for row in (*verdict.losses, *verdict.tensors))
+    noise = ("PyTorch's own float32", *(("with weights one ulp off",) if has_jitter else ()))
+    made = table("checked", "figures", "worst error", "allowed", *noise, "of", right=("figures",))
     counts = {"loss": len(verdict.losses)}
     for row in verdict.tensors:
         counts[row.kind] = counts.get(row.kind, 0) + 1
@@ -143,6 +151,7 @@ def verdict_table(verdict: Verdict) -> Table:
                 Text(error_text(worst.error), style="" if worst.passed else "bold red"),
                 error_text(worst.allowed),
                 error_text(worst.float32_difference),
+                *((error_text(worst.jitter_difference),) if has_jitter else ()),
                 worst.subject,
             )
     return made

@@ -2,15 +2,21 @@
 
 A figure may differ from the float64 reference by the tolerance, or by ten times what PyTorch's own float32 run differs
 from its float64 run up to that point, whichever is larger. Both figures are kept, so a report can show either.
+
+A run that is no longer finite where the reference is not either has *diverged*: nothing was shown, right or wrong. One
+that is off, but no further than ten times what PyTorch's float32 runs differ when their initial weights are moved by
+one unit in the last place, is *inconclusive*: such a run amplifies rounding beyond what a comparison can tell.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf, isfinite
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, Literal
+
+import numpy as np
 
 from tilegrad.errors import UserError
 from tilegrad.verify.reference import Array, largest_norm, loss_errors, relative_error
@@ -18,9 +24,11 @@ from tilegrad.verify.sketch import Sketch, sketch_error
 
 DEFAULT_TOLERANCE = 1e-4
 FLOAT32_MARGIN = 10.0
+JITTERS = 4
 
 Target = Array | Sketch
 Kind = Literal["gradient", "weight", "statistic"]
+Outcome = Literal["verified", "disagrees", "diverged", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,8 @@ class Reference:
     """What a run is compared with, and PyTorch's own float32 distance from each figure (empty if unknown).
 
     Tensors are whole arrays, or sketches where the reference is a golden. `loss_differences` are running maxima.
+    `jittered(i)` trains again in float32 from weights that are each moved by one unit in the last place, up or down,
+    differently for each i; None where the reference cannot be run.
     """
 
     name: str
@@ -40,6 +50,7 @@ class Reference:
     weight_differences: Mapping[str, float] = field(default_factory=dict)
     statistic_differences: Mapping[str, float] = field(default_factory=dict)
     coverage: str = "losses of every mini-batch, first gradients and final weights of every trained tensor"
+    jittered: Callable[[int], Measured] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,15 +65,27 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Check(ABC):
-    """One figure and its limit; `float32_difference` is PyTorch's own, None where no float32 run is known."""
+    """One figure and its limit; `float32_difference` is PyTorch's own, None where no float32 run is known.
+
+    `jitter_difference` is the largest of PyTorch's float32 runs with jittered weights, None where none was needed.
+    """
 
     error: float
     allowed: float
     float32_difference: float | None = None
+    jitter_difference: float | None = None
 
     @property
     def passed(self) -> bool:
         return self.error <= self.allowed
+
+    @property
+    def is_within_noise(self) -> bool:
+        """Whether ten times the difference of the jittered runs covers the error. A run of theirs that left the numbers
+        has no bound."""
+        return self.passed or (
+            self.jitter_difference is not None and self.error <= FLOAT32_MARGIN * self.jitter_difference
+        )
 
     @property
     def severity(self) -> float:
@@ -98,7 +121,11 @@ class LossCheck(Check):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`worst_tensor` is the one that comes closest to, or goes furthest beyond, what it is allowed."""
+    """`worst_tensor` is the one that comes closest to, or goes furthest beyond, what it is allowed.
+
+    `has_left_the_numbers` says that losses or weights are not finite, neither here nor in the reference (or in its
+    float32 run).
+    """
 
     reference: str
     coverage: str
@@ -106,10 +133,22 @@ class Verdict:
     reference_losses: tuple[float, ...]
     losses: tuple[LossCheck, ...]
     tensors: tuple[TensorCheck, ...]
+    has_left_the_numbers: bool = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """A first loss or gradient that is finite and wrong is wrong, whatever became of the run after it."""
+        first: list[Check] = [*self.losses[:1], *self._rows("gradient")]
+        wrong = [row for row in first if not row.is_within_noise and isfinite(row.error)]
+        if self.has_left_the_numbers and not wrong:
+            return "diverged"
+        if all(check.passed for check in self._checks()):
+            return "verified"
+        return "inconclusive" if all(check.is_within_noise for check in self._checks()) else "disagrees"
 
     @property
     def verified(self) -> bool:
-        return all(check.passed for check in self._checks())
+        return self.outcome == "verified"
 
     @property
     def max_loss_error(self) -> float | None:
@@ -126,11 +165,6 @@ class Verdict:
     @property
     def max_statistic_error(self) -> float | None:
         return self._largest("statistic")
-
-    @property
-    def has_diverged(self) -> bool:
-        """Whether a figure that is wrong is not finite, neither here nor in PyTorch's own float32 run."""
-        return any(check.error == check.float32_difference == inf for check in self._checks())
 
     @property
     def worst_tensor(self) -> str | None:
@@ -158,11 +192,17 @@ class Verdict:
             "max_statistic_error": self.max_statistic_error,
             "worst_tensor": self.worst_tensor,
             "verified": self.verified,
+            "verdict": self.outcome,
             "verification": {
                 "coverage": self.coverage,
                 "tolerance": self.tolerance,
                 "losses": [
-                    {"error": row.error, "allowed": row.allowed, "float32_difference": row.float32_difference}
+                    {
+                        "error": row.error,
+                        "allowed": row.allowed,
+                        "float32_difference": row.float32_difference,
+                        "jitter_difference": row.jitter_difference,
+                    }
                     for row in self.losses
                 ],
                 "tensors": [
@@ -172,6 +212,7 @@ class Verdict:
                         "error": row.error,
                         "allowed": row.allowed,
                         "float32_difference": row.float32_difference,
+                        "jitter_difference": row.jitter_difference,
                         "note": row.note,
                     }
                     for row in self.tensors
@@ -190,7 +231,53 @@ class Verdict:
 
 
 def compare(measured: Measured, reference: Reference, tolerance: float = DEFAULT_TOLERANCE) -> Verdict:
-    """Judge a run; a tensor the reference has and the run lacks is an error, never a pass."""
+    """Judge a run; a tensor the reference has and the run lacks is an error, never a pass.
+
+    Only a run that is off costs the reference's jittered runs.
+    """
+    verdict = _compared(measured, reference, tolerance)
+    if reference.jittered is None or verdict.outcome != "disagrees":
+        return verdict
+    for number in range(JITTERS):
+        verdict = _with_noise(verdict, _compared(reference.jittered(number), reference, tolerance))
+        if verdict.outcome != "disagrees":
+            break
+    return verdict
+
+
+def _with_noise(verdict: Verdict, jittered: Verdict) -> Verdict:
+    """The errors of a jittered run beside those of the run in question, which have the same order."""
+
+    def worse(row: Check, noisy: Check) -> float:
+        return max(row.jitter_difference or 0.0, noisy.error)
+
+    return replace(
+        verdict,
+        losses=tuple(
+            replace(row, jitter_difference=worse(row, noisy))
+            for row, noisy in zip(verdict.losses, jittered.losses, strict=True)
+        ),
+        tensors=tuple(
+            replace(row, jitter_difference=worse(row, noisy))
+            for row, noisy in zip(verdict.tensors, jittered.tensors, strict=True)
+        ),
+    )
+
+
+def _has_left_the_numbers(measured: Measured, reference: Reference) -> bool:
+    own = _is_finite(measured.losses, measured.weights.values())
+    differences = (*reference.loss_differences, *reference.weight_differences.values())
+    theirs = _is_finite(reference.losses, reference.weights.values()) and all(isfinite(d) for d in differences)
+    return not own and not theirs
+
+
+def _is_finite(losses: Sequence[float], tensors: Iterable[Target]) -> bool:
+    return all(isfinite(loss) for loss in losses) and all(
+        isfinite(tensor.norm) if isinstance(tensor, Sketch) else bool(np.isfinite(tensor).all()) for tensor in tensors
+    )
+
+
+def _compared(measured: Measured, reference: Reference, tolerance: float) -> Verdict:
     return Verdict(
         reference=reference.name,
         coverage=reference.coverage,
@@ -204,6 +291,7 @@ def compare(measured: Measured, reference: Reference, tolerance: float = DEFAULT
             *_check("weight", measured.weights, reference.weights, reference.weight_differences, tolerance),
             *_check("statistic", measured.statistics, reference.statistics, reference.statistic_differences, tolerance),
         ),
+        has_left_the_numbers=_has_left_the_numbers(measured, reference),
     )
 
 

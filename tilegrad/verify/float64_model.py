@@ -22,6 +22,7 @@ from onnx.reference.op_run import OpRun
 from tilegrad.errors import UserError
 from tilegrad.verify import torch_reference
 from tilegrad.verify.reference import Array, BatchNormPolicy, DropoutMask, LossName
+from tilegrad.verify.statistics import with_running_statistics
 
 EvaluatorName = Literal["auto", "torch", "onnx"]
 Edges = Sequence[tuple[tuple[str, ...], tuple[str, ...]]]
@@ -167,7 +168,8 @@ class _OnnxGraph:
             )
         replaced = list(REPLACED_OPERATORS)
         if options.batch_statistics:
-            replaced.append(_BatchNormalization)
+            initializers = {proto.name for proto in model.graph.initializer}
+            replaced.append(_batch_normalization(with_running_statistics(model.graph.node, initializers)))
         evaluator = ReferenceEvaluator(to_double(model), new_ops=replaced)
         self._options = options
         self._nodes = evaluator.rt_nodes_
@@ -243,20 +245,29 @@ class _GroupNormalization(OpRun):
         return (normal.reshape(x.shape) * wide + offset,)
 
 
-class _BatchNormalization(OpRun):
-    """Normalise by the mini-batch's own mean and population variance, as both ONNX and PyTorch do in training."""
+def _batch_normalization(running: frozenset[str]) -> type[OpRun]:
+    """Policy `train`: nodes with running statistics normalise by the mini-batch's own mean and population variance, as
+    both ONNX and PyTorch do in training. `running` are these nodes' outputs; others take the statistics they are given.
+    """
 
-    op_domain = ""
+    class BatchNormalization(OpRun):
+        op_domain = ""
 
-    def _run(self, x: Array, scale: Array, bias: Array, *rest: Any, epsilon: float = 1e-5, **_: Any) -> tuple[Array]:
-        axes = (0, *range(2, x.ndim))
-        shape = (-1, *[1] * (x.ndim - 2))
-        centred = x - x.mean(axis=axes, keepdims=True)
-        normal = centred / np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + epsilon)
-        return (normal * scale.reshape(shape) + bias.reshape(shape),)
+        def _run(
+            self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float = 1e-5, **rest: Any
+        ) -> tuple[Array]:
+            axes, shape = (0, *range(2, x.ndim)), (-1, *[1] * (x.ndim - 2))
+            center, spread = mean.reshape(shape), variance.reshape(shape)
+            if self.onnx_node.output[0] in running or rest.get("training_mode"):
+                center = x.mean(axis=axes, keepdims=True)
+                spread = np.square(x - center).mean(axis=axes, keepdims=True)
+            normal = (x - center) / np.sqrt(spread + epsilon)
+            return (normal * scale.reshape(shape) + bias.reshape(shape),)
+
+    return BatchNormalization
 
 
-for _operator in (_Erf, _Gelu, _GroupNormalization, _BatchNormalization):
+for _operator in (_Erf, _Gelu, _GroupNormalization):
     _operator.__name__ = _operator.__name__.removeprefix("_")  # the evaluator finds operators by class name
 
 REPLACED_OPERATORS: list[type[OpRun]] = [_Erf, _Gelu, _GroupNormalization]

@@ -56,8 +56,7 @@ def reference_model(compiled: Compiled) -> onnx.ModelProto:
     """The ONNX model that references execute."""
     if compiled.program.recipe.batchnorm != "fold":
         return compiled.model.proto
-    initial = {t.name: t.initial.array for t in compiled.program.state if t.initial is not None}
-    return folded_model(compiled.model.proto, initial)
+    return folded_model(compiled.model.proto)
 
 
 def judge(

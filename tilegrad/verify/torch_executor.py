@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tilegrad.errors import UserError
 from tilegrad.verify.reference import Array
+from tilegrad.verify.statistics import with_running_statistics
 from tilegrad.verify.torch_ops import INFERENCE, MODAL, TABLE, Call, Mode
 from tilegrad.verify.torch_ops.base import FLOAT_TYPES, decode_attributes, to_tensor
 
@@ -59,7 +60,8 @@ class TorchModel:
         self.opset = next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
         _refuse_unsupported(model.graph.node)
         self.tensors = {proto.name: to_tensor(proto, self.float_type) for proto in model.graph.initializer}
-        self.steps = tuple(self._decode(node) for node in model.graph.node)
+        running = with_running_statistics(model.graph.node, self.tensors)
+        self.steps = tuple(self._decode(node, running) for node in model.graph.node)
         self.input_types: dict[str, int] = {
             value.name: value.type.tensor_type.elem_type
             for value in model.graph.input
@@ -76,7 +78,7 @@ class TorchModel:
             )
         )
 
-    def _decode(self, node: onnx.NodeProto) -> Step:
+    def _decode(self, node: onnx.NodeProto, running: frozenset[str]) -> Step:
         call = Call(
             op_type=node.op_type,
             name=node.name or (node.output[0] if node.output else node.op_type),
@@ -84,6 +86,7 @@ class TorchModel:
             attributes=decode_attributes(node, self.float_type),
             output_count=max((index + 1 for index, name in enumerate(node.output) if name), default=1),
             float_type=self.float_type,
+            has_running_statistics=bool(node.output) and node.output[0] in running,
         )
         return Step(call, tuple(node.input), tuple(node.output))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from tilegrad.errors import UserError
-from tilegrad.verify.compare import Reference
+from tilegrad.verify.compare import Measured, Reference
 from tilegrad.verify.reference import (
     Array,
     DropoutMask,
@@ -60,6 +60,7 @@ class ReferencePair:
     weight_differences: dict[str, float]
     statistic_differences: dict[str, float]
     weight_differences_after: dict[int, dict[str, float]]
+    jittered: Callable[[int], Measured] | None = None
 
     def as_reference(self) -> Reference:
         return Reference(
@@ -72,6 +73,7 @@ class ReferencePair:
             gradient_differences=self.gradient_differences,
             weight_differences=self.weight_differences,
             statistic_differences=self.statistic_differences,
+            jittered=self.jittered,
         )
 
 
@@ -84,9 +86,15 @@ def run(
     *,
     dropout_mask: DropoutMask | None = None,
     snapshots: Sequence[int] = (),
+    jitter: int | None = None,
 ) -> ReferenceRun:
-    """Train `model` on `batches` in order, with an update after every `recipe.accumulate` of them."""
+    """Train `model` on `batches` in order, with an update after every `recipe.accumulate` of them.
+
+    `jitter` numbers a choice of directions: each initial weight is moved by one float32 unit in the last place.
+    """
     recorder = _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
+    if jitter is not None:
+        recorder.trainer.jitter(jitter)
     for x, y in _checked(batches):
         recorder.minibatch(x, y)
     return recorder.finish(batches[0][0])
@@ -116,6 +124,11 @@ def run_pair(
             differences = {key: max(differences[key], error) for key, error in apart.items()}
             if double.updates in double.snapshot_updates:
                 after[double.updates] = dict(differences)
+
+    def jittered(number: int) -> Measured:
+        again = run(model, recipe, batches, trainable, "float32", dropout_mask=dropout_mask, jitter=number)
+        return Measured(again.losses, again.first_gradients, again.weights, again.statistics)
+
     exact, rounded = double.finish(batches[0][0]), single.finish(batches[0][0])
     return ReferencePair(
         name=name(),
@@ -127,6 +140,7 @@ def run_pair(
         weight_differences=differences,
         statistic_differences=relative_errors(rounded.statistics, exact.statistics),
         weight_differences_after=after,
+        jittered=jittered,
     )
 
 

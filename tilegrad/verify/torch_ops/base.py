@@ -54,6 +54,7 @@ class Call:
     attributes: Mapping[str, Any]
     output_count: int
     float_type: torch.dtype
+    has_running_statistics: bool = False
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute; ONNX's float defaults are float32 numbers, as its float attributes are."""

@@ -16,11 +16,20 @@ def _channels(x: Tensor, values: Tensor) -> Tensor:
 def _batch_normalization(
     call: Call, mode: Mode, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
 ) -> Outputs:
-    """With batch statistics PyTorch updates `mean` and `variance` in place, its unbiased variance included."""
+    """With batch statistics PyTorch updates `mean` and `variance` in place, its unbiased variance included.
+
+    Statistics that the graph computes are no running ones: they carry gradients, and no policy changes them.
+    """
+    epsilon = call.get("epsilon", 1e-5)
+    if not call.has_running_statistics:
+        if call.get("training_mode", 0):
+            return functional.batch_norm(x, None, None, scale, bias, True, 0.0, epsilon)
+        spread = torch.sqrt(_channels(x, variance) + epsilon)
+        return (x - _channels(x, mean)) / spread * _channels(x, scale) + _channels(x, bias)
     keep = 1.0 - call.get("momentum", 0.9)
     if mode.batch_statistics and x.numel() == x.shape[1]:
         raise call.fail(f"batch statistics need more than one value per channel, input {tuple(x.shape)} has one")
-    y = functional.batch_norm(x, mean, variance, scale, bias, mode.batch_statistics, keep, call.get("epsilon", 1e-5))
+    y = functional.batch_norm(x, mean, variance, scale, bias, mode.batch_statistics, keep, epsilon)
     return (y, mean, variance)[: call.output_count] if call.output_count > 1 else y
 
 
@@ -88,8 +97,24 @@ def _log_softmax(call: Call, x: Tensor) -> Tensor:
     return _soft(call, x, logarithm=True)
 
 
+def _weighted_loss(call: Call, scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """By definition: PyTorch's own does not differentiate its class weights."""
+    ignored = call.get("ignore_index")
+    counts = torch.ones_like(labels, dtype=torch.bool) if ignored is None else labels != ignored
+    label = torch.where(counts, labels, torch.zeros_like(labels))
+    share = weights[label] * counts
+    rows = -scores.gather(1, label.unsqueeze(1)).squeeze(1) * share
+    reduction = call.get("reduction", "mean")
+    if reduction == "none":
+        return rows
+    return rows.sum() / share.sum() if reduction == "mean" else rows.sum()
+
+
 def _softmax_cross_entropy(call: Call, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Outputs:
     ignored = call.get("ignore_index")
+    if weights is not None and weights.requires_grad:
+        loss = _weighted_loss(call, functional.log_softmax(scores, dim=1), labels.to(torch.int64), weights)
+        return (loss, functional.log_softmax(scores, dim=1)) if call.output_count > 1 else loss
     loss = functional.cross_entropy(
         scores,
         labels.to(torch.int64),
