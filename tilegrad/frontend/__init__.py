@@ -14,12 +14,13 @@ from tilegrad.errors import UserError
 from tilegrad.frontend.batch import Bound, bind_batch
 from tilegrad.frontend.branches import resolve_branches
 from tilegrad.frontend.check import check_model, check_opset, check_text
+from tilegrad.frontend.copies import split_copies
 from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
 from tilegrad.frontend.simplify import simplify
-from tilegrad.frontend.source import find_source
+from tilegrad.frontend.source import Source, find_source
 from tilegrad.frontend.sweep import Swept, build_proto, live_nodes, sweep
 from tilegrad.frontend.unsupported import node_label, operator_name
 from tilegrad.frontend.version import to_canonical_opset
@@ -28,23 +29,32 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant, DType
 from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.canonicalize import canonicalize
+from tilegrad.passes.module_parameters import as_module_says
 from tilegrad.passes.parameters import ParameterInfo, classify
 
-__all__ = ["ImportedModel", "SourceKind", "load"]
+__all__ = ["ImportedModel", "SourceKind", "import_source", "load"]
 
 
-def load(source: object, *, batch: int | None = None, seed: int = 0, example: Any = None) -> ImportedModel:
+def load(
+    source: object, *, batch: int | None = None, seed: int = 0, example: Any = None, exporter: str | None = None
+) -> ImportedModel:
     """Imports a model: a path, a zoo name, an onnx.ModelProto or a torch.nn.Module (with `example` inputs).
 
     `batch` binds a free batch dimension (1 by default) or replaces a fixed one if the shapes still infer.
-    `seed` draws a zoo model's initial weights.
+    `seed` draws a zoo model's initial weights. `exporter` is the one of PyTorch's that a module goes through:
+    "torchscript", "dynamo", or by default the first of them that can.
     """
-    found = find_source(source, seed=seed, example=example)
+    return import_source(find_source(source, seed=seed, example=example, exporter=exporter), batch)
+
+
+def import_source(found: Source, batch: int | None) -> ImportedModel:
+    """A model that has been read, as our graph. What PyTorch knows of a torch module is not asked of the rule."""
     check_text(found.model)
     check_opset(found.model)
     model, arrays = take_initializers(found.model)
     check_model(model)
     model = inline_local_functions(model)
+    model, arrays, copies = split_copies(model, arrays)
     bound = bind_batch(model, arrays, batch)
     original = with_initializers(bound.model, arrays)
     model = to_canonical_opset(bound.model, arrays)
@@ -52,7 +62,7 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     model, notes = simplify(model, arrays)
     model = expand_defined_operators(model)
     arrays, more_notes = narrow_floats(model.graph.node, arrays)
-    infos = _classify(model, arrays, found.name)
+    infos = _classify(model, arrays, found)
     parameters = {name for name, info in infos.items() if info.role == "parameter"}
     refuse_bad_numbers(arrays, parameters)
     try:
@@ -62,11 +72,13 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     except UserError as error:
         raise _explained(error, bound) from error
     proto = build_proto(model, swept, arrays)
-    notes += more_notes
-    return ImportedModel(found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes)
+    notes = (*copies, *notes, *more_notes, *(() if found.module is None else found.module.notes()))
+    return ImportedModel(
+        found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes, found.module
+    )
 
 
-def _classify(model: onnx.ModelProto, arrays: Arrays, name: str) -> dict[str, ParameterInfo]:
+def _classify(model: onnx.ModelProto, arrays: Arrays, found: Source) -> dict[str, ParameterInfo]:
     """The written rule, applied to the model before anything is folded: it decides what may fold."""
     types = {value: tensor for value, proto in lenient_types(model, arrays).items() if (tensor := tensor_type(proto))}
     constants = {}
@@ -78,7 +90,10 @@ def _classify(model: onnx.ModelProto, arrays: Arrays, name: str) -> dict[str, Pa
         Node(node_label(node, position), operator_name(node), tuple(node.input), tuple(node.output))
         for position, node in enumerate(live_nodes(model))
     )
-    return classify(Graph(name, (), (), nodes, types, constants))
+    infos = classify(Graph(found.name, (), (), nodes, types, constants))
+    if found.module is None:
+        return infos
+    return as_module_says(infos, found.module.trains, found.module.buffers, found.module.unused)
 
 
 def _check_outputs(swept: Swept, bound: Bound, original: onnx.ModelProto) -> None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from tilegrad.errors import UserError
@@ -58,7 +58,10 @@ _MADE_UP_NAME = re.compile(r"(_?val_\d+|onnx::\w+|.*Constant(_\d+)?_output_\d+)"
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """`node` owns the initializer: its layer, for `--train last:K`. `is_bias` is for `--train bias`."""
+    """`node` owns the initializer: its layer, for `--train last:K`. `is_bias` is for `--train bias`.
+
+    `is_frozen` is what PyTorch says of a torch module's tensor that never trains, whatever is selected.
+    """
 
     name: str
     type: TensorType
@@ -66,6 +69,7 @@ class ParameterInfo:
     reason: str
     node: str = ""
     is_bias: bool = False
+    is_frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,8 @@ class _Rule:
                         pending += fresh
                         seen.update(fresh)
                     else:
-                        yield self._judge(initializer, node, position)
+                        use = self._judge(initializer, node, position)
+                        yield replace(use, node=use.node or node.name)
 
     def _passes_through(self, initializer: str, node: Node, position: int) -> bool:
         operator = registry.find(node.op)
@@ -279,8 +284,8 @@ class _Rule:
 
 
 def parameters_of(infos: Mapping[str, ParameterInfo]) -> tuple[str, ...]:
-    """Names of the parameters, in initializer order."""
-    return tuple(name for name, info in infos.items() if info.role == "parameter")
+    """Names of the parameters that can train, in initializer order."""
+    return tuple(name for name, info in infos.items() if info.role == "parameter" and not info.is_frozen)
 
 
 def select(graph: Graph, infos: Mapping[str, ParameterInfo], selector: str) -> tuple[str, ...]:
@@ -346,7 +351,9 @@ def _matching(graph: Graph, infos: Mapping[str, ParameterInfo], globs: list[str]
                 hint=f"near names: {', '.join(near)}" if near else f"the model has {some}",
             )
         trainable = [
-            name for name in matches if infos[name].type.dtype is DType.F32 and infos[name].role != "statistic"
+            name
+            for name in matches
+            if infos[name].type.dtype is DType.F32 and infos[name].role != "statistic" and not infos[name].is_frozen
         ]
         if not trainable:
             first = infos[matches[0]]
@@ -354,6 +361,7 @@ def _matching(graph: Graph, infos: Mapping[str, ParameterInfo], globs: list[str]
                 f"'{glob}' matches nothing that can train",
                 stage="recipe",
                 got=f"'{first.name}' is {first.type}, {first.reason}",
+                hint="in PyTorch, requires_grad_(True) says that a parameter trains" if first.is_frozen else None,
             )
         folded = [name for name in trainable if name not in graph.constants]
         if folded and len(folded) == len(trainable):
