@@ -7,9 +7,9 @@ BatchNormalization follows the recipe's policy, and Dropout takes the masks that
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,18 +28,32 @@ Masks = Callable[[int, tuple[int, ...], int], "Array | None"]
 """(dropout call from 0 within one forward pass, shape, mini-batch from 0) -> the keep mask, None to leave values."""
 
 
+JITTERED = "float32, weights jittered"
+"""A float32 run that starts one unit in the last place beside the weights: what float32's noise makes of a run."""
+
+
 @dataclass(frozen=True)
 class ModuleReference:
     """A module to train. `dropouts` is how many masks one forward pass takes; another number is another model.
 
-    `folded` says of each normalisation that the recipe folded which layer it became part of.
+    `statistics` are the running statistics to compare. A module that does not run in float64 is its own reference in
+    float32, and `problem` says why.
     """
 
     module: nn.Module
     masks: Masks
     dropouts: int
-    title: str = "training this module"
-    folded: Mapping[str, str] = field(default_factory=dict)
+    statistics: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def float_types(self) -> tuple[str, str]:
+        """Of the reference itself, and of the run whose distance from it is float32's noise."""
+        return ("float32", JITTERED) if self.problem else ("float64", "float32")
+
+    @property
+    def title(self) -> str:
+        return "training this module, " + (f"float32 ({self.problem})" if self.problem else "float64")
 
 
 class ModuleTrainer:
@@ -50,7 +64,7 @@ class ModuleTrainer:
     ) -> None:
         self.recipe = recipe
         self.reference = reference
-        self.float_type = FLOAT_DTYPES[dtype]
+        self.float_type = torch.float32 if dtype == JITTERED else FLOAT_DTYPES[dtype]
         self.module = copy.deepcopy(reference.module).to(self.float_type)
         self.normalisations = [
             (name, part)
@@ -66,6 +80,8 @@ class ModuleTrainer:
         for name, parameter in named.items():
             parameter.requires_grad_(name in trainable)
         self.parameters = {name: named[name] for name in trainable}
+        if dtype == JITTERED:
+            _jitter(self.parameters.values())
         self.minibatch = 0
         self.optimizer = make_optimizer(recipe, list(self.parameters.values()))
 
@@ -118,17 +134,36 @@ class ModuleTrainer:
             f"{name}.{leaf}" if name else leaf: np.array(part._buffers[leaf].detach().numpy())  # type: ignore[union-attr]
             for name, part in self.normalisations
             for leaf in ("running_mean", "running_var")
+            if (f"{name}.{leaf}" if name else leaf) in self.reference.statistics
         }
 
     def _output(self, x: Array) -> Tensor:
         fed = torch.tensor(np.asarray(x))
         fed = fed.to(self.float_type) if fed.is_floating_point() else fed
-        with _in_float_type(self.float_type):
-            result = self.module(fed)
+        try:
+            with _in_float_type(self.float_type):
+                result = self.module(fed)
+        except UserError:
+            raise
+        except Exception as error:  # the user's own forward: anything may come out of it
+            line = str(error).strip().split("\n")[0] or type(error).__name__
+            name = str(self.float_type).removeprefix("torch.")
+            raise UnsupportedByReferenceError(f"it does not run in {name}: {line}", stage="verify") from error
         leaves = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         if not leaves or not leaves[0].is_floating_point():
             raise UnsupportedByReferenceError("the module's first output is no float tensor", stage="verify")
         return leaves[0]
+
+
+def _jitter(parameters: Iterable[Tensor]) -> None:
+    """One unit in the last place, up and down in turn."""
+    with torch.no_grad():
+        for tensor in parameters:
+            values = tensor.numpy().reshape(-1)
+            up = np.nextafter(values, np.float32(np.inf))
+            down = np.nextafter(values, np.float32(-np.inf))
+            moved = np.where(np.arange(values.size) % 2, down, up).reshape(tuple(tensor.shape))
+            tensor.copy_(torch.tensor(moved))
 
 
 class _Masks(TorchDispatchMode):
@@ -183,14 +218,3 @@ class _Double(TorchFunctionMode):
             kwargs = {key: torch.float64 if value is torch.float32 else value for key, value in kwargs.items()}
         return func(*args, **kwargs)
 
-
-def check(reference: ModuleReference, dtype: str, x: Array) -> None:
-    """Raises UnsupportedByReferenceError where the module cannot run in this float type."""
-    trainer = ModuleTrainer(reference, ReferenceRecipe(), (), dtype)
-    try:
-        trainer.infer(x)
-    except UserError:
-        raise
-    except Exception as error:  # the user's own forward
-        line = str(error).strip().split("\n")[0] or type(error).__name__
-        raise UnsupportedByReferenceError(f"the module does not run in {dtype}: {line}", stage="verify") from error
