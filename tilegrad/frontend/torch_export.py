@@ -16,6 +16,7 @@ from typing import Any, Literal
 import onnx
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 Exporter = Literal["torchscript", "dynamo"]
 EXPORTERS: tuple[Exporter, ...] = ("torchscript", "dynamo")
@@ -91,7 +92,8 @@ def export(
         if exporter == "torchscript":
             model = _torchscript(module, arguments, names, [*data_names, *inside], len(inputs))
         else:
-            model = _dynamo(module, arguments, names, [*data_names, *inside], len(inputs))
+            with _attention_that_drops():
+                model = _dynamo(module, arguments, names, [*data_names, *inside], len(inputs))
     return model, dict(zip(inside, names, strict=True))
 
 
@@ -163,6 +165,36 @@ def rename_values(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None
         for attribute in node.attribute:
             for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
                 rename_values(inner, renamed)
+
+
+@contextlib.contextmanager
+def _attention_that_drops() -> Iterator[None]:
+    """The newer exporter forgets attention's dropout; written out in small operators it does not."""
+    original = functional.scaled_dot_product_attention
+
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Tensor:
+        if dropout_p == 0.0 or is_causal or options.get("enable_gqa"):
+            return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        scale = options.get("scale") or query.shape[-1] ** -0.5
+        scores = (query * scale) @ key.transpose(-2, -1)
+        if attn_mask is not None:
+            is_kept = attn_mask.dtype is torch.bool
+            scores = scores.masked_fill(~attn_mask, float("-inf")) if is_kept else scores + attn_mask
+        return functional.dropout(torch.softmax(scores, -1), dropout_p, True) @ value
+
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = original
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
@@ -120,9 +121,13 @@ def _by_module(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Ba
     drops = [node for node in graph.nodes if node.op == "Dropout" and 0.0 < _ratio(node) < 1.0]
 
     def mask(call: int, shape: tuple[int, ...], minibatch: int) -> npt.NDArray[Any] | None:
-        if call >= len(drops) or graph.types[drops[call].inputs[0]].shape != shape:
-            raise UnsupportedByReferenceError("it drops values in other places than its graph", stage="verify")
-        return masks(drops[call].name, shape, minibatch)
+        exported = graph.types[drops[call].inputs[0]].shape if call < len(drops) else ()
+        if prod(exported) != prod(shape):
+            raise UnsupportedByReferenceError(
+                f"its dropout {call + 1} is over {list(shape)}, the graph's over {list(exported)}", stage="verify"
+            )
+        found = masks(drops[call].name, exported, minibatch)
+        return None if found is None else found.reshape(shape)
 
     statistics = tuple(n for n, role in compiled.model.roles.items() if role == "statistic" and n in graph.constants)
     reference = ModuleReference(compiled.model.module.module, mask, len(drops), statistics)
