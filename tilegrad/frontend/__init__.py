@@ -16,6 +16,7 @@ from tilegrad.frontend.branches import resolve_branches
 from tilegrad.frontend.check import check_model, check_opset, check_text
 from tilegrad.frontend.copies import split_copies
 from tilegrad.frontend.fold import lenient_types
+from tilegrad.frontend.folded import folding_note, name_folded
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
@@ -54,6 +55,7 @@ def import_source(found: Source, batch: int | None) -> ImportedModel:
     model, arrays = take_initializers(found.model)
     check_model(model)
     model = inline_local_functions(model)
+    model, arrays, folded = name_folded(model, arrays)
     model, arrays, copies = split_copies(model, arrays)
     bound = bind_batch(model, arrays, batch)
     original = with_initializers(bound.model, arrays)
@@ -72,9 +74,9 @@ def import_source(found: Source, batch: int | None) -> ImportedModel:
     except UserError as error:
         raise _explained(error, bound) from error
     proto = build_proto(model, swept, arrays)
-    notes = (*copies, *notes, *more_notes, *(() if found.module is None else found.module.notes()))
+    notes = (*folding_note(folded), *copies, *notes, *more_notes, *(found.module.notes() if found.module else ()))
     return ImportedModel(
-        found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes, found.module
+        found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes, found.module, folded
     )
 
 

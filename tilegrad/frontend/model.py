@@ -31,7 +31,8 @@ class ImportedModel:
     `original` is the model as it came, functions inlined and batch bound, but otherwise untouched.
     `unbound` is the model as it came, with its batch dimension still free if it was.
     `parameters` says of each initializer of the original model what it is. `notes` are things a user should know.
-    `module` is the torch module that this came from, if it did: what PyTorch trains to judge us.
+    `module` is the torch module that this came from, if it did: what PyTorch trains to judge us. `folded` are layers
+    into which the exporter folded BatchNormalization.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ImportedModel:
     unbound: onnx.ModelProto
     notes: tuple[str, ...] = ()
     module: TorchModule | None = None
+    folded: tuple[str, ...] = ()
 
     def with_batch(self, batch: int) -> ImportedModel:
         """The same model imported again for another batch size."""

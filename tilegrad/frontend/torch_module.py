@@ -29,8 +29,10 @@ class TorchModule:
     """What PyTorch knows about a module, as it was when it was loaded.
 
     `module` is a private copy on the CPU, every part in the mode in which it was exported. `trains` has every
-    parameter by its first name, and whether it requires a gradient. `aliases` are further names of the same tensors. `inputs` are the graph's names of forward's arguments, `unused` the parameters
-    that no output depends on, and `not_random` the parts that are random in PyTorch's training and not here.
+    parameter by its first name, and whether it requires a gradient; `aliases` are further names of the same tensors.
+    `inputs` are the graph's names of forward's arguments, `unused` the parameters that no output depends on,
+    `not_random` the parts that are random in PyTorch's training and not here, and `odd_statistics` the layers whose
+    running statistics cannot be kept.
     """
 
     module: Any
@@ -41,13 +43,14 @@ class TorchModule:
     inputs: tuple[str, ...]
     unused: tuple[str, ...]
     not_random: tuple[str, ...] = ()
+    odd_statistics: tuple[str, ...] = ()
 
     def notes(self) -> tuple[str, ...]:
         """What a user should know about this module."""
         parts = dict(self.module.named_modules())
         return (
-            *(f"'{alias}' and '{name}' are one tensor in PyTorch: they train as one" for alias, name in self.aliases.items()),
-            *(f"'{name}' does not reach the module's output: it has no gradient, as in PyTorch" for name in self.unused),
+            *(f"'{other}' and '{name}' are one tensor in PyTorch: tied" for other, name in self.aliases.items()),
+            *(f"'{name}' does not reach the module's output: no gradient, as in PyTorch" for name in self.unused),
             *(
                 f"'{name}' ({type(parts[name]).__name__}) draws random numbers in training that ONNX has no word for: it "
                 "is trained as it evaluates"
@@ -92,7 +95,22 @@ def export_module(module: Any, example: Any, exporter: str | None = None) -> tup
         model.inputs,
         tuple(name for name in names.parameters if name not in model.reached),
         parts.left_out,
+        _odd_statistics(private),
     )
+
+
+def _odd_statistics(module: nn.Module) -> tuple[str, ...]:
+    """Layers whose running statistics no BatchNormalization of ONNX can keep: policy `train` is not for them."""
+    from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+    found = []
+    for name, part in module.named_modules():
+        if isinstance(part, _NormBase) and part.running_mean is not None:
+            if not isinstance(part, _BatchNorm):
+                found.append(f"'{name}' is an {type(part).__name__}")
+            elif part.momentum is None:
+                found.append(f"'{name}' has no momentum (a cumulative average)")
+    return tuple(found)
 
 
 def _example_inputs(example: Any, torch: Any) -> tuple[Tensor, ...]:
