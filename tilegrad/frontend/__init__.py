@@ -92,7 +92,8 @@ def _classify(model: onnx.ModelProto, arrays: Arrays, found: Source) -> dict[str
         Node(node_label(node, position), operator_name(node), tuple(node.input), tuple(node.output))
         for position, node in enumerate(live_nodes(model))
     )
-    infos = classify(Graph(found.name, (), (), nodes, types, constants))
+    graph = Graph(found.name, (), (), nodes, types, constants)
+    infos = classify(graph, from_pytorch=found.model.producer_name == "pytorch")
     if found.module is None:
         return infos
     return as_module_says(infos, found.module.trains, found.module.buffers, found.module.unused)
