@@ -20,6 +20,7 @@ from tilegrad.frontend.folded import folding_note, name_folded
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
+from tilegrad.frontend.rewrite import rewrite_operators
 from tilegrad.frontend.simplify import simplify
 from tilegrad.frontend.source import Source, find_source
 from tilegrad.frontend.sweep import Swept, build_proto, live_nodes, sweep
@@ -62,6 +63,7 @@ def import_source(found: Source, batch: int | None) -> ImportedModel:
     model = to_canonical_opset(bound.model, arrays)
     model, arrays = resolve_branches(model, arrays)
     model, notes = simplify(model, arrays)
+    model = rewrite_operators(model, arrays)
     model = expand_defined_operators(model)
     arrays, more_notes = narrow_floats(model.graph.node, arrays)
     infos = _classify(model, arrays, found)

@@ -265,7 +265,7 @@ def _with_tensors(
     del graph.input[:]
     graph.input.extend(data)
     for name in stands_for.values():
-        array = np.ascontiguousarray(_tensor(module, name).detach().numpy())
+        array = np.array(_tensor(module, name).detach().numpy(), order="C")  # keeps a scalar a scalar
         graph.initializer.append(numpy_helper.from_array(array, name))
     if missing - set(stands_for):
         raise InternalError("the exporter lost inputs", stage="import", got=", ".join(sorted(missing)))
