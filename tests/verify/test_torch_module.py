@@ -1,4 +1,4 @@
-"""A torch module is judged by that module, trained by PyTorch: as many parameters, the same names, the same 20 steps."""
+"""A torch module is judged by that module, trained by PyTorch: the same parameters by name, the same 20 steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small modules of torch.nn's layers, as they come: fresh weights are equal to each other, which exporters love to merge."""
+"""Small modules of torch.nn's layers, as they come: fresh weights are equal, and exporters merge what is equal."""
 
 from __future__ import annotations
 
@@ -207,9 +207,12 @@ CASES: dict[str, Case] = {
     "layernorm": Case(
         lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.LayerNorm(6), nn.LayerNorm(6), nn.Linear(6, 3)), (6,)
     ),
-    "groupnorm": Case(lambda: _pooled(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.GroupNorm(4, 4)), (2, 6, 6)),
+    "groupnorm": Case(
+        lambda: _pooled(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.GroupNorm(4, 4)), (2, 6, 6)
+    ),
     "instancenorm": Case(
-        lambda: _pooled(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.InstanceNorm2d(4)), (2, 6, 6)
+        lambda: _pooled(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.InstanceNorm2d(4)),
+        (2, 6, 6),
     ),
     "rmsnorm": Case(lambda: nn.Sequential(nn.RMSNorm(6), nn.Linear(6, 6), nn.RMSNorm(6), nn.Linear(6, 3)), (6,)),
     "embedding": Case(
@@ -230,7 +233,8 @@ CASES: dict[str, Case] = {
     ),
     "encoder, norm first": Case(
         lambda: nn.Sequential(
-            nn.TransformerEncoderLayer(8, 2, 12, 0.0, activation="gelu", batch_first=True, norm_first=True), nn.Flatten()
+            nn.TransformerEncoderLayer(8, 2, 12, 0.0, activation="gelu", batch_first=True, norm_first=True),
+            nn.Flatten(),
         ),
         (4, 8),
     ),

@@ -67,7 +67,8 @@ def train(
     output_folder: options.OutputFolder = None,
     json_to: options.JsonTo = None,
     save_weights: Annotated[
-        Path | None, npz_option("--save-weights", "all that was learned (weights, running statistics), by initializer name,")
+        Path | None,
+        npz_option("--save-weights", "all that was learned (weights, running statistics), by initializer name,"),
     ] = None,
     save_gradients: Annotated[
         Path | None, npz_option("--save-gradients", "the first mini-batch's gradients, by initializer name,")

@@ -14,7 +14,7 @@ from tilegrad.errors import UserError
 from tilegrad.frontend.batch import Bound, bind_batch
 from tilegrad.frontend.branches import resolve_branches
 from tilegrad.frontend.check import check_model, check_opset, check_text
-from tilegrad.frontend.copies import split_copies
+from tilegrad.frontend.copies import split_copies, tied_notes
 from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.folded import folding_note, name_folded
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
@@ -76,7 +76,8 @@ def import_source(found: Source, batch: int | None) -> ImportedModel:
     except UserError as error:
         raise _explained(error, bound) from error
     proto = build_proto(model, swept, arrays)
-    notes = (*folding_note(folded), *copies, *notes, *more_notes, *(found.module.notes() if found.module else ()))
+    notes = (*folding_note(folded), *copies, *notes, *more_notes, *_left_out(arrays))
+    notes += found.module.notes() if found.module else tied_notes(swept.graph, parameters, found.model.producer_name)
     return ImportedModel(
         found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes, found.module, folded
     )
@@ -99,6 +100,15 @@ def _classify(model: onnx.ModelProto, arrays: Arrays, found: Source) -> dict[str
     if found.module is None:
         return infos
     return as_module_says(infos, found.module.trains, found.module.buffers, found.module.unused)
+
+
+def _left_out(arrays: Arrays) -> tuple[str, ...]:
+    """Floats of another precision that the model does not cast have no type here, so the rule does not list them."""
+    return tuple(
+        f"initializer '{name}' is {array.dtype}: only float32 trains"
+        for name, array in arrays.items()
+        if array.dtype.kind == "f" and DType.from_numpy(array.dtype) is None
+    )
 
 
 def _check_outputs(swept: Swept, bound: Bound, original: onnx.ModelProto) -> None:

@@ -1,7 +1,7 @@
 """Initializers that an exporter merged because they were equal, taken apart again.
 
 PyTorch's TorchScript exporter keeps one of several initializers of equal content and reaches the others through an
-Identity that is named after them: fresh normalisations all share one weight then, and a fresh BatchNormalization's scale
+Identity named after them: fresh normalisations all share one weight then, and a fresh BatchNormalization's scale
 is its variance. Training would tie what was equal by accident. So an initializer that is read directly by several
 nodes is one tensor; one that is reached through Identity is a copy.
 
@@ -12,11 +12,20 @@ any framework: a running statistic and something that is none.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
 import onnx
 
 from tilegrad.frontend.weights import SMALL_ELEMENTS, Arrays, with_initializers
+from tilegrad.ir.graph import Graph
+
+_LAYERS = frozenset(
+    (
+        *("Gemm", "MatMul", "Conv", "ConvTranspose", "PRelu", "BatchNormalization", "LayerNormalization"),
+        *("GroupNormalization", "InstanceNormalization", "RMSNormalization"),
+    )
+)
 
 
 def split_copies(model: onnx.ModelProto, arrays: Arrays) -> tuple[onnx.ModelProto, Arrays, tuple[str, ...]]:
@@ -79,3 +88,16 @@ def _split_statistics(graph: onnx.GraphProto, arrays: Arrays) -> list[str]:
             node.input[position] = own
             notes.append(f"'{own}' is a copy of initializer '{name}', which is not only a running {what}")
     return notes
+
+
+def tied_notes(graph: Graph, parameters: Collection[str], producer: str) -> tuple[str, ...]:
+    """PyTorch's newer exporter merges equal initializers without a trace: what looks tied is worth a word."""
+    if producer != "pytorch":
+        return ()
+    readers = Counter(name for node in graph.nodes if node.op in _LAYERS for name in set(node.inputs))
+    return tuple(
+        f"'{name}' is a parameter of {count} layers and trains as one; an exporter may have merged equal ones: "
+        "tg.load(module, example=…) keeps them apart"
+        for name, count in readers.items()
+        if count > 1 and name in parameters
+    )

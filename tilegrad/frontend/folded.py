@@ -39,8 +39,8 @@ def folding_note(layers: tuple[str, ...]) -> tuple[str, ...]:
         return ()
     shown = ", ".join(layers[:4]) + (", …" if len(layers) > 4 else "")
     return (
-        f"the exporter folded BatchNormalization into {len(layers)} layer(s) ({shown}): there is none to train, and what "
-        "their weights learn does not load back into the unfolded module",
+        f"the exporter folded BatchNormalization into {len(layers)} layer(s) ({shown}): there is none to train, and "
+        "what their weights learn does not load back into the unfolded module",
     )
 
 

@@ -79,7 +79,9 @@ def _where(node: onnx.NodeProto, shape: tuple[int, ...], known: Propagation, arr
 
 
 def _constant(name: str, array: Array) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(np.array(array, order="C")))
+    return helper.make_node(
+        "Constant", [], [name], name=name, value=numpy_helper.from_array(np.array(array, order="C"))
+    )
 
 
 def _scattered(shape: tuple[int, ...], places: Array, values: Array) -> tuple[Array, Array] | None:

@@ -52,8 +52,8 @@ class TorchModule:
             *(f"'{other}' and '{name}' are one tensor in PyTorch: tied" for other, name in self.aliases.items()),
             *(f"'{name}' does not reach the module's output: no gradient, as in PyTorch" for name in self.unused),
             *(
-                f"'{name}' ({type(parts[name]).__name__}) draws random numbers in training that ONNX has no word for: it "
-                "is trained as it evaluates"
+                f"'{name}' ({type(parts[name]).__name__}) draws random numbers in training that ONNX has no word for: "
+                "it is trained as it evaluates"
                 for name in self.not_random
             ),
         )
@@ -219,9 +219,7 @@ class _Exported:
     reached: frozenset[str]
 
 
-def _exported(
-    module: nn.Module, inputs: Sequence[Tensor], tensors: Sequence[str], exporter: str | None
-) -> _Exported:
+def _exported(module: nn.Module, inputs: Sequence[Tensor], tensors: Sequence[str], exporter: str | None) -> _Exported:
     from tilegrad.frontend.torch_export import EXPORTERS, export
 
     first_error: Exception | None = None
@@ -229,7 +227,7 @@ def _exported(
     for name in wanted:
         try:
             model, stands_for = export(name, module, inputs, tensors)
-        except Exception as error:  # the exporter runs the user's own forward: anything may come out of it
+        except Exception as error:  # noqa: BLE001 - the exporter runs the user's own forward: anything may come
             first_error = first_error or error
             continue
         return _with_tensors(module, name, model, stands_for)
@@ -240,9 +238,7 @@ def _exported(
     ) from first_error
 
 
-def _with_tensors(
-    module: nn.Module, exporter: str, model: onnx.ModelProto, stands_for: Mapping[str, str]
-) -> _Exported:
+def _with_tensors(module: nn.Module, exporter: str, model: onnx.ModelProto, stands_for: Mapping[str, str]) -> _Exported:
     """The inputs that stand for the module's tensors become initializers under the module's names."""
     from tilegrad.frontend.torch_export import rename_values
 

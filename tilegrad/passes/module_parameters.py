@@ -14,7 +14,7 @@ NOT_REACHED = "a parameter that the module's output does not depend on: no gradi
 def as_module_says(
     infos: Mapping[str, ParameterInfo], trains: Mapping[str, bool], buffers: Collection[str], unused: Collection[str]
 ) -> dict[str, ParameterInfo]:
-    """`trains` has every parameter and whether it requires a gradient. Order is the module's, what else there is last."""
+    """`trains` has every parameter and whether it requires a gradient. The order is the module's, others last."""
     other_types = [name for name in trains if name not in infos]
     if other_types:
         raise UserError(

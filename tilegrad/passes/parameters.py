@@ -108,16 +108,16 @@ class _Rule:
                 node.op not in _RANDOM and all(name in self.constant for name in filter(None, node.inputs))
             ):
                 self.constant.update(filter(None, node.outputs))
-        self.provenance = Provenance(
-            graph, self.producers, self.consumers, self.constant, from_pytorch=from_pytorch
-        )
+        self.provenance = Provenance(graph, self.producers, self.consumers, self.constant, from_pytorch=from_pytorch)
 
     def classify(self, name: str) -> ParameterInfo:
         tensor = self.graph.types[name]
         if tensor.dtype is not DType.F32:
             return ParameterInfo(name, tensor, "constant", f"{tensor.dtype}: only f32 trains")
         if self.provenance.is_statistic_by_name(name) and not self._normalises(name):
-            return ParameterInfo(name, tensor, "constant", "a running statistic by its name, outside BatchNormalization")
+            return ParameterInfo(
+                name, tensor, "constant", "a running statistic by its name, outside BatchNormalization"
+            )
         uses = sorted(self._uses(name), key=lambda use: not use.is_fixed)
         if uses and uses[0].is_fixed:
             return ParameterInfo(name, tensor, uses[0].role, uses[0].reason, uses[0].node)

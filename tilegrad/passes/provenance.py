@@ -1,8 +1,8 @@
 """What can be told of an initializer from where its partner comes from and, in PyTorch's files, from its name.
 
-A file does not say whether PyTorch had a tensor as a parameter or as a buffer. Three things help: nothing that is learned
-stands before a fixed front end (a filterbank, input statistics); layers multiply activations from the right and have
-biases; and PyTorch's exporters keep the names of what they do not change, while numbers in Python code have none.
+A file does not say whether PyTorch had a tensor as a parameter or as a buffer. Three things help: nothing that is
+learned stands before a fixed front end (a filterbank, input statistics); layers multiply activations from the right and
+have biases; and PyTorch's exporters keep the names of what they do not change, while numbers in Python code have none.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Provenance:
         return MADE_UP_NAME.fullmatch(name) is None and not re.search(r"(^|[._])eps(ilon)?$", name)
 
     def is_raw(self, value: str) -> bool:
-        """Nothing that may be learned has touched this value: it is an input, or made of inputs by a fixed front end."""
+        """Nothing that may be learned has touched this value: it is an input, or made of inputs by fixed means."""
         if value not in self._raw:
             self._raw[value] = False  # a cycle would be no graph; nor would it be raw
             self._raw[value] = self._compute_raw(value)
