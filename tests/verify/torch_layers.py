@@ -214,7 +214,11 @@ CASES: dict[str, Case] = {
         lambda: _pooled(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.InstanceNorm2d(4)),
         (2, 6, 6),
     ),
-    "rmsnorm": Case(lambda: nn.Sequential(nn.RMSNorm(6), nn.Linear(6, 6), nn.RMSNorm(6), nn.Linear(6, 3)), (6,)),
+    "rmsnorm": Case(
+        lambda: nn.Sequential(nn.RMSNorm(6), nn.Linear(6, 6), nn.RMSNorm(6), nn.Linear(6, 3)),
+        (6,),
+        exporters=("dynamo",),
+    ),
     "embedding": Case(
         lambda: nn.Sequential(nn.Embedding(9, 6), nn.LayerNorm(6), nn.Flatten(), nn.Linear(24, 3)), (4,), tokens=9
     ),

@@ -41,12 +41,12 @@ def training_parts(module: nn.Module, inputs: Sequence[Tensor]) -> TrainingParts
     return TrainingParts(frozenset(names[part] for part in dropping), tuple(sorted(random)))
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Who drew random numbers. An elementwise dropout draws them into a tensor made like its input; stochastic depth
     and dropout of whole channels draw fewer, and ONNX has no word for them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.stack: list[nn.Module] = []
         self.dropping: set[nn.Module] = set()
         self.drawing: set[nn.Module] = set()

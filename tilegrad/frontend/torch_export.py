@@ -53,7 +53,8 @@ def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     replacements: list[tuple[dict[str, Any], str, Tensor]] = []
     by_identity = {id(tensor_named(module, name)): tensor for name, tensor in tensors.items()}
     for part in module.modules():
-        for slots in (part._parameters, part._buffers):
+        kinds: tuple[Any, ...] = (part._parameters, part._buffers)
+        for slots in kinds:
             for leaf, own in slots.items():
                 if own is not None and id(own) in by_identity:
                     replacements.append((slots, leaf, own))
@@ -70,7 +71,7 @@ def tensor_named(module: nn.Module, name: str) -> Tensor:
     """A parameter or buffer by its dotted name."""
     owner, _, leaf = name.rpartition(".")
     part = module.get_submodule(owner)
-    found = part._parameters.get(leaf)
+    found: Tensor | None = part._parameters.get(leaf)
     found = part._buffers.get(leaf) if found is None else found
     if found is None:
         raise KeyError(name)
@@ -190,7 +191,7 @@ def _attention_that_drops() -> Iterator[None]:
             scores = scores.masked_fill(~attn_mask, float("-inf")) if is_kept else scores + attn_mask
         return functional.dropout(torch.softmax(scores, -1), dropout_p, True) @ value
 
-    functional.scaled_dot_product_attention = attention
+    functional.scaled_dot_product_attention = attention  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -166,14 +166,14 @@ def _jitter(parameters: Iterable[Tensor]) -> None:
             tensor.copy_(torch.tensor(moved))
 
 
-class _Masks(TorchDispatchMode):
+class _Masks(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Puts the program's masks in the place of the random ones, in the order in which the module asks for them.
 
     An elementwise dropout, whoever calls it, draws its mask into a tensor that it made like its input.
     """
 
     def __init__(self, masks: Masks, minibatch: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.masks = masks
         self.minibatch = minibatch
         self.calls = 0
