@@ -77,5 +77,5 @@ def module_state(compiled: Compiled, parameters: Mapping[str, npt.NDArray[Any]],
         state[name] = np.array(tensor.numpy())
         owner = name.removesuffix("num_batches_tracked")
         if is_counting and owner != name and f"{owner}running_mean" in parameters:
-            state[name] = state[name] + minibatches
+            state[name] = np.array(state[name] + minibatches)
     return state
