@@ -208,10 +208,10 @@ CASES: dict[str, Case] = {
         lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.LayerNorm(6), nn.LayerNorm(6), nn.Linear(6, 3)), (6,)
     ),
     "groupnorm": Case(
-        lambda: _pooled(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.GroupNorm(4, 4)), (2, 6, 6)
+        lambda: _pooled(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.GroupNorm(2, 4), nn.ReLU()), (2, 6, 6)
     ),
     "instancenorm": Case(
-        lambda: _pooled(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.InstanceNorm2d(4)),
+        lambda: _pooled(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU()),
         (2, 6, 6),
     ),
     "rmsnorm": Case(
