@@ -24,6 +24,7 @@ from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
+from tilegrad.passes.batchnorm_policy import check_batchnorm_policy
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm, folded_parameters
 from tilegrad.passes.fuse import fuse
 from tilegrad.passes.fuse_activation import FuseActivationGrad
@@ -141,6 +142,7 @@ def compile_model(
     weights_as_c: bool = False,
 ) -> Compiled:
     watch = observer or Observer()
+    model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
     graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
 
     def derive() -> Program:

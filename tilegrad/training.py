@@ -20,6 +20,7 @@ from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
+from tilegrad.learned import learned, module_state
 from tilegrad.passes.index_bounds import index_bounds
 from tilegrad.pipeline import Compiled
 from tilegrad.recipe import expect_count, expect_tolerance
@@ -75,6 +76,15 @@ class Run:
         for array in self.weights.values():
             digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
         return digest.hexdigest()
+
+    @property
+    def learned(self) -> FloatArrays:
+        """All that training changed, running statistics too, under names that mean what they say."""
+        return learned(self.compiled, self.weights, lambda: self.statistics)
+
+    def state_dict(self) -> FloatArrays:
+        """What `load_state_dict` of the torch module takes, whole."""
+        return module_state(self.compiled, self.learned, len(self.losses))
 
     @property
     def macs_per_step(self) -> int:
@@ -142,7 +152,10 @@ def memory_json(use: MemoryUse) -> dict[str, int | None]:
 
 
 def parameter_count(compiled: Compiled) -> int:
-    return sum(tensor.type.size for tensor in compiled.program.with_role(Role.PARAMETER, Role.FROZEN))
+    """Of the program; a torch module has those as well that its output does not depend on."""
+    count = sum(tensor.type.size for tensor in compiled.program.with_role(Role.PARAMETER, Role.FROZEN))
+    unused = () if compiled.model.module is None else compiled.model.module.unused
+    return count + sum(compiled.model.parameters[name].type.size for name in unused)
 
 
 def sample_spec(compiled: Compiled) -> SampleSpec:
@@ -230,7 +243,7 @@ def train(
     start = time.perf_counter()
     with device.load(compiled) as session:
         timings["build"] = time.perf_counter() - start
-        initial = session.parameters()
+        initial = session.weights()
         start = time.perf_counter()
         fed = batches.first(accumulate * steps)
         losses, beginning = _run_steps(session, fed, accumulate, progress)
@@ -243,7 +256,7 @@ def train(
             steps,
             tuple(losses),
             dict(beginning.first_gradients),
-            session.parameters(),
+            session.weights(),
             session.statistics(),
             initial,
             None,
@@ -307,6 +320,6 @@ def _run_steps(
         if (i + 1) % accumulate == 0:
             session.update()
         if i + 1 == accumulate:
-            beginning = replace(beginning, weights_after=session.parameters())
+            beginning = replace(beginning, weights_after=session.weights())
         progress("train", i + 1, len(batches))
     return losses, beginning

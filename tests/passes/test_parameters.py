@@ -132,8 +132,13 @@ def test_relative_position_bias() -> None:
 
 
 def test_tied_weights() -> None:
-    nodes = [node("Identity", "w", "v"), node("MatMul", "x w", "a"), node("MatMul", "a v", "y")]
+    nodes = [node("MatMul", "x w", "a"), node("MatMul", "a w", "y")]
     assert roles(nodes, {"w": weights(8, 8)}) == {"w": "parameter"}
+
+
+def test_what_is_reached_through_identity_is_a_copy() -> None:
+    nodes = [node("Identity", "w", "v"), node("MatMul", "x w", "a"), node("MatMul", "a v", "y")]
+    assert roles(nodes, {"w": weights(8, 8)}) == {"w": "parameter", "v": "parameter"}
 
 
 # What is a statistic

@@ -31,7 +31,7 @@ from tilegrad.recipe import expect_count, expect_tolerance
 from tilegrad.report.failure import announce
 from tilegrad.report.format import error_text
 from tilegrad.report.inference import inference_report
-from tilegrad.report.inspection import inspection_report, parameter_table
+from tilegrad.report.inspection import inspection_report, parameter_report
 from tilegrad.report.output import Output, Progress, heading
 from tilegrad.report.tiles import tiles_json, tiles_report
 from tilegrad.report.training import code_line, image_line, memory_table, time_line
@@ -210,7 +210,7 @@ def inspect(
     if tiles:
         output.show(*tiles_report(compiled))
     else:
-        output.show(*((parameter_table(facts),) if parameters else inspection_report(facts)))
+        output.show(*(parameter_report(facts) if parameters else inspection_report(facts)))
     return 0 if error is None else announce(error)
 
 

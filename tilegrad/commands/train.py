@@ -91,7 +91,8 @@ def train(
     force: options.Force = False,
     json_to: options.JsonTo = None,
     save_weights: Annotated[
-        Path | None, npz_option("--save-weights", "the trained weights, by initializer name,")
+        Path | None,
+        npz_option("--save-weights", "all that was learned (weights, running statistics), by initializer name,"),
     ] = None,
     save_gradients: Annotated[
         Path | None, npz_option("--save-gradients", "the first mini-batch's gradients, by initializer name,")
@@ -132,7 +133,7 @@ def train(
     if output_folder is not None:
         write_project(compiled, output_folder, document, stack=stack, force=force)
     if save_weights is not None:
-        write_file(save_weights, npz_bytes(run.weights))
+        write_file(save_weights, npz_bytes(run.learned))
     if save_gradients is not None:
         write_file(save_gradients, npz_bytes({name: run.first_gradients[name] for name in run.weights}))
     output.write_json(document)

@@ -28,6 +28,7 @@ from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import ENTRIES, Role, StateTensor
 from tilegrad.ir.types import TensorType
+from tilegrad.learned import folded_names, learned, module_state
 from tilegrad.passes.index_bounds import index_bounds
 from tilegrad.pipeline import Compiled
 from tilegrad.sequence.timing import EntryTiming
@@ -93,6 +94,7 @@ class Session(ABC):
         self._placed: str | None = None
         self._results: tuple[str, list[Array] | None] | None = None
         self._host_gradients: FloatArrays | None = None
+        self._minibatches = 0
 
     def __enter__(self) -> Session:
         return self
@@ -168,6 +170,7 @@ class Session(ABC):
         if results is not None:
             self.transferred.add(Transfer(output_bytes=sum(array.nbytes for array in results)))
         self._host_gradients = None
+        self._minibatches += entry == "step"
         if entry == "step" and self.residency.gradients == HOST:
             self._host_gradients = self.gradients()
 
@@ -227,14 +230,25 @@ class Session(ABC):
         return {(t.owner if by_owner and t.owner else t.name): self.read(t.name) for t in tensors}
 
     @one_at_a_time
-    def parameters(self) -> FloatArrays:
-        """Every trained parameter, by initializer name."""
+    def weights(self) -> FloatArrays:
+        """Every trained parameter, by the name of the program's tensor."""
         return self._read_all(Role.PARAMETER)
 
     @one_at_a_time
+    def parameters(self) -> FloatArrays:
+        """All that was learned, by initializer name: trained parameters and, where the recipe trains them, running
+        statistics. What BatchNormalization was folded into is called NAME.folded: it is not the model's NAME."""
+        return learned(self.compiled, self.weights(), self.statistics)
+
+    @one_at_a_time
     def set_parameters(self, values: Mapping[str, npt.ArrayLike]) -> None:
+        names = {saved: name for name, saved in folded_names(self.compiled).items()}
         for name, value in values.items():
-            self.write(name, value)
+            self.write(names.get(name, name), value)
+
+    def state_dict(self) -> dict[str, Array]:
+        """What `load_state_dict` of the torch module takes, whole: learned, frozen and never touched tensors."""
+        return module_state(self.compiled, self.parameters(), self._minibatches)
 
     @one_at_a_time
     def gradients(self) -> FloatArrays:

@@ -114,7 +114,7 @@ def rehearse(compiled: Compiled, steps: int, *, use_cache: bool = True) -> Expec
             losses.append(session.step(*batches.batch(i)))
             if (i + 1) % accumulate == 0:
                 session.update()
-        return Expected(tuple(map(float_bits, losses)), weights_hash(session.parameters().values()))
+        return Expected(tuple(map(float_bits, losses)), weights_hash(session.weights().values()))
 
 
 def _with_room(compiled: Compiled, refusal: CodeTooLarge) -> Compiled:

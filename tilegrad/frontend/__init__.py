@@ -14,12 +14,15 @@ from tilegrad.errors import UserError
 from tilegrad.frontend.batch import Bound, bind_batch
 from tilegrad.frontend.branches import resolve_branches
 from tilegrad.frontend.check import check_attributes, check_model, check_opset, check_text
+from tilegrad.frontend.copies import split_copies, tied_notes
 from tilegrad.frontend.fold import lenient_types
+from tilegrad.frontend.folded import folding_note, name_folded
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
+from tilegrad.frontend.rewrite import rewrite_operators
 from tilegrad.frontend.simplify import simplify
-from tilegrad.frontend.source import find_source
+from tilegrad.frontend.source import Source, find_source
 from tilegrad.frontend.sweep import Swept, build_proto, live_nodes, sweep
 from tilegrad.frontend.unsupported import node_label, operator_name
 from tilegrad.frontend.version import to_canonical_opset
@@ -28,37 +31,48 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant, DType
 from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.canonicalize import canonicalize
+from tilegrad.passes.module_parameters import as_module_says
 from tilegrad.passes.parameters import ParameterInfo, classify
 from tilegrad.recipe import expect_seed, expect_whole
 
-__all__ = ["ImportedModel", "SourceKind", "load"]
+__all__ = ["ImportedModel", "SourceKind", "import_source", "load"]
 
 
-def load(source: object, *, batch: int | None = None, seed: int = 0, example: Any = None) -> ImportedModel:
+def load(
+    source: object, *, batch: int | None = None, seed: int = 0, example: Any = None, exporter: str | None = None
+) -> ImportedModel:
     """Imports a model: a path, a zoo name, an onnx.ModelProto or a torch.nn.Module (with `example` inputs).
 
     `batch` binds a free batch dimension (1 by default) or replaces a fixed one if the shapes still infer.
-    `seed` draws a zoo model's initial weights.
+    `seed` draws a zoo model's initial weights. `exporter` is the one of PyTorch's that a module goes through:
+    "torchscript", "dynamo", or by default the first of them that can.
     """
     if batch is not None:
         expect_whole("the batch size", batch, "1 or more")
         batch = int(batch)
     expect_seed(seed)
-    found = find_source(source, seed=seed, example=example)
+    return import_source(find_source(source, seed=seed, example=example, exporter=exporter), batch)
+
+
+def import_source(found: Source, batch: int | None) -> ImportedModel:
+    """A model that has been read, as our graph. What PyTorch knows of a torch module is not asked of the rule."""
     check_text(found.model)
     check_opset(found.model)
     model, arrays = take_initializers(found.model)
     check_model(model)
     model = inline_local_functions(model)
     check_attributes(model)
+    model, arrays, folded = name_folded(model, arrays)
+    model, arrays, copies = split_copies(model, arrays)
     bound = bind_batch(model, arrays, batch)
     original = with_initializers(bound.model, arrays)
     model = to_canonical_opset(bound.model, arrays)
     model, arrays = resolve_branches(model, arrays)
     model, notes = simplify(model, arrays)
+    model = rewrite_operators(model, arrays)
     model = expand_defined_operators(model)
     arrays, more_notes = narrow_floats(model.graph.node, arrays)
-    infos = _classify(model, arrays, found.name)
+    infos = _classify(model, arrays, found)
     parameters = {name for name, info in infos.items() if info.role == "parameter"}
     refuse_bad_numbers(arrays, parameters)
     try:
@@ -68,13 +82,16 @@ def load(source: object, *, batch: int | None = None, seed: int = 0, example: An
     except UserError as error:
         raise _explained(error, bound) from error
     proto = build_proto(model, swept, arrays)
-    notes += more_notes
+    notes = (*folding_note(folded), *copies, *notes, *more_notes, *_left_out(arrays))
+    notes += found.module.notes() if found.module else tied_notes(swept.graph, parameters, found.model.producer_name)
     if bound.rebatched_from is not None:
         notes += (f"the model's fixed batch of {bound.rebatched_from} was replaced by {bound.batch}",)
-    return ImportedModel(found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes)
+    return ImportedModel(
+        found.name, found.kind, graph, proto, original, infos, bound.batch, found.model, notes, found.module, folded
+    )
 
 
-def _classify(model: onnx.ModelProto, arrays: Arrays, name: str) -> dict[str, ParameterInfo]:
+def _classify(model: onnx.ModelProto, arrays: Arrays, found: Source) -> dict[str, ParameterInfo]:
     """The written rule, applied to the model before anything is folded: it decides what may fold."""
     types = {value: tensor for value, proto in lenient_types(model, arrays).items() if (tensor := tensor_type(proto))}
     constants = {}
@@ -86,7 +103,20 @@ def _classify(model: onnx.ModelProto, arrays: Arrays, name: str) -> dict[str, Pa
         Node(node_label(node, position), operator_name(node), tuple(node.input), tuple(node.output))
         for position, node in enumerate(live_nodes(model))
     )
-    return classify(Graph(name, (), (), nodes, types, constants))
+    graph = Graph(found.name, (), (), nodes, types, constants)
+    infos = classify(graph, from_pytorch=found.model.producer_name == "pytorch")
+    if found.module is None:
+        return infos
+    return as_module_says(infos, found.module.trains, found.module.buffers, found.module.unused)
+
+
+def _left_out(arrays: Arrays) -> tuple[str, ...]:
+    """Floats of another precision that the model does not cast have no type here, so the rule does not list them."""
+    return tuple(
+        f"initializer '{name}' is {array.dtype}: only float32 trains"
+        for name, array in arrays.items()
+        if array.dtype.kind == "f" and DType.from_numpy(array.dtype) is None
+    )
 
 
 def _check_outputs(swept: Swept, bound: Bound, original: onnx.ModelProto) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import onnx
 
+from tilegrad.frontend.torch_module import TorchModule
 from tilegrad.ir.graph import Graph
 from tilegrad.passes.parameters import ParameterInfo
 
@@ -30,6 +31,8 @@ class ImportedModel:
     `original` is the model as it came, functions inlined and batch bound, but otherwise untouched.
     `unbound` is the model as it came, with its batch dimension still free if it was.
     `parameters` says of each initializer of the original model what it is. `notes` are things a user should know.
+    `module` is the torch module that this came from, if it did: what PyTorch trains to judge us. `folded` are layers
+    into which the exporter folded BatchNormalization.
     """
 
     name: str
@@ -41,12 +44,17 @@ class ImportedModel:
     batch: int
     unbound: onnx.ModelProto
     notes: tuple[str, ...] = ()
+    module: TorchModule | None = None
+    folded: tuple[str, ...] = ()
 
     def with_batch(self, batch: int) -> ImportedModel:
         """The same model imported again for another batch size."""
-        from tilegrad.frontend import load  # the frontend is made of this module
+        from tilegrad.frontend import import_source  # the frontend is made of this module
+        from tilegrad.frontend.source import Source
 
-        return self if batch == self.batch else replace(load(self.unbound, batch=batch), name=self.name, kind=self.kind)
+        if batch == self.batch:
+            return self
+        return import_source(Source(self.name, self.kind, self.unbound, self.module), batch)
 
     @property
     def roles(self) -> dict[str, str]:

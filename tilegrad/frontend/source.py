@@ -14,16 +14,20 @@ from tilegrad import zoo
 from tilegrad.errors import UserError
 from tilegrad.frontend.model import SourceKind
 from tilegrad.frontend.read import load_external_data, read_model
+from tilegrad.frontend.torch_module import TorchModule, export_module
 
 
 @dataclass(frozen=True)
 class Source:
+    """`module` is what PyTorch knows of a torch module, None for anything else."""
+
     name: str
     kind: SourceKind
     model: onnx.ModelProto
+    module: TorchModule | None = None
 
 
-def find_source(source: object, *, seed: int, example: Any) -> Source:
+def find_source(source: object, *, seed: int, example: Any, exporter: str | None = None) -> Source:
     """Never changes what the caller passed."""
     if isinstance(source, Path):
         return Source(source.stem, SourceKind.FILE, read_model(source))
@@ -35,9 +39,8 @@ def find_source(source: object, *, seed: int, example: Any) -> Source:
         load_external_data(model, None)
         return Source(model.graph.name or "model", SourceKind.PROTO, model)
     if any(f"{cls.__module__}.{cls.__qualname__}" == "torch.nn.modules.module.Module" for cls in type(source).__mro__):
-        from tilegrad.frontend.torch_module import export_module
-
-        return Source(type(source).__name__.lower(), SourceKind.TORCH, export_module(source, example))
+        model, module = export_module(source, example, exporter)
+        return Source(type(source).__name__.lower(), SourceKind.TORCH, model, module)
     raise UserError(
         "cannot load a model from this",
         stage="import",

@@ -8,10 +8,15 @@ subgraphs) never are. What an initializer *is* follows from what it is *for*, ne
 2. It is a **statistic** where it is a running mean or variance of BatchNormalization.
 3. It is a **parameter** where it is
    a. an operand its operator declares as one (`Operator.parameter_inputs`: weights and biases of Gemm, MatMul and
-      convolutions, embedding tables, PRelu slopes, scale and bias of normalisations);
+      convolutions, embedding tables, PRelu slopes, scale and bias of normalisations), even if the layer's data is a
+      constant table (the network behind a relative position bias);
    b. a bias: added to a product with a weight, one element per output channel, even if that is a single element;
    c. of more than one element and added to or multiplied with an activation (positional embedding, LayerScale), or
-      put beside one (Concat: a class token), or in its place (Where: a mask token).
+      put beside one (Concat: a class token), or in its place (Where: a mask token);
+   d. of more than one element and subtracted from an activation, divided by, or an exponent: centres of radial basis
+      functions, temperatures, the exponent of a generalised mean;
+   e. in a file that PyTorch wrote, one element under a name of its own in arithmetic or as an exponent (a learned
+      temperature): numbers in Python code reach such a file without a name.
 4. Everything else is a **constant**, in particular
    a. one element in arithmetic (attention scales, GELU's numbers, epsilons), clip bounds and other static operands;
    b. the scale and bias an exporter puts into a normalisation that has none: those of an InstanceNormalization that
@@ -19,7 +24,13 @@ subgraphs) never are. What an initializer *is* follows from what it is *for*, ne
       those of any normalisation whose name shows that the exporter made it up (`val_7`, `onnx::Mul_3`), because a
       module's own scale reaches its normalisation under its own name;
    c. an attention mask: added to a product of two activations before a Softmax, the same for every head;
-   d. what is subtracted or divided by (input statistics), and the tables of a rotary embedding.
+   d. what is subtracted from the raw input, or divides it, element by element (input statistics); running statistics
+      outside BatchNormalization, by name; and the tables of a rotary embedding;
+   e. in a file that PyTorch wrote, a matrix without a bias whose kept name speaks of no weight and which multiplies
+      from the left (a graph's adjacency) or multiplies what nothing learned has touched (a mel filterbank, a DCT).
+      Such a matrix is fixed wherever else it is used;
+   f. a table that a layer reads as its data (swin's `relative_coords_table`), unless it is repeated over the batch or
+      named like something learned (learned queries are).
 5. One use as a parameter suffices.
 
 `--train names:GLOB` overrides the rule for any f32 initializer but a statistic.
@@ -28,24 +39,18 @@ subgraphs) never are. What an initializer *is* follows from what it is *for*, ne
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops import registry
+from tilegrad.passes.provenance import MADE_UP_NAME, MOVEMENT, PRODUCTS, Provenance
 
-# Operators that move elements without computing: the initializer stays itself.
-MOVEMENT = frozenset(
-    (
-        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split", "Concat"),
-        *("Tile", "Cast", "Dropout", "Pad", "Gather", "DepthToSpace", "SpaceToDepth"),
-    )
-)
-_PRODUCTS = frozenset(("Gemm", "MatMul", "Conv", "ConvTranspose"))
+__all__ = ["MOVEMENT", "ParameterInfo", "classify", "parameters_of", "select"]
+
 _PLAIN_ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Where", "Concat"))
 _NORMALISATIONS = frozenset(
     ("BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "RMSNormalization")
@@ -53,12 +58,14 @@ _NORMALISATIONS = frozenset(
 _RANDOM = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 )
-_MADE_UP_NAME = re.compile(r"(_?val_\d+|onnx::\w+|.*Constant(_\d+)?_output_\d+)")
 
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """`node` owns the initializer: its layer, for `--train last:K`. `is_bias` is for `--train bias`."""
+    """`node` owns the initializer: its layer, for `--train last:K`. `is_bias` is for `--train bias`.
+
+    `is_frozen` is what PyTorch says of a torch module's tensor that never trains, whatever is selected.
+    """
 
     name: str
     type: TensorType
@@ -66,6 +73,7 @@ class ParameterInfo:
     reason: str
     node: str = ""
     is_bias: bool = False
+    is_frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,17 +82,23 @@ class _Use:
     reason: str
     node: str = ""
     is_bias: bool = False
+    is_fixed: bool = False  # whatever the other uses are
 
 
-def classify(graph: Graph, initializers: Iterable[str] | None = None) -> dict[str, ParameterInfo]:
-    """What each initializer is. Without `initializers`, all constants count as the original model's own."""
-    rule = _Rule(graph)
+def classify(
+    graph: Graph, initializers: Iterable[str] | None = None, *, from_pytorch: bool = False
+) -> dict[str, ParameterInfo]:
+    """What each initializer is. Without `initializers`, all constants count as the original model's own.
+
+    In files that PyTorch wrote, `from_pytorch`, names that the exporter kept say something too.
+    """
+    rule = _Rule(graph, from_pytorch)
     names = graph.constants if initializers is None else initializers
     return {name: rule.classify(name) for name in names}
 
 
 class _Rule:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, from_pytorch: bool) -> None:
         self.graph = graph
         self.consumers = graph.consumers()
         self.producers = graph.producers()
@@ -94,12 +108,19 @@ class _Rule:
                 node.op not in _RANDOM and all(name in self.constant for name in filter(None, node.inputs))
             ):
                 self.constant.update(filter(None, node.outputs))
+        self.provenance = Provenance(graph, self.producers, self.consumers, self.constant, from_pytorch=from_pytorch)
 
     def classify(self, name: str) -> ParameterInfo:
         tensor = self.graph.types[name]
         if tensor.dtype is not DType.F32:
             return ParameterInfo(name, tensor, "constant", f"{tensor.dtype}: only f32 trains")
-        uses = list(self._uses(name))
+        if self.provenance.is_statistic_by_name(name) and not self._normalises(name):
+            return ParameterInfo(
+                name, tensor, "constant", "a running statistic by its name, outside BatchNormalization"
+            )
+        uses = sorted(self._uses(name), key=lambda use: not use.is_fixed)
+        if uses and uses[0].is_fixed:
+            return ParameterInfo(name, tensor, uses[0].role, uses[0].reason, uses[0].node)
         for role in ("parameter", "statistic", "constant"):
             for use in uses:
                 if use.role == role:
@@ -118,15 +139,34 @@ class _Rule:
                         pending += fresh
                         seen.update(fresh)
                     else:
-                        yield self._judge(initializer, node, position)
+                        use = self._judge(initializer, node, position)
+                        yield replace(use, node=use.node or node.name)
+
+    def _normalises(self, name: str) -> bool:
+        return any(node.op == "BatchNormalization" for node in self.consumers.get(name, []))
 
     def _passes_through(self, initializer: str, node: Node, position: int) -> bool:
         operator = registry.find(node.op)
+        if self._is_part_of_a_constant_layer(initializer, node, position):
+            return False
         if operator is None or position in operator.static_inputs or position in operator.nondifferentiable_inputs:
             return False
         if not all(name in self.constant for name in filter(None, node.outputs)):
             return node.op in MOVEMENT and self._moved_alone(node, position)
-        return node.op in MOVEMENT or self.graph.types[initializer].size > 1
+        return node.op in MOVEMENT or self._is_many(initializer)
+
+    def _is_many(self, initializer: str) -> bool:
+        """More than one element, or one that has a name of its own."""
+        return self.graph.types[initializer].size > 1 or self.provenance.is_learned_number(initializer)
+
+    def _is_part_of_a_constant_layer(self, initializer: str, node: Node, position: int) -> bool:
+        """Weights and biases are what they are even where a layer's data is a constant table (swin's position bias)."""
+        if not all(name in self.constant for name in node.outputs if name):
+            return False
+        if node.op in PRODUCTS:
+            return position > 0 or self.provenance.is_layer_data(initializer, node, position)
+        source = self._through_movement(node.inputs[1 - position]) if node.op == "Add" and position < 2 else None
+        return source is not None and self._is_channel_bias(source, self.graph.types[initializer].shape)
 
     def _moved_alone(self, node: Node, position: int) -> bool:
         """A copy of the initializer whose other operands only say how (an Expand to a shape computed elsewhere)."""
@@ -135,7 +175,7 @@ class _Rule:
     def _judge(self, initializer: str, node: Node, position: int) -> _Use:
         operator = registry.find(node.op)
         where = f"{node.op} '{node.name}'"
-        many = self.graph.types[initializer].size > 1
+        many = self._is_many(initializer)
         if operator is None:
             return _Use("constant", f"feeds {where}, which tilegrad does not train")
         if node.op == "BatchNormalization" and position in (3, 4):
@@ -152,19 +192,42 @@ class _Rule:
             return _Use("constant", f"feeds {where}, which passes no gradient to it")
         if node.op in ("Add", "Mul") and len(node.inputs) == 2:
             return self._judge_arithmetic(initializer, node, node.inputs[1 - position])
+        if node.op in ("Sub", "Div", "Pow") and len(node.inputs) == 2:
+            return self._judge_other_arithmetic(initializer, node, position)
+        if self.provenance.is_layer_data(initializer, node, position) and node.outputs[0] in self.constant:
+            return _Use("constant", f"a table that {where} reads as its data", is_fixed=True)
+        if self.provenance.is_fixed_matrix(initializer, node, position):
+            how = "from the left, as a graph's adjacency does," if position == 0 else "before anything learned does,"
+            return _Use("constant", f"multiplies {how} without a bias, in {where}", is_fixed=True)
         if many and node.op == "Concat":
             return _Use("parameter", f"a learned token put beside an activation by {where}", node.name)
         if many and node.op == "Where" and not self._reaches_softmax(node.outputs[0]):
             return _Use("parameter", f"a learned token put in place of an activation by {where}", node.name)
         if position in operator.parameter_inputs and node.op not in _PLAIN_ARITHMETIC:
-            is_bias = node.op in _PRODUCTS and position == 2
+            is_bias = node.op in PRODUCTS and position == 2
             return _Use("parameter", f"{'bias' if is_bias else 'weight'} of {where}", node.name, is_bias)
         return _Use("constant", f"an operand of {where}")
+
+    def _judge_other_arithmetic(self, initializer: str, node: Node, position: int) -> _Use:
+        """Subtracted, divided by, an exponent: learned (centres, temperatures, GeM), unless it is done to the raw input
+        element by element (input statistics)."""
+        where = f"{node.op} '{node.name}'"
+        other = node.inputs[1 - position]
+        if not self._is_many(initializer):
+            return _Use("constant", f"a single number in {where}")
+        if node.op == "Pow":
+            return _Use("parameter", f"{('base', 'exponent')[position]} of {where}", node.name)
+        if self.provenance.enlarges(node, other):
+            return _Use("parameter", f"centres: every one meets every value in {where}", node.name)
+        if self.provenance.is_raw(other):
+            return _Use("constant", f"statistics of the input, in {where}")
+        what = "subtracted from" if node.op == "Sub" else "divides"
+        return _Use("parameter", f"{what if position else 'combined with'} an activation in {where}", node.name)
 
     def _judge_arithmetic(self, initializer: str, node: Node, other: str) -> _Use:
         where = f"{node.op} '{node.name}'"
         shape = self.graph.types[initializer].shape
-        many = self.graph.types[initializer].size > 1
+        many = self._is_many(initializer)
         if node.op == "Add":
             source = self._through_movement(other)
             if source is not None and self._is_channel_bias(source, shape):
@@ -184,7 +247,7 @@ class _Rule:
 
     def _filler(self, initializer: str, node: Node) -> str | None:
         """Why a normalisation's scale or bias is none of the model's own, or None."""
-        if _MADE_UP_NAME.fullmatch(initializer):
+        if MADE_UP_NAME.fullmatch(initializer):
             return "made up by the exporter for"
         if node.op != "InstanceNormalization":
             return None
@@ -207,12 +270,7 @@ class _Rule:
         return root is not None and self.graph.types[root].size > 1
 
     def _initializer_behind(self, value: str) -> str | None:
-        while value not in self.graph.constants:
-            node = self.producers.get(value)
-            if node is None or node.op not in MOVEMENT or node.op == "Concat":
-                return None
-            value = node.inputs[0]
-        return value
+        return self.provenance.root(value)
 
     def _through_movement(self, value: str) -> Node | None:
         """The operator that computed a value, views and copies apart."""
@@ -223,7 +281,7 @@ class _Rule:
 
     def _is_channel_bias(self, source: Node, shape: tuple[int, ...]) -> bool:
         """One element per output channel of a product with a weight."""
-        if source.op not in _PRODUCTS or len(source.inputs) < 2:
+        if source.op not in PRODUCTS or len(source.inputs) < 2:
             return False
         weight = self._initializer_behind(source.inputs[1])
         if weight is None:
@@ -279,8 +337,8 @@ class _Rule:
 
 
 def parameters_of(infos: Mapping[str, ParameterInfo]) -> tuple[str, ...]:
-    """Names of the parameters, in initializer order."""
-    return tuple(name for name, info in infos.items() if info.role == "parameter")
+    """Names of the parameters that can train, in initializer order."""
+    return tuple(name for name, info in infos.items() if info.role == "parameter" and not info.is_frozen)
 
 
 def select(graph: Graph, infos: Mapping[str, ParameterInfo], selector: str) -> tuple[str, ...]:
@@ -354,7 +412,9 @@ def _matching(graph: Graph, infos: Mapping[str, ParameterInfo], globs: list[str]
                 hint=f"near names: {', '.join(near)}" if near else f"the model has {some}",
             )
         trainable = [
-            name for name in matches if infos[name].type.dtype is DType.F32 and infos[name].role != "statistic"
+            name
+            for name in matches
+            if infos[name].type.dtype is DType.F32 and infos[name].role != "statistic" and not infos[name].is_frozen
         ]
         if not trainable:
             first = infos[matches[0]]
@@ -362,6 +422,7 @@ def _matching(graph: Graph, infos: Mapping[str, ParameterInfo], globs: list[str]
                 f"'{glob}' matches nothing that can train",
                 stage="recipe",
                 got=f"'{first.name}' is {first.type}, {first.reason}",
+                hint="in PyTorch, requires_grad_(True) says that a parameter trains" if first.is_frozen else None,
             )
         folded = [name for name in trainable if name not in graph.constants]
         if folded and len(folded) == len(trainable):

@@ -88,6 +88,13 @@ def fits_line(facts: Inspection) -> Text:
     return word + Text(": " + ", ".join(parts))
 
 
+def parameter_report(facts: Inspection) -> Iterator[RenderableType]:
+    """Every initializer, after what there is to say about ties, copies and folded layers."""
+    for note in facts.notes:
+        yield Text(f"note: {note}")
+    yield parameter_table(facts)
+
+
 def parameter_table(facts: Inspection) -> Table:
     made = table("initializer", "shape", "elements", "is a", "trains", "why", right=("elements",))
     for use in facts.parameters:

@@ -1,12 +1,15 @@
 """Chooses the strongest reference there is for a run, and gives the verdict.
 
-PyTorch where it is installed; else a shipped golden that PyTorch made, where it covers this very run; else central
+The user's own torch module, trained by PyTorch, where the model came from one; PyTorch executing the model's graph
+where it is installed; else a shipped golden that PyTorch made, where it covers this very run; else central
 differences of a float64 forward pass, which see the run up to its first update.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
@@ -24,6 +27,7 @@ from tilegrad.verify.folded import folded_model
 from tilegrad.verify.reference import BatchNormPolicy, LossName, OptimizerName, ReferenceRecipe
 
 if TYPE_CHECKING:
+    from tilegrad.ir.graph import Node
     from tilegrad.pipeline import Compiled
 
 Batch = tuple[npt.NDArray[Any], npt.NDArray[Any]]
@@ -89,13 +93,57 @@ def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Bat
     from tilegrad.verify.torch_executor import UnsupportedByReferenceError
 
     masks, trained = masks_of(compiled.program), _trained(compiled)
+    problem = ""
+    if compiled.model.module is not None:
+        try:
+            return _by_module(compiled, recipe, batches)
+        except UnsupportedByReferenceError as error:
+            problem = f", executing the exported graph because of the module: {error.message}"
     for model in _candidates(compiled):
         try:
             pair = torch_reference.run_pair(model, recipe, batches, trained, dropout_mask=masks)
         except UnsupportedByReferenceError:
             continue
-        return pair.as_reference()
+        reference = pair.as_reference()
+        return replace(reference, name=f"{reference.name}{problem}")
     return None
+
+
+def _by_module(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference:
+    """The user's own module, in float64 if it can."""
+    from tilegrad.verify.torch_executor import UnsupportedByReferenceError
+    from tilegrad.verify.torch_module_reference import ModuleReference
+
+    if compiled.program.recipe.batchnorm == "fold":
+        raise UnsupportedByReferenceError("it is not folded", stage="verify")
+    assert compiled.model.module is not None
+    masks = masks_of(compiled.program)
+    graph = compiled.model.graph
+    drops = [node for node in graph.nodes if node.op == "Dropout" and 0.0 < _ratio(node) < 1.0]
+
+    def mask(call: int, shape: tuple[int, ...], minibatch: int) -> npt.NDArray[Any] | None:
+        exported = graph.types[drops[call].inputs[0]].shape if call < len(drops) else ()
+        if prod(exported) != prod(shape):
+            raise UnsupportedByReferenceError(
+                f"its dropout {call + 1} is over {list(shape)}, the graph's over {list(exported)}", stage="verify"
+            )
+        found = masks(drops[call].name, exported, minibatch)
+        return None if found is None else found.reshape(shape)
+
+    statistics = tuple(n for n, role in compiled.model.roles.items() if role == "statistic" and n in graph.constants)
+    reference = ModuleReference(compiled.model.module.module, mask, len(drops), statistics)
+    try:
+        return torch_reference.run_pair(reference, recipe, batches, _trained(compiled)).as_reference()
+    except UnsupportedByReferenceError as error:
+        if "float64" not in error.message:
+            raise
+        reference = replace(reference, problem=error.message)
+    return torch_reference.run_pair(reference, recipe, batches, _trained(compiled)).as_reference()
+
+
+def _ratio(node: Node) -> float:
+    value = node.attributes.get("ratio", 0.5)
+    return float(cast(float, getattr(value, "array", value)))
 
 
 def _candidates(compiled: Compiled) -> list[onnx.ModelProto]:

@@ -16,6 +16,7 @@ import onnx
 
 from tilegrad.errors import UserError
 from tilegrad.verify.compare import Measured, Reference
+from tilegrad.verify.jitter import jitter as jitter_weights
 from tilegrad.verify.reference import (
     Array,
     DropoutMask,
@@ -26,6 +27,7 @@ from tilegrad.verify.reference import (
 )
 
 if TYPE_CHECKING:
+    from tilegrad.verify.torch_module_reference import ModuleReference, ModuleTrainer
     from tilegrad.verify.torch_trainer import TorchTrainer
 
 __all__ = ["ReferencePair", "ReferenceRecipe", "ReferenceRun", "available", "name", "run", "run_pair"]
@@ -78,7 +80,7 @@ class ReferencePair:
 
 
 def run(
-    model: onnx.ModelProto,
+    model: onnx.ModelProto | ModuleReference,
     recipe: ReferenceRecipe,
     batches: Sequence[Batch],
     trainable: Sequence[str],
@@ -94,14 +96,14 @@ def run(
     """
     recorder = _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
     if jitter is not None:
-        recorder.trainer.jitter(jitter)
+        jitter_weights(recorder.trainer.parameters.values(), jitter)
     for x, y in _checked(batches):
         recorder.minibatch(x, y)
     return recorder.finish(batches[0][0])
 
 
 def run_pair(
-    model: onnx.ModelProto,
+    model: onnx.ModelProto | ModuleReference,
     recipe: ReferenceRecipe,
     batches: Sequence[Batch],
     trainable: Sequence[str],
@@ -112,7 +114,7 @@ def run_pair(
     """The same training in float64 and float32 side by side; the distance between them is measured at every update."""
     double, single = (
         _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
-        for dtype in ("float64", "float32")
+        for dtype in _float_types(model)
     )
     differences = dict.fromkeys(trainable, 0.0)
     after: dict[int, dict[str, float]] = {}
@@ -131,7 +133,7 @@ def run_pair(
 
     exact, rounded = double.finish(batches[0][0]), single.finish(batches[0][0])
     return ReferencePair(
-        name=name(),
+        name=_title(model),
         recipe=recipe,
         double=exact,
         single=rounded,
@@ -147,7 +149,7 @@ def run_pair(
 class _Recorder:
     """One trainer and what its run has left so far."""
 
-    def __init__(self, trainer: TorchTrainer, snapshot_updates: frozenset[int]) -> None:
+    def __init__(self, trainer: TorchTrainer | ModuleTrainer, snapshot_updates: frozenset[int]) -> None:
         self.trainer = trainer
         self.snapshot_updates = snapshot_updates
         self.losses: list[float] = []
@@ -179,15 +181,27 @@ class _Recorder:
         )
 
 
+def _float_types(model: onnx.ModelProto | ModuleReference) -> tuple[str, str]:
+    return ("float64", "float32") if isinstance(model, onnx.ModelProto) else model.float_types
+
+
+def _title(model: onnx.ModelProto | ModuleReference) -> str:
+    return name() if isinstance(model, onnx.ModelProto) else f"{name().removesuffix(' float64')} {model.title}"
+
+
 def _trainer(
-    model: onnx.ModelProto,
+    model: onnx.ModelProto | ModuleReference,
     recipe: ReferenceRecipe,
     trainable: Sequence[str],
     dtype: str,
     dropout_mask: DropoutMask | None,
-) -> TorchTrainer:
+) -> TorchTrainer | ModuleTrainer:
     if not available():
         raise UserError("PyTorch is not installed", stage="verify", hint="pip install 'tilegrad[torch]'")
+    if not isinstance(model, onnx.ModelProto):
+        from tilegrad.verify.torch_module_reference import ModuleTrainer
+
+        return ModuleTrainer(model, recipe, trainable, dtype)
     from tilegrad.verify.torch_trainer import TorchTrainer
 
     return TorchTrainer(model, recipe, trainable, dtype, dropout_mask)

@@ -52,15 +52,6 @@ class TorchTrainer:
         self.minibatch += 1
         return float(loss.detach())
 
-    def jitter(self, number: int) -> None:
-        """Moves each parameter by one float32 unit in the last place, up or down as a counter-based generator says."""
-        draw = np.random.Generator(np.random.Philox(key=number))
-        with torch.no_grad():
-            for tensor in self.parameters.values():
-                value = tensor.numpy().astype(np.float32)
-                towards = np.where(draw.integers(0, 2, value.shape) == 0, -np.inf, np.inf).astype(np.float32)
-                tensor.copy_(torch.tensor(np.nextafter(value, towards)))
-
     def update(self) -> None:
         with one_thread():
             self.optimizer.step()
