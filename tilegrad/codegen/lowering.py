@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -161,6 +162,7 @@ class FlatLowering(Lowering):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         super().__init__(plan, kernels)
         self._arguments: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+        self._counts: Counter[str] = Counter()
 
     def items(self) -> list[Item]:
         return [
@@ -177,7 +179,8 @@ class FlatLowering(Lowering):
         key = (signature.arguments.name, fields)
         if key not in self._arguments:
             stem = signature.arguments.name.removeprefix("tg_")
-            self._arguments[key] = f"{stem}_{sum(struct == key[0] for struct, _ in self._arguments)}"
+            self._arguments[key] = f"{stem}_{self._counts[key[0]]}"
+            self._counts[key[0]] += 1
         return self._arguments[key]
 
     def call(self, entry: str, number: int, k: int) -> KernelCall:

@@ -205,9 +205,7 @@ class _Replay:
         assert operand.value is not None
         address = self.plan.address(self.entry, operand.value, self.places[number].launch)
         at = address.offset + event.far_start
-        rows = [
-            at + part.far_offset + np.arange(part.rows, dtype=np.int64) * part.far_stride for part in event.parts
-        ]
+        rows = [at + part.far_offset + np.arange(part.rows, dtype=np.int64) * part.far_stride for part in event.parts]
         starts = np.concatenate(rows)
         stops = np.concatenate([row + part.row_bytes for row, part in zip(rows, event.parts, strict=True)])
         order = np.argsort(starts, kind="stable")
