@@ -6,6 +6,7 @@ nest must find what it reads, nothing under way may be disturbed, and state must
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from tilegrad.ir.nest import Access, Nest, Operand
@@ -64,28 +65,40 @@ class _Span:
 
 
 class _Content:
-    """Which value's bytes lie where."""
+    """Which value's bytes lie where: per region (start, stop, value) in order, none over another."""
 
     def __init__(self) -> None:
-        self.spans: dict[str, list[tuple[_Span, str]]] = {STATE: [], ARENA: [], OUTSIDE: []}
+        self.spans: dict[str, list[tuple[int, int, str]]] = {STATE: [], ARENA: [], OUTSIDE: []}
+
+    def _touched(self, span: _Span) -> slice:
+        """Which of a region's entries overlap a span."""
+        held = self.spans[span.region]
+        low = high = bisect_left(held, (span.start,))
+        if low and held[low - 1][1] > span.start:
+            low -= 1
+        while high < len(held) and held[high][0] < span.stop:
+            high += 1
+        return slice(low, high)
 
     def clear(self, span: _Span) -> None:
-        self.spans[span.region] = [held for held in self.spans[span.region] if not held[0].overlaps(span)]
+        if span.start < span.stop:
+            del self.spans[span.region][self._touched(span)]
 
     def write(self, span: _Span, value: str) -> None:
-        if span.start < span.stop and not self.holds(span, value):
-            self.clear(span)
-            self.spans[span.region].append((span, value))
+        if span.start < span.stop:
+            self.spans[span.region][self._touched(span)] = [(span.start, span.stop, value)]
 
     def holds(self, span: _Span, value: str) -> bool:
-        return span.start == span.stop or (span, value) in self.spans[span.region]
+        held, wanted = self.spans[span.region], (span.start, span.stop, value)
+        position = bisect_left(held, wanted)
+        return span.start == span.stop or (position < len(held) and held[position] == wanted)
 
     def inside(self, span: _Span) -> list[tuple[int, int, str]]:
         """What lies completely within: offsets from the start, and values."""
         return [
-            (held.start - span.start, held.stop - span.start, value)
-            for held, value in self.spans[span.region]
-            if span.start <= held.start and held.stop <= span.stop
+            (start - span.start, stop - span.start, value)
+            for start, stop, value in self.spans[span.region][self._touched(span)]
+            if span.start <= start and stop <= span.stop
         ]
 
 
