@@ -114,8 +114,9 @@ class GraphBuilder:
     def constant(self, array: npt.ArrayLike, dtype: DType = DType.F32) -> str:
         """A constant of this content; equal ones are shared."""
         constant = Constant(np.asarray(array, dtype=dtype.numpy))
-        if constant in self._shared:
-            return self._shared[constant]
+        shared = self._shared.get(constant)
+        if shared is not None and shared in self.constants:
+            return shared
         name = self._shared[constant] = self.unique("tg.constant")
         self.constants[name] = constant
         self.types[name] = constant.type
