@@ -6,7 +6,7 @@ ones are odd, and must be read. `EITHER` may be read or refused: the tests of wh
 
 from __future__ import annotations
 
-import os
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,10 +68,7 @@ def nested_functions(depth: int, calls: int) -> onnx.ModelProto:
             body = [node("Relu", "x", "y")]
         else:
             names = ["x", *(f"t{i}" for i in range(calls - 1)), "y"]
-            body = [
-                helper.make_node(f"f{level + 1}", [a], [b], domain="local")
-                for a, b in zip(names, names[1:], strict=False)
-            ]
+            body = [helper.make_node(f"f{level + 1}", [a], [b], domain="local") for a, b in itertools.pairwise(names)]
         functions.append(helper.make_function("local", f"f{level}", ["x"], ["y"], body, imports))
     call = helper.make_node("f0", ["h"], ["y"], name="call", domain="local")
     return model([MATMUL, call], X, Y, W, functions=functions, domains=["local"])
@@ -110,7 +107,7 @@ def thousands_of_unused_functions() -> onnx.ModelProto:
 @refused
 def defined_operators_by_the_thousand() -> onnx.ModelProto:
     names = ["h", *(f"m{i}" for i in range(19_999)), "y"]
-    nodes = [node("Mish", a, b) for a, b in zip(names, names[1:], strict=False)]
+    nodes = [node("Mish", a, b) for a, b in itertools.pairwise(names)]
     return chained(*nodes, opset=18)
 
 
@@ -347,7 +344,7 @@ def two_inputs_of_one_name() -> onnx.ModelProto:
 @sound
 def all_nodes_have_one_name() -> onnx.ModelProto:
     names = ["h", *(f"r{i}" for i in range(1500)), "y"]
-    return chained(*(node("Relu", a, b, "same") for a, b in zip(names, names[1:], strict=False)))
+    return chained(*(node("Relu", a, b, "same") for a, b in itertools.pairwise(names)))
 
 
 @refused
@@ -681,7 +678,7 @@ REFUSED |= {
 
 def external_through_a_link(folder: Path) -> Path:
     path = external("data.bin")(folder)
-    os.symlink("/etc/passwd", folder / "data.bin")
+    (folder / "data.bin").symlink_to("/etc/passwd")
     return path
 
 

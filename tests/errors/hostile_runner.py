@@ -1,6 +1,6 @@
 """Runs tilegrad on many files, each in a process of its own with bounds, without starting Python anew for each.
 
-`python -m tests.errors.hostile_runner COMMANDS.json` reads a list of command lines and prints one line of JSON for each:
+`python -m tests.errors.hostile_runner COMMANDS.json` reads command lines and prints one line of JSON for each:
 its exit status (negative for a signal), what it said, its processor time and its largest resident memory. There is no
 compiler in its PATH: these models are about reading and planning.
 """
@@ -34,7 +34,7 @@ def run(arguments: list[str], folder: Path) -> dict[str, object]:
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
             status = main(arguments)
             sys.stdout.flush()
-        except BaseException:  # noqa: BLE001 - whatever comes out of `main` is what a user would see
+        except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()

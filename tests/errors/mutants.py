@@ -31,8 +31,14 @@ def originals() -> dict[str, onnx.ModelProto]:
         [value("x", [1, 2, 8, 8])],
         [value("y", [1, 3])],
         {
-            **{"w": weights(4, 2, 3, 3), "b": weights(4), "fw": weights(3, 4), "fb": weights(3)},
-            **{"scale": weights(4), "bias": weights(4), "mean": weights(4), "variance": weights(4) ** 2},
+            "w": weights(4, 2, 3, 3),
+            "b": weights(4),
+            "fw": weights(3, 4),
+            "fb": weights(3),
+            "scale": weights(4),
+            "bias": weights(4),
+            "mean": weights(4),
+            "variance": weights(4) ** 2,
         },
     )
     attention = model(
@@ -51,8 +57,13 @@ def originals() -> dict[str, onnx.ModelProto]:
         [value("x", [1, 5], "i64")],
         [value("y", [1, 3])],
         {
-            **{"words": weights(9, 8), "scale": weights(8), "bias": weights(8), "wq": weights(8, 8)},
-            **{"fw": weights(4, 3), "from": ints(0, 0), "to": ints(1, 4)},
+            "words": weights(9, 8),
+            "scale": weights(8),
+            "bias": weights(8),
+            "wq": weights(8, 8),
+            "fw": weights(4, 3),
+            "from": ints(0, 0),
+            "to": ints(1, 4),
         },
     )
     return {"sample": SAMPLE, "mlp": mlp(), "normalised": normalised, "attention": attention}
