@@ -302,7 +302,7 @@ def normalisation_over_2_30_elements() -> onnx.ModelProto:
         node("ReduceMean", "n", "o", axes=[-1]),
         node("Mul", "o w", "y"),
     ]
-    initializers = {"s": ints(1, 2**31), "two": 2.0, "eps": 1e-5, "w": weights(1, 4)}
+    initializers = {"s": ints(1, 2**30), "two": 2.0, "eps": 1e-5, "w": weights(1, 4)}
     return model(nodes, [value("x", [1, 1])], [value("y", None)], initializers)
 
 

@@ -35,7 +35,7 @@ DESCENT_STEPS = 5
 SEARCHED_BUFFERS = 2000  # more than that is left to the orders
 # Pairs of buffers that are alive together. Above the first number, orders by time come first, which need not know the
 # pairs and cost n log n; above the second, no others are tried.
-FEW_PAIRS = 200_000
+FEW_PAIRS = 50_000
 MANY_PAIRS = 2_000_000
 IMPROVEMENT_ROUNDS = 300
 PLACEMENT_BUDGET = 60_000

@@ -7,10 +7,11 @@ a pattern is replaced; its other nodes stay if somebody else reads them, and die
 from __future__ import annotations
 
 from dataclasses import replace
-from math import pi, sqrt
+from math import pi, prod, sqrt
 
 import numpy as np
 
+from tilegrad.frontend.bounds import MAX_FOLDED_BYTES
 from tilegrad.ir.graph import Attribute, Graph, Node
 from tilegrad.ir.types import Constant, TensorType
 from tilegrad.ir.verify import verify_graph
@@ -60,6 +61,8 @@ def fuse_layer_normalization(graph: Graph) -> Graph:
             continue
         x, axis, epsilon = match
         shape = graph.types[x].shape[axis:]
+        if 4 * prod(shape) > MAX_FOLDED_BYTES:
+            continue  # a scale of ones would be as large as that
         scale_node, scale = _following(patterns, node, "Mul", shape)
         last = scale_node or node
         bias_node, bias = _following(patterns, last, "Add", shape) if scale_node is not None else (None, "")
