@@ -48,7 +48,7 @@ _LINEAR = frozenset(
     """.split()
 )
 _ELEMENT_WORK = 1000  # of an operator that may be a loop in Python
-_NODE_WORK = 5000  # of computing anything at all
+_NODE_WORK = 10_000  # of computing anything at all
 
 InferenceFailure = (
     *(shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError),
