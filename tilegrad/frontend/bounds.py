@@ -26,7 +26,7 @@ MAX_FOLDED_TOTAL_BYTES = 256 * 2**20
 """Of all such constants together."""
 
 MAX_FOLDED_WORK = 5 * 10**8
-"""Operations that computing constants may take, all of them together. A node is 10,000, and each element that it reads or
+"""Operations that computing constants may take, all of them together. A node is 10,000, and each element it reads or
 writes one, if its operator goes through its operands once; in any other, each way to combine an element of every
 operand is one, and an element is 1000."""
 
