@@ -34,8 +34,11 @@ class _Aliases:
 
     def find(self, value: str) -> str:
         root = value
-        while self.parent.get(root, root) != root:
-            root = self.parent[root]
+        while (above := self.parent.get(root, root)) != root:
+            root = above
+        while (above := self.parent.get(value, root)) != root:  # so that the next time is one step
+            self.parent[value] = root
+            value = above
         return root
 
     def join(self, value: str, onto: str) -> None:
@@ -111,6 +114,10 @@ def _join_views(graph: Graph, aliases: _Aliases) -> None:
 def _join_state_writes(graph: Graph, aliases: _Aliases, last: Mapping[str, int]) -> None:
     """A value written to state must be able to live there: nothing may still need the old content."""
     producer = {name: (i, node) for i, node in enumerate(graph.nodes) for name in node.outputs if name}
+    last_read: dict[str, int] = {}  # of any value in a set, by the set's root
+    for name in graph.types:
+        root = aliases.find(name)
+        last_read[root] = max(last_read.get(root, -1), last.get(name, -1))
     for value, state in graph.writes:
         written = value  # what puts the bytes there is not a view of them
         while written in producer and registry.get(producer[written][1].op).is_view:
@@ -118,18 +125,20 @@ def _join_state_writes(graph: Graph, aliases: _Aliases, last: Mapping[str, int])
         if written not in producer or aliases.find(value) in aliases.state:
             raise InternalError(f"'{value}' has a place of its own and cannot become state '{state}'")
         i, node = producer[written]
-        readers = [name for name in graph.types if aliases.find(name) == aliases.find(state)]
-        read_later = any(last.get(name, -1) > i for name in readers)
-        reads_itself = [k for k, name in enumerate(node.inputs) if name and aliases.find(name) == aliases.find(state)]
+        root = aliases.find(state)
+        read_later = last_read[root] > i
+        reads_itself = [k for k, name in enumerate(node.inputs) if name and aliases.find(name) == root]
         allowed = registry.get(node.op).in_place(NodeView(node, graph.types))
         position = node.outputs.index(written)
         if read_later or any((position, k) not in allowed for k in reads_itself):
             raise InternalError(f"'{value}' cannot be written over state '{state}' at node '{node.name}'")
+        last_read[root] = max(last_read[root], last_read[aliases.find(value)])
         aliases.join(value, state)
 
 
 def _join_in_place(graph: Graph, aliases: _Aliases, members: dict[str, list[str]], last: Mapping[str, int]) -> None:
     """Lets an output take over an input that dies at its node."""
+    last_use = {root: max(last[name] for name in names) for root, names in members.items()}
     for i, node in enumerate(graph.nodes):
         operator = registry.get(node.op)
         if operator.is_view:
@@ -150,8 +159,9 @@ def _join_in_place(graph: Graph, aliases: _Aliases, members: dict[str, list[str]
             others += [name for name in node.outputs if name and name != output]
             if any(aliases.find(name) == root for name in others):
                 continue
-            if max(last[name] for name in members[root]) > i:
+            if last_use[root] > i:
                 continue
             members[root] += members.pop(own_root)
+            last_use[root] = max(last_use[root], last_use[own_root])
             aliases.join(output, source)
             settled.add(position)

@@ -122,7 +122,9 @@ KEYWORDS = frozenset(
 
 def comment_text(text: str) -> str:
     """Makes any string (node names come from untrusted files) safe inside a C comment, on one line."""
-    printable = "".join(c if 32 <= ord(c) < 127 else f"\\u{ord(c):04x}" for c in text)
+    printable = text
+    if not (text.isascii() and text.isprintable()):
+        printable = "".join(c if 32 <= ord(c) < 127 else f"\\u{ord(c):04x}" for c in text)
     printable = printable.replace("*/", "*\\/").replace("/*", "/\\*").replace("??/", "?\\?/")
     return printable if len(printable) <= 160 else printable[:157] + "..."
 

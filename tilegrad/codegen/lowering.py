@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilegrad.codegen.c import Call, Comment, Declare, Item, Statement, comment_text, float_literal
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.errors import InternalError
-from tilegrad.ir.nest import Access, Nest, kernel_argument, operand_box, row_major_strides, whole
+from tilegrad.ir.nest import Access, Nest, NestKind, kernel_argument, operand_box, row_major_strides, whole
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
@@ -155,6 +156,9 @@ class FlatLowering(Lowering):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         super().__init__(plan, kernels)
         self._arguments: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+        self._counts: Counter[str] = Counter()
+        self._kinds: dict[NestKind, tuple[tuple[int | float, ...], tuple[int, ...]]] = {}
+        self._names: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def items(self) -> list[Item]:
         return [
@@ -171,40 +175,59 @@ class FlatLowering(Lowering):
         key = (signature.arguments.name, fields)
         if key not in self._arguments:
             stem = signature.arguments.name.removeprefix("tg_")
-            self._arguments[key] = f"{stem}_{sum(struct == key[0] for struct, _ in self._arguments)}"
+            self._arguments[key] = f"{stem}_{self._counts[key[0]]}"
+            self._counts[key[0]] += 1
         return self._arguments[key]
 
     def call(self, entry: str, number: int, k: int) -> KernelCall:
         launch = self.launch(entry, number)
         nest = launch.nests[k]
         signature = self.signature(launch, nest)
-        strides = {o.name: row_major_strides(o.shape) for o in nest.operands if o.value is not None}
-        arguments: list[int | float] = []
-        for c_type, field_name in signature.arguments.fields:
-            value = kernel_argument(field_name, nest, whole(nest), strides)
-            if value is None:
-                raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
-            arguments.append(float(value) if c_type == "float" else int(value))
+        arguments, skipped = self._numbers(nest, signature)
         places: list[Address | None] = []
-        for operand in nest.operands:
+        for operand, elements in zip(nest.operands, skipped, strict=True):
             if operand.value is None:
                 places.append(None)
                 continue
-            # A kernel's pointer is where its box starts: inside the tensor for a part of it (Concat, Slice).
-            box = operand_box(operand, whole(nest))
-            skipped = sum(r.start * stride for r, stride in zip(box, strides[operand.name], strict=True))
-            inside = skipped * operand.element_bytes if all(r.size for r in box) else 0
             address = self.plan.address(entry, operand.value)
-            places.append(replace(address, offset=address.offset + inside))
-        return KernelCall(signature, tuple(arguments), tuple(places))
+            if elements:
+                address = replace(address, offset=address.offset + elements * operand.element_bytes)
+            places.append(address)
+        return KernelCall(signature, arguments, tuple(places))
+
+    def _numbers(self, nest: Nest, signature: KernelSignature) -> tuple[tuple[int | float, ...], tuple[int, ...]]:
+        """A nest's arguments, and the elements in front of each operand's box: the same for all nests of a kind.
+
+        A kernel's pointer is where its box starts: inside the tensor for a part of it (Concat, Slice).
+        """
+        if nest.kind in self._kinds:
+            return self._kinds[nest.kind]
+        strides = {o.name: row_major_strides(o.shape) for o in nest.operands if o.value is not None}
+        tile = whole(nest)
+        arguments: list[int | float] = []
+        for c_type, field_name in signature.arguments.fields:
+            value = kernel_argument(field_name, nest, tile, strides)
+            if value is None:
+                raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
+            arguments.append(float(value) if c_type == "float" else int(value))
+        skipped = []
+        for operand in nest.operands:
+            box = operand_box(operand, tile) if operand.value is not None else ()
+            starts = (r.start * stride for r, stride in zip(box, strides.get(operand.name, ()), strict=True))
+            skipped.append(sum(starts) if all(r.size for r in box) else 0)
+        self._kinds[nest.kind] = tuple(arguments), tuple(skipped)
+        return self._kinds[nest.kind]
 
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
         call = self.call(entry, number, k)
-        fields = tuple(
-            (name, float_literal(float(value)) if c_type == "float" else str(value))
-            for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
-        )
-        name = self._argument_name(call.signature, fields)
+        kind = (call.signature.arguments.name, tuple(map(repr, call.arguments)))
+        if kind not in self._names:
+            fields = tuple(
+                (name, float_literal(float(value)) if c_type == "float" else str(value))
+                for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
+            )
+            self._names[kind] = self._argument_name(call.signature, fields)
+        name = self._names[kind]
         places = ("TG_NULL" if address is None else place_text(address) for address in call.places)
         return (
             Comment(self.describe(entry, number, k)),

@@ -2,47 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import onnx
 
 from tilegrad.frontend.fold import Propagation
+from tilegrad.frontend.growth import Growth
 from tilegrad.frontend.onnx_values import to_array
+from tilegrad.frontend.unsupported import node_label
 from tilegrad.frontend.weights import Arrays
 
-_ROUNDS = 100
+
+@dataclass
+class _Spliced:
+    """What a branch becomes in the place of its If."""
+
+    nodes: list[onnx.NodeProto]
+    arrays: Arrays = field(default_factory=dict)
 
 
 def resolve_branches(model: onnx.ModelProto, arrays: Arrays) -> tuple[onnx.ModelProto, Arrays]:
-    """Exporters put an If where an operator's meaning depends on a shape, which is static by now."""
-    for round_number in range(_ROUNDS):
-        if not any(node.op_type == "If" for node in model.graph.node):
-            break
-        spliced = _splice_first(model, arrays, round_number)
-        if spliced is None:
-            break
-        model, arrays = spliced
-    return model, arrays
+    """Exporters put an If where an operator's meaning depends on a shape, which is static by now.
 
-
-def _splice_first(model: onnx.ModelProto, arrays: Arrays, round_number: int) -> tuple[onnx.ModelProto, Arrays] | None:
+    One pass in execution order: a branch's nodes come next, and may hold further Ifs.
+    """
+    if not any(node.op_type == "If" for node in model.graph.node):
+        return model, arrays
     known = Propagation.start(model, arrays)
-    for position, node in enumerate(model.graph.node):
-        condition = known.constants.get(node.input[0]) if node.op_type == "If" and node.input else None
-        if isinstance(condition, np.ndarray) and condition.size == 1:
-            wanted = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
-            branch = next((attribute.g for attribute in node.attribute if attribute.name == wanted), None)
-            if branch is None or len(branch.output) < len(node.output):
-                return None
-            return _with_branch(model, arrays, position, branch, f"{node.name or node.output[0]}.{round_number}.")
-        known.step(node)
-    return None
+    arrays = dict(arrays)
+    pending = list(reversed(model.graph.node))
+    kept: list[onnx.NodeProto] = []
+    total, count = Growth(), 0
+    while pending:
+        node = pending.pop()
+        branch = _branch_taken(node, known)
+        if branch is None:
+            known.step(node)
+            kept.append(node)
+            continue
+        label = node_label(node, len(kept))
+        total += Growth(len(branch.node), branch.ByteSize())
+        total.expect_within_bounds("the branches of constant Ifs", label, f"'{label}'")
+        spliced = _splice(node, branch, f"{node.name or node.output[0]}.{count}.")
+        count += 1
+        pending += reversed(spliced.nodes)
+        arrays |= spliced.arrays
+        known.learn(spliced.arrays)
+    if not count:
+        return model, arrays
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(kept)
+    return result, arrays
 
 
-def _with_branch(
-    model: onnx.ModelProto, arrays: Arrays, position: int, branch: onnx.GraphProto, prefix: str
-) -> tuple[onnx.ModelProto, Arrays]:
-    """The If's nodes replaced by the branch's, whose own names get the prefix."""
-    node = model.graph.node[position]
+def _branch_taken(node: onnx.NodeProto, known: Propagation) -> onnx.GraphProto | None:
+    condition = known.constants.get(node.input[0]) if node.op_type == "If" and node.input else None
+    if not isinstance(condition, np.ndarray) or condition.size != 1 or not any(node.output):
+        return None
+    wanted = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+    branch = next((attribute.g for attribute in node.attribute if attribute.name == wanted), None)
+    return None if branch is None or len(branch.output) < len(node.output) else branch
+
+
+def _splice(node: onnx.NodeProto, branch: onnx.GraphProto, prefix: str) -> _Spliced:
+    """The branch's nodes with the prefix before their own names, and the If's outputs as theirs."""
     inside = {tensor.name for tensor in branch.initializer} | {name for n in branch.node for name in n.output if name}
     names = {name: prefix + name for name in inside}
     identities = []
@@ -51,16 +77,8 @@ def _with_branch(
             names[inner.name] = outer
         elif outer:
             identities.append(onnx.helper.make_node("Identity", [names.get(inner.name, inner.name)], [outer]))
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.node[:]
-    result.graph.node.extend(model.graph.node[:position])
-    for inner_node in branch.node:
-        result.graph.node.append(_renamed(inner_node, names, prefix))
-    result.graph.node.extend(identities)
-    result.graph.node.extend(model.graph.node[position + 1 :])
-    fresh = {names[t.name]: to_array(t, f"initializer '{t.name}'") for t in branch.initializer}
-    return result, {**arrays, **fresh}
+    nodes = [*(_renamed(inner, names, prefix) for inner in branch.node), *identities]
+    return _Spliced(nodes, {names[t.name]: to_array(t, f"initializer '{t.name}'") for t in branch.initializer})
 
 
 def _renamed(node: onnx.NodeProto, names: dict[str, str], prefix: str) -> onnx.NodeProto:

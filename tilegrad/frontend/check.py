@@ -9,11 +9,13 @@ import onnx
 from onnx import checker, defs
 
 from tilegrad.errors import UserError
+from tilegrad.frontend.bounds import MAX_NAME_CHARACTERS
 from tilegrad.frontend.unsupported import node_label, unsupported_error, unsupported_nodes
 
 OLDEST_OPSET = 11
 CANONICAL_OPSET = 23
 ONNX_DOMAINS = ("", "ai.onnx")
+_NAMES = ("name", "input", "output", "op_type", "domain", "overload", "dim_param")
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -36,7 +38,8 @@ def check_opset(model: onnx.ModelProto) -> None:
 
 
 def check_text(message: Any) -> None:
-    """Protocol buffers hand text that is not UTF-8 on as bytes; no such name can be written into C or JSON."""
+    """Protocol buffers hand text that is not UTF-8 on as bytes; no such name can be written into C or JSON. Nor can
+    one that is longer than any person would write."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             for text in (value,) if isinstance(value, str | bytes) else value:
@@ -46,6 +49,13 @@ def check_text(message: Any) -> None:
                         stage="import",
                         got=f"{field.full_name.rpartition('onnx.')[2]} = {text[:40]!r}",
                         hint="is the file damaged?",
+                    )
+                if len(text) > MAX_NAME_CHARACTERS and field.name in _NAMES:
+                    raise UserError(
+                        f"a name in the model is {len(text):,} characters long",
+                        stage="import",
+                        expected=f"at most {MAX_NAME_CHARACTERS:,} characters",
+                        got=f"{field.full_name.rpartition('onnx.')[2]} = {text[:40]!r}…",
                     )
         elif field.type == field.TYPE_MESSAGE:
             for inner in (value,) if hasattr(value, "ListFields") else value:

@@ -9,9 +9,12 @@ from onnx import defs, inliner
 
 from tilegrad.errors import UserError
 from tilegrad.frontend.check import ONNX_DOMAINS, opset_of
+from tilegrad.frontend.growth import Growth, expect_bounded_functions
+from tilegrad.frontend.unsupported import node_label
 from tilegrad.ops import registry
 
 _ROUNDS = 4
+_LARGEST_DEFINITION_NODES = 100
 # Their bodies would only replace an operator by several that we do not have either, or hide what it is.
 _KEPT_WHOLE = frozenset(("Dropout", "Bernoulli", "Range", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"))
 
@@ -19,6 +22,7 @@ _KEPT_WHOLE = frozenset(("Dropout", "Bernoulli", "Range", "NegativeLogLikelihood
 def inline_local_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     if not model.functions:
         return model
+    expect_bounded_functions(model)
     try:
         return inliner.inline_local_functions(model)
     except (RuntimeError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -33,6 +37,7 @@ def expand_defined_operators(model: onnx.ModelProto) -> onnx.ModelProto:
         found = sorted({node.op_type for node in model.graph.node if _is_expandable(node, opset_of(model))})
         if not found:
             break
+        _expect_bounded_definitions(model, set(found))
         try:
             expanded = inliner.inline_selected_functions(
                 _with_defaults(model, set(found)),
@@ -44,6 +49,19 @@ def expand_defined_operators(model: onnx.ModelProto) -> onnx.ModelProto:
         except (RuntimeError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
             break  # what could not be expanded is listed as unsupported later, with its node's name
     return model
+
+
+def _expect_bounded_definitions(model: onnx.ModelProto, operators: set[str]) -> None:
+    """As many nodes as the standard's definition has, or more than any whose definition depends on its operands."""
+    total = Growth()
+    for position, node in enumerate(model.graph.node):
+        if node.op_type in operators and node.domain in ONNX_DOMAINS:
+            schema: Any = defs.get_schema(node.op_type, opset_of(model), "")
+            count = len(schema.function_body.node) if schema.has_function else _LARGEST_DEFINITION_NODES
+            total += Growth(count)
+            total.expect_within_bounds(
+                "operators that ONNX defines by others", node_label(node, position), f"the definition of {node.op_type}"
+            )
 
 
 def _with_defaults(model: onnx.ModelProto, operators: set[str]) -> onnx.ModelProto:

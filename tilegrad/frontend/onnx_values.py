@@ -11,10 +11,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tilegrad.errors import UserError
+from tilegrad.frontend.bounds import MAX_ELEMENTS
 from tilegrad.ir.types import DType, TensorType
-
-MAX_ELEMENTS = 2**31 - 1
-"""Of one tensor. Kernels count in 32 bits; a larger tensor would not fit any target anyway."""
 
 
 @cache

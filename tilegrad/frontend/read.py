@@ -11,11 +11,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tilegrad.errors import UserError
+from tilegrad.frontend.bounds import MAX_MODEL_BYTES
 from tilegrad.frontend.onnx_values import graph_tensors, node_tensors
 from tilegrad.regular import open_regular
-
-MAX_MODEL_BYTES = 2**31 - 1
-"""Protocol buffers end there; so does any target tilegrad knows."""
 
 
 def read_model(path: Path) -> onnx.ModelProto:

@@ -74,7 +74,7 @@ class _Sweep:
         self.types: dict[str, TensorType] = {}
         self.unsupported: dict[str, tuple[str, onnx.NodeProto]] = {}
         self.first_error: UserError | None = None
-        self.taken_names: set[str] = set()
+        self.taken_names: dict[str, int] = {}
         self.folded: list[str] = []
 
     def run(self) -> Swept:
@@ -99,11 +99,12 @@ class _Sweep:
 
     def _unique(self, name: str) -> str:
         fresh = name
-        count = 0
+        count = self.taken_names.get(name, 0)
         while fresh in self.taken_names:
             count += 1
             fresh = f"{name}.{count}"
-        self.taken_names.add(fresh)
+        self.taken_names[name] = count  # the next of this name goes on from here
+        self.taken_names.setdefault(fresh, 0)
         return fresh
 
     def _guess_types(self, node: onnx.NodeProto) -> None:

@@ -18,7 +18,10 @@ IR_VERSION = 11
 GROUP_SCALE_BEFORE_OPSET = 21
 """Until then GroupNormalization had a scale per group; ONNX's converter lets such a node through as it is."""
 
-ConversionFailure = (RuntimeError, ValueError, checker.ValidationError, shape_inference.InferenceError)
+ConversionFailure = (
+    *(RuntimeError, ValueError, MemoryError, checker.ValidationError, shape_inference.InferenceError),
+    version_converter.ConvertError,
+)
 
 
 def to_canonical_opset(model: onnx.ModelProto, arrays: Arrays) -> onnx.ModelProto:

@@ -22,7 +22,7 @@ class Node:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Node:
-        return replace(self, inputs=inputs)
+        return self if inputs == self.inputs else replace(self, inputs=inputs)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class NestKind:
     kernel: str
     axes: tuple[Axis, ...]
     operands: tuple[Operand, ...]
-    constants: tuple[tuple[str, int | float], ...]
+    constants: tuple[tuple[str, str], ...]
 
     def __hash__(self) -> int:
         return self._hash
@@ -124,7 +124,8 @@ class Nest:
     @cached_property
     def kind(self) -> NestKind:
         operands = tuple(o if o.value is None else replace(o, value="") for o in self.operands)
-        return NestKind(self.kernel, self.axes, operands, tuple(sorted(self.constants.items())))
+        constants = tuple((name, repr(value)) for name, value in sorted(self.constants.items()))  # 0.0 and -0.0 are two
+        return NestKind(self.kernel, self.axes, operands, constants)
 
     @cached_property
     def everything(self) -> Tile:

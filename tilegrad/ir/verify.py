@@ -31,11 +31,12 @@ def verify_graph(graph: Graph) -> Graph:
     for name, constant in graph.constants.items():
         if graph.types[name] != constant.type:
             raise InternalError(f"graph '{graph.name}': constant '{name}' is not of its declared type")
+    types, constants = dict(graph.types), dict(graph.constants)
     for node in graph.nodes:
         for name in filter(None, node.inputs):
             if name not in known:
                 raise UserError(f"reads '{name}', which nothing before it produces", stage="verify", node=node.name)
-        inferred = infer_node(node, dict(graph.types), dict(graph.constants))
+        inferred = infer_node(node, types, constants)
         for name, wanted in zip(node.outputs, inferred, strict=True):
             if not name:
                 continue
@@ -53,7 +54,8 @@ def verify_graph(graph: Graph) -> Graph:
     for name in graph.outputs:
         if name not in known:
             raise UserError(f"output '{name}' of graph '{graph.name}' is never produced", stage="verify")
+    states = set(graph.state)
     for value, state in graph.writes:
-        if value not in known or state not in graph.state or graph.types[value] != graph.types[state]:
+        if value not in known or state not in states or graph.types[value] != graph.types[state]:
             raise InternalError(f"graph '{graph.name}': cannot write '{value}' to state '{state}'")
     return graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ class GraphBuilder:
         self.constants: dict[str, Constant] = {}
         self.inputs: list[str] = []
         self.state: list[str] = []
+        self._state_names: set[str] = set()
+        self._tried: dict[tuple[str, str], int] = {}  # where the search for a free name of this hint goes on
+        self._shared: dict[Constant, str] = {}
         self.writes: list[tuple[str, str]] = []
         self.node_name = name
         self._node_names: set[str] = set()
@@ -33,6 +36,10 @@ class GraphBuilder:
         builder.constants.update(graph.constants)
         builder.inputs += graph.inputs
         builder.state += graph.state
+        builder._state_names.update(graph.state)
+        for name, constant in graph.constants.items():
+            if name.startswith("tg.constant"):
+                builder._shared.setdefault(constant, name)
         builder.writes += graph.writes
         for node in graph.nodes:
             builder.append(node)
@@ -40,16 +47,20 @@ class GraphBuilder:
 
     def unique(self, hint: str) -> str:
         """A value name nobody has yet."""
-        if hint not in self.types:
-            return hint
-        return next(name for i in range(1, len(self.types) + 2) if (name := f"{hint}.{i}") not in self.types)
+        return self._unlike(hint, self.types, "value")
 
     def unique_node_name(self, hint: str) -> str:
-        if hint not in self._node_names:
+        return self._unlike(hint, self._node_names, "node")
+
+    def _unlike(self, hint: str, taken: Container[str], kind: str) -> str:
+        """The hint, or the first of `hint.1`, `hint.2`, … that is not taken."""
+        if hint not in taken:
             return hint
-        return next(
-            name for i in range(1, len(self._node_names) + 2) if (name := f"{hint}.{i}") not in self._node_names
-        )
+        number = self._tried.get((kind, hint), 1)
+        while f"{hint}.{number}" in taken:
+            number += 1
+        self._tried[kind, hint] = number
+        return f"{hint}.{number}"
 
     def add_input(self, name: str, tensor_type: TensorType) -> str:
         self.inputs.append(name)
@@ -57,7 +68,8 @@ class GraphBuilder:
         return name
 
     def add_state(self, name: str, tensor_type: TensorType) -> str:
-        if name not in self.state:
+        if name not in self._state_names:
+            self._state_names.add(name)
             self.state.append(name)
         self.types[name] = tensor_type
         return name
@@ -102,10 +114,10 @@ class GraphBuilder:
     def constant(self, array: npt.ArrayLike, dtype: DType = DType.F32) -> str:
         """A constant of this content; equal ones are shared."""
         constant = Constant(np.asarray(array, dtype=dtype.numpy))
-        for name, existing in self.constants.items():
-            if existing == constant and name.startswith("tg.constant"):
-                return name
-        name = self.unique("tg.constant")
+        shared = self._shared.get(constant)
+        if shared is not None and shared in self.constants:
+            return shared
+        name = self._shared[constant] = self.unique("tg.constant")
         self.constants[name] = constant
         self.types[name] = constant.type
         return name
@@ -127,12 +139,9 @@ class GraphBuilder:
         used = {*outputs, *(value for value, _ in self.writes)}
         used.update(name for node in self.nodes for name in node.inputs)
         constants = {name: constant for name, constant in self.constants.items() if name in used}
-        produced = {name for node in self.nodes for name in node.outputs}
-        types = {
-            name: tensor_type
-            for name, tensor_type in self.types.items()
-            if name in constants or name in produced or name in self.inputs or name in self.state
-        }
+        named = {name for node in self.nodes for name in node.outputs}
+        named.update(constants, self.inputs, self.state)
+        types = {name: tensor_type for name, tensor_type in self.types.items() if name in named}
         return Graph(
             self.name,
             tuple(self.inputs),

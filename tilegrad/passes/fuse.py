@@ -6,23 +6,18 @@ a pattern is replaced; its other nodes stay if somebody else reads them, and die
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from math import isclose, pi, sqrt
+from math import pi, prod, sqrt
 
 import numpy as np
 
-from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.types import Constant, DType, TensorType
+from tilegrad.frontend.bounds import MAX_FOLDED_BYTES
+from tilegrad.ir.graph import Attribute, Graph, Node
+from tilegrad.ir.types import Constant, TensorType
 from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.canonicalize import remove_dead_code
+from tilegrad.passes.patterns import Patterns, Polynomial
 
-# A polynomial in x and in the transcendental function s of x: {(power of x, power of s): coefficient}.
-Polynomial = dict[tuple[int, int], float]
-
-_RELATIVE_TOLERANCE = 1e-4  # exporters round sqrt(2) and friends to float32, and some write 0.0447
-_MAX_DEGREE = 3
-_SEARCH_DEPTH = 6
 _HALF_GATED: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}  # x (1 + s) / 2
 _ERF_ARGUMENT: Polynomial = {(1, 0): 1 / sqrt(2)}
 _TANH_ARGUMENT: Polynomial = {(1, 0): sqrt(2 / pi), (3, 0): sqrt(2 / pi) * 0.044715}
@@ -35,14 +30,16 @@ def fuse(graph: Graph) -> Graph:
 
 def fuse_gelu(graph: Graph) -> Graph:
     """`x (1 + erf(x / √2)) / 2` and its tanh approximation, however they are multiplied out."""
+    patterns = Patterns(graph)
     for node in graph.nodes:
+        if node not in patterns:
+            continue
         if node.op == "Erf":
             wanted, attributes = _ERF_ARGUMENT, {}
         elif node.op == "Tanh":
             wanted, attributes = _TANH_ARGUMENT, {"approximate": "tanh"}
         else:
             continue
-        patterns = _Patterns(graph)
         for x in patterns.ancestors(node.inputs[0]):
             if not patterns.equals(node.inputs[0], {x: (1, 0)}, wanted):
                 continue
@@ -50,142 +47,36 @@ def fuse_gelu(graph: Graph) -> Graph:
             following = patterns.descendants(node)
             root = next((n for n in following if patterns.equals(n.outputs[0], atoms, _HALF_GATED)), None)
             if root is not None:
-                fused = Node(root.name, "Gelu", (x,), root.outputs, dict(attributes))
-                graph = remove_dead_code(_replaced(graph, root, fused))
+                patterns.replace(root, Node(root.name, "Gelu", (x,), root.outputs, dict(attributes)))
                 break
-    return graph
-
-
-def _replaced(graph: Graph, old: Node, *new: Node) -> Graph:
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        nodes.extend(new if node is old else (node,))
-    return replace(graph, nodes=tuple(nodes))
-
-
-class _Patterns:
-    """Questions about a graph."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.producers = graph.producers()
-        self.consumers = graph.consumers()
-
-    def scalar(self, value: str) -> float | None:
-        """A constant of one element."""
-        constant = self.graph.constants.get(value)
-        if constant is None or constant.array.size != 1 or constant.type.dtype is not DType.F32:
-            return None
-        return float(constant.array.reshape(-1)[0])
-
-    def ancestors(self, value: str) -> Iterator[str]:
-        """What a value may be a polynomial of: the nearest candidates first."""
-        layer = [value]
-        seen: set[str] = set()
-        for _ in range(_SEARCH_DEPTH):
-            following: list[str] = []
-            for name in layer:
-                if name in seen or not name or name in self.graph.constants:
-                    continue
-                seen.add(name)
-                yield name
-                node = self.producers.get(name)
-                if node is not None and node.op in ("Add", "Sub", "Mul", "Div", "Pow"):
-                    following += node.inputs
-            layer = following
-
-    def descendants(self, node: Node) -> Iterator[Node]:
-        """Arithmetic that follows, the farthest last."""
-        layer = [node]
-        for _ in range(_SEARCH_DEPTH):
-            layer = [
-                reader
-                for origin in layer
-                for reader in self.consumers.get(origin.outputs[0], [])
-                if reader.op in ("Add", "Mul", "Div", "Sub")
-            ]
-            yield from layer
-
-    def equals(self, value: str, atoms: dict[str, tuple[int, int]], wanted: Polynomial) -> bool:
-        found = self.polynomial(value, atoms)
-        return (
-            found is not None
-            and found.keys() == wanted.keys()
-            and all(isclose(found[key], wanted[key], rel_tol=_RELATIVE_TOLERANCE) for key in wanted)
-        )
-
-    def polynomial(self, value: str, atoms: dict[str, tuple[int, int]], depth: int = 0) -> Polynomial | None:
-        """A value as a polynomial of the atoms, or None where it is none."""
-        if value in atoms:
-            return {atoms[value]: 1.0}
-        number = self.scalar(value)
-        if number is not None:
-            return {(0, 0): number}
-        node = self.producers.get(value)
-        if node is None or depth > 2 * _SEARCH_DEPTH or len(node.inputs) != 2:
-            return None
-        if node.op not in ("Add", "Sub", "Mul", "Div", "Pow"):
-            return None
-        left, right = (self.polynomial(name, atoms, depth + 1) for name in node.inputs)
-        if left is None or right is None:
-            return None
-        return _combine(node.op, left, right)
-
-
-def _combine(op: str, left: Polynomial, right: Polynomial) -> Polynomial | None:
-    number = right.get((0, 0)) if right.keys() == {(0, 0)} else None
-    if op in ("Add", "Sub"):
-        sign = 1.0 if op == "Add" else -1.0
-        return {key: left.get(key, 0.0) + sign * right.get(key, 0.0) for key in left | right}
-    if op == "Mul":
-        return _product(left, right)
-    if number is None:
-        return None
-    if op == "Div":
-        return {key: coefficient / number for key, coefficient in left.items()} if number else None
-    if number not in (1.0, 2.0, 3.0):
-        return None
-    power: Polynomial | None = {(0, 0): 1.0}
-    for _ in range(int(number)):
-        power = None if power is None else _product(power, left)
-    return power
-
-
-def _product(left: Polynomial, right: Polynomial) -> Polynomial | None:
-    result: Polynomial = {}
-    for (a, b), first in left.items():
-        for (c, d), second in right.items():
-            if a + c > _MAX_DEGREE or b + d > 1:
-                return None
-            result[a + c, b + d] = result.get((a + c, b + d), 0.0) + first * second
-    return result
+    return patterns.finish()
 
 
 def fuse_layer_normalization(graph: Graph) -> Graph:
     """`(x - mean) / sqrt(variance + epsilon)` over trailing dimensions, with the scale and bias that follow."""
+    patterns = Patterns(graph)
     for node in graph.nodes:
-        match = _match_normalization(graph, node) if node.op in ("Div", "Mul") else None
+        match = _match_normalization(patterns, node) if node.op in ("Div", "Mul") and node in patterns else None
         if match is None:
             continue
         x, axis, epsilon = match
         shape = graph.types[x].shape[axis:]
-        scale_node, scale = _following(graph, node, "Mul", shape)
+        if 4 * prod(shape) > MAX_FOLDED_BYTES:
+            continue  # a scale of ones would be as large as that
+        scale_node, scale = _following(patterns, node, "Mul", shape)
         last = scale_node or node
-        bias_node, bias = _following(graph, last, "Add", shape) if scale_node is not None else (None, "")
+        bias_node, bias = _following(patterns, last, "Add", shape) if scale_node is not None else (None, "")
         last = bias_node or last
-        constants, types = dict(graph.constants), dict(graph.types)
         if not scale:
-            scale = _ones(shape, constants, types)
+            scale = _ones(shape, patterns.constants, patterns.types)
         inputs = (x, scale, bias) if bias else (x, scale)
-        fused = Node(last.name, "LayerNormalization", inputs, last.outputs, {"axis": axis, "epsilon": epsilon})
-        graph = replace(_replaced(graph, last, fused), constants=constants, types=types)
-        graph = remove_dead_code(graph)
-    return graph
+        attributes: dict[str, Attribute] = {"axis": axis, "epsilon": epsilon}
+        patterns.replace(last, Node(last.name, "LayerNormalization", inputs, last.outputs, attributes))
+    return patterns.finish()
 
 
-def _match_normalization(graph: Graph, node: Node) -> tuple[str, int, float] | None:
+def _match_normalization(patterns: Patterns, node: Node) -> tuple[str, int, float] | None:
     """(x, first normalised dimension, epsilon) if the node is the division that ends a normalisation."""
-    patterns = _Patterns(graph)
     for centred, spread in (tuple(node.inputs), tuple(node.inputs)[::-1]):
         inverse = node.op == "Mul"
         root = patterns.producers.get(spread)
@@ -205,14 +96,14 @@ def _match_normalization(graph: Graph, node: Node) -> tuple[str, int, float] | N
     return None
 
 
-def _under_root(patterns: _Patterns, node: Node, power: float) -> Node | None:
+def _under_root(patterns: Patterns, node: Node, power: float) -> Node | None:
     """The Add of epsilon below a square root, or below a Pow with this exponent."""
     is_root = (node.op == "Sqrt" and power > 0) or (node.op == "Pow" and patterns.scalar(node.inputs[1]) == power)
     below = patterns.producers.get(node.inputs[0]) if is_root else None
     return below if below is not None and below.op == "Add" else None
 
 
-def _match_statistics(patterns: _Patterns, sub: Node, shifted: Node) -> tuple[str, int, float] | None:
+def _match_statistics(patterns: Patterns, sub: Node, shifted: Node) -> tuple[str, int, float] | None:
     x, mean = sub.inputs
     first = _trailing_mean(patterns, mean)
     if first is None or first[0] != x:
@@ -228,7 +119,7 @@ def _match_statistics(patterns: _Patterns, sub: Node, shifted: Node) -> tuple[st
     return None
 
 
-def _trailing_mean(patterns: _Patterns, value: str) -> tuple[str, int] | None:
+def _trailing_mean(patterns: Patterns, value: str) -> tuple[str, int] | None:
     """(what is averaged, first of the trailing dimensions that are averaged over and kept)."""
     node = patterns.producers.get(value)
     if node is None or node.op != "ReduceMean" or node.attributes.get("keepdims", 1) != 1:
@@ -241,7 +132,7 @@ def _trailing_mean(patterns: _Patterns, value: str) -> tuple[str, int] | None:
     return (node.inputs[0], normal[0]) if normal == list(range(normal[0], rank)) else None
 
 
-def _is_square_of(patterns: _Patterns, square: Node, x: str, mean: str) -> bool:
+def _is_square_of(patterns: Patterns, square: Node, x: str, mean: str) -> bool:
     """Of `x - mean`, which some exporters compute twice."""
     is_square = (square.op == "Pow" and patterns.scalar(square.inputs[1]) == 2.0) or (
         square.op == "Mul" and square.inputs[0] == square.inputs[1]
@@ -250,14 +141,14 @@ def _is_square_of(patterns: _Patterns, square: Node, x: str, mean: str) -> bool:
     return sub is not None and sub.op == "Sub" and sub.inputs == (x, mean)
 
 
-def _following(graph: Graph, node: Node, op: str, shape: tuple[int, ...]) -> tuple[Node | None, str]:
+def _following(patterns: Patterns, node: Node, op: str, shape: tuple[int, ...]) -> tuple[Node | None, str]:
     """The node's only reader, if it applies a constant of this shape; and that constant."""
     value = node.outputs[0]
-    readers = graph.consumers().get(value, [])
-    if len(readers) != 1 or readers[0].op != op or value in graph.outputs or value not in readers[0].inputs:
+    readers = patterns.consumers.get(value, [])
+    if len(readers) != 1 or readers[0].op != op or patterns.is_output(value) or value not in readers[0].inputs:
         return None, ""
     others = [name for name in readers[0].inputs if name != value]
-    if len(others) != 1 or others[0] not in graph.constants or graph.types[others[0]].shape != shape:
+    if len(others) != 1 or others[0] not in patterns.constants or patterns.types[others[0]].shape != shape:
         return None, ""
     return readers[0], others[0]
 

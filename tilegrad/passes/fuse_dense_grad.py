@@ -5,6 +5,7 @@ The bits are the same: each column's sum keeps its order, and reads the weight b
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from tilegrad.ir.graph import Graph, Node
@@ -26,24 +27,28 @@ class FuseDenseGrad:
 
 def _fused(graph: Graph) -> Graph:
     """OuterSGD takes over the product of the same gradient with the same weight, in the place of that product."""
-    nodes = list(graph.nodes)
-    for step in graph.nodes:
+    nodes: list[Node | None] = list(graph.nodes)
+    readers: dict[str, list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        for name in node.inputs:
+            readers.setdefault(name, []).append(i)
+    for end, step in enumerate(graph.nodes):
         if step.op != "OuterSGD" or graph.types[step.inputs[2]].shape[1] < FEWEST_COLUMNS:
             continue
         gradient, sample, weight, rate = step.inputs
-        end = nodes.index(step)
-        readers = [i for i in range(end) if weight in nodes[i].inputs]
-        if readers and _is_gradient_below(graph, nodes[readers[-1]], step):
-            below = nodes[readers[-1]]
-            nodes[readers[-1]] = Node(
+        before = bisect_left(readers[weight], end) - 1
+        below = nodes[readers[weight][before]] if before >= 0 else None
+        if below is not None and _is_gradient_below(graph, below, step):
+            nodes[readers[weight][before]] = Node(
                 renamed(step, "DenseGradSGD"),
                 "DenseGradSGD",
                 (gradient, sample, weight, rate),
                 (step.outputs[0], below.outputs[0]),
                 {"relu": int(below.op == "GemmReluGrad")},
             )
-            del nodes[end]
-    return graph if len(nodes) == len(graph.nodes) else verify_graph(replace(graph, nodes=tuple(nodes)))
+            nodes[end] = None
+    kept = tuple(node for node in nodes if node is not None)
+    return graph if len(kept) == len(graph.nodes) else verify_graph(replace(graph, nodes=kept))
 
 
 def _is_gradient_below(graph: Graph, node: Node, step: Node) -> bool:

@@ -5,6 +5,7 @@ Accumulating it, or an SGD step along it, then reads and writes the result once,
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from tilegrad.ir.graph import Graph, Node
@@ -24,12 +25,12 @@ def _fused(graph: Graph) -> Graph:
     products = {node.outputs[0]: node for node in graph.nodes if _is_outer_product(graph, node)}
     for name in [*graph.outputs, *(value for value, _ in graph.writes)]:
         products.pop(name, None)
-    readers = [name for node in graph.nodes for name in node.inputs]
+    readers = Counter(name for node in graph.nodes for name in node.inputs)
     swallowed: set[str] = set()
     nodes: list[Node] = []
     for node in graph.nodes:
         made = _swallowing(node, products)
-        if made is not None and readers.count(node.inputs[1]) == 1:
+        if made is not None and readers[node.inputs[1]] == 1:
             swallowed.add(node.inputs[1])
             nodes.append(made)
         else:

@@ -6,6 +6,7 @@ are those of the unfused program, because accumulating into a reset buffer is a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilegrad.ir.graph import Graph, Node
@@ -30,6 +31,7 @@ class FuseUpdate:
         dropped = {RESET_FLAG, *(tensor.name for tensor in program.with_role(Role.GRADIENT))}
         updates = {name: node for node in update.nodes for name in node.inputs if name in dropped}
         nodes: list[Node] = []
+        written = _targets(step)
         for node in step.nodes:
             if node.op == _ACCUMULATE and node.inputs[0] in updates:
                 buffer, gradient = node.inputs[:2]
@@ -38,24 +40,35 @@ class FuseUpdate:
                 # Named after the gradient it ends, so that both are found together in the generated code.
                 gradient_of, _, number = node.name.rpartition(_ACCUMULATE)
                 nodes.append(replace(moved, name=gradient_of + moved.op + number, inputs=inputs))
-            elif not _writes_only(step, node, dropped):
+            elif not _writes_only(written, node, dropped):
                 nodes.append(node)
+        moved_names = {node.name for node in updates.values()}
+        written = _targets(update)
         nodes += [
-            node for node in update.nodes if node not in updates.values() and not _writes_only(update, node, dropped)
+            node for node in update.nodes if node.name not in moved_names and not _writes_only(written, node, dropped)
         ]
         writes = tuple(
             (value, state) for entry in (step, update) for value, state in entry.writes if state not in dropped
         )
         fused = _assemble(step, update, tuple(nodes), writes, dropped)
         empty = Graph("update", (), (), (), {})
-        state = tuple(tensor for tensor in program.state if tensor.name in _used(program.entries["infer"], fused))
+        used = _used(program.entries["infer"], fused)
+        state = tuple(tensor for tensor in program.state if tensor.name in used)
         entries = {"infer": program.entries["infer"], "step": verify_graph(fused), "update": empty}
         return replace(program, entries=entries, state=state, is_fused=True)
 
 
-def _writes_only(graph: Graph, node: Node, dropped: set[str]) -> bool:
+def _targets(graph: Graph) -> dict[str, list[str]]:
+    """The state that each value becomes."""
+    found: dict[str, list[str]] = {}
+    for value, state in graph.writes:
+        found.setdefault(value, []).append(state)
+    return found
+
+
+def _writes_only(written: Mapping[str, list[str]], node: Node, dropped: set[str]) -> bool:
     """Whether all a node is for is state that no longer exists."""
-    targets = [state for value, state in graph.writes if value in node.outputs]
+    targets = [state for value in node.outputs for state in written.get(value, ())]
     return bool(targets) and all(state in dropped for state in targets)
 
 

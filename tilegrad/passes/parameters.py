@@ -232,7 +232,7 @@ class _Rule:
             source = self._through_movement(other)
             if source is not None and self._is_channel_bias(source, shape):
                 return _Use("parameter", f"bias of {source.op} '{source.name}'", source.name, is_bias=True)
-            if source is not None and self._is_product_of_activations(other) and self._is_mask(node, shape):
+            if source is not None and self._is_mask(node, shape) and self._is_product_of_activations(other):
                 return _Use("constant", f"an attention mask, added by {where}")
             if many and source is not None and source.op == "Mul" and self._scales_with(source, shape):
                 return _Use("parameter", f"bias after {source.op} '{source.name}'", source.name, is_bias=True)
@@ -313,7 +313,7 @@ class _Rule:
             if any(node.op in ("Softmax", "LogSoftmax") for node in readers):
                 return True
             steps = MOVEMENT | {"Add", "Where", "Mul", "Div"}
-            pending = [node.outputs[0] for node in readers if node.op in steps]
+            pending = list(dict.fromkeys(node.outputs[0] for node in readers if node.op in steps))
         return False
 
     def _is_rotary(self, node: Node, other: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from itertools import chain, count
 
@@ -43,8 +44,9 @@ def derive_program(
     graph, variances = (graph, {}) if recipe.batchnorm == "train" else freeze_statistics(graph)
     graph = FuseActivation().apply(graph)
     state: dict[str, StateTensor] = {}
+    training = set(trainable)
     for name, constant in graph.constants.items():
-        role = Role.PARAMETER if name in trainable else _ROLES[roles.get(variances.get(name, name), "constant")]
+        role = Role.PARAMETER if name in training else _ROLES[roles.get(variances.get(name, name), "constant")]
         state[name] = StateTensor(name, constant.type, role, constant, variances.get(name))
     step, target, classes = _step_entry(graph, recipe, loss, state)
     infer = _in_the_steps_form(_with_state(graph, "infer", state), step)
@@ -90,10 +92,11 @@ def _training_graph(graph: Graph, recipe: Recipe, state: dict[str, StateTensor])
     for name in graph.constants:
         builder.add_state(name, graph.types[name])
     uses_counter = False
+    types = dict(graph.types)
     for node in graph.nodes:
         view = NodeView(node, graph.types, graph.constants)
         if node.op == "BatchNormalization" and recipe.batchnorm == "train" and _has_running_statistics(node, state):
-            node = _batch_statistics_form(node, builder, state, graph.types)
+            node = _batch_statistics_form(node, builder, state, types)
         else:
             form = registry.get(node.op).training_form(view, recipe.seed)
             if form is not None:
@@ -113,18 +116,19 @@ def _has_running_statistics(node: Node, state: Mapping[str, StateTensor]) -> boo
 
 
 def _batch_statistics_form(
-    node: Node, builder: GraphBuilder, state: Mapping[str, StateTensor], taken: Iterable[str]
+    node: Node, builder: GraphBuilder, state: Mapping[str, StateTensor], taken: dict[str, TensorType]
 ) -> Node:
     """BatchNormalization with batch statistics, which updates the running ones."""
     running = node.inputs[3:5]
     # Statistics that two nodes share are updated by one after the other, as by a module that is called twice.
     latest = {target: value for value, target in builder.writes}
     inputs = (*node.inputs[:3], *(latest.get(name, name) for name in running))
-    updated = tuple(_fresh(f"{name}.updated", {*taken, *builder.types}) for name in running)
-    builder.writes = [(value, target) for value, target in builder.writes if target not in running]
+    updated = tuple(_fresh(f"{name}.updated", ChainMap(builder.types, taken)) for name in running)
+    if any(name in latest for name in running):
+        builder.writes = [(value, target) for value, target in builder.writes if target not in running]
     builder.writes += zip(updated, running, strict=True)
     attributes = {key: value for key, value in node.attributes.items() if key in ("epsilon", "momentum")}
-    saved = tuple(_fresh(f"{node.outputs[0]}.{word}", set(taken)) for word in ("saved_mean", "saved_inv_std"))
+    saved = tuple(_fresh(f"{node.outputs[0]}.{word}", taken) for word in ("saved_mean", "saved_inv_std"))
     return Node(node.name, "BatchNormInternal", inputs, (node.outputs[0], *updated, *saved), attributes)
 
 

@@ -15,8 +15,11 @@ import argparse
 import csv
 import random
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
 from math import gcd
 from pathlib import Path
 
@@ -30,6 +33,10 @@ STEP_WORK = 300_000
 LONG_WORK = 1_000_000_000
 DESCENT_STEPS = 5
 SEARCHED_BUFFERS = 2000  # more than that is left to the orders
+# Pairs of buffers that are alive together. Above the first number, orders by time come first, which need not know the
+# pairs and cost n log n; above the second, no others are tried.
+FEW_PAIRS = 50_000
+MANY_PAIRS = 2_000_000
 IMPROVEMENT_ROUNDS = 300
 PLACEMENT_BUDGET = 60_000
 
@@ -79,8 +86,12 @@ def allocate(
     """
     sized = [buffer for buffer in buffers if buffer.size_bytes > 0]
     solver = _Solver(sized, progress or (lambda _: None))
-    solver.place_in_good_orders()
-    if solver.size > solver.bound:
+    pairs = _count_pairs(sized)
+    if pairs > FEW_PAIRS:
+        solver.place_in_order_of_time()
+    if pairs <= MANY_PAIRS and (solver.size > solver.bound or not solver.order):
+        solver.place_in_good_orders()
+    if solver.size > solver.bound and pairs <= MANY_PAIRS:
         if native.library() is None or len(sized) > SEARCHED_BUFFERS:
             solver.improve_order()
         else:
@@ -98,15 +109,30 @@ class _Solver:
         self.buffers = buffers
         self.report = report
         self.bound = lower_bound(buffers)
-        self.neighbours = _neighbours(buffers)
         self.order: list[int] = []
         self.offsets = [0] * len(buffers)
         self.size = sum(buffer.size_bytes for buffer in buffers)
         self.nodes = 0
 
+    @cached_property
+    def neighbours(self) -> list[list[int]]:
+        return _neighbours(self.buffers)
+
     def keep(self, offsets: list[int], target: int) -> None:
         self.offsets, self.size = offsets, _height(self.buffers, offsets)
         self.report(Progress(self.size, target, self.bound, self.nodes))
+
+    def place_in_order_of_time(self) -> None:
+        """From the first to the last, and from the last to the first: the fourth and the fifth of the good orders."""
+        times = [(buffer.first, buffer.last) for buffer in self.buffers]
+        for spans in (times, [(-last, -first) for first, last in times]):
+            order = sorted(range(len(times)), key=lambda i: (spans[i][0], -spans[i][1], -self.buffers[i].size_bytes))
+            offsets = _place_in_time(self.buffers, spans, order)
+            if not self.order or _height(self.buffers, offsets) < self.size:
+                self.order = order
+                self.keep(offsets, self.bound)
+            if self.size == self.bound:
+                break
 
     def place_in_good_orders(self) -> None:
         buffers, indices = self.buffers, range(len(self.buffers))
@@ -203,6 +229,54 @@ def _place(buffers: Sequence[Buffer], neighbours: Sequence[Sequence[int]], order
             position = max(position, stop)
         offsets[i] = position
     return offsets
+
+
+def _count_pairs(buffers: Sequence[Buffer]) -> int:
+    """How many pairs of buffers are alive together."""
+    births, deaths = sorted(buffer.first for buffer in buffers), sorted(buffer.last for buffer in buffers)
+    pairs = dead = 0
+    for born, time in enumerate(births):
+        while deaths[dead] < time:
+            dead += 1
+        pairs += born - dead
+    return pairs
+
+
+def _place_in_time(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int]], order: Sequence[int]) -> list[int]:
+    """What `_place` gives where the order is that of the spans' starts: only what is alive then can be in the way."""
+    offsets = [0] * len(buffers)
+    alive: list[tuple[int, int]] = []  # a heap of (end, buffer)
+    gaps: list[tuple[int, int]] = []  # (start, stop) below the top, in order, none beside another
+    top = 0
+    for i in order:
+        start, end = spans[i]
+        while alive and alive[0][0] < start:
+            j = heappop(alive)[1]
+            _free(gaps, offsets[j], offsets[j] + buffers[j].size_bytes)
+        if gaps and gaps[-1][1] == top:
+            top = gaps.pop()[0]
+        size = buffers[i].size_bytes
+        found = next((g for g, (low, high) in enumerate(gaps) if high - low >= size), None)
+        if found is None:
+            offsets[i] = top
+            top += size
+        else:
+            low, high = gaps[found]
+            offsets[i] = low
+            gaps[found : found + 1] = [(low + size, high)] if low + size < high else []
+        heappush(alive, (end, i))
+    return offsets
+
+
+def _free(gaps: list[tuple[int, int]], start: int, stop: int) -> None:
+    """Gives bytes back, joined with the gaps beside them."""
+    position = bisect_left(gaps, (start, stop))
+    if position < len(gaps) and gaps[position][0] == stop:
+        stop = gaps.pop(position)[1]
+    if position and gaps[position - 1][1] == start:
+        position -= 1
+        start = gaps.pop(position)[0]
+    gaps.insert(position, (start, stop))
 
 
 def _height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:

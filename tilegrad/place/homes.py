@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from tilegrad.analysis.lifetimes import Lifetimes, align, analyse
 from tilegrad.errors import DoesNotFit
@@ -93,6 +94,7 @@ def entry_tensors(entry: EntrySchedule, lifetimes: Lifetimes, state_bytes: Mappi
                 reads = before.reads or (is_read and not before.writes)
                 uses[owner][i] = Use(i, reads, before.writes or not is_read)
     tensors = {}
+    inputs, outputs = set(graph.inputs), set(graph.outputs)
     for buffer in lifetimes.buffers:
         own = uses.get(buffer.name, {})
         tensors[buffer.name] = Tensor(
@@ -100,8 +102,8 @@ def entry_tensors(entry: EntrySchedule, lifetimes: Lifetimes, state_bytes: Mappi
             buffer.size_bytes,
             tuple(own[i] for i in sorted(own)),
             is_state=False,
-            is_input=any(member in graph.inputs for member in buffer.members),
-            is_output=any(member in graph.outputs for member in buffer.members),
+            is_input=any(member in inputs for member in buffer.members),
+            is_output=any(member in outputs for member in buffer.members),
         )
     for name in graph.state:
         own = uses.get(name, {})
@@ -215,12 +217,14 @@ class _Slack:
 
     def __init__(self, entry: EntryHomes, capacity_bytes: int) -> None:
         self.entry = entry
-        self.free = [capacity_bytes] * (entry.launch_count + 1)
         spans = _spans(entry)
+        changes = [0] * (entry.launch_count + 2)
         for tensor in entry.tensors.values():
             for first, last in _occupied(tensor, spans, entry.stays.get(tensor.name), entry.launch_count):
-                for launch in range(max(first, 0), min(last, entry.launch_count) + 1):
-                    self.free[launch] -= tensor.size_bytes
+                if max(first, 0) <= min(last, entry.launch_count):
+                    changes[max(first, 0)] += tensor.size_bytes
+                    changes[min(last, entry.launch_count) + 1] -= tensor.size_bytes
+        self.free = [capacity_bytes - taken for taken in accumulate(changes[:-1])]
 
     def use(self) -> EntryHomes:
         stays = {name: list(own) for name, own in self.entry.stays.items()}

@@ -6,6 +6,7 @@ that input, and what the caller and the next call rely on must be there at the e
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from tilegrad.analysis.lifetimes import temporaries
@@ -61,23 +62,30 @@ def _check_state(plan: Plan) -> None:
 
 
 class _Content:
-    """Which value's bytes lie where, as a list of intervals per region."""
+    """Which value's bytes lie where: per region disjoint intervals in order, of which those overwritten are gone."""
 
     def __init__(self) -> None:
         self.intervals: dict[str, list[tuple[int, int, str]]] = {"state": [], "arena": []}
 
     def write(self, address: Address, size: int, value: str) -> None:
+        if not size:
+            return
+        intervals = self.intervals[address.region]
         start, stop = address.offset, address.offset + size
-        kept = [entry for entry in self.intervals[address.region] if entry[1] <= start or entry[0] >= stop]
-        if size:
-            kept.append((start, stop, value))
-        self.intervals[address.region] = kept
+        low = high = bisect_left(intervals, (start,))
+        if low and intervals[low - 1][1] > start:
+            low -= 1
+        while high < len(intervals) and intervals[high][0] < stop:
+            high += 1
+        intervals[low:high] = [(start, stop, value)]
 
     def holds(self, address: Address, size: int, value: str) -> bool:
         if size == 0:
             return True
+        intervals = self.intervals[address.region]
         wanted = (address.offset, address.offset + size, value)
-        return wanted in self.intervals[address.region]
+        position = bisect_left(intervals, wanted)
+        return position < len(intervals) and intervals[position] == wanted
 
 
 @dataclass(frozen=True)

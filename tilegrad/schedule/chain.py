@@ -36,6 +36,14 @@ class _Load:
     is_whole: bool  # all of a tensor, for all tiles
 
 
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The choice of a nest, and those before it: paths that began alike share their beginning."""
+
+    choice: int
+    before: _Path | None
+
+
 class Link:
     """A nest with one of its tilings. `homes` says which values share bytes."""
 
@@ -195,16 +203,20 @@ def cheapest_path(
 ) -> tuple[float, tuple[int, ...]]:
     """The cycles of the path that is cheapest where a cycle of waiting counts `weight`, and the choices on it."""
     # By choice of the latest nest, of the best path to it: its cost, its cycles, and the choices on it.
-    paths: list[tuple[float, float, tuple[int, ...]]] = [(0.0, 0.0, ())]
+    paths: list[tuple[float, float, _Path | None]] = [(0.0, 0.0, None)]
     for own, own_waits in zip(steady, waits, strict=True):
-        extended = []
+        extended: list[tuple[float, float, _Path | None]] = []
         for k, (cycles, waiting) in enumerate(zip(own, own_waits, strict=True)):
             steps = [
                 (cost + weight * wait + cycles, total + wait + cycles, path)
                 for (cost, total, path), wait in zip(paths, waiting, strict=True)
             ]
             cost, total, path = min(steps, key=lambda step: step[0])
-            extended.append((cost, total, (*path, k)))
+            extended.append((cost, total, _Path(k, path)))
         paths = extended
     _, total, path = min(paths, key=lambda one: one[0])
-    return total, path
+    choices = []
+    while path is not None:
+        choices.append(path.choice)
+        path = path.before
+    return total, tuple(reversed(choices))
