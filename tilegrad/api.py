@@ -9,6 +9,7 @@ from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Compiled, Observer, compile_model
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Recipe
+from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 from tilegrad.training import train
@@ -37,16 +38,22 @@ def compile(
     recipe: Recipe | None = None,
     target: str | Target = "host",
     *,
+    tiling: bool = True,
+    buffering: str = "auto",
+    home: str = "auto",
     observer: Observer | None = None,
     weights_as_c: bool = False,
 ) -> Compiled:
-    """Compiles a model (anything `load` takes, or what it gave) for a target.
+    """Compiles a model (anything `load` takes, or what it gave) for a target: the C that `tilegrad compile` writes.
 
+    `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
     Pure: no file is written, no device is touched.
     """
+    options = ScheduleOptions(tiling, buffering, home)
     recipe = recipe or Recipe()
     if not isinstance(model, ImportedModel):
         model = load(model, batch=recipe.batch, seed=recipe.seed)
     model = model.with_batch(recipe.batch)
     chip = targets.get(target) if isinstance(target, str) else target
-    return compile_model(model, recipe, chip, observer, weights_as_c=weights_as_c)
+    options.check(chip)
+    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c)

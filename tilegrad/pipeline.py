@@ -4,6 +4,9 @@
 
 Each arrow is a pure function from one frozen type to the next; nothing flows back. A verifier runs at the end of each
 stage (inside it), and `Observer` sees every result, which is how `--dump-after` and the timings work.
+
+What is rewritten on the way, in which order and for which targets is `PASSES`, and nowhere else: the command line and
+`tilegrad.compile` give the same C.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from tilegrad import zoo
 from tilegrad.build.folder import write_folder
@@ -22,9 +27,10 @@ from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
+from tilegrad.ir.verify import verify_graph
 from tilegrad.memory.plan import plan_memory
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm
-from tilegrad.passes.fuse import fuse
+from tilegrad.passes.fuse import PATTERNS
 from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
@@ -39,24 +45,86 @@ from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.scheduling.schedule import schedule_program
 from tilegrad.targets.base import Target
 
-STAGES = ("import", "canonicalize", "program", "schedule", "plan", "codegen")
 R = TypeVar("R")
+T = TypeVar("T", Graph, Program)
+
+
+class Where(Enum):
+    """The programs that a pass is for."""
+
+    EVERYWHERE = "every program"
+    FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
+    SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update"
+    FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
+
+
+@dataclass(frozen=True)
+class Pass(Generic[T]):
+    """One rewriting, valid in and valid out, by the name that `--dump-after` knows."""
+
+    name: str
+    apply: Callable[[T], T]
+    where: Where = Where.EVERYWHERE
+
+
+GRAPH_PASSES: tuple[Pass[Graph], ...] = (
+    *(Pass(name, work) for name, work in PATTERNS.items()),
+    Pass("fold-batchnorm", FoldBatchNorm().apply, Where.FOLDING),
+)
+"""Of the stage `canonicalize`, in order: before differentiation."""
+
+PROGRAM_PASSES: tuple[Pass[Program], ...] = (
+    Pass("fuse-update", FuseUpdate().apply, Where.SCRATCHPAD),
+    Pass("fuse-activation-grad", FuseActivationGrad().apply),
+    Pass("fuse-outer-product", FuseOuterProduct().apply),
+    Pass("fuse-dense-grad", FuseDenseGrad().apply),
+    Pass("group-updates", GroupUpdates().apply, Where.FUSED),
+    Pass("order-end", OrderEnd().apply, Where.FUSED),
+)
+"""Behind the stage `program`, in order: after differentiation. The bits are the same with and without each."""
+
+STAGES = ("import", "canonicalize", "program", "schedule", "plan", "codegen")
+DUMPS = (
+    "import",
+    *(each.name for each in GRAPH_PASSES),
+    "canonicalize",
+    "program",
+    *(each.name for each in PROGRAM_PASSES),
+    *STAGES[3:],
+)
+"""What `--dump-after` takes: the stages and the passes, in the order in which they run."""
+
+
+def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bool:
+    """The one policy: where an update is one mini-batch, a target with a scratchpad updates parameters where their
+    gradients come into being, which saves writing and reading these. `options` may say otherwise."""
+    if options.fuses_update is not None:
+        return options.fuses_update
+    return not target.is_flat and recipe.accumulate == 1
 
 
 @dataclass
 class Observer:
-    """Sees each stage's result; `seconds` collects how long each took."""
+    """Sees each result; `seconds` collects how long each stage took, its passes included."""
 
     on_stage: Callable[[str, object], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, stage: str, work: Callable[[], R]) -> R:
+    def run(self, name: str, work: Callable[[], R], stage: str | None = None) -> R:
+        """`name` is a stage, or a pass of `stage`."""
         start = time.perf_counter()
         result = work()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+        self.took(stage or name, time.perf_counter() - start)
         if self.on_stage is not None:
-            self.on_stage(stage, result)
+            self.on_stage(name, result)
         return result
+
+    def took(self, stage: str, seconds: float) -> None:
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    def skip(self, name: str, where: Where) -> None:
+        """A pass that is not for this program."""
+        del name, where
 
 
 @dataclass(frozen=True)
@@ -94,10 +162,30 @@ class Compiled:
         return Path(folder)
 
 
-def canonical_graph(model: ImportedModel, recipe: Recipe) -> Graph:
+def canonical_graph(model: ImportedModel, recipe: Recipe, observer: Observer | None = None) -> Graph:
     """The graph that the program is derived from, and that `inspect` describes."""
-    graph = fuse(model.graph)
-    return FoldBatchNorm().apply(graph) if recipe.batchnorm == "fold" else graph
+    watch = observer or Observer()
+    graph = model.graph
+    for each in GRAPH_PASSES:
+        if each.where is Where.FOLDING and recipe.batchnorm != "fold":
+            watch.skip(each.name, each.where)
+        else:
+            graph = watch.run(each.name, partial(each.apply, graph), "canonicalize")
+    return watch.run("canonicalize", lambda: verify_graph(graph))
+
+
+def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch: Observer) -> Program:
+    """The program after `PROGRAM_PASSES`."""
+    for each in PROGRAM_PASSES:
+        applies = {
+            Where.SCRATCHPAD: fuses_update(program.recipe, target, options),
+            Where.FUSED: program.is_fused,
+        }.get(each.where, True)
+        if applies:
+            program = watch.run(each.name, partial(each.apply, program), "program")
+        else:
+            watch.skip(each.name, each.where)
+    return program
 
 
 def defaults(model: ImportedModel) -> tuple[str, str]:
@@ -118,7 +206,7 @@ def compile_model(
     weights_as_c: bool = False,
 ) -> Compiled:
     watch = observer or Observer()
-    graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
+    graph = canonical_graph(model, recipe, watch)
 
     def derive() -> Program:
         default_loss, default_train = defaults(model)
@@ -139,7 +227,7 @@ def compile_inference(
 ) -> Compiled:
     """A program whose only working entry is `infer`: no gradients, no optimizer, and none of their memory."""
     watch = observer or Observer()
-    graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
+    graph = canonical_graph(model, recipe, watch)
     program: Program = watch.run("program", lambda: inference_program(graph, recipe, model.roles))
     return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c=False)
 
@@ -152,12 +240,8 @@ def _compile_program(
     options: ScheduleOptions,
     weights_as_c: bool,
 ) -> Compiled:
-    if options.fuses_update:
-        program = watch.run("fuse", lambda: FuseUpdate().apply(program))
-    for fusion in (FuseActivationGrad(), FuseOuterProduct(), FuseDenseGrad()):
-        program = fusion.apply(program)
-    if program.is_fused:
-        program = OrderEnd().apply(GroupUpdates().apply(program))
+    options.check(target)
+    program = _rewritten(program, target, options, watch)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     project: Project = watch.run("codegen", lambda: generate(plan, weights_as_c=weights_as_c))

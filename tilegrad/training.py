@@ -305,14 +305,17 @@ def _beginning_with_gradients(
 def _run_steps(
     session: Session, batches: Sequence[tuple[Array, Array]], accumulate: int, progress: Progress
 ) -> tuple[list[float], FirstUpdate]:
+    """A fused program has no gradients to read: a second session of the unfused one is for that."""
     losses: list[float] = []
     beginning = FirstUpdate((), {}, {})
+    keeps_gradients = not session.compiled.program.is_fused
     for i, (x, y) in enumerate(batches):
         losses.append(session.step(x, y))
-        if i == 0:
+        if i == 0 and keeps_gradients:
             beginning = replace(beginning, first_gradients=session.gradients())
         if i + 1 == accumulate:
-            beginning = replace(beginning, losses=tuple(losses), buffers=session.gradients())
+            buffers = session.gradients() if keeps_gradients else {}
+            beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
         if (i + 1) % accumulate == 0:
             session.update()
         if i + 1 == accumulate:

@@ -25,11 +25,13 @@ from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.scheduling.events import Compute, Fork, Start
 from tilegrad.scheduling.kernel_cost import CONDUCT_TRIPS, Boxes, class_cycles, conduct_trips
+from tilegrad.scheduling.options import ScheduleOptions
 from tilegrad.scheduling.tables import simple_steps
 from tilegrad.targets.base import L1, L2, Target
 
 MODELS = ("autoencoder", "cct", "dscnn", "mobilenetv1", "resnet8")
 SCRATCH_BYTES = (240 * 1024, 64 * 1024, 24 * 1024)
+UNFUSED = ScheduleOptions(fuses_update=False)
 _RECORD = struct.Struct("<2i")
 _STRING_H = """#include <stddef.h>
 void *memcpy(void *, const void *, size_t);
@@ -152,7 +154,7 @@ def count_conducting(target: Target) -> list[tuple[Conducted, Conducted]]:
     for model in MODELS:
         imported = frontend.load(model)
         for scratch in SCRATCH_BYTES:
-            compiled = compile_model(imported, Recipe(), target.with_capacity(L1, scratch))
+            compiled = compile_model(imported, Recipe(), target.with_capacity(L1, scratch), options=UNFUSED)
             with tempfile.TemporaryDirectory(prefix=f"tilegrad-{os.getpid()}-") as name:
                 result += _counted(compiled.write(Path(name) / model), compiled.plan)
     return result

@@ -38,7 +38,7 @@ def compare(
     options.check_tolerance(tolerance)
     recipe = recipe_options.recipe()
     target = chip_of(device, budget)
-    base = budget.schedule(target, recipe.accumulate)
+    base = budget.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         imported = import_model(model, recipe, watch(output, progress, None))
         rows = compare_modes(

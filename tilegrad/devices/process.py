@@ -68,6 +68,7 @@ class HarnessSession(Session):
         return self.transport.folder
 
     def close(self) -> None:
+        super().close()
         if self._is_closed:
             return
         self._is_closed = True
