@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, overload
@@ -26,6 +26,21 @@ Array = npt.NDArray[Any]
 _STAGE = "data"
 # What NumPy and zipfile raise over a damaged file; a test damages many.
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_ARRAY_MAGIC = b"\x93NUMPY"
+_NAMES_TOLD = 8
+_NOT_READ = np.zeros(0)  # stands for an array that is there and that nobody asks for
+_FORMATS = {
+    ".csv": "a CSV file",
+    ".tsv": "a table of text",
+    ".txt": "a text file",
+    ".json": "a JSON file",
+    ".h5": "an HDF5 file",
+    ".hdf5": "an HDF5 file",
+    ".parquet": "a Parquet file",
+    ".pkl": "a pickle",
+    ".pickle": "a pickle",
+    ".mat": "a MATLAB file",
+}
 # How many patterns there are where the model has no classes; part of the bit contract.
 PATTERNS_WITHOUT_CLASSES = 10
 
@@ -100,6 +115,29 @@ class MiniBatches(Sequence[tuple[Array, Array]]):
 
 
 @dataclass(frozen=True, eq=False)
+class ToldBatches(Sequence[tuple[Array, Array]]):
+    """Mini-batches that tell `taking` of each that is asked for, by its place and their number: how far somebody is who
+    goes through them and knows nothing of progress."""
+
+    batches: Sequence[tuple[Array, Array]]
+    taking: Callable[[int, int], None]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Array, Array]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[Array, Array]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Array, Array] | Sequence[tuple[Array, Array]]:
+        if isinstance(index, int) and 0 <= index < len(self.batches):
+            self.taking(index + 1, len(self.batches))
+        return self.batches[index]
+
+
+@dataclass(frozen=True, eq=False)
 class StoredSamples:
     """Samples of a file; numbers past the end wrap round."""
 
@@ -170,6 +208,8 @@ def load_inputs(path: str | Path, spec: SampleSpec, batch_size: int = 1) -> Batc
 def _read_arrays(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as file:
+            _check_format(path, file.read(len(_ARRAY_MAGIC)))
+            file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 raise UserError(
@@ -178,7 +218,8 @@ def _read_arrays(path: Path) -> dict[str, Array]:
                     hint="write it with numpy.savez(file, x=..., y=...)",
                 )
             with loaded:
-                return {name: loaded[name] for name in ("x", "y") if name in loaded.files}
+                found = {name: _plain(path, loaded, name) for name in ("x", "y") if name in loaded.files}
+                return {**dict.fromkeys(loaded.files, _NOT_READ), **found}
     except FileNotFoundError as error:
         raise UserError(
             f"no data file '{path}'", stage=_STAGE, hint="--data takes an .npz file with arrays x and y"
@@ -192,10 +233,53 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         ) from error
 
 
+def _check_format(path: Path, start: bytes) -> None:
+    """A file of another format is refused by its first bytes, before NumPy takes it for a pickle."""
+    if start and not start.startswith((b"PK", _ARRAY_MAGIC)):
+        kind = _FORMATS.get(path.suffix.lower(), "a file of another format")
+        raise UserError(
+            f"cannot read '{path}' as an .npz file",
+            stage=_STAGE,
+            expected="NumPy's .npz with arrays x and y: the only format that --data takes",
+            got=kind,
+            hint="write it with numpy.savez(file, x=..., y=...)",
+        )
+
+
+def _plain(path: Path, loaded: Any, name: str) -> Array:
+    """An array of numbers; one of Python objects is told by its name, and not by what NumPy says of pickles."""
+    try:
+        array: Array = loaded[name]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        raise UserError(
+            f"array '{name}' of '{path}' has the wrong element type",
+            stage=_STAGE,
+            expected="numbers",
+            got="Python objects",
+            hint="rows of different lengths make such an array",
+        ) from error
+    return array
+
+
+def _arrays_there(arrays: Mapping[str, Array]) -> str:
+    """Some of the names: there may be thousands."""
+    names = [f"'{name}'" for name in arrays]
+    more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
+    return ", ".join(names[:_NAMES_TOLD]) + more if names else "no arrays at all"
+
+
 def _checked_inputs(path: str | Path, arrays: Mapping[str, Array], spec: SampleSpec) -> Array:
     x = arrays.get("x")
     if x is None:
-        raise UserError(f"'{path}' has no array 'x'", stage=_STAGE, hint="x holds the samples along its first axis")
+        raise UserError(
+            f"'{path}' has no array 'x'",
+            stage=_STAGE,
+            expected="arrays x and y",
+            got=_arrays_there(arrays),
+            hint="x holds the samples along its first axis",
+        )
     _check_shape(path, "x", x, spec.input_shape)
     if len(x) == 0:
         raise UserError(f"'{path}' holds no samples", stage=_STAGE, expected="at least one", got=f"x {_shape(x.shape)}")

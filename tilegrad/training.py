@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tilegrad import __version__
 from tilegrad.build.frames import StackUse
-from tilegrad.data import Batches, SampleSpec, load_npz, synthetic
+from tilegrad.data import Batches, SampleSpec, ToldBatches, load_npz, synthetic
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.errors import InternalError, UserError
@@ -261,17 +261,19 @@ def train(
             instructions=session.instructions(),
         )
     if compiled.program.is_fused and (verify or keep_gradients):
+        progress("gradients, of the unfused program", 0, 1)
         beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning)
         run = replace(run, first_gradients=dict(beginning.first_gradients))
     if not verify:
         return run
     start = time.perf_counter()
     progress("verify", 0, 1)
+    told = ToldBatches(fed, lambda done, of: progress("verify: mini-batch through the reference", done, of))
     verdict = judge(
         compiled,
         Measured(run.losses, run.first_gradients, run.weights, run.statistics),
         beginning,
-        fed,
+        told,
         tolerance,
     )
     timings["verify"] = time.perf_counter() - start
@@ -320,5 +322,5 @@ def _run_steps(
             session.update()
         if i + 1 == accumulate:
             beginning = replace(beginning, weights_after=session.parameters())
-        progress("train", i + 1, len(batches))
+        progress("train: mini-batch", i + 1, len(batches))
     return losses, beginning

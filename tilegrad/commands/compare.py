@@ -55,7 +55,7 @@ def compare(
     output.write_json(comparison_json(imported.name, device, target, recipe, rows))
     output.show(*comparison_report(imported.name, device, target, recipe, rows))
     if all(row.run is None for row in rows):
-        return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="see the rows above"))
+        return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="the reasons are above"))
     wrong = [row.mode for row in rows if row.run is not None and row.run.verdict and not row.run.verdict.verified]
     if wrong:
         return announce(VerificationError(f"{' and '.join(wrong)} disagree with the reference", stage="verify"))

@@ -17,7 +17,7 @@ from tilegrad import __version__
 from tilegrad.errors import TilegradError
 from tilegrad.report import json
 from tilegrad.report.files import write_file
-from tilegrad.report.output import console_on, survives_closed_pipe
+from tilegrad.report.output import console_on, say, survives_closed_pipe
 
 USAGE_STATUS = 2
 BUG_STATUS = 70
@@ -113,7 +113,7 @@ def _keep(text: str, arguments: Sequence[str]) -> str | None:
 
 
 def _say(label: str, message: str) -> None:
-    console_on(sys.stderr).print(Text(label, style="bold red") + Text(message), soft_wrap=True)
+    say(console_on(sys.stderr), Text(label, style="bold red") + Text(message))
 
 
 def _write(document: dict[str, Any], arguments: Sequence[str]) -> None:
