@@ -25,7 +25,7 @@ from tilegrad.codegen.project import Project, generate
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Plan
-from tilegrad.ir.program import Program
+from tilegrad.ir.program import Program, Role
 from tilegrad.ir.schedule import Schedule
 from tilegrad.ir.verify import verify_graph
 from tilegrad.memory.plan import plan_memory
@@ -127,7 +127,7 @@ class Observer:
         del name, where
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compiled:
     """A model compiled for a target: what every stage made, and the C project."""
 
@@ -144,6 +144,17 @@ class Compiled:
     @property
     def target(self) -> Target:
         return self.plan.schedule.target
+
+    def __repr__(self) -> str:
+        """One line of what it is: `--dump-after` and `tilegrad inspect` have the rest."""
+        program = self.program
+        trained = sum(tensor.type.size for tensor in program.trainable)
+        held = trained + sum(tensor.type.size for tensor in program.with_role(Role.FROZEN))
+        memory = ", ".join(f"{name} {use}" for name, use in self.plan.memory.items())
+        return (
+            f"<Compiled '{self.name}' for {self.target.name}: {', '.join(program.entries)}; "
+            f"{trained:,} of {held:,} parameters train; {memory}; {self.project.line_count:,} lines of C>"
+        )
 
     def unfused(self) -> Compiled:
         """The same with gradients that can be read, where the optimizer moved into the backward pass.

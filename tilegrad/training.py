@@ -36,7 +36,7 @@ def no_progress(what: str, done: int, of: int) -> None:
     del what, done, of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """What came back from a device. `cycles` are None where a device has none; a device that runs nothing gives none
     of losses, gradients and weights."""
@@ -55,6 +55,15 @@ class Run:
     counted_cycles: Mapping[str, int] = field(default_factory=dict)
     instructions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of one call, by core
     stack: StackUse = field(default_factory=StackUse)
+
+    def __repr__(self) -> str:
+        losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
+        verdict = "not verified" if self.verdict is None else "verified" if self.verdict.verified else "DISAGREES"
+        step = self.cycles["step"]
+        word = "counted" if self.counted_cycles else "estimated"
+        cycles = "" if step is None else f", {step:,} {word} cycles a step"
+        name = self.compiled.program.name
+        return f"<Run of '{name}' on {self.device}: {self.steps:,} updates, {losses}, {verdict}{cycles}>"
 
     @property
     def cycles(self) -> dict[str, int | None]:

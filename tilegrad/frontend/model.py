@@ -21,7 +21,7 @@ class SourceKind(Enum):
     TORCH = "torch"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImportedModel:
     """A model ready to be differentiated, and the very model that references execute.
 
@@ -46,7 +46,22 @@ class ImportedModel:
         """The same model imported again for another batch size."""
         from tilegrad.frontend import load  # the frontend is made of this module
 
-        return self if batch == self.batch else replace(load(self.unbound, batch=batch), name=self.name, kind=self.kind)
+        if batch == self.batch:
+            return self
+        again = load(self.unbound, batch=batch)  # by the name that an exporter gave the graph
+        return replace(again, name=self.name, kind=self.kind, graph=replace(again.graph, name=self.name))
+
+    def __repr__(self) -> str:
+        """Short: a model may hold megabytes."""
+        ports = [
+            ", ".join(f"{name} {self.graph.types[name]}" for name in names[:3]) + (", …" if len(names) > 3 else "")
+            for names in (self.graph.inputs, self.graph.outputs)
+        ]
+        trained = sum(info.type.size for info in self.parameters.values() if info.role == "parameter")
+        return (
+            f"<ImportedModel '{self.name}' ({self.kind.value}): {ports[0]} -> {ports[1]}, batch {self.batch}, "
+            f"{len(self.graph.nodes):,} nodes, {trained:,} parameters>"
+        )
 
     @property
     def roles(self) -> dict[str, str]:
