@@ -26,7 +26,8 @@ HEADER = f"""{FIRST}
 
 `sim:siracusa`, 8 cores, batch 1, SGD, frozen BatchNorm statistics, home auto. Estimated cycles of `step` and `update`
 together, estimated MAC per cycle, and the estimated share of the hideable DMA time during which cores compute
-(hideable: the smaller of a hop's DMA time and the compute time). {L1_KIB[1]} KB of L1 are all that the chip has for tensors.
+(hideable: the smaller of a hop's DMA time and the compute time). {L1_KIB[1]} KB of L1 are all that the chip has for
+tensors.
 """
 
 

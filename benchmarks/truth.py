@@ -16,8 +16,8 @@ ROOT = FOLDER.parent
 MODELS = FOLDER / "data" / "siracusa_truth_models.csv"
 MODES = FOLDER / "data" / "siracusa_truth_modes.csv"
 SOURCE = (
-    "Measured on the open-source cycle model of Siracusa, figures of 2026-11-16: bare-metal images, variant `as_is` (as "
-    "generated), the second training step, batch 1, SGD fused; every image gave the simulator's bits "
+    "Measured on the open-source cycle model of Siracusa, figures of 2026-11-16: bare-metal images, variant `as_is` "
+    "(as generated), the second training step, batch 1, SGD fused; every image gave the simulator's bits "
     "([benchmarks/data]({up}benchmarks/data/README.md))."
 )
 SHORT, WHOLE = "truth", "truth-modes"
@@ -38,7 +38,8 @@ def more(measured: int, estimated: int) -> str:
 
 
 def model_table() -> Iterator[str]:
-    yield "| model | step cycles, estimated | step cycles, measured | more | MAC/cycle, estimated | MAC/cycle, measured |"
+    pairs = [f"{figure}, {word}" for figure in ("step cycles", "MAC/cycle") for word in ("estimated", "measured")]
+    yield f"| model | {' | '.join((*pairs[:2], 'more', *pairs[2:]))} |"
     yield "|---|---:|---:|---:|---:|---:|"
     for row in read(MODELS):
         if row["variant"] == "as_is":
@@ -104,7 +105,8 @@ def filled(text: str, document: str) -> str:
         pattern = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
         if not pattern.search(text):
             raise ValueError(f"{document} has no marks for {name}")
-        text = pattern.sub(lambda _, name=name: f"{begin}\n{section(name, document)}\n{end}", text)  # type: ignore[misc]
+        before, after = pattern.split(text, maxsplit=1)
+        text = f"{before}{begin}\n{section(name, document)}\n{end}{after}"
     return text
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.projects import zoo_model
 from tilegrad import zoo
 from tilegrad.build.frames import Listing, parse_listing
 from tilegrad.errors import DeviceError
 from tilegrad.stack import stack_use
-from tests.support.projects import zoo_model
 
 
 def listing(**frames: int | None) -> Listing:
@@ -35,7 +35,7 @@ def test_a_clone_finds_its_account(function: str, wanted: int) -> None:
 
 
 def test_a_function_without_any_account_is_an_error() -> None:
-    with pytest.raises(DeviceError, match="no frame of 'h.constprop.0'"):
+    with pytest.raises(DeviceError, match=r"no frame of 'h\.constprop\.0'"):
         listing(f=10).frame_bytes("h.constprop.0")
 
 

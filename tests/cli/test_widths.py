@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 
 from tests.support.command_line import CommandLine
 from tilegrad.report.output import Progress
 from tilegrad.report.table import FittingTable, shortened, wrapped
-from rich.text import Text
 
 WIDTHS = (80, 100, 120)
 WIDE = 400

@@ -1,4 +1,4 @@
-"""The folder by itself: the README's program compiles and runs, and the library has all of the model, for any machine."""
+"""The folder by itself: the README's program compiles and runs; the library is whole, and for any machine."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_the_program_of_the_readme_compiles_and_runs(
 
 @pytest.mark.parametrize("name", ["state", "main", "m", "arena", "train_state", "update_number", "image", "loss"])
 def test_a_tensor_may_be_called_what_the_program_calls_its_own(tmp_path: Path, name: str) -> None:
-    proto = model([node("Gemm", f"{name} w", "y", "fc")], [value(name, [1, 4])], [value("y", [1, 4])], {"w": weights(4, 4)})
+    gemm = node("Gemm", f"{name} w", "y", "fc")
+    proto = model([gemm], [value(name, [1, 4])], [value("y", [1, 4])], {"w": weights(4, 4)})
     tg.compile(proto, Recipe(), target="mcu", weights_as_c=True).write(tmp_path / "c")
     run_example(tmp_path / "c")
 
@@ -94,7 +95,8 @@ def test_the_library_has_the_weights(tmp_path: Path) -> None:
     tg.compile("simplemlp", target="mcu", weights_as_c=True).write(tmp_path / "with")
     tg.compile("simplemlp", target="mcu").write(tmp_path / "without")
     for folder in ("with", "without"):
-        done = subprocess.run(["make", "libmodel.a"], cwd=tmp_path / folder, capture_output=True, text=True, check=False)
+        command = ["make", "libmodel.a"]
+        done = subprocess.run(command, cwd=tmp_path / folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert "weights.o" in members(tmp_path / "with") and "weights.o" not in members(tmp_path / "without")
     (tmp_path / "with" / "example.c").write_text(example(tmp_path / "with"))
@@ -128,7 +130,8 @@ def test_the_cross_compilers_own_archiver_is_used(tmp_path: Path, prefix: str, w
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {"model.o", "weights.o"} <= set(members(folder, f"{prefix}ar"))
-    symbols = subprocess.run([f"{prefix}nm", "-s", "libmodel.a"], cwd=folder, capture_output=True, text=True, check=True)
+    command = [f"{prefix}nm", "-s", "libmodel.a"]
+    symbols = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     assert re.search(r"^tg_step in model\.o$", symbols.stdout, re.MULTILINE), "the archive has an index"
 
 

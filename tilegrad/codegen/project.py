@@ -12,8 +12,8 @@ import numpy as np
 
 from tilegrad.codegen import interface, model
 from tilegrad.codegen.board import board_files
-from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.folder import makefile, project_readme
+from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
 from tilegrad.codegen.opencl import opencl_files
 from tilegrad.ir.plan import Plan
@@ -48,7 +48,8 @@ class Project:
 
 def generate(plan: Plan, *, weights_as_c: bool = False) -> Project:
     kernels = collect_kernels(plan.schedule)
-    texts = opencl_files(plan, kernels) if plan.schedule.target.language == OPENCL_C else _c_files(plan, kernels, weights_as_c)
+    is_opencl = plan.schedule.target.language == OPENCL_C
+    texts = opencl_files(plan, kernels) if is_opencl else _c_files(plan, kernels, weights_as_c)
     texts["manifest.json"] = json.dumps(_manifest(plan), indent=1) + "\n"
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)

@@ -142,10 +142,11 @@ class Session(ABC):
         before = self._before(entry)
         results = self._call(entry, arrays, wants_outputs)
         if arrays:
-            self._placed, self._placed_inputs = entry, arrays
+            self._placed = entry
+            self._placed_inputs = arrays
+            self.transferred.add(Transfer(input_bytes=sum(array.nbytes for array in arrays)))
         if self._companion is not None and entry == "step":
             self._companion.remember(before, self._placed_inputs)
-            self.transferred.add(Transfer(input_bytes=sum(array.nbytes for array in arrays)))
         if graph.outputs:
             self._results = (entry, results)
         if results is not None:
@@ -343,7 +344,8 @@ class Session(ABC):
 
     def _place_checked(self, entry: str, arrays: Sequence[Array]) -> None:
         self._place(entry, arrays)
-        self._placed, self._placed_inputs = entry, arrays
+        self._placed = entry
+        self._placed_inputs = arrays
         self.transferred.add(Transfer(input_bytes=sum(array.nbytes for array in arrays)))
 
 

@@ -14,7 +14,6 @@ from tilegrad.report.format import bytes_text, count_text, estimated_cycles
 from tilegrad.report.output import heading, table
 from tilegrad.targets.base import Target
 
-
 SPARE = ("tiles", "L3-L2", "L2-L1", "L3", "stalled", "hidden", "L2", "L1", "MAC/cycle", "speed-up")
 
 

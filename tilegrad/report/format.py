@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from tilegrad.sizes import bytes_text
 
-__all__ = ["bytes_text", "count_text", "error_text", "estimated_cycles", "plural", "ratio_text", "seconds_text", "shape_text"]
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "error_text",
+    "estimated_cycles",
+    "plural",
+    "ratio_text",
+    "seconds_text",
+    "shape_text",
+]
 
 
 def count_text(count: int) -> str:

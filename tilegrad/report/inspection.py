@@ -88,7 +88,8 @@ def fits_line(facts: Inspection) -> Text:
 
 
 def parameter_table(facts: Inspection) -> FittingTable:
-    made = table("initializer", "shape", "elements", "is a", "trains", "why", right=("elements",), spare=("is a", "shape"))
+    columns = ("initializer", "shape", "elements", "is a", "trains", "why")
+    made = table(*columns, right=("elements",), spare=("is a", "shape"))
     for use in facts.parameters:
         made.add_row(
             use.name,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -81,7 +81,7 @@ def survives_closed_pipe() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def has_width(stream: TextIO) -> bool:
+def has_width(stream: IO[str]) -> bool:
     """Whether somebody reads at a width that is known: a terminal, or what COLUMNS says."""
     return stream.isatty() or bool(os.environ.get("COLUMNS"))
 

@@ -23,7 +23,7 @@ _NUMBER_AT_START = re.compile(r"^[\d,.]+")
 
 
 class FittingTable:
-    """Rows under headers. Columns in `right` hold numbers; those in `spare` may be left out, the first of them first."""
+    """Rows under headers. Columns in `right` hold numbers; those in `spare` may be left out, in this order."""
 
     def __init__(
         self, columns: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = (), title: str | None = None
