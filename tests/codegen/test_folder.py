@@ -16,7 +16,8 @@ from tilegrad.pipeline import Compiled, compile_inference
 from tilegrad.recipe import Recipe
 from tilegrad.targets import base as targets
 
-STRICT = ("gcc", *"-std=c99 -O0 -ffp-contract=off -Wall -Wextra -Werror -fsanitize=undefined -fno-sanitize-recover".split())
+STRICT = ("gcc", *"-std=c99 -O0 -ffp-contract=off -Wall -Wextra -Werror".split())
+WATCHED = ("-fsanitize=undefined", "-fno-sanitize-recover")
 CROSS = {
     "arm-none-eabi-": ("-mcpu=cortex-m7", "-mthumb"),
     "riscv64-unknown-elf-": ("-march=rv32imafc", "-mabi=ilp32f"),
@@ -34,7 +35,7 @@ def run_example(folder: Path) -> None:
     (folder / "example.c").write_text(example(folder))
     sources = [str(path.relative_to(folder)) for path in folder.rglob("*.c") if path.name != "main.c"]
     built = subprocess.run(
-        [*STRICT, *sources, "-o", "example", "-lm"], cwd=folder, capture_output=True, text=True, check=False
+        [*STRICT, *WATCHED, *sources, "-o", "example", "-lm"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert built.returncode == 0, built.stderr
     done = subprocess.run(["./example"], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
