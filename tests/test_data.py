@@ -171,7 +171,28 @@ def test_a_folder_a_corrupt_file_and_a_single_array(tmp_path: Path) -> None:
         np.save(file, X)
     assert refusal(path, CLASSIFIER) == "'d.npz' is a single array, not an .npz file" + hint
     assert refusal(tmp_path, CLASSIFIER).startswith("cannot read 'd.npz' as an .npz file\n  got: ")
-    assert refusal(save(tmp_path, x=np.array([{}]), y=Y), CLASSIFIER).startswith("cannot read 'd.npz' as an .npz file")
+    assert refusal(save(tmp_path, x=np.array([{}]), y=Y), CLASSIFIER) == (
+        "array 'x' of 'd.npz' has the wrong element type\n  expected: numbers\n  got: Python objects\n"
+        "  hint: rows of different lengths make such an array"
+    )
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".csv", "a CSV file"), (".pkl", "a pickle"), (".bin", "another format")])
+def test_another_format_is_named_and_nothing_is_said_of_pickles(tmp_path: Path, suffix: str, kind: str) -> None:
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(b"1.0,2.0,3\n" if suffix != ".pkl" else b"\x80\x04K\x01.")
+    message = refusal(path, CLASSIFIER)
+    assert message.startswith(f"cannot read '{path}'" if str(path) in message else "cannot read 'd.npz'")
+    assert kind in message and ".npz" in message and "numpy.savez" in message
+    assert "allow_pickle" not in message and "ickled" not in message
+
+
+def test_a_missing_x_lists_the_arrays_that_are_there(tmp_path: Path) -> None:
+    images = refusal(save(tmp_path, images=X, labels=Y), CLASSIFIER)
+    assert "has no array 'x'" in images and "'images', 'labels'" in images
+    many = refusal(save(tmp_path, **{f"a{i}": Y for i in range(20)}), CLASSIFIER)
+    assert "'a0'" in many and "and 12 more" in many
+    assert "no arrays at all" in refusal(save(tmp_path), CLASSIFIER)
 
 
 @pytest.mark.parametrize("writer", [np.savez, np.savez_compressed])
@@ -194,7 +215,8 @@ def test_a_damaged_file_is_never_a_traceback(tmp_path: Path, writer: Callable[..
 
 def test_a_missing_array(tmp_path: Path) -> None:
     assert refusal(save(tmp_path, y=Y), CLASSIFIER) == (
-        "'d.npz' has no array 'x'\n  hint: x holds the samples along its first axis"
+        "'d.npz' has no array 'x'\n  expected: arrays x and y\n  got: 'y'\n"
+        "  hint: x holds the samples along its first axis"
     )
     assert refusal(save(tmp_path, x=X), CLASSIFIER) == (
         "'d.npz' has no array 'y'\n"

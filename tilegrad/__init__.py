@@ -38,6 +38,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """The API, which is imported on first use and so is not among the module's own names."""
+    return sorted({*__all__, "__version__", "__doc__", "__all__", "__name__", "__file__", "__path__"})
+
+
 def __getattr__(name: str) -> Any:
     """The API is imported on first use, so that `import tilegrad` costs nothing."""
     if name in __all__:

@@ -10,6 +10,7 @@ from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Compiled, Observer, compile_model
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Recipe
+from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 from tilegrad.training import train
@@ -38,13 +39,18 @@ def compile(
     recipe: Recipe | None = None,
     target: str | Target = "host",
     *,
+    tiling: bool = True,
+    buffering: str = "auto",
+    home: str = "auto",
     observer: Observer | None = None,
     weights_as_c: bool = False,
 ) -> Compiled:
-    """Compiles a model (anything `load` takes, or what it gave) for a target.
+    """Compiles a model (anything `load` takes, or what it gave) for a target: the C that `tilegrad compile` writes.
 
+    `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
     Pure: no file is written, no device is touched.
     """
+    options = ScheduleOptions(tiling, buffering, home)
     recipe = Recipe() if recipe is None else recipe
     if not isinstance(recipe, Recipe):
         raise UserError("the recipe cannot be used", stage="recipe", expected="a tg.Recipe", got=type(recipe).__name__)
@@ -60,4 +66,5 @@ def compile(
         model = load(model, batch=recipe.batch, seed=recipe.seed)
     model = model.with_batch(recipe.batch)
     chip = targets.get(target) if isinstance(target, str) else target
-    return compile_model(model, recipe, chip, observer, weights_as_c=weights_as_c)
+    options.check(chip)
+    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c)

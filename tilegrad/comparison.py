@@ -78,6 +78,10 @@ def options_of(mode: str, base: ScheduleOptions) -> ScheduleOptions:
     return replace(base, is_tiled=True, buffering=mode)
 
 
+def _progress_of(mode: str, progress: Progress) -> Progress:
+    return lambda what, done, of: progress(f"{mode}: {what}", done, of)
+
+
 def compare_modes(
     model: ImportedModel,
     recipe: Recipe,
@@ -100,13 +104,15 @@ def compare_modes(
         )
     rows: list[Row] = []
     for position, mode in enumerate(MODES):
-        progress("compare", position, len(MODES))
+        told = _progress_of(f"{mode} ({position + 1} of {len(MODES)})", progress)
+        told("compile", 0, 1)
         try:
             compiled = compile_model(model, recipe, target, options=options_of(mode, base or ScheduleOptions()))
         except DoesNotFit as error:
             rows.append(Row(mode, reason=str(error)))
             continue
-        run = train(compiled, device, steps=steps, verify=verify, tolerance=tolerance)
+        run = train(compiled, device, steps=steps, verify=verify, tolerance=tolerance, progress=told)
+        told("stack", 0, 1)
         rows.append(Row(mode, compiled, replace(run, stack=stack_use(compiled, use_cache=device.use_cache))))
     first = next((row.cycles_per_update for row in rows if row.cycles_per_update), None)
     return tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, overload
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tilegrad import random
 from tilegrad.errors import UserError
 from tilegrad.ir.types import DType
-from tilegrad.npz import SingleArrayError, read_npz
+from tilegrad.npz import NoArchiveError, ObjectsError, SingleArrayError, read_npz
 from tilegrad.random import Purpose
 
 Array = npt.NDArray[Any]
@@ -42,6 +42,19 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+_NAMES_TOLD = 8
+_FORMATS = {
+    ".csv": "a CSV file",
+    ".tsv": "a table of text",
+    ".txt": "a text file",
+    ".json": "a JSON file",
+    ".h5": "an HDF5 file",
+    ".hdf5": "an HDF5 file",
+    ".parquet": "a Parquet file",
+    ".pkl": "a pickle",
+    ".pickle": "a pickle",
+    ".mat": "a MATLAB file",
+}
 # How many patterns there are where the model has no classes; part of the bit contract.
 PATTERNS_WITHOUT_CLASSES = 10
 
@@ -113,6 +126,29 @@ class MiniBatches(Sequence[tuple[Array, Array]]):
         if isinstance(index, slice):
             return MiniBatches(self.batches, self.numbers[index])
         return self.batches.batch(self.numbers[index])
+
+
+@dataclass(frozen=True, eq=False)
+class ToldBatches(Sequence[tuple[Array, Array]]):
+    """Mini-batches that tell `taking` of each that is asked for, by its place and their number: how far somebody is who
+    goes through them and knows nothing of progress."""
+
+    batches: Sequence[tuple[Array, Array]]
+    taking: Callable[[int, int], None]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Array, Array]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[Array, Array]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Array, Array] | Sequence[tuple[Array, Array]]:
+        if isinstance(index, int) and 0 <= index < len(self.batches):
+            self.taking(index + 1, len(self.batches))
+        return self.batches[index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +228,22 @@ def _read_arrays(path: Path) -> dict[str, Array]:
             stage=_STAGE,
             hint="write it with numpy.savez(file, x=..., y=...)",
         ) from error
+    except NoArchiveError as error:
+        raise UserError(
+            f"cannot read '{path}' as an .npz file",
+            stage=_STAGE,
+            expected="NumPy's .npz with arrays x and y: the only format that --data takes",
+            got=_FORMATS.get(path.suffix.lower(), "a file of another format"),
+            hint="write it with numpy.savez(file, x=..., y=...)",
+        ) from error
+    except ObjectsError as error:
+        raise UserError(
+            f"array '{error.name}' of '{path}' has the wrong element type",
+            stage=_STAGE,
+            expected="numbers",
+            got="Python objects",
+            hint="rows of different lengths make such an array",
+        ) from error
     except FileNotFoundError as error:
         raise UserError(
             f"no data file '{path}'", stage=_STAGE, hint="--data takes an .npz file with arrays x and y"
@@ -205,10 +257,23 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         ) from error
 
 
+def _arrays_there(arrays: Mapping[str, Array]) -> str:
+    """Some of the names: there may be thousands."""
+    names = [f"'{name}'" for name in arrays]
+    more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
+    return ", ".join(names[:_NAMES_TOLD]) + more if names else "no arrays at all"
+
+
 def _checked_inputs(path: str | Path, arrays: Mapping[str, Array], spec: SampleSpec) -> Array:
     x = arrays.get("x")
     if x is None:
-        raise UserError(f"'{path}' has no array 'x'", stage=_STAGE, hint="x holds the samples along its first axis")
+        raise UserError(
+            f"'{path}' has no array 'x'",
+            stage=_STAGE,
+            expected="arrays x and y",
+            got=_arrays_there(arrays),
+            hint="x holds the samples along its first axis",
+        )
     _check_shape(path, "x", x, spec.input_shape)
     if len(x) == 0:
         raise UserError(f"'{path}' holds no samples", stage=_STAGE, expected="at least one", got=f"x {_shape(x.shape)}")

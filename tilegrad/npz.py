@@ -21,23 +21,42 @@ _DEFLATE_RATIO = 1032
 _SPARE_BYTES = 1024
 
 
+ZIP_MAGIC = b"PK"
+
+
 class SingleArrayError(ValueError):
     """The file is an .npy file: one array, without a name."""
 
 
+class NoArchiveError(ValueError):
+    """The file does not begin as an .npz file does."""
+
+
+class ObjectsError(ValueError):
+    """An array holds Python objects, not numbers."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"'{name}' holds Python objects, not numbers")
+        self.name = name
+
+
 def read_npz(path: Path, names: Collection[str], *, stage: str) -> dict[str, Array]:
-    """Those of the named arrays that are there.
+    """Those of the named arrays that are there; of the others the names, with nothing in them.
 
     What is wrong with the file is a ValueError, an OSError or one of zipfile's errors; that it is none, a UserError.
     """
     with open_regular(path, stage=stage) as file:
-        if file.read(len(NPY_MAGIC)) == NPY_MAGIC:
+        start = file.read(len(NPY_MAGIC))
+        if start == NPY_MAGIC:
             raise SingleArrayError("it is a single array")
+        if start and not start.startswith(ZIP_MAGIC):
+            raise NoArchiveError("it is no .npz file")
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(0)
         with zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            return {name: _read(archive, members[name], size_bytes) for name in names if name in members}
+            found = {name: _read(archive, members[name], size_bytes) for name in names if name in members}
+            return {**dict.fromkeys(members, np.zeros(0)), **found}
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) -> Array:
@@ -59,7 +78,7 @@ def _array(member: BinaryIO, info: zipfile.ZipInfo) -> Array:
     else:
         raise ValueError(f"'{info.filename}' has version {version}, which NumPy uses for fields with names")
     if dtype.hasobject:
-        raise ValueError(f"'{info.filename}' holds Python objects, not numbers")
+        raise ObjectsError(info.filename.removesuffix(".npy"))
     if any(extent < 0 for extent in shape):
         raise ValueError(f"'{info.filename}' has a negative extent")
     size_bytes = math.prod(shape) * dtype.itemsize

@@ -4,6 +4,9 @@
 
 Each arrow is a pure function from one frozen type to the next; nothing flows back. A verifier runs at the end of each
 stage (inside it), and `Observer` sees every result, which is how `--dump-after` and the timings work.
+
+What is rewritten on the way, in which order and for which targets is `PASSES`, and nowhere else: the command line and
+`tilegrad.compile` give the same C.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from enum import Enum
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from tilegrad import zoo
 from tilegrad.build.folder import write_folder
@@ -22,11 +26,12 @@ from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
-from tilegrad.ir.program import Program
+from tilegrad.ir.program import Program, Role
 from tilegrad.ir.schedule import Schedule
+from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.batchnorm_policy import check_batchnorm_policy
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm, folded_parameters
-from tilegrad.passes.fuse import fuse
+from tilegrad.passes.fuse import PATTERNS
 from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
@@ -44,27 +49,89 @@ from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
 
-STAGES = ("import", "canonicalize", "program", "schedule", "plan", "sequence", "codegen")
 R = TypeVar("R")
+T = TypeVar("T", Graph, Program)
+
+
+class Where(Enum):
+    """The programs that a pass is for."""
+
+    EVERYWHERE = "every program"
+    FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
+    SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update"
+    FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
+
+
+@dataclass(frozen=True)
+class Pass(Generic[T]):
+    """One rewriting, valid in and valid out, by the name that `--dump-after` knows."""
+
+    name: str
+    apply: Callable[[T], T]
+    where: Where = Where.EVERYWHERE
+
+
+GRAPH_PASSES: tuple[Pass[Graph], ...] = (
+    *(Pass(name, work) for name, work in PATTERNS.items()),
+    Pass("fold-batchnorm", FoldBatchNorm().apply, Where.FOLDING),
+)
+"""Of the stage `canonicalize`, in order: before differentiation."""
+
+PROGRAM_PASSES: tuple[Pass[Program], ...] = (
+    Pass("fuse-update", FuseUpdate().apply, Where.SCRATCHPAD),
+    Pass("fuse-activation-grad", FuseActivationGrad().apply),
+    Pass("fuse-outer-product", FuseOuterProduct().apply),
+    Pass("fuse-dense-grad", FuseDenseGrad().apply),
+    Pass("group-updates", GroupUpdates().apply, Where.FUSED),
+    Pass("order-end", OrderEnd().apply, Where.FUSED),
+)
+"""Behind the stage `program`, in order: after differentiation. The bits are the same with and without each."""
+
+STAGES = ("import", "canonicalize", "program", "schedule", "plan", "sequence", "codegen")
+DUMPS = (
+    "import",
+    *(each.name for each in GRAPH_PASSES),
+    "canonicalize",
+    "program",
+    *(each.name for each in PROGRAM_PASSES),
+    *STAGES[3:],
+)
+"""What `--dump-after` takes: the stages and the passes, in the order in which they run."""
+
+
+def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bool:
+    """The one policy: where an update is one mini-batch, a target with a scratchpad updates parameters where their
+    gradients come into being, which saves writing and reading these. `options` may say otherwise."""
+    if options.fuses_update is not None:
+        return options.fuses_update
+    return not target.is_flat and recipe.accumulate == 1
 
 
 @dataclass
 class Observer:
-    """Sees each stage's result; `seconds` collects how long each took."""
+    """Sees each result; `seconds` collects how long each stage took, its passes included."""
 
     on_stage: Callable[[str, object], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, stage: str, work: Callable[[], R]) -> R:
+    def run(self, name: str, work: Callable[[], R], stage: str | None = None) -> R:
+        """`name` is a stage, or a pass of `stage`."""
         start = time.perf_counter()
         result = work()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+        self.took(stage or name, time.perf_counter() - start)
         if self.on_stage is not None:
-            self.on_stage(stage, result)
+            self.on_stage(name, result)
         return result
 
+    def took(self, stage: str, seconds: float) -> None:
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
-@dataclass(frozen=True)
+    def skip(self, name: str, where: Where) -> None:
+        """A pass that is not for this program."""
+        del name, where
+
+
+@dataclass(frozen=True, repr=False)
 class Compiled:
     """A model compiled for a target: what every stage made, and the C project."""
 
@@ -91,6 +158,17 @@ class Compiled:
     def target(self) -> Target:
         return self.plan.schedule.target
 
+    def __repr__(self) -> str:
+        """One line of what it is: `--dump-after` and `tilegrad inspect` have the rest."""
+        program = self.program
+        trained = sum(tensor.type.size for tensor in program.trainable)
+        held = trained + sum(tensor.type.size for tensor in program.with_role(Role.FROZEN))
+        memory = ", ".join(f"{name} {use}" for name, use in self.plan.memory.items())
+        return (
+            f"<Compiled '{self.name}' for {self.target.name}: {', '.join(program.entries)}; "
+            f"{trained:,} of {held:,} parameters train; {memory}; {self.project.line_count:,} lines of C>"
+        )
+
     def unfused(self) -> Compiled:
         """The same with gradients that can be read, where the optimizer moved into the backward pass.
 
@@ -111,17 +189,40 @@ class Compiled:
         return Path(folder)
 
 
-def canonical_graph(model: ImportedModel, recipe: Recipe) -> Graph:
-    """The graph that the program is derived from."""
-    graph = fuse(model.graph)
-    return FoldBatchNorm().apply(graph) if recipe.batchnorm == "fold" else graph
+def canonical_graph(model: ImportedModel, recipe: Recipe, observer: Observer | None = None) -> Graph:
+    """The graph that the program is derived from, and that `inspect` describes."""
+    watch = observer or Observer()
+    graph = model.graph
+    for each in GRAPH_PASSES:
+        if each.where is Where.FOLDING and recipe.batchnorm != "fold":
+            watch.skip(each.name, each.where)
+        else:
+            graph = watch.run(each.name, partial(each.apply, graph), "canonicalize")
+    return watch.run("canonicalize", lambda: verify_graph(graph))
+
+
+def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch: Observer) -> Program:
+    """The program after `PROGRAM_PASSES`."""
+    for each in PROGRAM_PASSES:
+        applies = {
+            Where.SCRATCHPAD: fuses_update(program.recipe, target, options),
+            Where.FUSED: program.is_fused,
+        }.get(each.where, True)
+        if applies:
+            program = watch.run(each.name, partial(each.apply, program), "program")
+        else:
+            watch.skip(each.name, each.where)
+    return program
 
 
 def parameters_in_use(model: ImportedModel, recipe: Recipe) -> Mapping[str, ParameterInfo]:
     """What each initializer is under this recipe: folding BatchNorm makes biases, and leaves scales unused."""
     if recipe.batchnorm != "fold":
         return model.parameters
-    return folded_parameters(model.parameters, FoldBatchNorm().fold(fuse(model.graph)))
+    graph = model.graph
+    for pattern in PATTERNS.values():
+        graph = pattern(graph)
+    return folded_parameters(model.parameters, FoldBatchNorm().fold(graph))
 
 
 def defaults(model: ImportedModel) -> tuple[str, str]:
@@ -143,7 +244,7 @@ def compile_model(
 ) -> Compiled:
     watch = observer or Observer()
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
-    graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
+    graph = canonical_graph(model, recipe, watch)
 
     def derive() -> Program:
         default_loss, default_train = defaults(model)
@@ -166,7 +267,7 @@ def compile_inference(
 ) -> Compiled:
     """A program whose only working entry is `infer`: no gradients, no optimizer, and none of their memory."""
     watch = observer or Observer()
-    graph: Graph = watch.run("canonicalize", lambda: canonical_graph(model, recipe))
+    graph = canonical_graph(model, recipe, watch)
     roles = {name: info.role for name, info in parameters_in_use(model, recipe).items()}
     program: Program = watch.run("program", lambda: inference_program(graph, recipe, roles))
     return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c=False)
@@ -180,12 +281,8 @@ def _compile_program(
     options: ScheduleOptions,
     weights_as_c: bool,
 ) -> Compiled:
-    if options.fuses_update:
-        program = watch.run("fuse", lambda: FuseUpdate().apply(program))
-    for fusion in (FuseActivationGrad(), FuseOuterProduct(), FuseDenseGrad()):
-        program = fusion.apply(program)
-    if program.is_fused:
-        program = OrderEnd().apply(GroupUpdates().apply(program))
+    options.check(target)
+    program = _rewritten(program, target, options, watch)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))

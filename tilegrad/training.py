@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tilegrad import __version__
 from tilegrad.build.frames import StackUse
-from tilegrad.data import Batches, SampleSpec, load_npz, synthetic
+from tilegrad.data import Batches, SampleSpec, ToldBatches, load_npz, synthetic
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.errors import InternalError, UserError
@@ -37,7 +37,7 @@ def no_progress(what: str, done: int, of: int) -> None:
     del what, done, of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """What came back from a device. `cycles` are None where a device has none; a device that runs nothing gives none
     of losses, gradients and weights."""
@@ -56,6 +56,15 @@ class Run:
     counted_cycles: Mapping[str, int] = field(default_factory=dict)
     instructions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of one call, by core
     stack: StackUse = field(default_factory=StackUse)
+
+    def __repr__(self) -> str:
+        losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
+        verdict = "not verified" if self.verdict is None else "verified" if self.verdict.verified else "DISAGREES"
+        step = self.cycles["step"]
+        word = "counted" if self.counted_cycles else "estimated"
+        cycles = "" if step is None else f", {step:,} {word} cycles a step"
+        name = self.compiled.program.name
+        return f"<Run of '{name}' on {self.device}: {self.steps:,} updates, {losses}, {verdict}{cycles}>"
 
     @property
     def cycles(self) -> dict[str, int | None]:
@@ -265,17 +274,19 @@ def train(
             instructions=session.instructions(),
         )
     if compiled.program.is_fused and (verify or keep_gradients):
+        progress("gradients, of the unfused program", 0, 1)
         beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning)
         run = replace(run, first_gradients=dict(beginning.first_gradients))
     if not verify:
         return run
     start = time.perf_counter()
     progress("verify", 0, 1)
+    told = ToldBatches(fed, lambda done, of: progress("verify: mini-batch through the reference", done, of))
     verdict = judge(
         compiled,
         Measured(run.losses, run.first_gradients, run.weights, run.statistics),
         beginning,
-        fed,
+        told,
         tolerance,
     )
     timings["verify"] = time.perf_counter() - start
@@ -309,17 +320,20 @@ def _beginning_with_gradients(
 def _run_steps(
     session: Session, batches: Sequence[tuple[Array, Array]], accumulate: int, progress: Progress
 ) -> tuple[list[float], FirstUpdate]:
+    """A fused program has no gradients to read: a second session of the unfused one is for that."""
     losses: list[float] = []
     beginning = FirstUpdate((), {}, {})
+    keeps_gradients = not session.compiled.program.is_fused
     for i, (x, y) in enumerate(batches):
         losses.append(session.step(x, y))
-        if i == 0:
+        if i == 0 and keeps_gradients:
             beginning = replace(beginning, first_gradients=session.gradients())
         if i + 1 == accumulate:
-            beginning = replace(beginning, losses=tuple(losses), buffers=session.gradients())
+            buffers = session.gradients() if keeps_gradients else {}
+            beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
         if (i + 1) % accumulate == 0:
             session.update()
         if i + 1 == accumulate:
             beginning = replace(beginning, weights_after=session.weights())
-        progress("train", i + 1, len(batches))
+        progress("train: mini-batch", i + 1, len(batches))
     return losses, beginning

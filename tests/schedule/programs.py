@@ -132,7 +132,10 @@ def siracusa(l1_bytes: int = 128 * KIB, cores: int = 8, l2_bytes: int | None = N
 
 
 def compiled_for(name: str, target: Target, options: ScheduleOptions | None = None) -> Compiled:
-    return compile_model(imported(name), recipe_of(name), target, options=options)
+    """Unfused unless the options say otherwise: more operators, whose gradients can be read."""
+    asked = options or ScheduleOptions()
+    asked = replace(asked, fuses_update=bool(asked.fuses_update))
+    return compile_model(imported(name), recipe_of(name), target, options=asked)
 
 
 def quick_sim(environment: Mapping[str, str] | None = None) -> SimDevice:

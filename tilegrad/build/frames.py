@@ -51,6 +51,16 @@ _INDIRECT = re.compile(r"\s*(?:jalr\s|blx\s+r|blr\s|callq?\s+\*)")
 _COLD = re.compile(r"\.cold(?:\.\d+)?$")  # a part of a function that lies elsewhere, on the same frame
 
 
+def _without_numbers(name: str) -> str:
+    """A name with the kinds of its clones and without their numbers."""
+    return ".".join(part for part in name.split(".") if not part.isdecimal())
+
+
+def _of_source(name: str) -> str:
+    """A name as the source has it: `.` is in no C identifier."""
+    return name.partition(".")[0]
+
+
 @dataclass(frozen=True)
 class Listing:
     """What one file's assembly tells: the frame of each function (None where it grows) and the names in its body.
@@ -65,16 +75,22 @@ class Listing:
     indirect: Sequence[str]
 
     def frame_bytes(self, function: str) -> int:
-        """A clone that the compiler made (`f.constprop.0`) has an account without its number, with others' perhaps."""
-        name = function
-        while name not in self.frames:
-            name, dot, _ = name.rpartition(".")
-            if not dot:
-                raise DeviceError(f"the compiler tells no frame of '{function}'", stage="build")
-        found = self.frames[name]
-        if found is None:
+        """The largest frame of those that a function may have: accounts name clones less exactly than assembly does."""
+        sizes = [self.frames[name] for name in self._accounts(function)]
+        if not sizes:
+            raise DeviceError(f"the compiler tells no frame of '{function}'", stage="build")
+        if None in sizes:
             raise DeviceError(f"the stack has no bound: the frame of '{function}' grows while it runs", stage="build")
-        return found
+        return max(size for size in sizes if size is not None)
+
+    def _accounts(self, function: str) -> list[str]:
+        """The names under which a function's frame is told: its own, else those that differ in the numbers of clones
+        (`f.constprop.isra` tells of `f.constprop.0.isra.0`), else those of all clones of one function of the source
+        (`f` and `f.part` of `f.llvm.123`)."""
+        if function in self.frames:
+            return [function]
+        same = [name for name in self.frames if _without_numbers(name) == _without_numbers(function)]
+        return same or [name for name in self.frames if _of_source(name) == _of_source(function)]
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()

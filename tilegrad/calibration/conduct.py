@@ -24,11 +24,13 @@ from tilegrad.costs.kernel_cost import CONDUCT_TRIPS, Boxes, class_cycles, condu
 from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Listing, Load, Store
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
+from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.calls import entry_calls
 from tilegrad.targets.base import L1, L2, Target
 
 MODELS = ("autoencoder", "cct", "dscnn", "mobilenetv1", "resnet8")
 SCRATCH_BYTES = (240 * 1024, 64 * 1024, 24 * 1024)
+UNFUSED = ScheduleOptions(fuses_update=False)
 _RECORD = struct.Struct("<2i")
 _STRING_H = """#include <stddef.h>
 void *memcpy(void *, const void *, size_t);
@@ -148,7 +150,7 @@ def count_conducting(target: Target) -> list[tuple[Conducted, Conducted]]:
     for model in MODELS:
         imported = frontend.load(model)
         for scratch in SCRATCH_BYTES:
-            compiled = compile_model(imported, Recipe(), target.with_capacity(L1, scratch))
+            compiled = compile_model(imported, Recipe(), target.with_capacity(L1, scratch), options=UNFUSED)
             with tempfile.TemporaryDirectory(prefix=f"tilegrad-{os.getpid()}-") as name:
                 result += _counted(compiled.write(Path(name) / model), compiled.listing)
     return result

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilegrad.build.toolchain import PORTABLE_FLAGS
+from tilegrad.codegen.folder import ARCHIVER
 from tilegrad.ir.plan import Plan
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.place.board import place
@@ -30,33 +31,35 @@ def link_flags(board: Board) -> tuple[str, ...]:
     return ("-nostdlib", "-Wl,--gc-sections", "-T", SCRIPT, *board.link_flags)
 
 
-def board_files(plan: Plan, board: Board, objects: Sequence[str]) -> dict[str, str]:
-    """By path. `objects` are those of the model: itself and its kernels."""
+def board_files(plan: Plan, board: Board, objects: Sequence[str], beside: Sequence[str] = ()) -> dict[str, str]:
+    """By path. `objects` are those of the model: itself and its kernels; `beside` those for the library alone."""
     target = plan.schedule.target
     placement = place(plan.schedule, board, plan.state_bytes, plan.arena_bytes)
     names = (*_SHARED, board.start)
     texts = {f"bare/{name}": (BARE_FOLDER / name).read_text(encoding="utf-8") for name in names}
     texts[SCRIPT] = linker_script(target, board, placement, plan.alignment_bytes)
-    texts["Makefile"] = _makefile(target, board, objects)
+    texts["Makefile"] = _makefile(target, board, objects, beside)
     return texts
 
 
-def _makefile(target: Target, board: Board, objects: Sequence[str]) -> str:
+def _makefile(target: Target, board: Board, objects: Sequence[str], beside: Sequence[str]) -> str:
     bare = [f"bare/{name[:-2]}.o" for name in (*_SHARED, board.start) if name.endswith(".c")]
     return (
         f"# Builds {IMAGE} for {target.name}, and libmodel.a to drop into firmware of your own.\n"
         "# -ffp-contract=off is part of the result: without it, bits differ between compilers.\n"
         f"CC = {board.compiler}\n"
+        f"{ARCHIVER}"
         f"CFLAGS = {' '.join((*PORTABLE_FLAGS, *_FREESTANDING, *board.flags))}\n"
         f"CPPFLAGS = {' '.join(_CPPFLAGS)}\n"
         f"LINK = {' '.join(board.linker) or '$(CC) $(CFLAGS)'}\n"
         f"LDLIBS = {' '.join(link_flags(board))}\n"
         f"OBJECTS = {' '.join(objects)}\n"
+        f"LIBRARY = $(OBJECTS){''.join(f' {name}' for name in beside)}\n"
         f"BARE = main.o {' '.join(bare)}\n\n"
         f"{IMAGE}: $(BARE) $(OBJECTS) {SCRIPT}\n\t$(LINK) -o $@ $(BARE) $(OBJECTS) $(LDLIBS)\n\n"
-        "libmodel.a: $(OBJECTS)\n\t$(AR) rcs $@ $^\n\n"
+        "libmodel.a: $(LIBRARY)\n\t$(AR) rcs $@ $^\n\n"
         "$(BARE) $(OBJECTS): $(wildcard *.h bare/*.h kernels/*.h)\n\n"
-        f"clean:\n\trm -f {IMAGE} libmodel.a $(BARE) $(OBJECTS)\n\n.PHONY: clean\n"
+        f"clean:\n\trm -f {IMAGE} libmodel.a $(BARE) $(LIBRARY)\n\n.PHONY: clean\n"
     )
 
 

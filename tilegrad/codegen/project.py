@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilegrad.build.toolchain import NATIVE_FLAG, PORTABLE_FLAGS
 from tilegrad.codegen import interface, model
 from tilegrad.codegen.board import board_files
+from tilegrad.codegen.folder import makefile, project_readme
 from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
 from tilegrad.codegen.opencl import opencl_files
@@ -21,15 +21,17 @@ from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.targets.base import OPENCL_C, Target
-from tilegrad.visible import visible
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Project:
     """`files` maps a relative path to content, in a stable order."""
 
     plan: Plan
     files: Mapping[str, bytes]
+
+    def __repr__(self) -> str:
+        return f"<Project: {len(self.files):,} files, {self.line_count:,} lines of C>"
 
     @property
     def c_files(self) -> tuple[str, ...]:
@@ -48,7 +50,8 @@ class Project:
 def generate(listing: Listing, *, weights_as_c: bool = False) -> Project:
     plan = listing.plan
     kernels = collect_kernels(plan.schedule)
-    texts = opencl_files(plan, kernels) if plan.schedule.target.language == OPENCL_C else _c_files(listing, kernels)
+    is_opencl = plan.schedule.target.language == OPENCL_C
+    texts = opencl_files(plan, kernels) if is_opencl else _c_files(listing, kernels, weights_as_c)
     texts["manifest.json"] = json.dumps(_manifest(plan), indent=1) + "\n"
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)
@@ -57,7 +60,7 @@ def generate(listing: Listing, *, weights_as_c: bool = False) -> Project:
     return Project(plan, dict(sorted(files.items())))
 
 
-def _c_files(listing: Listing, kernels: KernelSet) -> dict[str, str]:
+def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool) -> dict[str, str]:
     plan = listing.plan
     model_c, used = model.source(listing, kernels)
     target = plan.schedule.target
@@ -68,12 +71,14 @@ def _c_files(listing: Listing, kernels: KernelSet) -> dict[str, str]:
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
-        "README.md": _readme(plan),
+        "README.md": project_readme(plan, weights_as_c),
     }
     objects = _objects(kernels, target)
-    texts |= (
-        {"Makefile": _makefile(objects, target)} if target.board is None else board_files(plan, target.board, objects)
-    )
+    beside = ("weights.o",) if weights_as_c else ()
+    if target.board is None:
+        texts["Makefile"] = makefile(objects, beside, target)
+    else:
+        texts |= board_files(plan, target.board, objects, beside)
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
     for name, source in kernels.files.items():
@@ -118,21 +123,6 @@ def _objects(kernels: KernelSet, target: Target) -> tuple[str, ...]:
     runtime = [path.stem for path in _cluster_files(target) if path.suffix == ".c"]
     sources = ["model", *runtime, *(f"kernels/{name[:-2]}" for name in kernels.files)]
     return tuple(f"{name}.o" for name in sources)
-
-
-def _makefile(objects: Sequence[str], target: Target) -> str:
-    flags = (*PORTABLE_FLAGS, *([NATIVE_FLAG] if target.name == "host" else []))
-    return (
-        "# Builds libmodel.a (drop it into your firmware) and `harness`, a program driven over stdin and stdout.\n"
-        "# -ffp-contract=off is part of the result: without it, bits differ between compilers.\n"
-        f"CFLAGS ?= {' '.join(flags)}\n"
-        "CPPFLAGS += -DTG_STATIC_INSTANCE\n"
-        f"OBJECTS = {' '.join(objects)}\n\n"
-        "harness: main.o libmodel.a\n\t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lm\n\n"
-        "libmodel.a: $(OBJECTS)\n\t$(AR) rcs $@ $^\n\n"
-        "main.o model.o: model.h kernels.h ports.h tg_rt.h $(wildcard kernels/*.h)\n\n"
-        "clean:\n\trm -f harness libmodel.a main.o $(OBJECTS)\n\n.PHONY: clean\n"
-    )
 
 
 def _manifest(plan: Plan) -> dict[str, Any]:
@@ -187,45 +177,3 @@ def _manifest(plan: Plan) -> dict[str, Any]:
             for tensor in program.state
         ],
     }
-
-
-def _readme(plan: Plan) -> str:
-    program = plan.schedule.program
-    inputs = [port.c_name for port in interface.entry_inputs(plan, "step")]
-    outputs = [f"&{port.c_name}" for port in interface.entry_outputs(plan, "step")]
-    step = ", ".join(["&m", *inputs, *outputs])
-    name = visible(" ".join(program.name.split()))
-    harness = "| `main.c`, `ports.h`, `Makefile` | a harness driven over stdin and stdout: `make harness` |"
-    if plan.schedule.target.board is not None:
-        harness = (
-            "| `main.c`, `ports.h` | a harness driven over semihosting |\n"
-            "| `bare/`, `link.ld`, `Makefile` | start, linker script and all else that `make` needs for `image.elf` |"
-        )
-    return f"""# {name}: C that trains, generated by tilegrad
-
-Plain C99, no malloc, no dependency. Compile `model.c` and `kernels/*.c` into your firmware with `-ffp-contract=off`.
-
-| file | what |
-|---|---|
-| `model.h` | the API: `tg_init`, `tg_infer`, `tg_step`, `tg_update`, `tg_read_tensor`, `tg_write_tensor` |
-| `model.c` | the model: one function per node or gradient of a node, names and shapes in comments |
-| `kernels/` | the kernels it calls |
-| `weights.bin` | the initial state ({plan.image_bytes} bytes) for `tg_init` |
-{harness}
-| `manifest.json` | tensors, offsets, entries and memory, for scripts |
-
-Memory: {plan.state_bytes} bytes of state, kept between calls; {plan.arena_bytes} bytes of arena, free between calls.
-
-```c
-#include "model.h"
-static unsigned char state[TG_STATE_BYTES], arena[TG_ARENA_BYTES]; /* aligned to TG_ALIGNMENT */
-tg_model m;
-tg_init(&m, state, arena, weights_image);
-for (;;) {{
-    /* {program.recipe.accumulate} mini-batch(es) per update */
-    if (tg_step({step}) != TG_OK)
-        handle_bad_label();
-    tg_update(&m);
-}}
-```
-"""

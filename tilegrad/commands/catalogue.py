@@ -51,7 +51,8 @@ def zoo(
         write_file(output_file, model_zoo.build(name, seed).SerializeToString(deterministic=True))
     output.write_json({"models": [asdict(entry) for entry in entries]})
     numbers = ("parameters", "trained", "MACs forward", "MACs per step")
-    made = table("model", "input", "loss", *numbers, "what", right=numbers)
+    spare = ("MACs forward", "input", "trained", "loss", "what")
+    made = table("model", "input", "loss", *numbers, "what", right=numbers, spare=spare)
     for entry in entries:
         made.add_row(
             entry.name,
@@ -131,7 +132,8 @@ def targets(json_to: options.JsonTo = None) -> int:
     output = Output(json_to)
     found = compilable_targets()
     output.write_json({"targets": [target_facts(target) for target in found]})
-    made = table("target", "clusters", "cores", "memories", "what", right=("clusters", "cores"))
+    numbers = ("clusters", "cores")
+    made = table("target", *numbers, "memories", "what", right=numbers, spare=("what", "clusters"))
     for target in found:
         memories = ", ".join(
             f"{memory.name} " + ("no limit" if memory.capacity_bytes is None else bytes_text(memory.capacity_bytes))
@@ -158,11 +160,13 @@ def devices(json_to: options.JsonTo = None) -> int:
         for name in kind.names()
     ]
     output.write_json({"devices": facts})
-    made = table("device", "target", "usable here", "")
+    made = table("device", "target", "usable here", spare=("target",))
     for fact in facts:
         usable = "yes" if fact["usable"] else f"no: {fact['reason']}"
-        made.add_row(str(fact["name"]), str(fact["target"]), usable, "the default" if fact["default"] else "")
+        made.add_row(str(fact["name"]), str(fact["target"]), usable + (" (the default)" if fact["default"] else ""))
     output.show(made)
+    if not all(fact["usable"] for fact in facts):
+        output.show(Text(), Text("`tilegrad doctor` says how to get what is missing"))
     return 0
 
 

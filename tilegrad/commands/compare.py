@@ -39,7 +39,7 @@ def compare(
     expect_tolerance(tolerance)
     recipe = recipe_options.recipe()
     target = chip_of(device, budget)
-    base = budget.schedule(target, recipe.accumulate)
+    base = budget.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         imported = import_model(model, recipe, watch(output, progress, None))
         rows = compare_modes(
@@ -56,7 +56,7 @@ def compare(
     output.write_json(comparison_json(imported.name, device, target, recipe, rows))
     output.show(*comparison_report(imported.name, device, target, recipe, rows))
     if all(row.run is None for row in rows):
-        return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="see the rows above"))
+        return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="the reasons are above"))
     wrong = [
         f"{row.mode} {row.run.verdict.outcome}"
         for row in rows

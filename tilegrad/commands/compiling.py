@@ -16,7 +16,7 @@ from tilegrad.devices.embedded import EmbeddedDevice, Image
 from tilegrad.devices.registry import device_kind
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
-from tilegrad.pipeline import Compiled, Observer, compile_model
+from tilegrad.pipeline import Compiled, Observer, Where, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.report import json
 from tilegrad.report.dump import dump
@@ -36,13 +36,21 @@ class Watch(Observer):
     progress: Progress | None = None
     dump_after: str | None = None
 
-    def run(self, stage: str, work: Callable[[], R]) -> R:
+    def run(self, name: str, work: Callable[[], R], stage: str | None = None) -> R:
         if self.progress is not None:
-            self.progress(stage)
-        result = super().run(stage, work)
-        if self.output is not None and stage == self.dump_after:
+            self.progress(name)
+        result = super().run(name, work, stage)
+        if self.output is not None and name == self.dump_after:
             self.output.dump(dump(result))
         return result
+
+    def skip(self, name: str, where: Where) -> None:
+        if name == self.dump_after:
+            raise UserError(
+                f"the pass '{name}' does not apply here, so there is nothing to dump after it",
+                stage="options",
+                expected=where.value,
+            )
 
 
 def watch(output: Output, progress: Progress, dump_after: str | None) -> Watch:

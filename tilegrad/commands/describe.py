@@ -68,7 +68,7 @@ def infer(
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
         compiled = compile_inference(
-            imported, recipe, target, observer, options=chip.schedule(target, recipe.accumulate)
+            imported, recipe, target, observer, options=chip.schedule(target)
         )
         result = inference.infer(compiled, opened, data=data, verify=verify, tolerance=tolerance, progress=progress)
     result = replace(result, timings_seconds={**observer.seconds, **result.timings_seconds})
@@ -125,7 +125,7 @@ def compile_project(
     recipe = recipe_options.recipe()
     expect_count("the number of steps", steps)
     limited = chip_of(device, chip, target)
-    schedule = chip.schedule(limited, recipe.accumulate)
+    schedule = chip.schedule(limited)
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, limited, observer, schedule=schedule, weights_as_c=weights_c)
@@ -184,7 +184,7 @@ def inspect(
     output = Output(json_to)
     recipe = recipe_options.recipe()
     limited = chip_of(device, chip, target)
-    schedule = chip.schedule(limited, recipe.accumulate)
+    schedule = chip.schedule(limited)
     if tiles and limited.is_flat:
         raise UserError(
             f"target '{limited.name}' has no L1, so nothing is cut into tiles",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -13,7 +13,6 @@ from tilegrad.sizes import parse_size
 from tilegrad.targets.base import L1, L2, Target
 
 _PANEL = "Chip and schedule"
-HIERARCHY = "siracusa"
 
 Tiling = Annotated[
     str,
@@ -62,17 +61,6 @@ Cores = Annotated[
 ]
 
 
-def _expect_hierarchy(target: Target, option: str, value: str) -> None:
-    """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
-    if target.is_flat and value != "auto":
-        raise UserError(
-            f"{option} does not apply to target '{target.name}', which has one memory",
-            stage="options",
-            expected=f"a chip with L1, L2 and L3, such as {HIERARCHY}",
-            got=f"{option} {value}",
-        )
-
-
 @dataclass(frozen=True)
 class BudgetOptions:
     """How much of the chip a program may use, and where its tensors live."""
@@ -89,10 +77,14 @@ class BudgetOptions:
                 target = target.with_capacity(name, parse_size(option, text))
         return target if self.cores is None else target.with_cores(self.cores)
 
-    def schedule(self, target: Target, accumulate: int) -> ScheduleOptions:
-        """With one mini-batch in an update, a hierarchy updates parameters where their gradients come into being."""
-        _expect_hierarchy(target, "--home", self.home)
-        return ScheduleOptions(True, "auto", self.home, fuses_update=not target.is_flat and accumulate == 1)
+    def schedule(self, target: Target) -> ScheduleOptions:
+        """What was asked of the scheduler, checked before anything is imported."""
+        return self._checked(ScheduleOptions(home=self.home), target)
+
+    @staticmethod
+    def _checked(schedule: ScheduleOptions, target: Target) -> ScheduleOptions:
+        schedule.check(target)
+        return schedule
 
 
 @dataclass(frozen=True)
@@ -102,11 +94,9 @@ class ChipOptions(BudgetOptions):
     tiling: Tiling = "on"
     buffering: Buffering = "auto"
 
-    def schedule(self, target: Target, accumulate: int) -> ScheduleOptions:
+    def schedule(self, target: Target) -> ScheduleOptions:
         if self.tiling not in ("on", "off"):
             raise UserError(
                 f"--tiling cannot be '{self.tiling}'", stage="schedule", expected="on or off", got=self.tiling
             )
-        _expect_hierarchy(target, "--buffering", self.buffering)
-        base = super().schedule(target, accumulate)
-        return replace(base, is_tiled=self.tiling == "on", buffering=self.buffering)
+        return self._checked(ScheduleOptions(self.tiling == "on", self.buffering, self.home), target)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from tilegrad.errors import UserError
-from tilegrad.pipeline import STAGES
+from tilegrad.pipeline import DUMPS
 from tilegrad.recipe import (
     ACCUM_MODES,
     BATCHNORM_POLICIES,
@@ -189,8 +189,8 @@ DumpAfter = Annotated[
     str | None,
     typer.Option(
         "--dump-after",
-        metavar="|".join(STAGES),
-        help="Print what this compiler stage made, as stable text.",
+        metavar="STAGE",
+        help=f"Print what a compiler stage or pass made, as stable text: {', '.join(DUMPS)}.",
         show_default=False,
         rich_help_panel=_OUTPUT,
     ),
@@ -229,12 +229,12 @@ def make_optimizer(name: str, lr: float, momentum: float | None, weight_decay: f
 
 
 def check_stage(stage: str | None) -> None:
-    if stage is not None and stage not in STAGES:
-        near = get_close_matches(stage, STAGES, n=1)
+    if stage is not None and stage not in DUMPS:
+        near = get_close_matches(stage, DUMPS, n=1)
         raise UserError(
             f"there is no stage '{stage}' to dump after",
             stage="options",
-            expected=" or ".join(STAGES),
+            expected=" or ".join(DUMPS),
             got=stage,
             hint=f"did you mean '{near[0]}'?" if near else None,
         )

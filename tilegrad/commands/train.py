@@ -110,7 +110,7 @@ def train(
             check_runs(device)
     recipe = recipe_options.recipe()
     expect_tolerance(tolerance)
-    schedule = chip.schedule(target, recipe.accumulate)
+    schedule = chip.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule)
@@ -164,7 +164,7 @@ def gradcheck(
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)
-        compiled = compile_for(model, recipe, target, observer, schedule=chip.schedule(target, recipe.accumulate))
+        compiled = compile_for(model, recipe, target, observer, schedule=chip.schedule(target))
         check = check_gradients(compiled, opened, data=data, tolerance=tolerance, progress=progress)
     check = replace(check, timings_seconds={**observer.seconds, **check.timings_seconds})
     error = None if check.verdict.verified else disagreement(check.verdict)

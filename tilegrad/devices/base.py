@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.build.lock import Claim
+from tilegrad.devices.companion import Companion, matters, no_loader
 from tilegrad.devices.measure import COMPUTE_SECONDS, TRANSFER_SECONDS, WALL_SECONDS, Measurement, measure
 from tilegrad.devices.residency import DEVICE, HOST, Residency, Transfer, Transfers
 from tilegrad.errors import UserError
@@ -92,9 +93,11 @@ class Session(ABC):
         self._tensors = {tensor.name: tensor for tensor in compiled.program.state}
         self._index_bounds = index_bounds(compiled.program.entries["infer"])
         self._placed: str | None = None
+        self._placed_inputs: Sequence[Array] = ()
         self._results: tuple[str, list[Array] | None] | None = None
         self._host_gradients: FloatArrays | None = None
         self._minibatches = 0
+        self._companion = Companion(compiled, no_loader) if compiled.program.is_fused else None
 
     def __enter__(self) -> Session:
         return self
@@ -137,7 +140,9 @@ class Session(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends what runs and frees what was taken. Closing twice is no error."""
+        """Ends what runs and frees what was taken; calls this one, too. Closing twice is no error."""
+        if self._companion is not None:
+            self._companion.close()
 
     # ---- entries
 
@@ -161,10 +166,14 @@ class Session(ABC):
             self._check_placed(entry)
         self.transferred.begin_call()
         wants_outputs = bool(graph.outputs) and self.residency.outputs == HOST
+        before = self._before(entry)
         results = self._call(entry, arrays, wants_outputs)
         if arrays:
             self._placed = entry
+            self._placed_inputs = arrays
             self.transferred.add(Transfer(input_bytes=sum(array.nbytes for array in arrays)))
+        if self._companion is not None and entry == "step":
+            self._companion.remember(before, self._placed_inputs)
         if graph.outputs:
             self._results = (entry, results)
         if results is not None:
@@ -252,10 +261,23 @@ class Session(ABC):
 
     @one_at_a_time
     def gradients(self) -> FloatArrays:
-        """The accumulated gradient of each trained parameter, by the parameter's name."""
+        """The accumulated gradient of each trained parameter, by the parameter's name.
+
+        A program whose optimizer is fused keeps none: its companion gives those of the last step (devices/companion.py
+        says at what cost).
+        """
         if self._host_gradients is not None:
             return {name: array.copy() for name, array in self._host_gradients.items()}
+        if self._companion is not None:
+            return self._companion.gradients()
         return self._read_all(Role.GRADIENT, by_owner=True)
+
+    def _before(self, entry: str) -> FloatArrays:
+        """The state before a step, where its gradients may be asked for and are not kept. Not counted as transferred:
+        the program does not need it."""
+        if self._companion is None or entry != "step":
+            return {}
+        return {tensor.name: self._read(tensor) for tensor in self.compiled.program.state if matters(tensor)}
 
     @one_at_a_time
     def statistics(self) -> FloatArrays:
@@ -292,6 +314,14 @@ class Session(ABC):
     @one_at_a_time
     def count(self, entry: str) -> Mapping[str, float]:
         """One call on the inputs placed last, outputs left on the device: what the device itself counted."""
+        before = self._before(entry)
+        counted = self._counted(entry)
+        if self._companion is not None and entry == "step":
+            self._companion.remember(before, self._placed_inputs)
+        return counted
+
+    def _counted(self, entry: str) -> Mapping[str, float]:
+        """The same where state is put back afterwards, so that gradients stay those of the step before."""
         graph = self._entry(entry)
         self._check_placed(entry)
         self.transferred.begin_call()
@@ -382,6 +412,7 @@ class Session(ABC):
     def _place_checked(self, entry: str, arrays: Sequence[Array]) -> None:
         self._place(entry, arrays)
         self._placed = entry
+        self._placed_inputs = arrays
         self.transferred.add(Transfer(input_bytes=sum(array.nbytes for array in arrays)))
 
 
@@ -496,6 +527,8 @@ class Device(ABC):
         self.check_target(self.name, compiled.target)
         session = self._load(compiled, residency or Residency())
         session.counters = self.counters
+        if compiled.program.is_fused:
+            session._companion = Companion(compiled, self.load)
         self._sessions.append(session)
         return session
 

@@ -119,7 +119,7 @@ def _measured_call(
     if arrays:
         session._place_checked(entry, arrays)
     placed = time.perf_counter()
-    counted = dict(session.count(entry))
+    counted = dict(session._counted(entry))
     computed = time.perf_counter()
     names = session._entry(entry).outputs
     if session.residency.outputs == HOST and names:

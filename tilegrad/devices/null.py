@@ -42,7 +42,7 @@ class NullSession(Session):
         pass
 
     def close(self) -> None:
-        pass
+        super().close()
 
 
 @register

@@ -69,6 +69,7 @@ class HarnessSession(Session):
 
     def close(self) -> None:
         # Whoever waits for an answer in another thread is not waited for.
+        super().close()
         is_alone = self._lock.acquire(timeout=_QUIT_SECONDS)
         try:
             self._close(is_alone)

@@ -22,7 +22,7 @@ class SourceKind(Enum):
     TORCH = "torch"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImportedModel:
     """A model ready to be differentiated, and the very model that references execute.
 
@@ -55,6 +55,18 @@ class ImportedModel:
         if batch == self.batch:
             return self
         return import_source(Source(self.name, self.kind, self.unbound, self.module), batch)
+
+    def __repr__(self) -> str:
+        """Short: a model may hold megabytes."""
+        ports = [
+            ", ".join(f"{name} {self.graph.types[name]}" for name in names[:3]) + (", …" if len(names) > 3 else "")
+            for names in (self.graph.inputs, self.graph.outputs)
+        ]
+        trained = sum(info.type.size for info in self.parameters.values() if info.role == "parameter")
+        return (
+            f"<ImportedModel '{self.name}' ({self.kind.value}): {ports[0]} -> {ports[1]}, batch {self.batch}, "
+            f"{len(self.graph.nodes):,} nodes, {trained:,} parameters>"
+        )
 
     @property
     def roles(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,19 @@ def find_source(source: object, *, seed: int, example: Any, exporter: str | None
         return Source(model.graph.name or "model", SourceKind.PROTO, model)
     if any(f"{cls.__module__}.{cls.__qualname__}" == "torch.nn.modules.module.Module" for cls in type(source).__mro__):
         model, module = export_module(source, example, exporter)
-        return Source(type(source).__name__.lower(), SourceKind.TORCH, model, module)
+        return Source(_class_name(source), SourceKind.TORCH, model, module)
     raise UserError(
         "cannot load a model from this",
         stage="import",
         expected="a path, a zoo name, an onnx.ModelProto or a torch.nn.Module",
         got=type(source).__name__,
     )
+
+
+def _class_name(module: object) -> str:
+    """What a module is called: its class, in characters that C and file systems take."""
+    name = re.sub(r"\W", "_", type(module).__name__, flags=re.ASCII).strip("_")
+    return f"model_{name}" if not name or name[0].isdigit() else name
 
 
 def _named(name: str, seed: int) -> Source:

@@ -25,7 +25,7 @@ class Node:
         return self if inputs == self.inputs else replace(self, inputs=inputs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """Single assignment: each value is an input, a constant, a state tensor or one node's output.
 
@@ -42,6 +42,12 @@ class Graph:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     state: tuple[str, ...] = ()
     writes: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        """Short: `format_graph` has the nodes."""
+        ports = [", ".join(names[:3]) + (", …" if len(names) > 3 else "") for names in (self.inputs, self.outputs)]
+        sizes = f"{len(self.nodes):,} nodes, {len(self.state):,} tensors of state"
+        return f"<Graph '{self.name}': ({ports[0]}) -> ({ports[1]}), {sizes}>"
 
     def type_of(self, value: str) -> TensorType:
         return self.types[value]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilegrad.ir.schedule import Schedule
+from tilegrad.sizes import bytes_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class NestPlace:
     slots_offset: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EntryPlan:
     """`addresses` are of values that stay put; `stays`, by value, are of those that come and go."""
 
@@ -81,6 +82,9 @@ class EntryPlan:
     staging: tuple[Staging, ...] = ()
     places: tuple[NestPlace, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<EntryPlan: {len(self.buffers):,} buffers in {bytes_text(self.arena_bytes)} of arena>"
+
 
 @dataclass(frozen=True)
 class MemoryUse:
@@ -90,8 +94,12 @@ class MemoryUse:
     capacity_bytes: int | None
     lower_bound_bytes: int
 
+    def __str__(self) -> str:
+        limit = "" if self.capacity_bytes is None else f" of {bytes_text(self.capacity_bytes)}"
+        return bytes_text(self.used_bytes) + limit
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Plan:
     """`image_bytes` is the leading part of the state region that has initial values (weights.bin)."""
 
@@ -104,6 +112,10 @@ class Plan:
     entries: Mapping[str, EntryPlan]
     memory: Mapping[str, MemoryUse]
     l3_image_bytes: int = 0
+
+    def __repr__(self) -> str:
+        memory = ", ".join(f"{name} {use}" for name, use in self.memory.items())
+        return f"<Plan of '{self.schedule.program.name}' for {self.schedule.target.name}: {memory}>"
 
     def address(self, entry: str, value: str, launch: int = 0) -> Address:
         """Where a value is when a launch of an entry runs."""

@@ -41,7 +41,7 @@ class StateTensor:
     owner: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """`entries` is keyed by the names in `ENTRIES`. `target_input` is the step's label or target tensor.
 
@@ -57,6 +57,11 @@ class Program:
     target_input: str
     label_classes: int | None
     is_fused: bool = False
+
+    def __repr__(self) -> str:
+        entries = ", ".join(f"{name} {len(graph.nodes):,} nodes" for name, graph in self.entries.items())
+        fused = ", update fused" if self.is_fused else ""
+        return f"<Program '{self.name}': loss {self.loss}, {entries}, {len(self.state):,} tensors of state{fused}>"
 
     def tensor(self, name: str) -> StateTensor:
         return next(tensor for tensor in self.state if tensor.name == name)

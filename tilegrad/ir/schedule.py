@@ -83,7 +83,7 @@ class Launch:
     tilings: tuple[Tiling | None, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EntrySchedule:
     """`types` are those of all its values: the graph's, and operators' temporaries."""
 
@@ -91,8 +91,11 @@ class EntrySchedule:
     launches: tuple[Launch, ...]
     types: Mapping[str, TensorType]
 
+    def __repr__(self) -> str:
+        return f"<EntrySchedule '{self.graph.name}': {len(self.launches):,} launches>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Schedule:
     """`overlaps`: a nest's first transfers may start, and its last ones end, while its neighbours compute."""
 
@@ -100,6 +103,11 @@ class Schedule:
     target: Target
     entries: Mapping[str, EntrySchedule]
     overlaps: bool = False
+
+    def __repr__(self) -> str:
+        way = "tiled" if self.is_tiled else "untiled"
+        entries = ", ".join(f"{name} {len(entry.launches):,} launches" for name, entry in self.entries.items())
+        return f"<Schedule of '{self.program.name}' for {self.target.name}, {way}: {entries}>"
 
     def macs(self, entry: str) -> int:
         return sum(nest.macs for launch in self.entries[entry].launches for nest in launch.nests)

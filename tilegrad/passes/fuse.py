@@ -6,6 +6,7 @@ a pattern is replaced; its other nodes stay if somebody else reads them, and die
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import pi, prod, sqrt
 
@@ -21,11 +22,6 @@ from tilegrad.passes.patterns import Patterns, Polynomial
 _HALF_GATED: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}  # x (1 + s) / 2
 _ERF_ARGUMENT: Polynomial = {(1, 0): 1 / sqrt(2)}
 _TANH_ARGUMENT: Polynomial = {(1, 0): sqrt(2 / pi), (3, 0): sqrt(2 / pi) * 0.044715}
-
-
-def fuse(graph: Graph) -> Graph:
-    """All patterns, once each."""
-    return verify_graph(fuse_transposed_operands(fuse_layer_normalization(fuse_gelu(graph))))
 
 
 def fuse_gelu(graph: Graph) -> Graph:
@@ -185,3 +181,18 @@ def _swaps_last_two(node: Node, graph: Graph) -> bool:
     rank = graph.types[node.inputs[0]].rank
     perm = node.attributes.get("perm", tuple(reversed(range(rank))))
     return node.op == "Transpose" and rank > 1 and perm == (*range(rank - 2), rank - 1, rank - 2)
+
+
+PATTERNS: Mapping[str, Callable[[Graph], Graph]] = {
+    "fuse-gelu": fuse_gelu,
+    "fuse-layer-normalization": fuse_layer_normalization,
+    "fuse-transposed-operands": fuse_transposed_operands,
+}
+"""Each is applied once, in this order."""
+
+
+def fuse(graph: Graph) -> Graph:
+    """All patterns, once each."""
+    for pattern in PATTERNS.values():
+        graph = pattern(graph)
+    return verify_graph(graph)

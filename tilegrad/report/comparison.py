@@ -15,6 +15,8 @@ from tilegrad.report.output import heading, table
 from tilegrad.report.training import outcome_text
 from tilegrad.targets.base import Target
 
+SPARE = ("tiles", "L3-L2", "L2-L1", "L3", "stalled", "hidden", "L2", "L1", "MAC/cycle", "speed-up")
+
 
 def comparison_json(model: str, device: str, target: Target, recipe: Recipe, rows: Sequence[Row]) -> dict[str, Any]:
     return {
@@ -49,10 +51,10 @@ def comparison_report(
         "hidden",
         "stalled",
     )
-    made = table("mode", *right, "verdict", right=right)
+    made = table("mode", *right, "verdict", right=right, spare=SPARE)
     for row in rows:
         if row.run is None or row.compiled is None:
-            made.add_row(row.mode, *("-",) * len(right), "does not fit")
+            made.add_row(row.mode, *("-",) * len(right), "-")
             continue
         made.add_row(*_cells(row))
     yield made
@@ -61,10 +63,10 @@ def comparison_report(
     if texts:
         yield Text()
         yield Text(f"stack of a step, at most: {', '.join(texts)}")
-    for row in rows:
-        if row.reason is not None:
-            yield Text()
-            yield Text(f"{row.mode}: {row.reason}")
+    for reason in dict.fromkeys(row.reason for row in rows if row.reason is not None):
+        modes = ", ".join(row.mode for row in rows if row.reason == reason)
+        yield Text()
+        yield Text(f"{modes}: {reason}")
 
 
 def _cells(row: Row) -> Iterator[str]:

@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from tilegrad.build.tools import Tools, temporary_folder
 from tilegrad.build.workspace import Workspace
 from tilegrad.devices.registry import kinds
 from tilegrad.errors import DeviceError
-from tilegrad.report.format import bytes_text
+from tilegrad.report.format import bytes_text, plural
 from tilegrad.report.output import table
 
 VERSION_TIMEOUT_SECONDS = 10
@@ -231,9 +231,18 @@ def doctor_report(findings: tuple[Finding, ...]) -> Iterator[RenderableType]:
             absent.add_row(Text(finding.tool, style=style), why, finding.get)
         yield absent
     yield Text()
-    for name, reason in devices().items():
-        yield Text(f"device {name}: " + ("usable" if reason is None else reason))
+    reasons = devices().values()
+    usable = sum(reason is None for reason in reasons)
+    yield Text(f"{usable} of {plural(len(reasons), 'device')} can be used here (`tilegrad devices` lists them)")
     folder = cache_folder()
     kept = f"compiled objects are kept in {folder}, up to {bytes_text(limit_bytes())} of them"
     yield Text("no place to keep compiled objects" if folder is None else kept)
-    yield Text("everything tilegrad uses is here" if not missing else f"{len(missing)} missing")
+    yield Text(_summary(missing, len(findings)))
+
+
+def _summary(missing: Sequence[Finding], count: int) -> str:
+    if not missing:
+        return "everything tilegrad uses is here"
+    needed = [finding.tool for finding in missing if finding.needed]
+    rest = f"tilegrad needs {' and '.join(needed)}" if needed else "tilegrad works without"
+    return f"{len(missing)} missing of {plural(count, 'tool')}: {rest}"

@@ -19,7 +19,7 @@ from tilegrad.build import written
 from tilegrad.errors import TilegradError
 from tilegrad.report import json
 from tilegrad.report.files import write_file
-from tilegrad.report.output import console_on, write_json_to_stdout
+from tilegrad.report.output import console_on, say, write_json_to_stdout
 from tilegrad.report.streams import writing_to_stderr
 from tilegrad.visible import visible
 
@@ -138,7 +138,7 @@ def _keep(text: str, arguments: Sequence[str]) -> str | None:
 
 def _say(label: str, message: str) -> None:
     with writing_to_stderr():
-        console_on(sys.stderr).print(Text(label, style="bold red") + Text(message), soft_wrap=True)
+        say(console_on(sys.stderr), Text(label, style="bold red") + Text(message))
 
 
 def _write(document: dict[str, Any], arguments: Sequence[str]) -> None:

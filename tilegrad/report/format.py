@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from tilegrad.sizes import bytes_text
 
-
-def bytes_text(size_bytes: int) -> str:
-    """Exact below 1 KiB, three significant digits above, so that columns compare at a glance."""
-    size = float(size_bytes)
-    for unit in _BYTE_UNITS:
-        if size < 1024 or unit == _BYTE_UNITS[-1]:
-            break
-        size /= 1024
-    return f"{size_bytes} B" if unit == "B" else f"{size:.{_decimals(size)}f} {unit}"
-
-
-def _decimals(value: float) -> int:
-    return 2 if value < 10 else 1 if value < 100 else 0
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "error_text",
+    "estimated_cycles",
+    "plural",
+    "ratio_text",
+    "seconds_text",
+    "shape_text",
+]
 
 
 def count_text(count: int) -> str:

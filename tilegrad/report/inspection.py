@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tilegrad.inspection import Inspection
 from tilegrad.passes.inference import NO_LOSS
 from tilegrad.report.format import bytes_text, count_text, ratio_text, shape_text
 from tilegrad.report.output import heading, table
+from tilegrad.report.table import FittingTable
 
 
 def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
@@ -32,13 +32,13 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     yield budget_table(facts)
     yield Text()
     yield Text(str(facts.stack))
-    yield fits_line(facts)
-    yield from (Text(f"  would help: {advice}") for advice in facts.advice)
+    if facts.fits:
+        yield fits_line(facts)  # else it is an error, which says so with the budget and what would help
 
 
-def operator_table(facts: Inspection) -> Table:
+def operator_table(facts: Inspection) -> FittingTable:
     columns = [f"{word} {entry}" for entry in facts.macs for word in ("n", "MACs")]
-    made = table("operator", *columns, right=tuple(columns))
+    made = table("operator", *columns, right=tuple(columns), spare=("n update", "n infer", "MACs update", "n step"))
     for use in facts.operators:
         cells = []
         for entry in facts.macs:
@@ -55,10 +55,10 @@ def _or_dash(count: int) -> str:
     return count_text(count) if count else "-"
 
 
-def budget_table(facts: Inspection) -> Table:
+def budget_table(facts: Inspection) -> FittingTable:
     """Every byte, by what it is for."""
     right = ("bytes", "lower bound", "used / bound")
-    made = table("memory", "for", *right, right=right)
+    made = table("memory", "for", *right, right=right, spare=("used / bound", "lower bound"))
     for name, level in facts.memory.items():
         made.add_row(
             name,
@@ -84,8 +84,7 @@ def fits_line(facts: Inspection) -> Text:
     for name, level in facts.memory.items():
         limit = "no limit" if level.capacity_bytes is None else bytes_text(level.capacity_bytes)
         parts.append(f"{name} {bytes_text(level.used_bytes)} of {limit}")
-    word = Text("fits", style="bold green") if facts.fits else Text("does not fit", style="bold red")
-    return word + Text(": " + ", ".join(parts))
+    return Text("fits", style="bold green") + Text(": " + ", ".join(parts))
 
 
 def parameter_report(facts: Inspection) -> Iterator[RenderableType]:
@@ -95,8 +94,9 @@ def parameter_report(facts: Inspection) -> Iterator[RenderableType]:
     yield parameter_table(facts)
 
 
-def parameter_table(facts: Inspection) -> Table:
-    made = table("initializer", "shape", "elements", "is a", "trains", "why", right=("elements",))
+def parameter_table(facts: Inspection) -> FittingTable:
+    columns = ("initializer", "shape", "elements", "is a", "trains", "why")
+    made = table(*columns, right=("elements",), spare=("is a", "shape"))
     for use in facts.parameters:
         made.add_row(
             use.name,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.markup import escape
 from rich.progress import Progress as RichProgress
+from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from tilegrad.report import json
 from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.streams import takes_all_letters, writing_to_stderr, writing_to_stdout
-from tilegrad.visible import visible, visible_line
+from tilegrad.report.table import FittingTable, wrapped
+from tilegrad.visible import visible
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -39,7 +41,7 @@ class _Console(Console):
 
 def console_on(stream: TextIO) -> Console:
     """Plain text as given: names from a model may look like markup or emoji codes, and numbers need no colours."""
-    width = None if stream.isatty() or os.environ.get("COLUMNS") else WIDTH_WITHOUT_TERMINAL
+    width = None if has_width(stream) else WIDTH_WITHOUT_TERMINAL
     return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -61,7 +63,7 @@ class Output:
             with writing_to_stdout():
                 console = console_on(sys.stdout)
                 for part in what:
-                    console.print(part, soft_wrap=isinstance(part, Text | str))
+                    say(console, part)
 
     def dump(self, text: str) -> None:
         """Long text that nobody may re-wrap. Goes to stderr where stdout belongs to JSON."""
@@ -85,52 +87,82 @@ def write_json_to_stdout(document: Mapping[str, Any]) -> None:
         sys.stdout.write(json.dumps(document, in_ascii=not takes_all_letters(sys.stdout)))
 
 
-class _Table(Table):
-    """A cell is one line, and as wide as what is shown of it."""
-
-    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        shown = (visible_line(cell) if isinstance(cell, str) else cell for cell in cells)
-        super().add_row(*shown, **options)
+def has_width(stream: IO[str]) -> bool:
+    """Whether somebody reads at a width that is known: a terminal, or what COLUMNS says."""
+    return stream.isatty() or bool(os.environ.get("COLUMNS"))
 
 
-def table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) -> Table:
-    """The one look of tilegrad's tables; columns in `right` hold numbers."""
-    made = _Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", header_style="dim", overflow="fold")
-    return made
+def say(console: Console, what: RenderableType) -> None:
+    """Prose is broken between words where the width is known, and left in one line for programs."""
+    lines: Iterable[RenderableType]
+    if isinstance(what, FittingTable):
+        lines = what.lines(console.width)
+    elif isinstance(what, Text | str):
+        text = Text(what) if isinstance(what, str) else what
+        lines = wrapped(text, console.width) if has_width(console.file) else [text]
+    else:
+        lines = [what]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def table(
+    *columns: str, title: str | None = None, right: tuple[str, ...] = (), spare: tuple[str, ...] = ()
+) -> FittingTable:
+    """The one look of tilegrad's tables; columns in `right` hold numbers, those in `spare` may be left out."""
+    return FittingTable(columns, right, spare, title)
 
 
 def heading(text: str) -> Text:
     return Text(text, style="bold")
 
 
-class Progress:
-    """A bar on stderr while something takes its time; silent unless stderr is a terminal."""
+class _Clock(ProgressColumn):
+    """Time since the command began. It goes on whatever has been counted to its end."""
 
-    def __init__(self) -> None:
-        self._bar = RichProgress(
+    max_refresh = None
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__()
+        self._now = now
+        self._start = now()
+
+    def render(self, task: Task) -> Text:
+        del task
+        minutes, seconds = divmod(int(self._now() - self._start), 60)
+        return Text(f"{minutes}:{seconds:02d}", style="dim")
+
+
+class Progress:
+    """A line on stderr while something takes its time: what, how far, how long. Silent unless stderr is a terminal."""
+
+    def __init__(self, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self._line = RichProgress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console_on(sys.stderr),
+            _Clock(now),
+            console=console or console_on(sys.stderr),
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=console is None and not sys.stderr.isatty(),
         )
-        self._task = self._bar.add_task("", total=None, visible=False)
+        self._task = self._line.add_task("", total=None, visible=False)
 
     def __enter__(self) -> Progress:
-        self._bar.start()
+        self._line.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self._line.stop()
 
     def __call__(self, what: str, done: int = 0, of: int = 1) -> None:
-        """A stage with nothing to count shows a moving bar."""
-        total = None if (done, of) == (0, 1) else of
-        self._bar.update(self._task, description=what, completed=done, total=total, visible=True)
+        """`done` of `of`; a stage with nothing to count is 0 of 1."""
+        text = what if of == 1 else f"{what} {done} of {of}"
+        self._line.update(self._task, description=escape(text), visible=True)
+
+    def shown(self) -> str:
+        """The line as it stands now."""
+        with self._line.console.capture() as captured:
+            self._line.console.print(self._line.get_renderable())
+        return captured.get()

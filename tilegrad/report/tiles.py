@@ -52,7 +52,7 @@ def why(tiling: Tiling) -> str:
 def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
     yield heading(f"{compiled.name} for {compiled.target.name}: tiles of one training step")
     right = ("tiles", "L1", "moved", estimated_cycles(compiled.target.is_calibrated))
-    made = table("node", "kernel", "tile", *right, "why", right=right)
+    made = table("node", "kernel", "tile", *right, "why", right=right, spare=("why", "moved", "L1", "kernel", "tile"))
     for node, kernel, tiling in _tilings(compiled):
         if tiling is None:
             made.add_row(node, kernel, "whole, in L2", "1", "-", "-", "-", "not tiled")

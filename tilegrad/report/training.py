@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tilegrad.devices.embedded import Image
@@ -23,6 +22,7 @@ from tilegrad.report.format import (
     seconds_text,
 )
 from tilegrad.report.output import heading, table
+from tilegrad.report.table import FittingTable
 from tilegrad.training import Run, parameter_count
 from tilegrad.verify.compare import Verdict
 
@@ -102,11 +102,12 @@ def instructions_line(run: Run) -> Text:
     return Text(f"instructions{of}: {calls}{rate}")
 
 
-def loss_table(run: Run) -> Table:
+def loss_table(run: Run) -> FittingTable:
     references = () if run.verdict is None else run.verdict.reference_losses
     checks = () if run.verdict is None else run.verdict.losses
     numbers = ("mini-batch", "loss", "reference", "relative error")
-    made = table(*(numbers if references else numbers[:2]), right=numbers)
+    shown_numbers = numbers if references else numbers[:2]
+    made = table(*shown_numbers, right=numbers, spare=("reference",) if references else ())
     count = len(run.losses)
     shown = list(range(count))
     if count > ALL_LOSSES_UP_TO:
@@ -134,11 +135,12 @@ def verdict_report(verdict: Verdict) -> Iterator[RenderableType]:
     yield verdict_table(verdict)
 
 
-def verdict_table(verdict: Verdict) -> Table:
+def verdict_table(verdict: Verdict) -> FittingTable:
     """Of each kind, the figure nearest to its limit. Both limits are shown: ours and PyTorch's own float32 distance."""
     has_jitter = any(row.jitter_difference is not None for row in (*verdict.losses, *verdict.tensors))
     noise = ("PyTorch's own float32", *(("with weights one ulp off",) if has_jitter else ()))
-    made = table("checked", "figures", "worst error", "allowed", *noise, "of", right=("figures",))
+    numbers = ("figures", "worst error", "allowed", *noise)
+    made = table("checked", *numbers, "of", right=numbers, spare=("figures", *noise[:1]))
     counts = {"loss": len(verdict.losses)}
     for row in verdict.tensors:
         counts[row.kind] = counts.get(row.kind, 0) + 1
@@ -157,10 +159,10 @@ def verdict_table(verdict: Verdict) -> Table:
     return made
 
 
-def memory_table(plan: Plan) -> Table:
+def memory_table(plan: Plan) -> FittingTable:
     """Per level, and the parts it is made of. Only the arena can be planned well or badly: state is all live."""
     right = ("used", "lower bound", "used / bound", "capacity")
-    made = table("memory", *right, right=right)
+    made = table("memory", *right, right=right, spare=("used / bound", "lower bound"))
     for name, use in plan.memory.items():
         made.add_row(
             name,

@@ -1,0 +1,174 @@
+"""The command line and the Python API compile the same program, by one policy, which is data of the pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilegrad as tg
+from tests.support.command_line import CommandLine
+from tilegrad.devices.residency import Residency
+from tilegrad.errors import UserError
+from tilegrad.pipeline import DUMPS, GRAPH_PASSES, PROGRAM_PASSES, STAGES, Where
+from tilegrad.recipe import Recipe
+from tilegrad.targets import base as targets
+from tilegrad.training import make_batches
+
+ADAM = Recipe(optimizer=tg.Adam(lr=0.001))
+CASES = [
+    pytest.param("simplemlp", "host", Recipe(), [], {}, id="flat"),
+    pytest.param("simplemlp", "mcu", Recipe(accumulate=2), ["--accum", "2"], {}, id="flat-accum"),
+    pytest.param("simplemlp", "siracusa", Recipe(), [], {}, id="fused"),
+    pytest.param("simplemlp", "siracusa", Recipe(accumulate=2), ["--accum", "2"], {}, id="accum"),
+    pytest.param(
+        "autoencoder_tiny",
+        "siracusa",
+        ADAM,
+        ["--optimizer", "adam", "--lr", "0.001", "--buffering", "double"],
+        {"buffering": "double"},
+        id="adam-double",
+    ),
+    pytest.param(
+        "autoencoder_tiny",
+        "pulp_small",
+        Recipe(batch=2),
+        ["--batch", "2", "--buffering", "single", "--home", "L3"],
+        {"buffering": "single", "home": "L3"},
+        id="single-l3",
+    ),
+    pytest.param(
+        "autoencoder_tiny", "siracusa", Recipe(train="last:1"), ["--train", "last:1", "--tiling", "off"],
+        {"tiling": False}, id="untiled-last",
+    ),
+    pytest.param("simplemlp", "mppa", Recipe(), [], {}, id="mppa"),
+    pytest.param("dscnn", "siracusa", Recipe(batchnorm="train"), ["--batchnorm", "train"], {}, id="dscnn",
+                 marks=pytest.mark.slow),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "target", "recipe", "words", "options"), CASES)
+def test_python_and_the_command_line_give_the_same_bytes(
+    tilegrad: CommandLine,
+    tmp_path: Path,
+    name: str,
+    target: str,
+    recipe: Recipe,
+    words: list[str],
+    options: dict[str, object],
+) -> None:
+    answer = tilegrad("compile", name, "--target", target, "-o", tmp_path / "c", *words, "--json", tmp_path / "j")
+    assert answer.status == 0, answer.err
+    program = tg.compile(name, recipe, target=target, **options)  # type: ignore[arg-type]
+    own = {path: content for path, content in program.project.files.items() if path not in ("README.md",)}
+    written = {path: (tmp_path / "c" / path).read_bytes() for path in own}
+    assert [path for path in own if own[path] != written[path]] == []
+
+
+def test_the_policy_is_by_target_and_recipe() -> None:
+    assert tg.compile("simplemlp", target="siracusa").program.is_fused
+    assert not tg.compile("simplemlp", Recipe(accumulate=2), target="siracusa").program.is_fused
+    assert not tg.compile("simplemlp", target="host").program.is_fused
+
+
+def test_options_that_change_nothing_are_refused_in_python_too() -> None:
+    with pytest.raises(UserError, match="--buffering does not apply to target 'host'"):
+        tg.compile("simplemlp", target="host", buffering="double")
+
+
+# ---- gradients of a fused program
+
+
+@pytest.mark.parametrize("optimizer", [tg.SGD(lr=0.1), tg.Adam(lr=0.01)], ids=["sgd", "adam"])
+def test_gradients_are_those_of_the_last_step(optimizer: tg.SGD | tg.Adam) -> None:
+    """After an update too, whose parameters are others; twice; and whatever was written meanwhile."""
+    fused = tg.compile("autoencoder_tiny", Recipe(optimizer=optimizer), target="siracusa")
+    plain = tg.compile("autoencoder_tiny", Recipe(optimizer=optimizer), target="host")
+    batches = make_batches(fused, None)
+    with tg.open_device("sim:siracusa") as chip, tg.open_device("host") as host:
+        session, reference = chip.load(fused), host.load(plain)
+        zeros = session.gradients()
+        assert zeros.keys() == reference.gradients().keys() and not any(array.any() for array in zeros.values())
+        for i in range(4):
+            x, y = batches.batch(i)
+            assert session.step(x, y) == reference.step(x, y)
+            session.update(), reference.update()
+            if i == 2:
+                continue  # a step whose gradients nobody asks for
+            wanted = reference.gradients()
+            if i == 3:
+                session.set_parameters({name: np.zeros_like(v) for name, v in session.parameters().items()})
+            for _ in range(2):
+                assert {k: v.tobytes() for k, v in session.gradients().items()} == {
+                    k: v.tobytes() for k, v in wanted.items()
+                }
+
+
+def test_dropout_and_batch_statistics_are_replayed() -> None:
+    """A companion that took its own masks or statistics would give other gradients."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Dropout(0.5),
+        torch.nn.Linear(48, 4),
+    )  # fmt: skip
+    for i, tensor in enumerate((*module[1].parameters(), *module[1].buffers())):
+        if tensor.is_floating_point():  # no two of them alike: exporters may take equal ones for one
+            tensor.data += torch.linspace(0.1, 0.3 + i / 10, 3)
+    model = tg.load(module, example=torch.zeros(2, 1, 6, 6), batch=2)
+    recipe = Recipe(batch=2, batchnorm="train", optimizer=tg.SGD(lr=0.1))
+    fused, plain = tg.compile(model, recipe, target="siracusa"), tg.compile(model, recipe, target="host")
+    batches = make_batches(fused, None)
+    with tg.open_device("sim:siracusa") as chip, tg.open_device("host") as host:
+        session, reference = chip.load(fused, Residency(gradients="host")), host.load(plain)
+        for i in range(3):
+            assert session.step(*batches.batch(i)) == reference.step(*batches.batch(i))
+            wanted = reference.gradients()
+            session.update(), reference.update()
+            assert {k: v.tobytes() for k, v in session.gradients().items()} == {
+                k: v.tobytes() for k, v in wanted.items()
+            }
+
+
+def test_closing_a_session_closes_its_companion() -> None:
+    fused = tg.compile("simplemlp", target="siracusa")
+    with tg.open_device("sim:siracusa") as device:
+        with device.load(fused) as session:
+            session.step(*make_batches(fused, None).batch(0))
+            session.gradients()
+            assert session._companion is not None
+            companion = session._companion._session
+        assert companion is not None and companion._is_closed  # type: ignore[attr-defined]
+
+
+# ---- the table of passes
+
+
+def test_dump_after_knows_every_stage_and_pass_in_order(tilegrad: CommandLine) -> None:
+    names = [each.name for each in (*GRAPH_PASSES, *PROGRAM_PASSES)]
+    assert len(set(DUMPS)) == len(DUMPS) == len(STAGES) + len(names)
+    assert [name for name in DUMPS if name in STAGES] == list(STAGES)
+    assert [name for name in DUMPS if name in names] == names
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_every_pass_can_be_dumped(tilegrad: CommandLine, name: str) -> None:
+    folds = ["--batchnorm", "fold"] if name == "fold-batchnorm" else []
+    answer = tilegrad("compile", "simplemlp", "--dump-after", name, *folds)
+    assert answer.status == 0 and "fc1" in answer.out
+    if name == "fuse-update":
+        assert "SGD" in answer.out.partition("graph step")[2].partition("graph update")[0]
+
+
+def test_a_pass_that_is_not_for_the_target_says_what_it_is_for(tilegrad: CommandLine) -> None:
+    answer = tilegrad("compile", "simplemlp", "--device", "host", "--dump-after", "fuse-update")
+    assert answer.status == 2 and Where.SCRATCHPAD.value in answer.err
+    assert tilegrad("compile", "simplemlp", "--dump-after", "fuse-updat").err.count("did you mean 'fuse-update'?") == 1
+
+
+def test_passes_that_are_for_some_targets_leave_the_others_alone() -> None:
+    """What the host compiles is what each pass for every program makes, in order."""
+    program = tg.compile("simplemlp", target="host").program
+    assert {node.op for node in program.entries["update"].nodes} >= {"SGD"}
+    assert targets.get("host").is_flat and not targets.get("siracusa").is_flat
