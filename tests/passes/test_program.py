@@ -130,9 +130,9 @@ def test_the_reset_is_lazy() -> None:
         (written,) = (source for source, state in graph.writes if state == flag.name)
         initial = constants[graph.producers()[written].inputs[0]]
         assert initial is not None and initial.array.tolist() == wanted
-    assert not any(
-        state.endswith("buffer") for _, state in program.entries["update"].writes
-    ), "the update does not touch the buffers"
+    assert not any(state.endswith("buffer") for _, state in program.entries["update"].writes), (
+        "the update does not touch the buffers"
+    )
     with opened(tg.compile(linear(), tg.Recipe(), target="host")) as session:
         x = np.array([[1.0, -2.0]], np.float32)
         poison = {t.name: np.full(t.type.shape, np.nan, np.float32) for t in program.with_role(Role.GRADIENT)}
@@ -287,15 +287,13 @@ INTEGER_OUTPUT = model(
             "cross entropy needs logits with a batch and a class dimension\n"
             "  expected: rank 2 or more\n"
             "  got: 'y' f32[3]\n"
-            "  hint: choose --loss mse, l1 or bce_with_logits",
+            "  hint: choose --loss bce_with_logits, l1 or mse",
             id="no classes",
         ),
         pytest.param(
             INTEGER_OUTPUT,
             tg.Recipe(loss="mse"),
-            "the model's first output cannot be trained against\n"
-            "  expected: a float output\n"
-            "  got: 'y' i64[1,3]",
+            "the model's first output cannot be trained against\n  expected: a float output\n  got: 'y' i64[1,3]",
             id="integer output",
         ),
         pytest.param(
