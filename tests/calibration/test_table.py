@@ -9,7 +9,7 @@ import pytest
 
 from tilegrad import frontend, zoo
 from tilegrad.calibration.counting import FLAGS, source_hash
-from tilegrad.calibration.table import CONDUCTOR, content_hash, description_hash, stale_kernels
+from tilegrad.calibration.table import CONDUCTOR, FEWEST, content_hash, description_hash, stale_kernels
 from tilegrad.costs.derived import family_of
 from tilegrad.costs.kernel_cost import CLASSES, CONDUCT_TRIPS, KernelCosts
 from tilegrad.costs.loops import is_mirrored
@@ -82,7 +82,7 @@ def test_only_matrix_products_convolutions_and_rank_one_updates_are_mirrored() -
 def test_coefficients_are_well_formed() -> None:
     for kernel, entry in COSTS.table["kernels"].items():
         for variant, found in entry["variants"].items():
-            assert found["samples"] >= 30, (kernel, variant)
+            assert found["samples"] >= FEWEST, (kernel, variant)
             assert set(found["classes"]) <= set(CLASSES)
             for values in found["classes"].values():
                 assert len(values) == len(found["trips"])

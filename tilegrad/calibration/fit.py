@@ -120,6 +120,18 @@ def fit(samples: Sequence[Sample], counts: Sequence[Counts], family: Family) -> 
     return Fit(coefficients, tuple(float(e) for e in predicted / totals - 1.0))
 
 
+def fit_typical(samples: Sequence[Sample], counts: Sequence[Counts], family: Family) -> Fit:
+    """For kernels of many kinds, where no coefficients fit: twice too much is as wrong as half."""
+    totals = np.array([c.total for c in counts], dtype=np.float64)
+    trips = _trips(samples, family.bind, (1.0,) * len(family.names))
+    scale = totals
+    for _ in range(ROUNDS):
+        predicted = trips @ np.array(_coefficients(trips, totals, scale))
+        scale = np.sqrt(totals * predicted)
+    found = {name: _coefficients(trips, [c.busiest[name] for c in counts], scale) for name in CLASSES}
+    return Fit(found, tuple(float(e) for e in trips @ np.array(found["i_total"]) / totals - 1.0))
+
+
 def choose_structure(samples: Sequence[Sample], counts: Sequence[Counts]) -> Structure:
     """The one whose trips explain the counts best, variant by variant."""
     step = -(-len(samples) // CHOSEN_BY)

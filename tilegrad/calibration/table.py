@@ -15,7 +15,7 @@ import numpy as np
 from tilegrad.calibration.conduct import count_conducting, fit_conducting
 from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, FOLDER, Counts, count, source_hash, version_of
 from tilegrad.calibration.examples import operators
-from tilegrad.calibration.fit import choose_structure, fit
+from tilegrad.calibration.fit import Fit, choose_structure, fit, fit_typical
 from tilegrad.calibration.samples import Sample, draw_samples
 from tilegrad.costs import derived, loops
 from tilegrad.costs.derived import UNCOUNTED, derived_family, family_of, plain_structure
@@ -26,8 +26,8 @@ from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
 from tilegrad.targets.base import Target
 
 SAMPLES_PER_VARIANT = 240
-DRAWS_WITHOUT_USE, DRAWS_PER_SAMPLE = 40, 3
-FEWEST = 30
+DRAWS_WITHOUT_USE, DRAWS_PER_SAMPLE = 40, 8
+FEWEST = 15
 CONDUCTOR = RUNTIME_FOLDER / "cluster" / "tg_tile.c"
 TYPICAL = 12  # samples of each kernel that the estimate of an uncounted one rests on
 Key = tuple[str, str]
@@ -75,8 +75,8 @@ def count_all(
     return dict(result)
 
 
-def _fitted(items: Counted, family: Family) -> dict[str, Any]:
-    found = fit([sample for sample, _ in items], [counts for _, counts in items], family)
+def _fitted(items: Counted, family: Family, by: Callable[..., Fit] = fit) -> dict[str, Any]:
+    found = by([sample for sample, _ in items], [counts for _, counts in items], family)
     errors = np.abs(np.array(found.errors))
     return {
         "samples": len(errors),
@@ -100,6 +100,8 @@ def _kernel_entry(kernel: str, items: Counted) -> dict[str, Any]:
         families[family.variant(sample.case.nest)] = family
         variants[family.variant(sample.case.nest)].append((sample, counts))
     fitted = {name: _fitted(own, families[name]) for name, own in sorted(variants.items()) if len(own) >= FEWEST}
+    if not fitted and len(items) >= FEWEST:  # each variant is rare: together they are not
+        fitted = {"": _fitted(items, next(iter(families.values())))}
     return {"description": description_hash(kernel), **head, "variants": fitted}
 
 
@@ -123,7 +125,7 @@ def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
         "seed": seed,
         "content": content_hash(),
         "sources": dict(sorted(sources.items())),
-        "uncounted": {"variants": {"": _fitted(typical, UNCOUNTED)}},
+        "uncounted": {"variants": {"": _fitted(typical, UNCOUNTED, fit_typical)}},
         "kernels": {name: entry for name, entry in kernels.items() if entry["variants"]},
     }
 
