@@ -19,7 +19,8 @@ from tilegrad.ops import registry
 from tilegrad.ops._pointwise import Activation, InputActivationGradient
 from tilegrad.ops.example import Draw
 
-C_FILE = """/* Mish: y = x tanh(softplus(x)). MishGrad, with s = softplus(x), t = tanh(s): dx = dy (t + x (1 - t^2) (1 - e^-s)). */
+C_FILE = """\
+/* Mish: y = x tanh(softplus(x)). MishGrad, with s = softplus(x), t = tanh(s): dx = dy (t + x (1 - t^2) (1 - e^-s)). */
 #include "tg_elementwise.h"
 #include "tg_math.h"
 

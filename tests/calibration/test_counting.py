@@ -67,23 +67,22 @@ def test_hot_kernels_are_predicted() -> None:
 
 @pytest.mark.slow
 def test_every_kernel_is_predicted() -> None:
-    """50 random tiles each, however small: mirrored kernels within 5 % of QEMU's count, derived ones as documented."""
+    """50 random tiles each, however small: within the documented bounds of QEMU's count."""
     found = check.predictions(KernelCosts(get("siracusa")), 2026, check.TILES_PER_KERNEL)
     assert len({p.kernel for p in found}) > 200
     assert check.complaints(found) == []
 
 
 def test_a_wrong_prediction_is_noticed() -> None:
-    """The bounds have teeth: a mirrored kernel that is 6 % off, and derived ones that are all 10 % off."""
+    """The bounds have teeth."""
     exact = check.Prediction("gemm_nn", "", 1, "m 0:4", 100, 100.0, 100.0)
-    assert check.complaints([exact, replace(exact, kernel="relu")]) == []
-    assert check.complaints([replace(exact, predicted=106.0)]) == ["gemm_nn m 0:4: 6.0 % off"]
-    (found,) = check.complaints([replace(exact, kernel="relu", predicted=110.0)])
-    assert found == "derived kernels are 10.0 % off on average"
-    (found,) = check.complaints(
-        [
-            replace(exact, kernel="relu"),
-            *[replace(exact, kernel="relu", predicted=p) for p in (100.0, 100.0, 120.0, 100.0)],
-        ]
-    )
-    assert found == "only 80.0 % of derived kernels' tiles are within bounds"
+    derived = replace(exact, kernel="relu")
+    assert check.complaints([exact, derived]) == []
+    assert check.complaints([exact] * 39 + [replace(exact, predicted=121.0)]) == ["gemm_nn m 0:4: 21.0 % off"]
+    assert check.complaints([exact] * 9 + [replace(exact, predicted=106.0)]) == [
+        "only 90.0 % of the tiles of mirrored kernels are within 5 %"
+    ]
+    assert check.complaints([replace(derived, predicted=110.0)]) == ["derived kernels are 10.0 % off on average"]
+    assert check.complaints([derived] * 4 + [replace(derived, predicted=120.0)]) == [
+        "only 80.0 % of the tiles of derived kernels are within 15 %"
+    ]

@@ -94,8 +94,8 @@ def _outside(nest: Nest, structure: Structure) -> tuple[str, ...]:
 
 
 def _pattern(nest: Nest, run: str) -> str:
-    """How each operand moves along the innermost loop: not, to its neighbour, or farther; and whether the last of several
-    axes has one step only."""
+    """How each operand moves along the innermost loop: not, to its neighbour, or farther; and whether the last of
+    several axes has one step only."""
     steps = "".join(_step(operand, run) for operand in nest.operands if operand.value is not None and operand.index)
     return f"{steps} flat" if len(nest.axes) > 1 and nest.axes[-1].extent == 1 else steps
 
