@@ -75,7 +75,7 @@ def test_every_kernel_is_predicted() -> None:
 
 def test_a_wrong_prediction_is_noticed() -> None:
     """The bounds have teeth."""
-    exact = check.Prediction("gemm_nn", "", 1, "m 0:4", 100, 100.0, 100.0)
+    exact = check.Prediction("gemm_nn", "m 0:4", 100, 100.0, 100.0)
     derived = replace(exact, kernel="relu")
     assert check.complaints([exact, derived]) == []
     assert check.complaints([exact] * 39 + [replace(exact, predicted=121.0)]) == ["gemm_nn m 0:4: 21.0 % off"]

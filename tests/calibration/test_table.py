@@ -9,7 +9,15 @@ import pytest
 
 from tilegrad import frontend, zoo
 from tilegrad.calibration.counting import FLAGS, source_hash
-from tilegrad.calibration.table import CONDUCTOR, FEWEST, content_hash, description_hash, stale_kernels
+from tilegrad.calibration.table import (
+    CONDUCTOR,
+    FEWEST,
+    content_hash,
+    description_hash,
+    make_table,
+    merged,
+    stale_kernels,
+)
 from tilegrad.costs.derived import family_of
 from tilegrad.costs.kernel_cost import CLASSES, CONDUCT_TRIPS, KernelCosts
 from tilegrad.costs.loops import is_mirrored
@@ -103,3 +111,11 @@ def test_every_nest_of_the_zoo_has_counts_of_its_own_variant(name: str) -> None:
     for nest in _zoo_nests(name, Recipe()):
         entry = COSTS.table["kernels"][nest.kernel]
         assert family_of(nest, entry).variant(nest) in entry["variants"], nest.kernel
+
+
+def test_counting_a_few_kernels_keeps_what_the_others_have() -> None:
+    """The estimate of uncounted kernels rests on all that were counted, not on those counted last."""
+    nothing = make_table({}, 1)
+    assert nothing["kernels"] == {}
+    kept = merged(COSTS.table, nothing)
+    assert kept["uncounted"] == COSTS.table["uncounted"] and kept["kernels"].keys() == COSTS.table["kernels"].keys()

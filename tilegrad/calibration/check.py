@@ -38,8 +38,6 @@ class Prediction:
     """`guessed` is what the kernel would be taken for if nobody had counted it."""
 
     kernel: str
-    variant: str
-    cores: int
     tile: str
     counted: int
     predicted: float
@@ -67,7 +65,7 @@ def predictions(
         for key, sample in pairs[::step][:per_kernel]:
             chosen.setdefault(key, []).append(sample)
     result = []
-    for (kernel, variant), items in count_all(chosen).items():
+    for (kernel, _), items in count_all(chosen).items():
         for sample, counts in items:
             tile, nest = sample.case.tile, sample.case.nest
             sizes, starts = {n: r.size for n, r in tile.items()}, {n: r.start for n, r in tile.items()}
@@ -75,7 +73,7 @@ def predictions(
                 costs.mix(one, sizes, sample.case.cores, starts).i_total for one in (nest, replace(nest, kernel=NOBODY))
             )
             text = " ".join(f"{name} {r.start}:{r.stop}" for name, r in tile.items())
-            result.append(Prediction(kernel, variant, sample.case.cores, text, counts.total, predicted, guessed))
+            result.append(Prediction(kernel, text, counts.total, predicted, guessed))
     return result
 
 

@@ -11,14 +11,11 @@ import numpy.typing as npt
 from tilegrad.calibration.counting import Counts
 from tilegrad.calibration.samples import Sample
 from tilegrad.costs.derived import Structure, derived_family, plain_structure, structures
-from tilegrad.costs.loops import Call, Counter, Family, call_of
+from tilegrad.costs.kernel_cost import CLASSES
+from tilegrad.costs.loops import Counter, Family, call_of
 from tilegrad.ir.nest import Nest
 
 Matrix = npt.NDArray[np.float64]
-# Those of InstructionMix: what the formula for cycles distinguishes.
-CLASSES = (
-    "i_total i_fma i_fp_other i_fdiv_sqrt i_branch_taken i_jump i_div load_use data_loads data_stores l0_misses"
-).split()
 TOLERANCE = 1e-10
 ROUNDS = 6
 CHOSEN_BY = 100  # samples
@@ -59,19 +56,12 @@ def non_negative_least_squares(a: Matrix, b: Matrix) -> Matrix:
 Bind = Callable[[Nest], Counter]
 
 
-def calls_of(samples: Sequence[Sample], loads: Sequence[float]) -> list[Call]:
-    """What is asked of a trip counter for each sample."""
-    result = []
-    for sample in samples:
-        tile = sample.case.tile
-        sizes, starts = {n: r.size for n, r in tile.items()}, {n: r.start for n, r in tile.items()}
-        result.append(call_of(sample.case.nest, sizes, starts, sample.case.cores, loads))
-    return result
-
-
 def _trips(samples: Sequence[Sample], bind: Bind, loads: Sequence[float]) -> Matrix:
-    calls = calls_of(samples, loads)
-    return np.array([bind(s.case.nest)(call) for s, call in zip(samples, calls, strict=True)], dtype=np.float64)
+    rows = []
+    for case in (sample.case for sample in samples):
+        sizes, starts = {n: r.size for n, r in case.tile.items()}, {n: r.start for n, r in case.tile.items()}
+        rows.append(bind(case.nest)(call_of(case.nest, sizes, starts, case.cores, loads)))
+    return np.array(rows, dtype=np.float64)
 
 
 @dataclass(frozen=True)

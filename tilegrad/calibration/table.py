@@ -125,7 +125,7 @@ def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
         "seed": seed,
         "content": content_hash(),
         "sources": dict(sorted(sources.items())),
-        "uncounted": {"variants": {"": _fitted(typical, UNCOUNTED, fit_typical)}},
+        "uncounted": {"variants": {"": _fitted(typical, UNCOUNTED, fit_typical)} if typical else {}},
         "kernels": {name: entry for name, entry in kernels.items() if entry["variants"]},
     }
 
@@ -168,7 +168,7 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     existing = kernel_sources()
     return {
         **new,
-        "uncounted": old.get("uncounted", new["uncounted"]),
+        "uncounted": old.get("uncounted") or new["uncounted"],  # a few kernels are not typical
         "sources": dict(sorted({**old["sources"], **new["sources"]}.items())),
         "kernels": {name: kernels[name] for name in sorted(kernels) if name in existing},
     }
