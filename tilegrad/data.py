@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tilegrad import random
 from tilegrad.errors import UserError
 from tilegrad.ir.types import DType
+from tilegrad.losses import LOSSES, Targets
 from tilegrad.npz import NoArchiveError, ObjectsError, SingleArrayError, read_npz
 from tilegrad.random import Purpose
 
@@ -63,8 +64,8 @@ PATTERNS_WITHOUT_CLASSES = 10
 class SampleSpec:
     """What one sample of a model and its loss looks like; shapes are without the batch dimension.
 
-    `target_shape` is the shape of one sample's labels for cross entropy (`()` for plain classification), and of its
-    targets for every other loss. `vocabulary` bounds integer inputs, where the model tells.
+    `target_shape` is the shape of one sample's labels where the loss takes classes (`()` for plain classification),
+    and of its targets elsewhere. `vocabulary` bounds integer inputs, where the model tells.
     """
 
     input_shape: tuple[int, ...]
@@ -76,12 +77,12 @@ class SampleSpec:
 
     @property
     def has_labels(self) -> bool:
-        return self.loss == "cross_entropy"
+        return LOSSES[self.loss].has_classes
 
     @property
     def is_reconstruction(self) -> bool:
         """Whether the input itself serves as the target."""
-        return self.loss in ("mse", "l1") and self.input_dtype.is_float and self.target_shape == self.input_shape
+        return LOSSES[self.loss].reconstructs and self.input_dtype.is_float and self.target_shape == self.input_shape
 
 
 class Samples(Protocol):
@@ -195,7 +196,7 @@ class SyntheticSamples:
         if self.spec.has_labels:
             return self._labels(numbers, self.spec.target_shape)
         drawn = self._draw(Purpose.TARGETS, numbers, self.spec.target_shape)
-        if self.spec.loss == "bce_with_logits":
+        if LOSSES[self.spec.loss].targets is Targets.BINARY:
             return random.to_bounded(drawn, 2).astype(np.float32)
         return random.to_signed(drawn)
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tilegrad.data import Batches, load_inputs, synthetic
 from tilegrad.devices.base import Device
+from tilegrad.losses import LOSSES
 from tilegrad.pipeline import Compiled, defaults
 from tilegrad.training import Progress, input_spec, memory_json, no_progress, parameter_count
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
@@ -81,7 +82,7 @@ def input_batches(compiled: Compiled, data: str | Path | None) -> Batches:
     graph = program.entries["infer"]
     loss, _ = defaults(compiled.model)
     output = graph.types[graph.outputs[0]]
-    has_classes = loss == "cross_entropy" and output.rank > 1
+    has_classes = LOSSES[loss].has_classes and output.rank > 1
     spec = input_spec(compiled, loss, output.shape[1:], output.shape[1] if has_classes else None)
     recipe = program.recipe
     return synthetic(recipe.seed, spec, recipe.batch) if data is None else load_inputs(data, spec, recipe.batch)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.build.frames import StackUse
+from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
 from tilegrad.pipeline import Compiled, parameters_in_use
@@ -61,7 +62,8 @@ class LevelMemory:
 class Inspection:
     """The facts. `state_bytes` are by role, as aligned in memory; `advice` is empty where everything fits.
 
-    `image_bytes` are what the image of a board takes beside state and arena, by what it is for.
+    `uncounted` are the kernels whose estimated cycles rest on no counts of their own. `image_bytes` are what the image
+    of a board takes beside state and arena, by what it is for.
     """
 
     model: str
@@ -83,6 +85,7 @@ class Inspection:
     notes: tuple[str, ...]
     stack: StackUse = field(default_factory=StackUse)
     advice: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
     @property
     def arena_bytes(self) -> int:
@@ -150,6 +153,7 @@ def inspect_program(compiled: Compiled, target: Target | None = None, stack: Sta
         c_lines=compiled.project.line_count,
         notes=compiled.model.notes,
         stack=stack or StackUse(),
+        uncounted=uncounted_kernels(plan.schedule),
     )
     if facts.fits and chip.board is not None:
         place(replace(plan.schedule, target=chip), chip.board, plan.state_bytes, plan.arena_bytes)

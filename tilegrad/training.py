@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tilegrad import __version__
 from tilegrad.build.frames import StackUse
+from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.data import Batches, SampleSpec, ToldBatches, load_npz, synthetic
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
@@ -96,6 +97,11 @@ class Run:
         return module_state(self.compiled, self.learned, len(self.losses))
 
     @property
+    def uncounted(self) -> tuple[str, ...]:
+        """The kernels whose part of the estimated cycles rests on no counts of their own."""
+        return uncounted_kernels(self.compiled.plan.schedule)
+
+    @property
     def macs_per_step(self) -> int:
         return self.compiled.plan.schedule.macs("step")
 
@@ -132,13 +138,14 @@ class Run:
             "accum": program.recipe.accumulate,
             "batch": program.recipe.batch,
             "loss": program.loss,
-            "optimizer": program.recipe.optimizer.operator.lower(),
+            "optimizer": program.recipe.optimizer.name,
             "lr": program.recipe.optimizer.lr,
             "seed": program.recipe.seed,
             "losses": list(self.losses),
             **judged,
             "weights_sha256": self.weights_sha256,
             "cycles": dict(self.cycles),
+            "uncounted": list(self.uncounted),
             "instructions": {entry: self.instructions.get(entry) for entry in ENTRIES},
             "memory": {name: memory_json(use) for name, use in self.compiled.plan.memory.items()},
             "arena": {

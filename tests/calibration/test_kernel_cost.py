@@ -1,29 +1,26 @@
-"""Estimates: consistent with each other, and quick enough for a search."""
+"""Estimates: consistent with each other."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilegrad.calibration.samples import nests_of
-from tilegrad.calibration.sketches import Sketch
-from tilegrad.costs.kernel_cost import Boxes, KernelCosts, Span, cluster_span, cycles_of_mix
-from tilegrad.ir.nest import Access, Axis, Nest, Operand, along
+import tilegrad as tg
+from tests.calibration.nests import nest_of
+from tilegrad.costs.kernel_cost import Boxes, KernelCosts, Span, cluster_span, cycles_of_mix, uncounted_kernels
+from tilegrad.ir.nest import Nest
 from tilegrad.targets.base import CoreCosts, get
 
 COSTS = KernelCosts(get("siracusa"))
 
 
-def nest_of(sketch: Sketch, kernel: str) -> Nest:
-    return next(nest for _, nest in nests_of(sketch) if nest.kernel == kernel)
-
-
-GEMM = nest_of(Sketch("Gemm", ((64, 64), (64, 64))), "gemm_nn")
-CONV = nest_of(
-    Sketch("Conv", ((1, 16, 32, 32), (16, 16, 3, 3)), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}, (0, 1)), "conv"
-)
-SOFTMAX = nest_of(Sketch("Softmax", ((64, 64),), {"axis": -1}), "softmax")
+GEMM = nest_of("Gemm", [(64, 64), (64, 64)])
+CONV = nest_of("Conv", [(1, 16, 32, 32), (16, 16, 3, 3)], kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+SOFTMAX = nest_of("Softmax", [(64, 64)], axis=-1)
+RELU = nest_of("Relu", [(4096,)])
 
 
 def whole_sizes(nest: Nest) -> dict[str, int]:
@@ -70,12 +67,25 @@ def test_continuing_a_sum_costs_loads() -> None:
     assert second.data_loads > first.data_loads
 
 
-def test_an_operator_from_outside_gets_a_cautious_estimate() -> None:
-    read = Operand("x", "x", Access.READ, (64,), (along("i"),))
-    nest = Nest("of_somebody_else", (Axis("i", 64),), (read, Operand("y", "y", Access.WRITE, (64,), (along("i"),))))
-    assert not COSTS.is_calibrated(nest)
-    assert COSTS.cycles(nest, {"i": 64}, "L1", 8) > 64
-    assert COSTS.is_calibrated(GEMM)
+def test_an_uncounted_kernel_costs_what_counted_ones_of_such_a_nest_do() -> None:
+    """A map that nobody counted lies between a plain one and a division, and is known to be a guess."""
+    nest = replace(RELU, kernel="of_somebody_else")
+    assert COSTS.is_counted("relu") and not COSTS.is_counted(nest.kernel)
+    for cores in (1, 8):
+        guess, plain = (COSTS.cycles(one, whole_sizes(one), "L1", cores) for one in (nest, RELU))
+        assert plain < guess < 50 * plain
+    one, eight = (COSTS.cycles(nest, {"i": 4096}, "L1", cores) for cores in (1, 8))
+    assert eight == pytest.approx(one / 8, rel=0.5)
+
+
+def test_uncounted_kernels_are_named() -> None:
+    program = tg.compile("simplemlp", target="siracusa").plan.schedule
+    assert uncounted_kernels(program) == ()
+    entry = program.entries["step"]
+    launch = replace(entry.launches[0], nests=(replace(entry.launches[0].nests[0], kernel="of_somebody_else"),))
+    changed = replace(program, entries={**program.entries, "step": replace(entry, launches=(launch,))})
+    assert uncounted_kernels(changed) == ("of_somebody_else",)
+    assert uncounted_kernels(replace(changed, target=get("host"))) == ()
 
 
 def test_conducting_grows_with_tiles_operands_and_parts() -> None:

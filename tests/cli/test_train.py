@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import NO_TORCH
 from tests.support.command_line import CommandLine
+from tilegrad.optimizers import OPTIMIZERS
 
 REQUIRED = (
     "model device target steps accum batch losses reference reference_losses max_loss_error max_gradient_error "
@@ -121,7 +122,7 @@ def test_data_is_taken_in_order_and_wraps_round(tilegrad: CommandLine, linear_fi
     assert losses[3:] == losses[:2] and len(set(losses[:3])) == 3
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_every_optimizer_is_verified(tilegrad: CommandLine, optimizer: str) -> None:
     run = tilegrad("train", "simplemlp", "--optimizer", optimizer, "--weight-decay", 0.1, "--json", "-").json
     assert run["verified"] is True and run["optimizer"] == optimizer

@@ -12,6 +12,7 @@ from onnx import helper
 
 from tests.verify.conftest import TRAINABLE, convolution_model, make_batches, make_model
 from tilegrad.errors import UserError
+from tilegrad.optimizers import OPTIMIZERS
 from tilegrad.verify.finite_differences import directional_check, gradient_verdict
 from tilegrad.verify.first_update import FirstUpdate, verify_first_update
 from tilegrad.verify.float64_model import Float64Model, with_unit_variance
@@ -125,13 +126,13 @@ def test_pytorchs_float32_gradients_pass(policy: Any, evaluator: Any) -> None:
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch, which does the training")
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 @pytest.mark.parametrize(("accumulate", "mode"), [(1, "mean"), (3, "mean"), (3, "sum")])
 def test_the_first_update_is_verified_without_a_second_training(optimizer: Any, accumulate: int, mode: Any) -> None:
     from tilegrad.verify.torch_trainer import TorchTrainer
 
     proto, batches = convolution_model(), make_batches(accumulate)
-    recipe = ReferenceRecipe(optimizer=optimizer, weight_decay=0.1, accumulate=accumulate, accum_mode=mode)
+    recipe = ReferenceRecipe(optimizer=OPTIMIZERS[optimizer](weight_decay=0.1), accumulate=accumulate, accum_mode=mode)
     trainer = TorchTrainer(proto, recipe, TRAINABLE, "float32")
     losses, first = [], {}
     for index, (x, y) in enumerate(batches):

@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+import tilegrad.losses
+import tilegrad.optimizers
 import tilegrad.verify
 
 FOLDER = Path(tilegrad.verify.__file__).parent
 # `judge` takes its runs from the pipeline, `dropout` asks the program which mask each node drew, and
 # `goldens/__main__` asks the frontend what trains by default.
 JOINS = {"judge.py", "dropout.py", "__main__.py"}
-SHARED = {"tilegrad.errors", "tilegrad.verify"}
+# Losses and optimizers bring their references with them, and are held to the same.
+SHARED = {"tilegrad.errors", "tilegrad.found", "tilegrad.losses", "tilegrad.optimizers", "tilegrad.verify"}
+BROUGHT = [Path(package.__file__).parent for package in (tilegrad.losses, tilegrad.optimizers)]
 
 
 def _imports(path: Path) -> set[str]:
@@ -29,7 +33,11 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for folder in (FOLDER, *BROUGHT) for path in folder.rglob("*.py")),
+    ids=lambda path: str(path.relative_to(FOLDER.parent)),
+)
 def test_no_reference_imports_what_it_judges(path: Path) -> None:
     own = {name for name in _imports(path) if name.split(".")[0] == "tilegrad"}
     foreign = {name for name in own if not any(name == shared or name.startswith(f"{shared}.") for shared in SHARED)}

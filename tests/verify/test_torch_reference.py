@@ -10,7 +10,9 @@ import pytest
 from onnx import helper
 
 from tests.verify.conftest import TRAINABLE, convolution_model, make_batches, make_model
+from tilegrad import optimizers
 from tilegrad.errors import UserError
+from tilegrad.optimizers import SGD
 from tilegrad.verify import torch_reference
 from tilegrad.verify.reference import ReferenceRecipe
 
@@ -56,7 +58,10 @@ def parameters_of(net: nn.Module) -> dict[str, Any]:
 OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
     "sgd": ({"weight_decay": 0.01}, lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.01)),
     "momentum": ({"momentum": 0.8}, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8)),
-    "adam": ({"betas": (0.8, 0.9), "eps": 1e-6}, lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.9), eps=1e-6)),
+    "adam": (
+        {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6},
+        lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.9), eps=1e-6),
+    ),
     "adamw": ({"weight_decay": 0.1}, lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.1)),
 }
 
@@ -68,7 +73,10 @@ def test_equals_a_module_trained_by_hand(optimizer: Any, policy: Any, accumulate
     model, batches = convolution_model(), make_batches(6)
     options, make = OPTIMIZERS[optimizer]
     recipe = ReferenceRecipe(
-        optimizer=optimizer, lr=0.05, accumulate=accumulate, accum_mode=mode, batchnorm=policy, **options
+        optimizer=optimizers.OPTIMIZERS[optimizer](lr=0.05, **options),
+        accumulate=accumulate,
+        accum_mode=mode,
+        batchnorm=policy,
     )
     run = torch_reference.run(model, recipe, batches, TRAINABLE, snapshots=(1,))
 
@@ -143,7 +151,7 @@ def test_dropout_takes_the_mask_it_is_given() -> None:
         return np.array([[1, 0, 1, 1]])
 
     x = np.ones((1, 4), np.float32)
-    recipe = ReferenceRecipe(loss="mse", lr=0.0)
+    recipe = ReferenceRecipe(loss="mse", optimizer=SGD(lr=0.0))
     run = torch_reference.run(model, recipe, [(x, np.zeros((1, 4)))] * 2, ["w"], dropout_mask=mask)
     assert asked == [("drop", (1, 4), 0), ("drop", (1, 4), 1)]
     assert run.losses[0] == pytest.approx(3 / 4 * (1 / 0.75) ** 2)

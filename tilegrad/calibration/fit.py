@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from tilegrad.calibration.counting import Counts
 from tilegrad.calibration.samples import Sample
-from tilegrad.costs.loops import Call, call_of, family_of
+from tilegrad.costs.derived import Structure, derived_family, plain_structure, structures
+from tilegrad.costs.kernel_cost import CLASSES
+from tilegrad.costs.loops import Counter, Family, call_of
+from tilegrad.ir.nest import Nest
 
 Matrix = npt.NDArray[np.float64]
-# Those of InstructionMix: what the formula for cycles distinguishes.
-CLASSES = (
-    "i_total i_fma i_fp_other i_fdiv_sqrt i_branch_taken i_jump i_div load_use data_loads data_stores l0_misses"
-).split()
 TOLERANCE = 1e-10
 ROUNDS = 6
+CHOSEN_BY = 100  # samples
 
 
 def non_negative_least_squares(a: Matrix, b: Matrix) -> Matrix:
@@ -53,17 +53,15 @@ def non_negative_least_squares(a: Matrix, b: Matrix) -> Matrix:
     return np.asarray(x / np.where(used, scale, 1.0))
 
 
-def call_of_sample(sample: Sample, loads: Sequence[float]) -> Call:
-    tile = sample.case.tile
-    sizes = {name: r.size for name, r in tile.items()}
-    starts = {name: r.start for name, r in tile.items()}
-    return call_of(sample.case.nest, sizes, starts, sample.case.cores, loads)
+Bind = Callable[[Nest], Counter]
 
 
-def trips_of_sample(sample: Sample, loads: Sequence[float]) -> Sequence[float]:
-    family = family_of(sample.case.nest)
-    assert family is not None
-    return family.bind(sample.case.nest)(call_of_sample(sample, loads))
+def _trips(samples: Sequence[Sample], bind: Bind, loads: Sequence[float]) -> Matrix:
+    rows = []
+    for case in (sample.case for sample in samples):
+        sizes, starts = {n: r.size for n, r in case.tile.items()}, {n: r.start for n, r in case.tile.items()}
+        rows.append(bind(case.nest)(call_of(case.nest, sizes, starts, case.cores, loads)))
+    return np.array(rows, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -84,25 +82,25 @@ def _coefficients(trips: Matrix, values: npt.ArrayLike, totals: Matrix) -> tuple
     return _rounded(non_negative_least_squares(trips * weights[:, None], np.array(values, dtype=np.float64) * weights))
 
 
-def _busiest_trips(samples: Sequence[Sample], totals: Matrix) -> Matrix:
+def _busiest_trips(samples: Sequence[Sample], bind: Bind, width: int, totals: Matrix) -> Matrix:
     """Which core is the busiest depends on what its trips take: where there is one core, or few, there is little to
     choose, and what is found there chooses among more, until the choice stays."""
     fewest = min(sample.case.cores for sample in samples)
     few = [i for i, sample in enumerate(samples) if sample.case.cores == fewest]
-    trips = np.array([trips_of_sample(samples[i], ()) for i in few], dtype=np.float64)
+    trips = _trips([samples[i] for i in few], bind, (1.0,) * width)
     loads = _coefficients(trips, totals[few], totals[few])
     for _ in range(ROUNDS):
         before = trips
-        trips = np.array([trips_of_sample(sample, loads) for sample in samples], dtype=np.float64)
+        trips = _trips(samples, bind, loads)
         if np.array_equal(trips, before):
             break
         loads = _coefficients(trips, totals, totals)
     return trips
 
 
-def fit(samples: Sequence[Sample], counts: Sequence[Counts]) -> Fit:
+def fit(samples: Sequence[Sample], counts: Sequence[Counts], family: Family) -> Fit:
     totals = np.array([c.total for c in counts], dtype=np.float64)
-    trips = _busiest_trips(samples, totals)
+    trips = _busiest_trips(samples, family.bind, len(family.names), totals)
     coefficients = {}
     for name in CLASSES:
         found = _coefficients(trips, [c.busiest[name] for c in counts], totals)
@@ -110,3 +108,38 @@ def fit(samples: Sequence[Sample], counts: Sequence[Counts]) -> Fit:
             coefficients[name] = found
     predicted = trips @ np.array(coefficients["i_total"])
     return Fit(coefficients, tuple(float(e) for e in predicted / totals - 1.0))
+
+
+def fit_typical(samples: Sequence[Sample], counts: Sequence[Counts], family: Family) -> Fit:
+    """For kernels of many kinds, where no coefficients fit: twice too much is as wrong as half."""
+    totals = np.array([c.total for c in counts], dtype=np.float64)
+    trips = _trips(samples, family.bind, (1.0,) * len(family.names))
+    scale = totals
+    for _ in range(ROUNDS):
+        predicted = trips @ np.array(_coefficients(trips, totals, scale))
+        scale = np.sqrt(totals * predicted)
+    found = {name: _coefficients(trips, [c.busiest[name] for c in counts], scale) for name in CLASSES}
+    return Fit(found, tuple(float(e) for e in trips @ np.array(found["i_total"]) / totals - 1.0))
+
+
+def choose_structure(samples: Sequence[Sample], counts: Sequence[Counts]) -> Structure:
+    """The one whose trips explain the counts best, variant by variant."""
+    step = -(-len(samples) // CHOSEN_BY)
+    samples, counts = samples[::step], counts[::step]
+    totals = np.array([c.total for c in counts], dtype=np.float64)
+    best, least = plain_structure(samples[0].case.nest), np.inf
+    known: set[bytes] = set()
+    for structure in structures(samples[0].case.nest):
+        family = derived_family(samples[0].case.nest, structure)
+        trips = _trips(samples, family.bind, (1.0,) * len(family.names))
+        if trips.tobytes() in known:
+            continue
+        known.add(trips.tobytes())
+        variants = np.array([family.variant(sample.case.nest) for sample in samples])
+        error = 0.0
+        for variant in set(variants):
+            a = trips[variants == variant] / totals[variants == variant, None]
+            error += float(np.abs(a @ non_negative_least_squares(a, np.ones(len(a))) - 1.0).sum())
+        if error < least - 1e-6:
+            best, least = structure, error
+    return best

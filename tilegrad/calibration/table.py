@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +14,39 @@ import numpy as np
 
 from tilegrad.calibration.conduct import count_conducting, fit_conducting
 from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, FOLDER, Counts, count, source_hash, version_of
-from tilegrad.calibration.fit import Fit, fit
+from tilegrad.calibration.examples import operators
+from tilegrad.calibration.fit import Fit, choose_structure, fit, fit_typical
 from tilegrad.calibration.samples import Sample, draw_samples
-from tilegrad.calibration.sketches import SKETCHES
-from tilegrad.costs.loops import described_in, family_of
+from tilegrad.costs import derived, loops
+from tilegrad.costs.derived import UNCOUNTED, derived_family, family_of, plain_structure
+from tilegrad.costs.loops import Family, is_mirrored, mirrored_family
 from tilegrad.ops import registry
+from tilegrad.ops.example import Draw
 from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
 from tilegrad.targets.base import Target
 
-SAMPLES_PER_VARIANT = 720
-DRAWS_WITHOUT_USE = 60
-FEWEST = 30
+SAMPLES_PER_VARIANT = 240
+DRAWS_WITHOUT_USE, DRAWS_PER_SAMPLE = 40, 8
+FEWEST = 15
 CONDUCTOR = RUNTIME_FOLDER / "cluster" / "tg_tile.c"
-_IMPORTED = re.compile(r"^from tilegrad\.calibration\.(loops\.\w+|sequence) import", re.MULTILINE)
-_NAMED = re.compile(r"^from tilegrad\.calibration\.loops import (\w+)", re.MULTILINE)
+TYPICAL = 12  # samples of each kernel that the estimate of an uncounted one rests on
 Key = tuple[str, str]
 Counted = list[tuple[Sample, Counts]]
 
 
 def collect(seed: int, per_variant: int, wanted: Callable[[str], bool] = lambda _: True) -> dict[Key, list[Sample]]:
-    """Samples by (kernel, variant): every sketch is drawn until it brings nothing that is not there often enough."""
+    """Samples by (kernel, variant): of every operator nodes are drawn until they bring nothing that is not there often
+    enough. Variants are those of the plainest structure: which one a kernel has is found when it is fitted."""
     found: dict[Key, list[Sample]] = defaultdict(list)
-    for position, make in enumerate(SKETCHES):
+    for position, operator in enumerate(operators().values()):
         useless = 0
-        for samples in draw_samples(make, np.random.default_rng((seed, position))):
+        for samples in islice(draw_samples(operator, Draw(seed, position)), DRAWS_PER_SAMPLE * per_variant):
             useless += 1
             for sample in samples:
                 nest = sample.case.nest
-                family = family_of(nest)
-                if family is None or not wanted(nest.kernel):
+                if not wanted(nest.kernel):
                     continue
+                family = mirrored_family(nest) or derived_family(nest, plain_structure(nest))
                 known = found[nest.kernel, family.variant(nest)]
                 if len(known) < per_variant:
                     known.append(sample)
@@ -72,30 +75,48 @@ def count_all(
     return dict(result)
 
 
-def _entry(found: Fit, names: Sequence[str]) -> dict[str, Any]:
+def _fitted(items: Counted, family: Family, by: Callable[..., Fit] = fit) -> dict[str, Any]:
+    found = by([sample for sample, _ in items], [counts for _, counts in items], family)
     errors = np.abs(np.array(found.errors))
     return {
         "samples": len(errors),
         "error_mean_percent": round(100 * float(errors.mean()), 2),
         "within_5_percent": round(100 * float((errors <= 0.05).mean()), 1),
-        "trips": list(names),
+        "trips": list(family.names),
         "classes": {name: list(values) for name, values in found.coefficients.items()},
     }
 
 
+def _kernel_entry(kernel: str, items: Counted) -> dict[str, Any]:
+    """What a kernel's trips are, and the coefficients of each variant that was counted often enough."""
+    head: dict[str, Any] = {}
+    if not is_mirrored(kernel):
+        structure = choose_structure([sample for sample, _ in items], [counts for _, counts in items])
+        head = {"shared": list(structure.shared), "run": structure.run}
+    variants: dict[str, Counted] = defaultdict(list)
+    families: dict[str, Family] = {}
+    for sample, counts in items:
+        family = family_of(sample.case.nest, head)
+        families[family.variant(sample.case.nest)] = family
+        variants[family.variant(sample.case.nest)].append((sample, counts))
+    fitted = {name: _fitted(own, families[name]) for name, own in sorted(variants.items()) if len(own) >= FEWEST}
+    if not fitted and len(items) >= FEWEST:  # each variant is rare: together they are not
+        fitted = {"": _fitted(items, next(iter(families.values())))}
+    return {"description": description_hash(kernel), **head, "variants": fitted}
+
+
 def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
+    by_kernel: dict[str, Counted] = defaultdict(list)
+    for (kernel, _), items in sorted(counted.items()):
+        by_kernel[kernel] += items
     kernels: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
-    for (kernel, variant), items in sorted(counted.items()):
+    for kernel, items in by_kernel.items():
         path = registry.kernel_source(items[0][0].op)
-        family = family_of(items[0][0].case.nest)
-        assert path is not None and family is not None
+        assert path is not None
         sources[path.name] = source_hash(path)
-        head = {"source": path.name, "description": description_hash(kernel), "variants": {}}
-        entry = kernels.setdefault(kernel, head)
-        if len(items) >= FEWEST:
-            found = fit([sample for sample, _ in items], [counts for _, counts in items])
-            entry["variants"][variant] = _entry(found, family.names)
+        kernels[kernel] = {"source": path.name, **_kernel_entry(kernel, items)}
+    typical = [pair for items in by_kernel.values() for pair in items[:: -(-len(items) // TYPICAL)]]
     return {
         "about": "Instructions per trip of each kernel's loops, by class; made by `make calibrate`, do not edit.",
         "compiler": version_of(COMPILER),
@@ -104,6 +125,7 @@ def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
         "seed": seed,
         "content": content_hash(),
         "sources": dict(sorted(sources.items())),
+        "uncounted": {"variants": {"": _fitted(typical, UNCOUNTED, fit_typical)} if typical else {}},
         "kernels": {name: entry for name, entry in kernels.items() if entry["variants"]},
     }
 
@@ -115,23 +137,15 @@ def kernel_sources() -> dict[str, Path]:
 
 
 def description_hash(kernel: str) -> str:
-    """Of the file that describes a kernel's loops and of those it imports, comments included."""
-    digest = sha256()
-    pending, seen = [described_in(kernel)], set()
-    while pending:
-        module = pending.pop(0)
-        if module not in seen:
-            seen.add(module)
-            text = (FOLDER / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-            digest.update(text.encode())
-            pending += _IMPORTED.findall(text)
-            pending += [f"loops.{name}" for name in _NAMED.findall(text)]
-    return digest.hexdigest()[:16]
+    """Of the files that say what the trips of a kernel are, comments included."""
+    mirrors = Path(loops.__file__).parent
+    files = sorted(mirrors.glob("*.py")) if is_mirrored(kernel) else [Path(derived.__file__), mirrors / "base.py"]
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def content_hash() -> str:
-    """Of the files that say what operands hold."""
-    return sha256(b"".join((FOLDER / name).read_bytes() for name in ("content.py", "sequence.py"))).hexdigest()[:16]
+    """Of the file that says what operands hold."""
+    return sha256((FOLDER / "content.py").read_bytes()).hexdigest()[:16]
 
 
 def stale_kernels(table: Mapping[str, Any]) -> frozenset[str]:
@@ -154,6 +168,7 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     existing = kernel_sources()
     return {
         **new,
+        "uncounted": old.get("uncounted") or new["uncounted"],  # a few kernels are not typical
         "sources": dict(sorted({**old["sources"], **new["sources"]}.items())),
         "kernels": {name: kernels[name] for name in sorted(kernels) if name in existing},
     }

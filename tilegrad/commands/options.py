@@ -73,6 +73,18 @@ AccumMode = Annotated[
         rich_help_panel=_RECIPE,
     ),
 ]
+
+
+def _defaults_of(option: str) -> str:
+    """Which optimizers have an option, and what it is where it is not given."""
+    found = {name: float(getattr(kind(), option)) for name, kind in OPTIMIZERS.items() if hasattr(kind(), option)}
+    by_default = {f"{value:g}": [n for n in found if found[n] == value] for value in sorted(set(found.values()))}
+    which = "" if len(found) == len(OPTIMIZERS) else f"For --optimizer {' or '.join(found)}. "
+    usual, *others = sorted(by_default, key=lambda value: -len(by_default[value]))
+    rest = "".join(f"{value} for {' and '.join(by_default[value])}, else " for value in others)
+    return f"{which}Default: {rest}{usual}."
+
+
 Loss = Annotated[
     str | None,
     typer.Option(
@@ -92,7 +104,7 @@ MomentumFactor = Annotated[
     typer.Option(
         "--momentum",
         metavar="X",
-        help="For --optimizer momentum. Default: 0.9.",
+        help=_defaults_of("momentum"),
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -102,7 +114,7 @@ WeightDecay = Annotated[
     typer.Option(
         "--weight-decay",
         metavar="X",
-        help="Default: 0.01 for adamw, else 0.",
+        help=_defaults_of("weight_decay"),
         show_default=False,
         rich_help_panel=_RECIPE,
     ),

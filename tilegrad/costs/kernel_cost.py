@@ -1,8 +1,9 @@
 """Cycles of a kernel call, from counted instructions.
 
-A tile's trip counts (costs/loops) times the coefficients that were fitted to counts under QEMU (costs.json of the
-target) give the instruction mix of the busiest core; the chip's stall rules (`Target.costs`) turn a mix into cycles.
-Nothing here is a rate: `KernelCosts.mix` shows what an estimate is made of. docs/cost-model.md has the evidence.
+A tile's trip counts (costs/derived.py, costs/loops) times the coefficients that were fitted to counts under QEMU
+(costs.json of the target) give the instruction mix of the busiest core; the chip's stall rules (`Target.costs`) turn a
+mix into cycles. Nothing here is a rate: `KernelCosts.mix` shows what an estimate is made of.
+docs/cost-model.md has the evidence.
 """
 
 from __future__ import annotations
@@ -11,19 +12,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
+from itertools import chain
 from operator import mul
 from pathlib import Path
 from typing import Any
 
-from tilegrad.costs.loops import Counter, call_of, family_of, is_described
+from tilegrad.costs.derived import family_of
+from tilegrad.costs.loops import Counter, call_of
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest
+from tilegrad.ir.schedule import Schedule
 from tilegrad.targets.base import CoreCosts, Target
 
-# An operator from outside has no counts: as if every step took what an unblocked loop with a checked tap takes.
-UNKNOWN_CALL_INSTRUCTIONS = 100.0
-UNKNOWN_STEP_INSTRUCTIONS = 12.0
-UNKNOWN_STEP_LOADS = 3.0
 # A call and a table are brought for each nest.
 TABLE_PARTS = 2
 
@@ -193,24 +193,6 @@ def _dot(coefficients: Sequence[float], trips: Sequence[float]) -> float:
     return total
 
 
-def _unknown(nest: Nest) -> tuple[Counter, dict[str, Sequence[float]]]:
-    """Trips and coefficients of a kernel that was never counted."""
-    axes = [axis.name for axis in nest.axes]
-
-    def trips(call: Any) -> Sequence[float]:
-        steps = 1
-        for axis in axes:
-            steps *= call.n[axis]
-        return 1.0, -(-steps // call.cores)
-
-    return trips, {
-        "i_total": (UNKNOWN_CALL_INSTRUCTIONS, UNKNOWN_STEP_INSTRUCTIONS),
-        "i_branch_taken": (0.0, 1.0),
-        "i_fma": (0.0, 1.0),
-        "data_loads": (0.0, UNKNOWN_STEP_LOADS),
-    }
-
-
 class _BoundNest:
     """A nest with its trip counter and coefficients; remembers what it was asked."""
 
@@ -219,6 +201,15 @@ class _BoundNest:
         self.counter = counter
         self.coefficients = coefficients
         self.known: dict[tuple[object, ...], Span] = {}
+
+
+def uncounted_kernels(schedule: Schedule) -> tuple[str, ...]:
+    """Those whose cycles rest on no counts of their own: wherever cycles are shown, they are named."""
+    if schedule.target.costs is None:
+        return ()
+    launches = chain.from_iterable(entry.launches for entry in schedule.entries.values())
+    kernels = {nest.kernel for launch in launches for nest in launch.nests}
+    return tuple(sorted(kernel for kernel in kernels if not KernelCosts(schedule.target).is_counted(kernel)))
 
 
 @dataclass(frozen=True)
@@ -233,28 +224,26 @@ class KernelCosts:
     def table(self) -> dict[str, Any]:
         return load_table(self.target.folder / "costs.json")
 
-    def is_calibrated(self, nest: Nest) -> bool:
-        """Whether the estimate rests on counts of this kernel."""
-        return is_described(nest.kernel) and nest.kernel in self.table["kernels"]
+    def is_counted(self, kernel: str) -> bool:
+        """Whether the estimate rests on counts of this kernel: if not, it is what counted kernels of such a nest take
+        on average."""
+        return kernel in self.table["kernels"]
 
     def _bind(self, nest: Nest) -> _BoundNest:
         found = self._bound.get(id(nest))
         if found is not None and found.nest is nest:
             return found
-        family = family_of(nest)
-        if family is None or nest.kernel not in self.table["kernels"]:
-            counter, classes = _unknown(nest)
-            bound = _BoundNest(nest, counter, _Coefficients(classes, self.target))
-        else:
-            bound = _BoundNest(nest, family.bind(nest), self._variant(nest.kernel, family.variant(nest)))
+        entry = self.table["kernels"].get(nest.kernel)
+        family = family_of(nest, entry)
+        variants = (entry or self.table["uncounted"])["variants"]
+        bound = _BoundNest(nest, family.bind(nest), self._variant(nest.kernel, family.variant(nest), variants))
         self._bound[id(nest)] = bound
         return bound
 
-    def _variant(self, kernel: str, variant: str) -> _Coefficients:
+    def _variant(self, kernel: str, variant: str, variants: Mapping[str, Any]) -> _Coefficients:
         """A variant that was never counted takes the coefficients of the one whose description is nearest."""
         key = (kernel, variant)
         if key not in self._coefficients:
-            variants = self.table["kernels"][kernel]["variants"]
             wanted = set(variant.split())
             nearest = min(variants, key=lambda name: (len(wanted ^ set(name.split())), name))
             self._coefficients[key] = _Coefficients(variants[nearest]["classes"], self.target)

@@ -10,6 +10,7 @@ from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._window import Pair, Window, check_image, integers, lift, lower, read_window
 from tilegrad.ops.base import NodeView
+from tilegrad.ops.example import Draw, Example
 
 
 @dataclass(frozen=True)
@@ -111,3 +112,11 @@ def global_output(node: NodeView) -> TensorType:
 
 
 __all__ = ["Pooling", "check_global", "check_image", "global_nest", "global_output", "original_shape", "pooling"]
+
+
+def pooling_example(draw: Draw, dtype: DType) -> Example:
+    kernel = draw.one_of(2, 2, 3, 3, 5), draw.one_of(2, 2, 3, 3, 4)
+    stride, pad = draw.one_of(1, 2, 2, 3), draw.one_of(0, 1)
+    shape = (1, draw.between(1, 40), *(max(k, draw.between(3, 32)) for k in kernel))
+    attributes = {"kernel_shape": kernel, "strides": (stride, stride), "pads": (pad,) * 4}
+    return Example((TensorType(dtype, shape),), attributes, (True,))

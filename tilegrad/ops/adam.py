@@ -9,6 +9,7 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._optimizer import check_update, update_nest
 from tilegrad.ops._pointwise import flag_attribute, float_attribute
 from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 _LOG_OF_ZERO = -1e4  # e^(t * this) is 0 for every t >= 1, as 0^t is
 
@@ -18,6 +19,9 @@ class Adam(Operator):
 
     name = "Adam"
     decoupled_default = 0
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), {"weight_decay": draw.one_of(0.0, 0.01)})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(6)

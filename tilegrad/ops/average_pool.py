@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from tilegrad.ir.nest import Access, Nest, along
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._pooling import Pooling, check_image, original_shape, pooling
+from tilegrad.ops._pooling import Pooling, check_image, original_shape, pooling, pooling_example
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 def _constants(node: NodeView, pool: Pooling) -> dict[str, int | float]:
@@ -29,6 +30,9 @@ def _constants(node: NodeView, pool: Pooling) -> dict[str, int | float]:
 class AveragePool(Operator):
     name = "AveragePool"
     summary = "1-D and 2-D"
+
+    def example(self, draw: Draw) -> Example:
+        return pooling_example(draw, DType.F32)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

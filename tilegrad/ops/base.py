@@ -18,6 +18,7 @@ from tilegrad.errors import UserError
 from tilegrad.ir.graph import Attribute, Node
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.types import Constant, DType, TensorType
+from tilegrad.ops.example import Draw, Example
 
 T = TypeVar("T")
 
@@ -195,6 +196,14 @@ class Operator(ABC):
             node=node.node.name,
             hint="freeze the parameters before this node (--train last:K or names:GLOB)",
         )
+
+    def example(self, draw: Draw) -> Example | None:
+        """A random node, to count kernels on and to test with; one that `infer` refuses is drawn again.
+
+        None is for operators that accept inputs of a usual kind without attributes (calibration/examples.py). An
+        example without inputs gets usual ones.
+        """
+        return None
 
     def training_form(self, node: NodeView, seed: int) -> Node | None:
         """The node that stands for this one in the `step` entry, or None where it is the same (see Dropout).

@@ -17,6 +17,7 @@ from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along, map_n
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._normalize import Layout, epsilon_of, expect_channels, expect_image
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 from tilegrad.ops.frozen_batch_normalization import frozen_gradient
 
 
@@ -166,6 +167,10 @@ class BatchNormInternal(Operator):
     name = "BatchNormInternal"
     parameter_inputs = (1, 2)
     nondifferentiable_inputs = (3, 4)
+
+    def example(self, draw: Draw) -> Example:
+        shape = (draw.one_of(2, 3, 8), draw.between(1, 600)) if draw.is_so(0.3) else draw.image()
+        return Example(floats(shape, *((shape[1],),) * 4), outputs=(True,) * 5)
 
     def _updates(self, node: NodeView) -> bool:
         return node.has_output(1) or node.has_output(2) or len(node.inputs) > 3

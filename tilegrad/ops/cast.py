@@ -8,6 +8,7 @@ from tilegrad.ir.nest import Nest, map_nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import type_code
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 class Cast(Operator):
@@ -15,6 +16,10 @@ class Cast(Operator):
 
     name = "Cast"
     summary = "floats out of an integer's range saturate, NaN becomes 0; integers keep their low bits"
+
+    def example(self, draw: Draw) -> Example:
+        kinds = (DType.F32, DType.F32, DType.I32, DType.I64, DType.U8, DType.BOOL)
+        return Example((TensorType(draw.one_of(*kinds), (draw.between(1, 4000),)),), {"to": draw.one_of(*kinds).short})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

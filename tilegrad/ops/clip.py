@@ -14,6 +14,7 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import type_code
 from tilegrad.ops._pointwise import INTEGERS, one_element
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 def _bounds(node: NodeView) -> dict[str, int | float]:
@@ -46,6 +47,9 @@ def _nest(node: NodeView, kernel: str, pointers: Sequence[str]) -> Nest:
 class Clip(Operator):
     name = "Clip"
     static_inputs: ClassVar = {1: "min", 2: "max"}
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), {"min": 0, "max": 1} if draw.is_so(0.3) else {"min": -0.5, "max": 0.5})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

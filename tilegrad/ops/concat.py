@@ -8,11 +8,16 @@ from tilegrad.ir.types import TensorType
 from tilegrad.ops._axes import normalised_axis
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
 from tilegrad.ops.base import GradientBuilder, NodeView
+from tilegrad.ops.example import Draw, Example
 
 
 class Concat(Mover):
     name = "Concat"
     kernel = "concat"
+
+    def example(self, draw: Draw) -> Example:
+        dtype, rows = draw.dtype(), draw.between(1, 64)
+        return Example(tuple(TensorType(dtype, (rows, draw.between(1, 100))) for _ in range(2)), {"axis": 1})
 
     def _axis(self, node: NodeView) -> int:
         axis = node.required("axis")

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._convolution import Convolution, bias_nest
@@ -23,6 +24,7 @@ from tilegrad.ops._window import (
     split_same,
 )
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 
 def _check_operands(node: NodeView, x: int, w: int) -> tuple[tuple[int, ...], int]:
@@ -124,6 +126,25 @@ class _Convolving(Operator):
 
     parameter_inputs = (1, 2)
     gradient_name: ClassVar[str]
+
+    def example(self, draw: Draw) -> Example:
+        """Dense, depthwise, of one tap, and strided and dilated windows of any size."""
+        taps = (1, 2, 3, 3, 3, 4, 5, 7)
+        kernel = draw.one_of((3, 3), (3, 3), (1, 1), (draw.one_of(*taps), draw.one_of(*taps)))
+        groups, channels, outs = draw.one_of(
+            (1, draw.between(1, 24), draw.between(1, 24)), (draw.between(1, 40), 1, 1), (2, draw.between(1, 8), 3),
+            (1, draw.between(1, 64), draw.between(3, 64)), (1, draw.between(1, 12), draw.one_of(1, 2)),
+        )  # fmt: skip
+        stride, dilation = draw.one_of(1, 1, 1, 1, 2, 2, 3), draw.one_of(1, 1, 1, 1, 1, 2)
+        image = tuple(max((k - 1) * dilation + 1, draw.between(3, 34)) for k in kernel)
+        weights = (groups * outs, channels) if self.name == "Conv" else (groups * channels, outs)
+        bias = ((groups * outs,),) if draw.is_so(0.3) else ()
+        attributes: dict[str, Attribute] = {
+            "strides": (stride, stride), "dilations": (dilation, dilation), "group": groups, "kernel_shape": kernel,
+            "pads": tuple(draw.one_of(0, (k - 1) // 2, (k - 1) // 2) for k in (*kernel, *kernel)),
+        }  # fmt: skip
+        shape = (draw.one_of(1, 1, 1, 2, 3), groups * channels, *image)
+        return Example(floats(shape, (*weights, *kernel), *bias), attributes)
 
     @abstractmethod
     def _output(self, node: NodeView) -> TensorType: ...

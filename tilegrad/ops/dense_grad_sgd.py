@@ -12,10 +12,15 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._outer import infer_outer
 from tilegrad.ops._pointwise import expect_one_element
 from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 
 class DenseGradSGD(Operator):
     name = "DenseGradSGD"
+
+    def example(self, draw: Draw) -> Example:
+        m, n = draw.between(1, 128), draw.between(1, 200)
+        return Example(floats((m,), (n,), (m, n), ()), {"relu": draw.one_of(0, 1)}, (True, True))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(4)

@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from tilegrad.ir.types import TensorType
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
 from tilegrad.ops.base import GradientBuilder, NodeView
+from tilegrad.ops.example import Draw, Example
 
 
 class _BlockMover(Mover):
     kernel = "depth_to_space"
+
+    def example(self, draw: Draw) -> Example:
+        shape = (1, 4 * draw.between(1, 8), 2 * draw.between(1, 6), 2 * draw.between(1, 6))
+        return Example((TensorType(draw.dtype(), shape),), {"blocksize": 2})
 
     def _block(self, node: NodeView) -> int:
         block = node.required("blocksize")

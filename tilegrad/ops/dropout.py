@@ -14,6 +14,7 @@ from tilegrad.ir.nest import FIXED, Access, Axis, Nest, Operand, along, map_nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._pointwise import expect_one_element, one_element
 from tilegrad.ops.base import MINIBATCH_COUNTER, GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 _STREAM_BITS = 24  # what the generator's purpose word has room for
 
@@ -43,6 +44,9 @@ class Dropout(Operator):
     name = "Dropout"
     static_inputs: ClassVar = {1: "ratio", 2: "training_mode"}
     summary = "the identity at inference, seeded in training; `training_mode` is not looked at"
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), outputs=None if draw.is_so() else (True,))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)
@@ -89,6 +93,10 @@ class SeededDropout(Operator):
 
     name = "SeededDropout"
     nondifferentiable_inputs = (1,)
+
+    def example(self, draw: Draw) -> Example:
+        inputs = (TensorType(DType.F32, (draw.between(1, 4000),)), TensorType(DType.I64, ()))
+        return Example(inputs, {"ratio": 0.3, "seed": 1, "stream": 1})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2)

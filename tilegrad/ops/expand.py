@@ -10,12 +10,18 @@ from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
 from tilegrad.ops._elementwise import broadcast_shapes
 from tilegrad.ops._integers import required_integers
 from tilegrad.ops.base import GradientBuilder, NodeView
+from tilegrad.ops.example import Draw, Example
 
 
 class Expand(Mover):
     name = "Expand"
     kernel = "expand"
     static_inputs: ClassVar = {1: "shape"}
+
+    def example(self, draw: Draw) -> Example:
+        full = draw.between(1, 8), draw.between(1, 30), draw.between(1, 30)
+        shape = tuple(1 if draw.is_so(0.4) else extent for extent in full)
+        return Example((TensorType(draw.dtype(), shape),), {"shape": full})
 
     def output_types(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

@@ -12,6 +12,7 @@ from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._normalize import Layout, expect_channels, expect_image
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 _STATISTICS = ((3, "running mean"), (4, "inverse deviation"))
 
@@ -56,6 +57,9 @@ class FrozenBatchNormalization(Operator):
 
     name = "FrozenBatchNormalization"
     parameter_inputs = (1, 2)
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), {"relu": draw.one_of(0, 1)})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(5)

@@ -13,6 +13,7 @@ from tilegrad.ops._axes import normalised_axis
 from tilegrad.ops._gather import expect_in_range, expect_indices, indexed, missing_bits
 from tilegrad.ops._integers import required_integers
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 def _extents(node: NodeView, data: tuple[int, ...]) -> tuple[int, int, int]:
@@ -34,6 +35,11 @@ class Gather(Operator):
     name = "Gather"
     parameter_inputs = (0,)
     nondifferentiable_inputs = (1,)
+
+    def example(self, draw: Draw) -> Example:
+        data = (draw.between(1, 4), draw.between(2, 60), draw.between(1, 60))
+        indices = TensorType(draw.one_of(DType.I64, DType.I32), (draw.between(1, 40),))
+        return Example((TensorType(draw.dtype(), data), indices), {"axis": 1})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2)

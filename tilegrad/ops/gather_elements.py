@@ -13,6 +13,7 @@ from tilegrad.ops._axes import normalised_axis
 from tilegrad.ops._gather import expect_in_range, expect_indices, indexed, missing_bits
 from tilegrad.ops._integers import required_integers
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 _SIDE_LOOPS = 2
 
@@ -75,6 +76,11 @@ def _loops(node: NodeView, data: tuple[int, ...], indices: tuple[int, ...]) -> _
 class GatherElements(Operator):
     name = "GatherElements"
     nondifferentiable_inputs = (1,)
+
+    def example(self, draw: Draw) -> Example:
+        data = (draw.between(1, 12), draw.between(2, 30), draw.between(1, 20))
+        indices = TensorType(draw.one_of(DType.I64, DType.I32), (data[0], draw.between(1, 20), data[2]))
+        return Example((TensorType(draw.dtype(), data), indices), {"axis": 1})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilegrad.ops._pointwise import Activation, InputActivationGradient
 from tilegrad.ops.base import NodeView
+from tilegrad.ops.example import Draw, Example
 
 
 def _variant(node: NodeView, kernel: str) -> str:
@@ -16,6 +17,9 @@ def _variant(node: NodeView, kernel: str) -> str:
 class Gelu(Activation):
     name = "Gelu"
     saves_output = False
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), {"approximate": draw.one_of("none", "tanh")})
 
     def kernel_name(self, node: NodeView) -> str:
         return _variant(node, "gelu")

@@ -15,6 +15,7 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import broadcast_shapes
 from tilegrad.ops._pointwise import float_attribute
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 
 def matrix_operand(name: str, value: str, rows: tuple[str, int], columns: tuple[str, int], transposed: bool) -> Operand:
@@ -35,6 +36,13 @@ class Gemm(Operator):
     name = "Gemm"
     parameter_inputs: ClassVar[tuple[int, ...]] = (0, 1, 2)
     activation = _Activation.LINEAR
+
+    def example(self, draw: Draw) -> Example:
+        m, k, n = (1 if draw.is_so(0.2) else draw.between(1, high) for high in (96, 200, 96))
+        trans_a, trans_b = draw.one_of(0, 1), draw.one_of(0, 1)
+        shapes = ((k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n))
+        third = ((m, n),) if self.name == "GemmReluGrad" else ((n,),) if draw.is_so() else ()
+        return Example(floats(*shapes, *third), {"transA": trans_a, "transB": trans_b})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2, 3)

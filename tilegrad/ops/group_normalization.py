@@ -13,6 +13,7 @@ from tilegrad.ir.nest import Nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._normalize import Layout, epsilon_of, expect_channels, expect_image
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 
 def _layout(node: NodeView, data: int, groups: int) -> Layout:
@@ -43,6 +44,14 @@ def _statistics(layout: Layout) -> tuple[TensorType, ...]:
 class GroupNormalization(Operator):
     name = "GroupNormalization"
     parameter_inputs = (1, 2)
+
+    def example(self, draw: Draw) -> Example:
+        groups = draw.one_of(1, 2, 3, 4)
+        channels = groups * draw.between(1, 8)
+        shape = (draw.one_of(1, 2, 3, 5), channels, draw.between(1, 12), draw.between(1, 12))
+        return Example(
+            floats(shape, (channels,), (channels,)), {"num_groups": groups} if self.name == "GroupNormalization" else {}
+        )
 
     def groups(self, node: NodeView) -> int:
         return _groups(node, 0)

@@ -9,10 +9,15 @@ from tilegrad.ir.nest import FIXED, Access, Axis, Nest, Operand, along, map_nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._pointwise import expect_one_element
 from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 
 class InPlaceAccumulatorV2(Operator):
     name = "InPlaceAccumulatorV2"
+
+    def example(self, draw: Draw) -> Example:
+        size = (draw.between(1, 6000),)
+        return Example((*floats(size, size), TensorType(DType.BOOL, ())), outputs=(draw.is_so(), True))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2, 3)

@@ -16,6 +16,7 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._axes import normalised_axis
 from tilegrad.ops._normalize import epsilon_of
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 def _axis(node: NodeView, data: int) -> int:
@@ -69,6 +70,9 @@ def _row_axes(r: int, k: int) -> tuple[Axis, Axis]:
 class LayerNormalization(Operator):
     name = "LayerNormalization"
     parameter_inputs = (1, 2)
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), outputs=None if draw.is_so() else (True,))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2, 3)

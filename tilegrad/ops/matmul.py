@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import broadcast_shapes
 from tilegrad.ops._pointwise import float_attribute
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 MAX_BATCH_GROUPS = 3
 
@@ -90,6 +92,19 @@ def _product(node: NodeView) -> _Product:
 
 class _MatrixProduct(Operator):
     parameter_inputs = (0, 1)
+
+    def example(self, draw: Draw) -> Example:
+        batch = () if draw.is_so() else (draw.one_of(2, 3, 4, 8, 16),)
+        largest = (24, 32, 24) if batch else (80, 120, 80)
+        m, k, n = (1 if draw.is_so(0.15) else draw.between(1, high) for high in largest)
+        if self.name == "MatMul":
+            return Example(floats((*batch, m, k), (*batch, k, n)))
+        trans_a, trans_b = draw.one_of(0, 1), draw.one_of(0, 1)
+        a, b = (k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n)
+        attributes: dict[str, Attribute] = {"transA": trans_a, "transB": trans_b, "alpha": draw.one_of(1.0, 1.0, 0.5)}
+        if batch and draw.is_so(0.4):
+            attributes["sum_batch"] = 1
+        return Example(floats((*batch, *a), (*batch, *b)), attributes)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, along
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._pooling import check_image, pooling
+from tilegrad.ops._pooling import check_image, pooling, pooling_example
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 _SUFFIXES = {DType.F32: "", DType.U8: "_u8", DType.I8: "_i8"}
 
@@ -19,6 +20,9 @@ _SUFFIXES = {DType.F32: "", DType.U8: "_u8", DType.I8: "_i8"}
 class MaxPool(Operator):
     name = "MaxPool"
     summary = "1-D and 2-D"
+
+    def example(self, draw: Draw) -> Example:
+        return pooling_example(draw, draw.one_of(DType.F32, DType.F32, DType.U8, DType.I8))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

@@ -7,6 +7,7 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._optimizer import check_update, update_nest
 from tilegrad.ops._pointwise import flag_attribute, float_attribute
 from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 class Momentum(Operator):
@@ -16,6 +17,9 @@ class Momentum(Operator):
     """
 
     name = "Momentum"
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), {"weight_decay": draw.one_of(0.0, 0.01), "nesterov": draw.one_of(0, 0, 1)})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(4)

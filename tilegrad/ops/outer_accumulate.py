@@ -11,10 +11,15 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._outer import infer_outer, outer_nest
 from tilegrad.ops._pointwise import expect_one_element
 from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 
 class OuterAccumulate(Operator):
     name = "OuterAccumulate"
+
+    def example(self, draw: Draw) -> Example:
+        m, n = draw.between(1, 128), draw.between(1, 200)
+        return Example((*floats((m,), (n,), (m, n)), TensorType(DType.BOOL, ())))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(3, 4)

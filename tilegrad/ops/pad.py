@@ -12,6 +12,7 @@ from tilegrad.ops._copy import sized
 from tilegrad.ops._integers import integer_list, required_integers
 from tilegrad.ops._pad import PadDim, merge_dims, pad_nest
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 _MAX_MAPPED_LOOPS = 4
@@ -109,6 +110,12 @@ def _mapped_nest(node: NodeView, kernel: str, dims: Sequence[PadDim], loops_over
 class Pad(Operator):
     name = "Pad"
     static_inputs: ClassVar = {1: "pads", 2: "value", 3: "axes"}
+
+    def example(self, draw: Draw) -> Example:
+        shape = draw.between(1, 6), draw.between(4, 24), draw.between(4, 40)
+        pads = tuple(draw.one_of(0, 0, 1, 2, 3) if d % 3 else 0 for d in range(6))
+        mode = draw.one_of("constant", "reflect", "edge", "wrap")
+        return Example((TensorType(draw.dtype(), shape),), {"pads": pads, "mode": mode})
 
     def _value(self, node: NodeView) -> float:
         value = node.node.attributes.get("value", 0)

@@ -9,12 +9,19 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import broadcast_nest, broadcast_shapes, type_code
 from tilegrad.ops._pointwise import INTEGERS, BroadcastOperator, broadcast_in_place
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 class Pow(Operator):
     """Base and exponent may be of different types; the result has the base's."""
 
     name = "Pow"
+
+    def example(self, draw: Draw) -> Example:
+        full = draw.between(1, 12), draw.between(1, 200)
+        exponent = draw.one_of((), full, (full[1],))
+        base = draw.one_of(DType.F32, DType.F32, DType.I32, DType.I64)
+        return Example((TensorType(base, full), TensorType(DType.F32 if draw.is_so(0.8) else base, exponent)))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2)

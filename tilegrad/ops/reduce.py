@@ -18,6 +18,7 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._axes import normalised_axes
 from tilegrad.ops._integers import integer_list
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,12 @@ class _Reduce(Operator):
     # For a single run, and for the last of several, where they differ from the two above.
     only_kernel: ClassVar[str | None] = None
     finish_kernel: ClassVar[str | None] = None
+
+    def example(self, draw: Draw) -> Example:
+        shape = draw.between(1, 30), draw.between(1, 60), 1 if draw.is_so(0.4) else draw.between(1, 60)
+        dtype = DType.F32 if draw.is_so(0.6) else draw.one_of(DType.I32, DType.I64, DType.BOOL)
+        axes = (1,) if draw.is_so(0.8) else (0, 2)  # the latter in two nests
+        return Example((TensorType(dtype, shape),), {"axes": axes, "keepdims": 0})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

@@ -7,12 +7,16 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._optimizer import check_update, update_nest
 from tilegrad.ops._pointwise import float_attribute
 from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 class SGD(Operator):
     """Attribute: weight_decay."""
 
     name = "SGD"
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), {"weight_decay": draw.one_of(0.0, 0.01)})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(3)

@@ -10,6 +10,7 @@ from tilegrad.ir.nest import FIXED, Access, Axis, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._pointwise import expect_one_element
 from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 MOST_TENSORS = 3
 _RATE = 2 * MOST_TENSORS
@@ -17,6 +18,11 @@ _RATE = 2 * MOST_TENSORS
 
 class SGDGroup(Operator):
     name = "SGDGroup"
+
+    def example(self, draw: Draw) -> Example:
+        size, pairs = (draw.between(1, 1024),), draw.one_of(2, 3)
+        absent = (None,) * (6 - 2 * pairs)
+        return Example((*floats(*(size,) * (2 * pairs)), *absent, *floats(())), outputs=(True,) * pairs)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(_RATE + 1)

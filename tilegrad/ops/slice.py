@@ -12,6 +12,7 @@ from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
 from tilegrad.ops._integers import integer_list, required_integers
 from tilegrad.ops._pad import PadDim, merge_dims, pad_nest
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 def slice_ranges(node: NodeView, shape: tuple[int, ...]) -> tuple[range, ...]:
@@ -43,6 +44,17 @@ class Slice(Mover):
     name = "Slice"
     kernel = "slice"
     static_inputs: ClassVar = {1: "starts", 2: "ends", 3: "axes", 4: "steps"}
+
+    def example(self, draw: Draw) -> Example:
+        shape = draw.between(2, 40), draw.between(2, 90)
+        starts = tuple(draw.one_of(0, 0, 1) for _ in shape)
+        attributes = {
+            "starts": starts,
+            "ends": shape,
+            "axes": (0, 1),
+            "steps": (draw.one_of(1, 2), draw.one_of(1, 1, 3)),
+        }
+        return Example((TensorType(draw.dtype(), shape),), attributes)
 
     def output_types(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

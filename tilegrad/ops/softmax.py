@@ -10,6 +10,7 @@ from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._axes import normalised_axis
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 
 def _row_nest(node: NodeView, kernel: str, reads: Sequence[str], write: str) -> Nest:
@@ -30,6 +31,10 @@ def _row_nest(node: NodeView, kernel: str, reads: Sequence[str], write: str) -> 
 
 class _SoftmaxLike(Operator):
     kernel: ClassVar[str]
+
+    def example(self, draw: Draw) -> Example:
+        last = 1 if draw.is_so(0.6) else draw.between(1, 12)
+        return Example(floats((draw.between(1, 64), draw.between(1, 100), last)), {"axis": 1})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

@@ -18,6 +18,7 @@ from tilegrad.ir.graph import Attribute
 from tilegrad.ir.nest import FIXED, Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 _REDUCTIONS = ("mean", "sum", "none")
 _INT32_LIMIT = 2**31
@@ -108,6 +109,9 @@ class _LabelLoss(Operator):
     softmax: ClassVar[bool]
     parameter_inputs = ()
     nondifferentiable_inputs = (1,)
+
+    def example(self, draw: Draw) -> Example:
+        return Example((), outputs=None if draw.is_so() else (True,))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2, 3)

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from tilegrad.ir.graph import Attribute
 from tilegrad.ir.types import TensorType
 from tilegrad.ops._axes import normalised_axis
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
 from tilegrad.ops._integers import integer_list
 from tilegrad.ops.base import GradientBuilder, NodeView
+from tilegrad.ops.example import Draw, Example
 
 
 class Split(Mover):
     name = "Split"
     kernel = "split"
     static_inputs: ClassVar = {1: "split"}
+
+    def example(self, draw: Draw) -> Example:
+        parts, axis = draw.one_of(2, 3), draw.one_of(0, 1)
+        sizes = draw.between(1, 64), draw.between(1, 100)
+        shape = tuple(extent * parts if d == axis else extent for d, extent in enumerate(sizes))
+        attributes: dict[str, Attribute] = {"axis": axis, "split": (sizes[axis],) * parts}
+        return Example((TensorType(draw.dtype(), shape),), attributes, (True,) * parts)
 
     def _axis(self, node: NodeView) -> int:
         return normalised_axis(node, node.attribute("axis", 0), node.input(0).rank)

@@ -9,12 +9,17 @@ from tilegrad.ir.types import TensorType
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
 from tilegrad.ops._integers import required_integers
 from tilegrad.ops.base import GradientBuilder, NodeView
+from tilegrad.ops.example import Draw, Example
 
 
 class Tile(Mover):
     name = "Tile"
     kernel = "tile"
     static_inputs: ClassVar = {1: "repeats"}
+
+    def example(self, draw: Draw) -> Example:
+        shape = draw.between(1, 12), draw.between(1, 40)
+        return Example((TensorType(draw.dtype(), shape),), {"repeats": (draw.one_of(1, 2, 3), draw.one_of(1, 2))})
 
     def output_types(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

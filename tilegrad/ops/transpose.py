@@ -8,6 +8,7 @@ from tilegrad.ir.types import TensorType
 from tilegrad.ops._copy import Copy, Dim, Mover, plain_view
 from tilegrad.ops._integers import integer_list
 from tilegrad.ops.base import GradientBuilder, NodeView
+from tilegrad.ops.example import Draw, Example
 
 
 def permutation(node: NodeView) -> tuple[int, ...]:
@@ -25,6 +26,11 @@ def permutation(node: NodeView) -> tuple[int, ...]:
 class Transpose(Mover):
     name = "Transpose"
     kernel = "transpose"
+
+    def example(self, draw: Draw) -> Example:
+        rank = draw.one_of(2, 2, 3, 3, 4)
+        shape = tuple(draw.between(1, 128 if rank == 2 else 24) for _ in range(rank))
+        return Example((TensorType(draw.dtype(), shape),), {"perm": draw.order(rank)})
 
     def output_types(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)

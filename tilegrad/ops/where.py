@@ -9,11 +9,18 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._elementwise import broadcast_nest, broadcast_shapes
 from tilegrad.ops._pointwise import broadcast_in_place
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
+from tilegrad.ops.example import Draw, Example
 
 
 class Where(Operator):
     name = "Where"
     nondifferentiable_inputs = (0,)
+
+    def example(self, draw: Draw) -> Example:
+        full = (*(draw.between(1, 12) for _ in range(draw.one_of(0, 1, 2))), draw.between(1, 200))
+        condition, one, other = (tuple(1 if draw.is_so(0.3) else extent for extent in full) for _ in range(3))
+        dtype = draw.dtype()
+        return Example((TensorType(DType.BOOL, condition), TensorType(dtype, one), TensorType(dtype, other)))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(3)

@@ -14,6 +14,7 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import LEARNING_RATE, RESET_FLAG, UPDATE_COUNTER, Program, Role, StateTensor
 from tilegrad.ir.types import Constant, DType, TensorType
 from tilegrad.ir.verify import verify_graph
+from tilegrad.losses import LOSSES
 from tilegrad.ops import registry
 from tilegrad.ops.base import MINIBATCH_COUNTER, NodeView
 from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
@@ -26,7 +27,6 @@ SCALAR_F32 = TensorType(DType.F32, ())
 COUNTER = TensorType(DType.I64, ())
 FLAG = TensorType(DType.BOOL, (1,))
 
-_LOSS_OPERATORS = {"mse": "MSELoss", "bce_with_logits": "BCEWithLogitsLoss", "l1": "L1Loss"}
 _ROLES = {"parameter": Role.FROZEN, "statistic": Role.STATISTIC, "constant": Role.CONSTANT}
 
 
@@ -139,25 +139,21 @@ def _fresh(name: str, taken: Container[str]) -> str:
 
 def _append_loss(builder: GraphBuilder, prediction: str, loss: str) -> tuple[str, str, int | None]:
     """Appends the loss; returns (loss value, target input, number of classes for class-index targets)."""
-    output = builder.type_of(prediction)
+    output, kind = builder.type_of(prediction), LOSSES[loss]
     builder.node_name = "loss"
-    if loss == "cross_entropy":
-        if output.rank < 2:
-            raise UserError(
-                "cross entropy needs logits with a batch and a class dimension",
-                stage="recipe",
-                expected="rank 2 or more",
-                got=f"'{prediction}' {output}",
-                hint="choose --loss mse, l1 or bce_with_logits",
-            )
-        labels = builder.add_input(
-            builder.unique("labels"), TensorType(DType.I64, (output.shape[0], *output.shape[2:]))
+    if kind.has_classes and output.rank < 2:
+        others = ", ".join(name for name, other in LOSSES.items() if not other.has_classes)
+        raise UserError(
+            f"{loss.replace('_', ' ')} needs logits with a batch and a class dimension",
+            stage="recipe",
+            expected="rank 2 or more",
+            got=f"'{prediction}' {output}",
+            hint=f"choose --loss {' or '.join(others.rsplit(', ', 1))}",
         )
-        value, _ = builder.emit("SoftmaxCrossEntropyLoss", [prediction, labels], outputs=(True, True), hint="loss")
-        return value, labels, output.shape[1]
-    target = builder.add_input(builder.unique("target"), output)
-    (value,) = builder.emit(_LOSS_OPERATORS[loss], [prediction, target], hint="loss")
-    return value, target, None
+    target_type = TensorType(DType.I64, (output.shape[0], *output.shape[2:])) if kind.has_classes else output
+    target = builder.add_input(builder.unique("labels" if kind.has_classes else "target"), target_type)
+    value, *_ = builder.emit(kind.operator, [prediction, target], outputs=(True,) * kind.outputs, hint="loss")
+    return value, target, output.shape[1] if kind.has_classes else None
 
 
 def _step_entry(

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tilegrad.comparison import Row, hidden_share
 from tilegrad.recipe import Recipe
-from tilegrad.report.format import bytes_text, count_text, estimated_cycles
+from tilegrad.report.format import bytes_text, count_text, estimated_cycles, uncounted_text
 from tilegrad.report.output import heading, table
 from tilegrad.report.training import outcome_text
 from tilegrad.targets.base import Target
@@ -27,6 +27,7 @@ def comparison_json(model: str, device: str, target: Target, recipe: Recipe, row
         "batch": recipe.batch,
         "accum": recipe.accumulate,
         "cycles_are": "estimated" if target.is_calibrated else "estimated, uncalibrated",
+        "uncounted": list(_uncounted(rows)),
         "rows": [row.as_json() for row in rows],
     }
 
@@ -58,6 +59,9 @@ def comparison_report(
             continue
         made.add_row(*_cells(row))
     yield made
+    if _uncounted(rows):
+        yield Text()
+        yield Text(uncounted_text(_uncounted(rows)))
     stacks = [(row.mode, row.run.stack.entries) for row in rows if row.run is not None]
     texts = [f"{mode} {bytes_text(entries['step'])}" for mode, entries in stacks if entries]
     if texts:
@@ -67,6 +71,10 @@ def comparison_report(
         modes = ", ".join(row.mode for row in rows if row.reason == reason)
         yield Text()
         yield Text(f"{modes}: {reason}")
+
+
+def _uncounted(rows: Sequence[Row]) -> tuple[str, ...]:
+    return tuple(sorted({kernel for row in rows if row.run is not None for kernel in row.run.uncounted}))
 
 
 def _cells(row: Row) -> Iterator[str]:

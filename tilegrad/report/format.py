@@ -48,5 +48,10 @@ def estimated_cycles(is_calibrated: bool) -> str:
     return "estimated cycles" if is_calibrated else "estimated cycles (uncalibrated: another chip's costs)"
 
 
+def uncounted_text(kernels: Sequence[str]) -> str:
+    """What is to be said of kernels whose cycles nobody counted; empty where there are none."""
+    return f"uncounted, a guess from other kernels: {', '.join(kernels)}" if kernels else ""
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count_text(count)} {noun}" if count == 1 else f"{count_text(count)} {noun}s"

@@ -8,9 +8,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.ir.schedule import Tiling
 from tilegrad.pipeline import Compiled
-from tilegrad.report.format import bytes_text, count_text, estimated_cycles
+from tilegrad.report.format import bytes_text, count_text, estimated_cycles, uncounted_text
 from tilegrad.report.output import heading, table
 
 
@@ -22,6 +23,7 @@ def _tilings(compiled: Compiled) -> Iterator[tuple[str, str, Tiling | None]]:
 
 def tiles_json(compiled: Compiled) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    uncounted = uncounted_kernels(compiled.plan.schedule)
     for node, kernel, tiling in _tilings(compiled):
         row: dict[str, Any] = {"node": node, "kernel": kernel, "tiled": tiling is not None}
         if tiling is not None:
@@ -31,6 +33,7 @@ def tiles_json(compiled: Compiled) -> list[dict[str, Any]]:
                 "buffering": "double" if tiling.is_double else "single",
                 "l1_bytes": tiling.scratch_bytes,
                 "dma_bytes": tiling.estimate.dma_bytes,
+                "uncounted": kernel in uncounted,
                 "estimated_cycles": round(tiling.estimate.cycles),
                 "estimated_compute_cycles": round(tiling.estimate.compute_cycles),
                 "estimated_dma_cycles": round(tiling.estimate.dma_cycles),
@@ -53,6 +56,7 @@ def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
     yield heading(f"{compiled.name} for {compiled.target.name}: tiles of one training step")
     right = ("tiles", "L1", "moved", estimated_cycles(compiled.target.is_calibrated))
     made = table("node", "kernel", "tile", *right, "why", right=right, spare=("why", "moved", "L1", "kernel", "tile"))
+    uncounted = uncounted_kernels(compiled.plan.schedule)
     for node, kernel, tiling in _tilings(compiled):
         if tiling is None:
             made.add_row(node, kernel, "whole, in L2", "1", "-", "-", "-", "not tiled")
@@ -65,9 +69,11 @@ def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
             count_text(tiling.tile_count),
             bytes_text(tiling.scratch_bytes),
             bytes_text(tiling.estimate.dma_bytes),
-            count_text(round(tiling.estimate.cycles)),
+            count_text(round(tiling.estimate.cycles)) + (" uncounted" if kernel in uncounted else ""),
             why(tiling),
         )
     yield made
     total = sum(tiling.estimate.cycles for _, _, tiling in _tilings(compiled) if tiling is not None)
     yield Text(f"sum of the operators' estimates: {count_text(round(total))} cycles, waits for L3 apart")
+    if uncounted:
+        yield Text(uncounted_text(uncounted))

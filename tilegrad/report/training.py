@@ -20,6 +20,7 @@ from tilegrad.report.format import (
     plural,
     ratio_text,
     seconds_text,
+    uncounted_text,
 )
 from tilegrad.report.output import heading, table
 from tilegrad.report.table import FittingTable
@@ -90,7 +91,8 @@ def cycles_line(run: Run) -> Text:
     calls = ", ".join(f"{name} {count_text(cycles)}" for name, cycles in run.cycles.items() if cycles is not None)
     rate = "-" if run.macs_per_cycle is None else f"{run.macs_per_cycle:.2f}"
     word = "cycles, counted by the chip" if run.counted_cycles else estimated_cycles(run.compiled.target.is_calibrated)
-    return Text(f"{word}: {calls}; {rate} MAC/cycle over an update")
+    uncounted = "" if run.counted_cycles or not run.uncounted else f"; {uncounted_text(run.uncounted)}"
+    return Text(f"{word}: {calls}; {rate} MAC/cycle over an update{uncounted}")
 
 
 def instructions_line(run: Run) -> Text:

@@ -22,7 +22,6 @@ from tilegrad.verify.finite_differences import (
     directional_check,
 )
 from tilegrad.verify.float64_model import Float64Model
-from tilegrad.verify.optimizers_numpy import first_update
 from tilegrad.verify.reference import Array, ReferenceRecipe, relative_error
 
 
@@ -59,7 +58,7 @@ def verify_first_update(
     references = tuple(model.loss(x, y) for x, y in batches[:count])
     buffers = measured.buffers or measured.first_gradients
     return Verdict(
-        reference=f"central differences of {model.evaluator}, NumPy {recipe.optimizer}",
+        reference=f"central differences of {model.evaluator}, NumPy {recipe.optimizer.name}",
         coverage="losses, gradients and weights up to the first update; later steps are not verified",
         tolerance=tolerance,
         reference_losses=references,
@@ -113,7 +112,8 @@ def _check_weights(
     rows = []
     for name, after in weights.items():
         before = model.weights[name]
-        expected = first_update(recipe, before, np.asarray(buffers[name]).reshape(before.shape))
+        gradient = np.asarray(buffers[name], dtype=np.float64).reshape(before.shape)
+        expected = recipe.optimizer.first_update(np.asarray(before, dtype=np.float64), gradient)
         error = relative_error(after, expected)
         rows.append(
             TensorCheck(kind="weight", name=name, error=error, allowed=tolerance, note="after the first update")

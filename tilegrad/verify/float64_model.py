@@ -8,7 +8,7 @@ downstream of what changed are evaluated again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -20,8 +20,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from tilegrad.errors import UserError
+from tilegrad.losses import LOSSES
 from tilegrad.verify import torch_reference
-from tilegrad.verify.reference import Array, BatchNormPolicy, DropoutMask, LossName
+from tilegrad.verify.reference import Array, BatchNormPolicy, DropoutMask
 from tilegrad.verify.statistics import with_running_statistics
 
 EvaluatorName = Literal["auto", "torch", "onnx"]
@@ -35,7 +36,7 @@ class Float64Model:
     def __init__(
         self,
         model: onnx.ModelProto,
-        loss: LossName,
+        loss: str,
         *,
         batchnorm: BatchNormPolicy = "frozen",
         dropout_mask: DropoutMask | None = None,
@@ -339,29 +340,15 @@ def with_unit_variance(model: onnx.ModelProto, x: Array) -> onnx.ModelProto:
     return copy
 
 
-def _cross_entropy(logits: Array, y: Array) -> float:
-    labels = np.asarray(y).astype(np.int64).reshape(logits.shape[0], *logits.shape[2:])
-    if ((labels < 0) | (labels >= logits.shape[1])).any():
-        raise UserError("a label is out of range", stage="verify", expected=f"0 to {logits.shape[1] - 1}")
-    highest = logits.max(axis=1, keepdims=True)
-    log_sum = np.log(np.exp(logits - highest).sum(axis=1)) + highest.squeeze(1)
-    chosen = np.take_along_axis(logits, labels[:, None], axis=1).squeeze(1)
-    return float((log_sum - chosen).mean())
-
-
-_ELEMENTWISE_LOSSES: dict[str, Callable[[Array, Array], Array]] = {
-    "mse": lambda output, target: np.square(output - target),
-    "l1": lambda output, target: np.abs(output - target),
-    "bce_with_logits": lambda output, target: np.logaddexp(0.0, output) - output * target,
-}
-
-
-def loss_value(loss: LossName, output: Array, y: Array) -> float:
-    """The mean loss: over the batch for cross entropy, over all elements for the others."""
-    if loss == "cross_entropy":
-        return _cross_entropy(output, y)
+def loss_value(loss: str, output: Array, y: Array) -> float:
+    """The mean loss: over labels where the loss takes them, else over all elements."""
+    if LOSSES[loss].has_classes:
+        target = np.asarray(y).astype(np.int64).reshape(output.shape[0], *output.shape[2:])
+        if ((target < 0) | (target >= output.shape[1])).any():
+            raise UserError("a label is out of range", stage="verify", expected=f"0 to {output.shape[1] - 1}")
+        return LOSSES[loss].float64(output, target)
     if np.size(y) != output.size:
         raise UserError(
             "targets and model output differ in shape", stage="verify", expected=str(output.shape), got=str(np.shape(y))
         )
-    return float(_ELEMENTWISE_LOSSES[loss](output, np.asarray(y, dtype=np.float64).reshape(output.shape)).mean())
+    return LOSSES[loss].float64(output, np.asarray(y, dtype=np.float64).reshape(output.shape))

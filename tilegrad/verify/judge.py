@@ -17,14 +17,14 @@ import onnx
 
 from tilegrad.build.torch_cache import settle_torch
 from tilegrad.frontend.model import SourceKind
-from tilegrad.recipe import Adam, Momentum, Recipe
+from tilegrad.recipe import Recipe
 from tilegrad.verify import goldens, torch_reference
 from tilegrad.verify.compare import Measured, Reference, Verdict, compare
 from tilegrad.verify.dropout import masks_of
 from tilegrad.verify.first_update import FirstUpdate, verify_first_update
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.folded import folded_model
-from tilegrad.verify.reference import BatchNormPolicy, LossName, OptimizerName, ReferenceRecipe
+from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe
 
 if TYPE_CHECKING:
     from tilegrad.ir.graph import Node
@@ -34,22 +34,11 @@ Batch = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def reference_recipe(recipe: Recipe, loss: str) -> ReferenceRecipe:
-    """The recipe in the words of `torch.optim`. A folded BatchNorm is gone, so its policy no longer matters."""
-    optimizer = recipe.optimizer
-    attributes = optimizer.attributes
-    momentum = optimizer.momentum if isinstance(optimizer, Momentum) else 0.0
-    betas, epsilon = (0.9, 0.999), 1e-8
-    if isinstance(optimizer, Adam):
-        betas, epsilon = (optimizer.beta1, optimizer.beta2), optimizer.epsilon
+    """The recipe as references know it. A folded BatchNorm is gone, so its policy no longer matters."""
     policy = "train" if recipe.batchnorm == "train" else "frozen"
     return ReferenceRecipe(
-        loss=cast(LossName, loss),
-        optimizer=cast(OptimizerName, optimizer.operator.lower()),
-        lr=optimizer.lr,
-        momentum=momentum,
-        weight_decay=attributes.get("weight_decay", 0.0),
-        betas=betas,
-        eps=epsilon,
+        loss=loss,
+        optimizer=recipe.optimizer,
         accumulate=recipe.accumulate,
         accum_mode="sum" if recipe.accum_mode == "sum" else "mean",
         batchnorm=cast(BatchNormPolicy, policy),

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from tilegrad.errors import UserError
+from tilegrad.losses import LOSSES
+from tilegrad.optimizers import SGD, Optimizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LossName = Literal["cross_entropy", "mse", "bce_with_logits", "l1"]
-OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
 AccumulationMode = Literal["mean", "sum"]
 BatchNormPolicy = Literal["frozen", "train"]
 
@@ -23,23 +23,17 @@ DropoutMask = Callable[[str, tuple[int, ...], int], "Array | None"]
 
 @dataclass(frozen=True)
 class ReferenceRecipe:
-    """How to train, in terms every reference understands; `torch.optim` defines what each optimizer means."""
+    """How to train, in terms every reference understands; loss and optimizer bring their own references."""
 
-    loss: LossName = "cross_entropy"
-    optimizer: OptimizerName = "sgd"
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    loss: str = "cross_entropy"
+    optimizer: Optimizer = field(default_factory=SGD)
     accumulate: int = 1
     accum_mode: AccumulationMode = "mean"
     batchnorm: BatchNormPolicy = "frozen"
 
     def __post_init__(self) -> None:
         choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-            ("loss", self.loss, ("cross_entropy", "mse", "bce_with_logits", "l1")),
-            ("optimizer", self.optimizer, ("sgd", "momentum", "adam", "adamw")),
+            ("loss", self.loss, tuple(LOSSES)),
             ("accum_mode", self.accum_mode, ("mean", "sum")),
             ("batchnorm", self.batchnorm, ("frozen", "train")),
         )
@@ -57,18 +51,8 @@ class ReferenceRecipe:
         return 1.0 / self.accumulate if self.accum_mode == "mean" else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """What matters of it: equal recipes train equally, whatever their optimizer leaves unused."""
-        unused = {
-            "sgd": ("momentum", "betas", "eps"),
-            "momentum": ("betas", "eps"),
-            "adam": ("momentum",),
-            "adamw": ("momentum",),
-        }[self.optimizer]
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in dataclasses.asdict(self).items()
-            if key not in unused
-        }
+        """Equal recipes train equally."""
+        return {**dataclasses.asdict(self), "optimizer": self.optimizer.name, **dataclasses.asdict(self.optimizer)}
 
 
 @dataclass(frozen=True)

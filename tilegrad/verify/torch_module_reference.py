@@ -23,7 +23,7 @@ from tilegrad.errors import UserError
 from tilegrad.verify.jitter import jitter
 from tilegrad.verify.reference import Array, ReferenceRecipe
 from tilegrad.verify.torch_executor import FLOAT_DTYPES, UnsupportedByReferenceError, one_thread
-from tilegrad.verify.torch_trainer import loss_value, make_optimizer
+from tilegrad.verify.torch_trainer import loss_value
 
 Masks = Callable[[int, tuple[int, ...], int], "Array | None"]
 """(dropout call from 0 within one forward pass, shape, mini-batch from 0) -> the keep mask, None to leave values."""
@@ -84,7 +84,7 @@ class ModuleTrainer:
         if dtype == JITTERED:
             jitter(self.parameters.values(), 0)
         self.minibatch = 0
-        self.optimizer = make_optimizer(recipe, list(self.parameters.values()))
+        self.optimizer = recipe.optimizer.torch_optimizer(torch, list(self.parameters.values()))
 
     def step(self, x: Array, y: Array) -> float:
         """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from tilegrad.errors import UserError
+from tilegrad.losses import LOSSES
 from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe
 from tilegrad.verify.torch_executor import TorchModel, one_thread
 from tilegrad.verify.torch_ops import INFERENCE, Mode
@@ -41,7 +41,7 @@ class TorchTrainer:
         self.parameters = {name: self.model.tensors[name].requires_grad_(True) for name in trainable}
         self.dropout_mask = dropout_mask
         self.minibatch = 0
-        self.optimizer = make_optimizer(recipe, list(self.parameters.values()))
+        self.optimizer = recipe.optimizer.torch_optimizer(torch, list(self.parameters.values()))
 
     def step(self, x: Array, y: Array) -> float:
         """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""
@@ -78,33 +78,21 @@ class TorchTrainer:
         return self.model.forward({self.input: fed}, mode)[self.model.outputs[0]]
 
 
-def make_optimizer(recipe: ReferenceRecipe, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
-    if recipe.optimizer == "momentum":
-        return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
-    family = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
-    return family(parameters, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay)
-
-
 def loss_value(loss: str, output: Tensor, y: Array) -> Tensor:
-    """The scalar loss; class indices for cross entropy, targets of the output's size for the others."""
-    if loss == "cross_entropy":
-        labels = torch.tensor(np.asarray(y).astype(np.int64)).reshape(output.shape[0], *output.shape[2:])
+    """The scalar loss; class indices where the loss takes them, else targets of the output's size."""
+    if LOSSES[loss].has_classes:
+        target = torch.tensor(np.asarray(y).astype(np.int64)).reshape(output.shape[0], *output.shape[2:])
         classes = output.shape[1]
-        if bool(((labels < 0) | (labels >= classes)).any()):
+        if bool(((target < 0) | (target >= classes)).any()):
             raise UserError("a label is out of range", stage="verify", expected=f"0 to {classes - 1}")
-        return functional.cross_entropy(output, labels)
-    if np.size(y) != output.numel():
+    elif np.size(y) != output.numel():
         raise UserError(
             "targets and model output differ in shape",
             stage="verify",
             expected=str(tuple(output.shape)),
             got=str(np.shape(y)),
         )
-    target = torch.tensor(np.asarray(y), dtype=output.dtype).reshape(output.shape)
-    if loss == "mse":
-        return functional.mse_loss(output, target)
-    if loss == "l1":
-        return functional.l1_loss(output, target)
-    return functional.binary_cross_entropy_with_logits(output, target)
+    else:
+        target = torch.tensor(np.asarray(y), dtype=output.dtype).reshape(output.shape)
+    value: Tensor = LOSSES[loss].torch(torch, output, target)
+    return value

@@ -1,7 +1,8 @@
 """What a kernel's cost depends on: how often each of its loops runs on the busiest core.
 
-Each family of kernels has a function here that mirrors the loops of its C source: from a tile's sizes and the number of
-cores it computes trip counts ("trips"). Instructions of every class are a non-negative combination of them, whose
+Each family of kernels has a function that computes trip counts ("trips") from a tile's sizes and the number of cores:
+matrix products and convolutions have one beside this file that mirrors the loops of their C source, and all others are
+derived from the nest (costs/derived.py). Instructions of every class are a non-negative combination of them, whose
 coefficients `make calibrate` fits to counts. Where the code itself differs (an absent operand, another constant), the
 coefficients do too: that is a `variant`.
 """
@@ -117,25 +118,9 @@ def most_of(works: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     return tuple(work for work in works if not any(other != work and all(map(ge, other, work)) for other in works))
 
 
-def in_blocks(count: int, cores: int, block: int) -> list[tuple[int, int]]:
-    """Units in blocks of `block` and units left over, of either share there is: one with a smaller share may have more
-    units outside of blocks."""
-    largest = share(count, cores)
-    return [divmod(own, block) for own in ((largest, largest - 1) if count % cores and largest > 1 else (largest,))]
-
-
-def in_turns(times: float, length: int, width: int) -> tuple[float, float]:
-    """A loop of `length` that runs `times` times, `width` elements a turn: its turns, and the elements left over."""
-    return times * (length // width), times * (length % width)
-
-
 def in_fours(times: float, length: int) -> tuple[float, float]:
-    return in_turns(times, length, 4)
-
-
-def with_fours(times: float, length: int) -> tuple[float, float, float, float]:
-    """The same, with whether either loop runs at all."""
-    return times * (length >= 4), times * (length // 4), times * (length % 4 > 0), times * (length % 4)
+    """A loop of `length` that runs `times` times, four elements a turn: its turns, and the elements left over."""
+    return times * (length // 4), times * (length % 4)
 
 
 @lru_cache(maxsize=65536)

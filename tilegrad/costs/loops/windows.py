@@ -5,37 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd
-from operator import add, mul, sub
 
 from tilegrad.costs.loops.base import bounds, load_of, valid_taps
 from tilegrad.ir.nest import Nest
-
-
-@lru_cache(maxsize=16384)
-def busiest_sums(
-    units: tuple[tuple[int, ...], ...], repeats: int, cores: int, loads: tuple[float, ...]
-) -> tuple[int, ...]:
-    """`repeats` times the same units, each of which has some numbers, are shared by the cores: the sums of the core
-    whose sums, times `loads`, are most."""
-    prefix = [(0,) * len(loads)]
-    for numbers in units:
-        prefix.append(tuple(map(add, prefix[-1], numbers)))
-    length = len(units)
-
-    def before(unit: int) -> list[int]:
-        rounds, rest = divmod(unit, length)
-        return [rounds * total + part for total, part in zip(prefix[-1], prefix[rest], strict=True)]
-
-    best, most = prefix[0], -1.0
-    quotient, rest = divmod(repeats * length, cores)
-    stop = 0
-    for core in range(cores):
-        start, stop = stop, stop + quotient + (core < rest)
-        sums = tuple(map(sub, before(stop), before(start)))
-        load = sum(map(mul, sums, loads))
-        if load > most:
-            most, best = load, sums
-    return best
 
 
 @lru_cache(maxsize=16384)

@@ -21,6 +21,7 @@ from tilegrad.errors import UserError
 from tilegrad.frontend import SourceKind
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import StateTensor
+from tilegrad.losses import LOSSES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.pipeline import Compiled
 from tilegrad.training import sample_spec
@@ -198,7 +199,7 @@ def _targets(spec: SampleSpec) -> str:
         return "TARGETS_LABEL"
     if spec.is_reconstruction:
         return "TARGETS_INPUT"
-    return "TARGETS_BINARY" if spec.loss == "bce_with_logits" else "TARGETS_SIGNED"
+    return f"TARGETS_{LOSSES[spec.loss].targets.name}"
 
 
 def _table(declaration: str, items: Sequence[object]) -> str:

@@ -17,7 +17,7 @@ from tilegrad.data import SampleSpec, synthetic
 from tilegrad.errors import TilegradError
 from tilegrad.passes.parameters import select
 from tilegrad.verify import goldens, torch_reference
-from tilegrad.verify.reference import Array, LossName, ReferenceRecipe
+from tilegrad.verify.reference import Array, ReferenceRecipe
 
 UPDATES = max(goldens.SNAPSHOTS)
 
@@ -37,13 +37,12 @@ def case(name: str) -> Case:
     """The default run of a zoo model: seed 0, batch 1, no accumulation, SGD at 0.01."""
     card = zoo.describe(name)
     imported = frontend.load(name)
-    loss: LossName = "mse" if card.loss == "mse" else "cross_entropy"
-    spec = SampleSpec(card.input_shape, loss, () if card.classes else card.input_shape, card.classes)
+    spec = SampleSpec(card.input_shape, card.loss, () if card.classes else card.input_shape, card.classes)
     stream = synthetic(0, spec, 1)
     return Case(
         name,
         zoo.build(name, 0),
-        ReferenceRecipe(loss=loss),
+        ReferenceRecipe(loss=card.loss),
         tuple(select(imported.graph, imported.parameters, card.train)),
         [stream.batch(index) for index in range(UPDATES)],
     )
