@@ -20,7 +20,7 @@ from typing import Any
 from tilegrad.costs.derived import family_of
 from tilegrad.costs.loops import Counter, call_of
 from tilegrad.errors import InternalError
-from tilegrad.ir.nest import Nest
+from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.schedule import Schedule
 from tilegrad.targets.base import CoreCosts, Target
 
@@ -217,7 +217,7 @@ class KernelCosts:
     """Estimates for one target. Cycles are those of the cluster, fork and barrier included."""
 
     target: Target
-    _bound: dict[int, _BoundNest] = field(default_factory=dict, compare=False, repr=False)
+    _bound: dict[NestKind, _BoundNest] = field(default_factory=dict, compare=False, repr=False)
     _coefficients: dict[tuple[str, str], _Coefficients] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -230,14 +230,14 @@ class KernelCosts:
         return kernel in self.table["kernels"]
 
     def _bind(self, nest: Nest) -> _BoundNest:
-        found = self._bound.get(id(nest))
-        if found is not None and found.nest is nest:
+        found = self._bound.get(nest.kind)
+        if found is not None:
             return found
         entry = self.table["kernels"].get(nest.kernel)
         family = family_of(nest, entry)
         variants = (entry or self.table["uncounted"])["variants"]
         bound = _BoundNest(nest, family.bind(nest), self._variant(nest.kernel, family.variant(nest), variants))
-        self._bound[id(nest)] = bound
+        self._bound[nest.kind] = bound
         return bound
 
     def _variant(self, kernel: str, variant: str, variants: Mapping[str, Any]) -> _Coefficients:

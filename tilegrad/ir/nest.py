@@ -107,6 +107,11 @@ class NestKind:
         return hash((self.kernel, self.axes, self.operands, self.constants))
 
 
+# Equal kinds are one object, so that looking one up compares no fields.
+_KINDS: dict[NestKind, NestKind] = {}
+_MOST_KINDS = 1 << 16
+
+
 @dataclass(frozen=True)
 class Nest:
     """`kernel` is the C function without its `tg_` prefix; `constants` are its remaining arguments by field name."""
@@ -125,7 +130,10 @@ class Nest:
     def kind(self) -> NestKind:
         operands = tuple(o if o.value is None else replace(o, value="") for o in self.operands)
         constants = tuple((name, repr(value)) for name, value in sorted(self.constants.items()))  # 0.0 and -0.0 are two
-        return NestKind(self.kernel, self.axes, operands, constants)
+        kind = NestKind(self.kernel, self.axes, operands, constants)
+        if len(_KINDS) >= _MOST_KINDS:
+            _KINDS.clear()
+        return _KINDS.setdefault(kind, kind)
 
     @cached_property
     def everything(self) -> Tile:
