@@ -1,6 +1,6 @@
 /* One instruction of a core: what it computes, and how long it takes. `time` is the cycle in which an operand would be
- * read, which is later than the cycle of the instruction by all that it had to wait for so far. What cores share, banks
- * and FPUs, is taken in the cycle of the instruction itself. */
+ * read, which is later than the cycle of the instruction by all that it had to wait for so far. An FPU is taken
+ * then; a bank of memory in the cycle of the instruction itself. */
 #include <math.h>
 #include <string.h>
 #include "iss.h"
@@ -108,11 +108,11 @@ static uint32_t half_multiply_add(uint32_t a, uint32_t b, uint32_t c)
         } \
     } while (0)
 
-static int64_t use_fpu(core_state *core, int64_t cycle, int64_t time)
+static int64_t use_fpu(core_state *core, int64_t time)
 {
-    int64_t *free = &fpu_free[core->number % FPUS], wait = *free - cycle;
+    int64_t *free = &fpu_free[core->number % FPUS], wait = *free - time;
     if (wait <= 0) {
-        *free = cycle + 1;
+        *free = time + 1;
         return time;
     }
     *free += 1;
@@ -120,12 +120,12 @@ static int64_t use_fpu(core_state *core, int64_t cycle, int64_t time)
     return time + wait;
 }
 
-static int64_t use_divider(core_state *core, int64_t cycle, int64_t time)
+static int64_t use_divider(core_state *core, int64_t time)
 {
-    int64_t wait = divider_free - cycle;
+    int64_t wait = divider_free - time;
     if (wait <= 0) {
         wait = 0;
-        divider_free = cycle;
+        divider_free = time;
     }
     divider_free += DIVIDE;
     core->lost[BY_divide] += (uint64_t)(wait + DIVIDE - 1);
@@ -319,20 +319,20 @@ static uint32_t after(core_state *core, uint32_t next)
     time += (latency) - 1; \
     break
 #define FLOAT_2(value) \
-    time = use_fpu(core, cycle, time); \
+    time = use_fpu(core, time); \
     USE_F(rs1); \
     USE_F(rs2); \
     f[i->rd] = (value); \
     break
 #define FLOAT_3(a, b, c) \
-    time = use_fpu(core, cycle, time); \
+    time = use_fpu(core, time); \
     USE_F(rs1); \
     USE_F(rs2); \
     USE_F(rs3); \
     f[i->rd] = result(fmaf((a), (b), (c))); \
     break
 #define COMPARED(condition) \
-    time = use_fpu(core, cycle, time); \
+    time = use_fpu(core, time); \
     USE_F(rs1); \
     USE_F(rs2); \
     SET(condition); \
@@ -480,7 +480,7 @@ again:
     case OP_FMUL: FLOAT_2(result(A * B));
     case OP_FDIV:
     case OP_FSQRT:
-        time = use_divider(core, cycle, time);
+        time = use_divider(core, time);
         USE_F(rs1);
         if (i->op == OP_FDIV)
             USE_F(rs2);
@@ -496,13 +496,13 @@ again:
     case OP_FLE: COMPARED(A <= B);
     case OP_FCVT_W:
     case OP_FCVT_WU:
-        time = use_fpu(core, cycle, time);
+        time = use_fpu(core, time);
         USE_F(rs1);
         SET(to_integer(A, i->op == OP_FCVT_WU, i->immediate));
         break;
     case OP_FCVT_S_W:
     case OP_FCVT_S_WU:
-        time = use_fpu(core, cycle, time);
+        time = use_fpu(core, time);
         USE(rs1);
         f[i->rd] = raw(i->op == OP_FCVT_S_WU ? (float)X(rs1) : (float)(int32_t)X(rs1));
         break;
@@ -515,12 +515,12 @@ again:
         f[i->rd] = X(rs1);
         break;
     case OP_FCLASS:
-        time = use_fpu(core, cycle, time);
+        time = use_fpu(core, time);
         USE_F(rs1);
         SET(class_of(f[i->rs1]));
         break;
     case OP_VFMAC_H:
-        time = use_fpu(core, cycle, time);
+        time = use_fpu(core, time);
         USE_F(rs1);
         USE_F(rs2);
         USE_F(rd);
@@ -528,7 +528,7 @@ again:
                    half_multiply_add(f[i->rs1] >> 16, f[i->rs2] >> 16, f[i->rd] >> 16) << 16;
         break;
     case OP_VFDOTPEX_S_H: {
-        time = use_fpu(core, cycle, time);
+        time = use_fpu(core, time);
         USE_F(rs1);
         USE_F(rs2);
         USE_F(rd);

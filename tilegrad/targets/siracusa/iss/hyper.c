@@ -1,13 +1,13 @@
-/* HyperRAM (L3) through the uDMA: two channels, each with a queue, one transfer at a time, in turns. A transfer's time is
- * of the fabric controller's clock: a start, then a time for each byte or word. */
+/* HyperRAM (L3) through the uDMA: two channels, each with a queue, one transfer at a time, in turns. What comes from L3
+ * takes a cycle a byte. What goes there is read from L2 word by word, the next when the one before has come: each takes
+ * five cycles of the slower clock, or as long as its bank is busy with other requests. */
 #include <string.h>
 #include "iss.h"
 
 enum { CHANNELS = 2, CHANNEL_WORDS = 16, COMMON_WORDS = 10, DEPTH = 8, IS_READ = 5, IS_WRITE = 1, L3_BYTES = 8 << 20 };
 enum { FIRST = 0x280, CHANNEL_BYTES = 0x80, PERIPHERAL = 4, MOST_BYTES = 1 << 20, IS_TWO_DIMENSIONAL = 10 };
 enum { AT_FREE = 9, AT_BUSY = 9, AT_COMMAND = 6, AT_L3 = 7, ENABLE = 0x10 };
-/* Cycles of the cluster, in thousandths: of a transfer's start, and of each byte. */
-enum { READ_START = 41000, READ_BYTE = 1000, WRITE_START = 40000, WRITE_BYTE = 1801 };
+enum { READ_START = 41, WRITE_START = 40, L2_LATENCY = 4 }; /* the last of the slower clock */
 
 typedef struct {
     int inward;
@@ -22,6 +22,8 @@ static struct {
 } channels[CHANNELS];
 static uint32_t enabled, common[COMMON_WORDS];
 static int under_way = -1, latest = 0, is_painted;
+static uint32_t words_sent; /* of the transfer under way, if it goes to L3 */
+static int64_t word_cycle;
 
 int hyper_is_idle(void) { return under_way < 0; }
 
@@ -39,6 +41,18 @@ static void finish(int number)
     start_next();
 }
 
+static void send_word(int number)
+{
+    const transfer *from = &channels[number].queue[0];
+    if (words_sent == from->bytes / 4) {
+        finish(number);
+        return;
+    }
+    word_cycle += shared_delay(from->l2 + 4 * words_sent, 4, L2_LATENCY) + 1;
+    words_sent++;
+    schedule(send_word, number, cluster_cycle(word_cycle) - now);
+}
+
 static void start_next(void)
 {
     for (int i = 1; i <= CHANNELS && under_way < 0; i++) {
@@ -49,8 +63,13 @@ static void start_next(void)
     if (under_way < 0)
         return;
     const transfer *next = &channels[under_way].queue[0];
-    int64_t bytes = next->bytes;
-    schedule(finish, under_way, (next->inward ? READ_START + READ_BYTE * bytes : WRITE_START + WRITE_BYTE * bytes) / 1000);
+    if (next->inward) {
+        schedule(finish, under_way, READ_START + (int64_t)next->bytes);
+        return;
+    }
+    words_sent = 0;
+    word_cycle = fabric_cycle(now + WRITE_START);
+    schedule(send_word, under_way, cluster_cycle(word_cycle) - now);
 }
 
 /* Writing a half's last register starts a transfer of that half. */

@@ -91,7 +91,8 @@ void hook_at(uint32_t address); /* marks an instruction: who comes there is prof
 const instruction *hooked_at(uint32_t address);
 uint32_t bank_delay(uint32_t address);                                    /* of a word of L1, now */
 int64_t shared_delay(uint32_t address, uint32_t bytes, int64_t latency);  /* of bytes of L2, by a cluster core */
-int64_t fabric_cycle(void);
+int64_t fabric_cycle(int64_t cycle); /* of the slower clock, in a cycle of the cluster's */
+int64_t cluster_cycle(int64_t cycle); /* the first one of the cluster's in which that cycle of the slower clock is */
 void load_image(const char *path);
 /* A register of the chip. What it takes beyond one cycle is added to `delay`; a core may have to wait for it. */
 uint32_t access_register(core_state *core, uint32_t address, int is_write, uint32_t value, int64_t *delay);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "iss.h"
 
-enum { CLUSTER_CLOCK = 14407, FABRIC_CLOCK = 10000, DEAD_AFTER = 20000000, TURNS = 64 };
+enum { DEAD_AFTER = 20000000, TURNS = 64 };
 
 core_state cores[CORES], *current = &cores[FABRIC];
 int64_t now;
@@ -23,9 +23,6 @@ static void drop_waiting(void)
     }
     running_count = kept;
 }
-
-/* In the slower clock; `now` is the cluster's cycle in which it happens. */
-static int64_t fabric_time(int64_t cycle) { return (cycle * CLUSTER_CLOCK + FABRIC_CLOCK - 1) / FABRIC_CLOCK; }
 
 static int64_t next_of_cores(void)
 {
@@ -60,7 +57,7 @@ static void run(int64_t limit)
                 fault("no end after %lld cycles", (long long)limit);
             int before = running_count;
             execute(fabric);
-            fabric_next = fabric_time(fabric->next);
+            fabric_next = cluster_cycle(fabric->next);
             if (next == NEVER) {
                 if (cores[0].state != IS_OFF)
                     check_alive(latest);

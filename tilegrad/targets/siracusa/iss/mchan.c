@@ -9,7 +9,7 @@ enum { COMMANDS = CLUSTER_CORES * (CORE_QUEUE + 1) + 2 * GLOBAL_QUEUE + 2 * BURS
 enum { INWARD = 17, INCREMENT = 18, TWO_DIMENSIONS = 19, EVENT = 20, DMA_EVENT = 8, AT_COMMAND = 0, AT_STATUS = 4 };
 
 typedef struct {
-    int is_used, inward, has_event, counter;
+    int is_used, inward, has_event, counter, core;
     uint32_t l1, l2, line_bytes, line_left, line_start, stride; /* where the next burst is */
     uint32_t left, unfinished;                                  /* bytes: to be cut into bursts; to arrive */
 } command;
@@ -75,8 +75,8 @@ static void take_command(core_state *core)
         at++;
     if (at == COMMANDS)
         fault("more DMA commands than queues hold");
-    command next = {1, (int)(head >> INWARD & 1), (int)(head >> EVENT & 1), counter, words[1], words[2], bytes, bytes,
-                    words[2], bytes, bytes, bytes};
+    command next = {1, (int)(head >> INWARD & 1), (int)(head >> EVENT & 1), counter, core->number, words[1], words[2],
+                    bytes, bytes, words[2], bytes, bytes, bytes};
     if (head >> TWO_DIMENSIONS & 1) {
         if (words[3] == 0 || bytes % words[3] != 0)
             fault("a DMA command of %u bytes in rows of %u", bytes, words[3]);
@@ -188,8 +188,8 @@ static void finish(int inward, int at, uint32_t bytes)
     of->unfinished -= bytes;
     if (pending_bytes[of->counter] == 0) {
         note(-1, "counter %d of the DMA engine is done", of->counter);
-        if (of->has_event)
-            send_event((1u << CLUSTER_CORES) - 1, DMA_EVENT);
+        if (of->has_event) /* the chip may send it to every core */
+            send_event(is_adverse ? (1u << CLUSTER_CORES) - 1 : 1u << of->core, DMA_EVENT);
     }
     if (of->unfinished == 0)
         of->is_used = 0;

@@ -84,7 +84,9 @@ uint8_t *scratchpad(uint32_t address, uint32_t bytes, const char *what)
 
 /* ---- Time. A bank serves a word in a cycle of its clock. */
 
-int64_t fabric_cycle(void) { return now * FABRIC_CLOCK / CLUSTER_CLOCK; }
+int64_t fabric_cycle(int64_t cycle) { return cycle * FABRIC_CLOCK / CLUSTER_CLOCK; }
+
+int64_t cluster_cycle(int64_t cycle) { return (cycle * CLUSTER_CLOCK + FABRIC_CLOCK - 1) / FABRIC_CLOCK; }
 
 uint32_t bank_delay(uint32_t address)
 {
@@ -98,7 +100,7 @@ uint32_t bank_delay(uint32_t address)
 /* A request reaches its bank after `latency`; until then the bank works off what came before it. */
 int64_t shared_delay(uint32_t address, uint32_t bytes, int64_t latency)
 {
-    int64_t cycle = fabric_cycle(), delay = latency;
+    int64_t cycle = fabric_cycle(now), delay = latency;
     uint32_t first = address / 4, count = (address + bytes + 3) / 4 - first;
     for (uint32_t i = 0; i < L2_BANKS && i < count; i++) {
         int64_t *free = &l2_free[(first + i) % L2_BANKS];
