@@ -17,6 +17,7 @@ from tilegrad.build.frames import StackUse
 from tilegrad.data import Batches, SampleSpec, load_npz, synthetic
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
+from tilegrad.devices.iss_profile import Profile
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
@@ -55,6 +56,8 @@ class Run:
     counted_cycles: Mapping[str, int] = field(default_factory=dict)
     instructions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of one call, by core
     stack: StackUse = field(default_factory=StackUse)
+    counted_how: str = ""  # what is said of counted cycles
+    profile: Profile | None = None
 
     @property
     def cycles(self) -> dict[str, int | None]:
@@ -65,6 +68,12 @@ class Run:
             entry: round(self.estimates[entry].cycles) if entry in self.estimates else None
             for entry in ("step", "update", "infer")
         }
+
+    @property
+    def cycles_are(self) -> str | None:
+        if self.counted_cycles:
+            return self.counted_how
+        return "estimated" if self.estimates else None
 
     @property
     def weights_sha256(self) -> str | None:
@@ -119,6 +128,8 @@ class Run:
             **judged,
             "weights_sha256": self.weights_sha256,
             "cycles": dict(self.cycles),
+            "cycles_are": self.cycles_are,
+            "profile": None if self.profile is None else self.profile.as_json(),
             "instructions": {entry: self.instructions.get(entry) for entry in ENTRIES},
             "memory": {name: memory_json(use) for name, use in self.compiled.plan.memory.items()},
             "arena": {
@@ -284,7 +295,15 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
     device.steps = rehearsed.steps
     cycles = device.train(rehearsed.compiled, rehearsed.losses, rehearsed.weights)
     seconds = {**rehearsed.timings_seconds, "image": time.perf_counter() - start}
-    return replace(rehearsed, device=device.name, timings_seconds=seconds, estimates={}, counted_cycles=cycles)
+    return replace(
+        rehearsed,
+        device=device.name,
+        timings_seconds=seconds,
+        estimates={},
+        counted_cycles=cycles,
+        counted_how=device.cycles_are,
+        profile=device.profile,
+    )
 
 
 def _beginning_with_gradients(
