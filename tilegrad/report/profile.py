@@ -33,8 +33,8 @@ def profile_report(profile: Profile) -> Iterator[RenderableType]:
         made.add_row(*_row(_total(nests), profile.cores))
     yield made
     yield Text(
-        f"instr.: instructions of {plural(profile.cores, 'core')}; then shares of their cycles: an instruction done, or "
-        "waiting for a fetch, for memory or what it loads, for an FPU, for branches and integer units, or asleep."
+        f"instr.: instructions of {plural(profile.cores, 'core')}; then shares of their cycles: an instruction done, "
+        "or waiting for a fetch, for memory or what it loads, for an FPU, for branches and integer units, or asleep."
     )
 
 

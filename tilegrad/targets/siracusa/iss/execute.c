@@ -391,19 +391,17 @@ again:
     case OP_P_LW:
     case OP_P_LBU:
     case OP_P_LHU: {
-        uint32_t address = X(rs1);
+        uint32_t address = X(rs1), bytes = i->op == OP_P_LW ? 4 : i->op == OP_P_LH || i->op == OP_P_LHU ? 2 : 1;
+        int64_t delay = 0;
         USE(rs1);
         x[i->rs1] += (uint32_t)i->immediate;
-        x[0] = 0;
-        if (i->op == OP_P_LB)
-            LOADED(1, address, int8_t);
-        if (i->op == OP_P_LH)
-            LOADED(2, address, int16_t);
-        if (i->op == OP_P_LBU)
-            LOADED(1, address, uint32_t);
-        if (i->op == OP_P_LHU)
-            LOADED(2, address, uint32_t);
-        LOADED(4, address, uint32_t);
+        uint32_t value = load(core, address, bytes, &delay);
+        SET(i->op == OP_P_LB ? (uint32_t)(int8_t)value : i->op == OP_P_LH ? (uint32_t)(int16_t)value : value);
+        if (i->rd != 0)
+            core->ready_x[i->rd] = time + delay + 2;
+        core->lost[BY_memory] += (uint64_t)delay;
+        time += delay;
+        break;
     }
     case OP_P_SB:
     case OP_P_SH:

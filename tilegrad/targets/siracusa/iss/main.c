@@ -44,6 +44,13 @@ static void check_alive(int64_t latest)
     fault("a deadlock: every core of the cluster waits for an event, and none is under way");
 }
 
+/* Who runs for ever is a core of the cluster, if one runs at all. */
+static void fail_after(int64_t limit)
+{
+    current = running_count > 0 ? &cores[running[0]] : &cores[FABRIC];
+    fault("no end after %lld cycles", (long long)limit);
+}
+
 static void run(int64_t limit)
 {
     int64_t fabric_next = 0, latest = 0;
@@ -54,7 +61,7 @@ static void run(int64_t limit)
             if (fabric_next > now)
                 now = fabric_next;
             if (now >= limit)
-                fault("no end after %lld cycles", (long long)limit);
+                fail_after(limit);
             int before = running_count;
             execute(fabric);
             fabric_next = cluster_cycle(fabric->next);
@@ -67,10 +74,8 @@ static void run(int64_t limit)
         }
         if (next == NEVER)
             continue;
-        if (next >= limit) {
-            current = running_count > 0 ? &cores[running[0]] : fabric;
-            fault("no end after %lld cycles", (long long)limit);
-        }
+        if (next >= limit)
+            fail_after(limit);
         latest = now = next;
         int has_waiting = 0;
         for (int i = 0; i < running_count; i++) {
