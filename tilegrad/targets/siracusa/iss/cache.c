@@ -6,7 +6,7 @@
 enum { SHARED_BANKS = 2, SHARED_SETS = 32, WORKER_SETS = 8, CONTROLLER_SETS = 32 };
 enum { REFILL = 2, L2_LATENCY = 14, LINE_TIME = 1, EMPTY = 0xffffffff };
 
-static cache shared[SHARED_BANKS];
+static cache shared_banks[SHARED_BANKS];
 
 static void reset_cache(cache *which, uint32_t sets)
 {
@@ -24,7 +24,7 @@ void reset_caches(void)
     for (int i = 0; i < CLUSTER_CORES; i++)
         reset_cache(&cores[i].l0, i == CONTROLLER ? CONTROLLER_SETS : WORKER_SETS);
     for (int i = 0; i < SHARED_BANKS; i++)
-        reset_cache(&shared[i], SHARED_SETS);
+        reset_cache(&shared_banks[i], SHARED_SETS);
 }
 
 static int victim(cache *which)
@@ -57,7 +57,7 @@ static int64_t refill(cache *which, uint32_t set, uint32_t tag, int64_t latency,
 
 static int64_t shared_fetch(uint32_t line, int64_t cycle)
 {
-    cache *which = &shared[line % SHARED_BANKS];
+    cache *which = &shared_banks[line % SHARED_BANKS];
     uint32_t tag = line / SHARED_BANKS, set = tag % SHARED_SETS;
     int way = find(which, set, tag);
     if (way >= 0)

@@ -134,21 +134,21 @@ static int64_t use_divider(core_state *core, int64_t time)
 
 /* ---- Memory: how many cycles an access takes beyond its own. */
 
-static inline __attribute__((always_inline)) uint8_t *data_at(core_state *core, uint32_t address, uint32_t bytes, int64_t *delay)
+static inline uint8_t *data_at(core_state *core, uint32_t address, uint32_t bytes, int64_t *delay)
 {
     if (address & (bytes - 1))
         fault("an unaligned access of %u bytes at 0x%08x", bytes, address);
-    uint8_t *at = memory_at(address, bytes);
-    if (core->number == FABRIC)
-        return at;
-    if (address >> 18 == 0x10000000u >> 18)
+    if (address - L1_BASE < L1_BYTES && core->number != FABRIC) {
         *delay = bank_delay(address);
-    else if (at != 0)
+        return &l1[address - L1_BASE];
+    }
+    uint8_t *at = memory_at(address, bytes);
+    if (at != 0 && core->number != FABRIC)
         *delay = shared_delay(address, bytes, L2_LATENCY);
     return at;
 }
 
-static uint32_t load(core_state *core, uint32_t address, uint32_t bytes, int64_t *delay)
+static inline uint32_t load(core_state *core, uint32_t address, uint32_t bytes, int64_t *delay)
 {
     uint32_t value = 0;
     const uint8_t *at = data_at(core, address, bytes, delay);
@@ -161,7 +161,7 @@ static uint32_t load(core_state *core, uint32_t address, uint32_t bytes, int64_t
     return value;
 }
 
-static void store(core_state *core, uint32_t address, uint32_t value, uint32_t bytes, int64_t *delay)
+static inline void store(core_state *core, uint32_t address, uint32_t value, uint32_t bytes, int64_t *delay)
 {
     uint8_t *at = data_at(core, address, bytes, delay);
     if (at != 0)
@@ -341,6 +341,11 @@ static uint32_t after(core_state *core, uint32_t next)
 #define B real(f[i->rs2])
 #define C real(f[i->rs3])
 
+static int is_fetched(const core_state *core, uint32_t pc)
+{
+    return core->line == (pc & ~(uint32_t)(LINE_BYTES - 1)) && (pc & (LINE_BYTES - 1)) <= LINE_BYTES - 4;
+}
+
 void execute(core_state *core)
 {
     const int64_t cycle = core->next;
@@ -349,7 +354,7 @@ void execute(core_state *core)
     current = core;
     const instruction *i = instruction_at(pc);
     int64_t time = cycle;
-    if (core->line != (pc & ~(uint32_t)(LINE_BYTES - 1)) || (pc & (LINE_BYTES - 1)) > LINE_BYTES - 4)
+    if (!is_fetched(core, pc))
         time += fetch(core, (enum operation)i->op, cycle);
     uint32_t next = pc + i->size;
     core->instructions++;

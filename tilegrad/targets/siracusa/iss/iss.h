@@ -83,13 +83,17 @@ void resume(core_state *core, int64_t delay, enum reason reason);
 void wait_for(core_state *core, enum state state);
 
 /* ---- Memory and registers. */
+enum { L1_BASE = 0x10000000, L1_BYTES = 0x40000, L1_BANKS = 16, SHARED_BASE = 0x1c010000, SHARED_BYTES = 0x1f0000 };
+extern uint8_t l1[L1_BYTES], shared[SHARED_BYTES];
+extern int64_t l1_free[L1_BANKS]; /* when a bank is free again */
+extern instruction shared_code[SHARED_BYTES / 2];
+
 uint8_t *memory_at(uint32_t address, uint32_t bytes); /* none: no memory */
 uint8_t *shared_memory(uint32_t address, uint32_t bytes, const char *what);
 uint8_t *scratchpad(uint32_t address, uint32_t bytes, const char *what);
-const instruction *instruction_at(uint32_t address);
+const instruction *find_instruction(uint32_t address);
 void hook_at(uint32_t address); /* marks an instruction: who comes there is profiled */
 const instruction *hooked_at(uint32_t address);
-uint32_t bank_delay(uint32_t address);                                    /* of a word of L1, now */
 int64_t shared_delay(uint32_t address, uint32_t bytes, int64_t latency);  /* of bytes of L2, by a cluster core */
 int64_t fabric_cycle(int64_t cycle); /* of the slower clock, in a cycle of the cluster's */
 int64_t cluster_cycle(int64_t cycle); /* the first one of the cluster's in which that cycle of the slower clock is */
@@ -100,6 +104,23 @@ void set_noise(uint32_t seed);
 uint32_t noise(void);
 void spoil(uint8_t *bytes, uint32_t count);
 extern int is_adverse; /* whether what is undefined is made as bad as it can be */
+
+/* What cores do in nearly every cycle. */
+static inline const instruction *instruction_at(uint32_t address)
+{
+    uint32_t at = address - SHARED_BASE;
+    if (at < SHARED_BYTES && shared_code[at / 2].op != OP_UNKNOWN)
+        return &shared_code[at / 2];
+    return find_instruction(address);
+}
+
+/* Of a word of L1, now: a bank serves one in a cycle. */
+static inline int64_t bank_delay(uint32_t address)
+{
+    int64_t *free = &l1_free[address / 4 % L1_BANKS], delay = *free > now ? *free - now : 0;
+    *free = now + delay + 1;
+    return delay;
+}
 
 /* ---- What happens at a cycle, in the order in which it was scheduled. */
 typedef void event_handler(int argument);

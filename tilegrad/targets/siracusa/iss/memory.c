@@ -5,14 +5,16 @@
 #include <string.h>
 #include "iss.h"
 
-enum { L1_BASE = 0x10000000, L1_BYTES = 0x40000, L1_BANKS = 16, L2_BANKS = 4, HOOKS = 8, MOST_FILE = 64 << 20 };
+enum { L2_BANKS = 4, HOOKS = 8, MOST_FILE = 64 << 20 };
 enum { PRIVATE0_BASE = 0x1c000000, PRIVATE1_BASE = 0x1c008000, PRIVATE_BYTES = 0x8000 };
-enum { SHARED_BASE = 0x1c010000, SHARED_BYTES = 0x1f0000 };
 /* The cluster's clock is faster than that of the fabric controller and L2, by these. */
 enum { CLUSTER_CLOCK = 14407, FABRIC_CLOCK = 10000 };
 
-static uint8_t l1[L1_BYTES], private0[PRIVATE_BYTES], private1[PRIVATE_BYTES], shared[SHARED_BYTES];
-static instruction private_code[PRIVATE_BYTES / 2], shared_code[SHARED_BYTES / 2];
+uint8_t l1[L1_BYTES], shared[SHARED_BYTES];
+int64_t l1_free[L1_BANKS];
+instruction shared_code[SHARED_BYTES / 2];
+static uint8_t private0[PRIVATE_BYTES], private1[PRIVATE_BYTES];
+static instruction private_code[PRIVATE_BYTES / 2];
 static struct {
     uint32_t from, to;
 } code[16];
@@ -22,7 +24,7 @@ static struct {
     instruction hooked;
 } hooks[HOOKS];
 static int hook_count;
-static int64_t l1_free[L1_BANKS], l2_free[L2_BANKS];
+static int64_t l2_free[L2_BANKS];
 static uint32_t noise_state = 1;
 int is_adverse;
 
@@ -88,15 +90,6 @@ int64_t fabric_cycle(int64_t cycle) { return cycle * FABRIC_CLOCK / CLUSTER_CLOC
 
 int64_t cluster_cycle(int64_t cycle) { return (cycle * CLUSTER_CLOCK + FABRIC_CLOCK - 1) / FABRIC_CLOCK; }
 
-uint32_t bank_delay(uint32_t address)
-{
-    int64_t *free = &l1_free[address / 4 % L1_BANKS], delay = *free - now;
-    if (delay < 0)
-        delay = 0;
-    *free = now + delay + 1;
-    return (uint32_t)delay;
-}
-
 /* A request reaches its bank after `latency`; until then the bank works off what came before it. */
 int64_t shared_delay(uint32_t address, uint32_t bytes, int64_t latency)
 {
@@ -106,9 +99,9 @@ int64_t shared_delay(uint32_t address, uint32_t bytes, int64_t latency)
         int64_t *free = &l2_free[(first + i) % L2_BANKS];
         if (*free < cycle)
             *free = cycle;
+        if (*free - cycle > delay)
+            delay = *free - cycle;
         *free += (count - i + L2_BANKS - 1) / L2_BANKS;
-        if (*free - 1 - cycle > delay)
-            delay = *free - 1 - cycle;
     }
     return delay;
 }
@@ -139,7 +132,7 @@ static instruction decode_at(uint32_t address)
     return decode(word);
 }
 
-const instruction *instruction_at(uint32_t address)
+const instruction *find_instruction(uint32_t address)
 {
     instruction *entry = entry_of(address);
     if (entry == 0)
