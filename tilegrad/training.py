@@ -18,6 +18,7 @@ from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.data import Batches, SampleSpec, ToldBatches, load_npz, synthetic
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
+from tilegrad.devices.iss_profile import Profile
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
@@ -57,6 +58,8 @@ class Run:
     counted_cycles: Mapping[str, int] = field(default_factory=dict)
     instructions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of one call, by core
     stack: StackUse = field(default_factory=StackUse)
+    counted_how: str = ""  # what is said of counted cycles
+    profile: Profile | None = None
 
     def __repr__(self) -> str:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
@@ -76,6 +79,12 @@ class Run:
             entry: round(self.estimates[entry].cycles) if entry in self.estimates else None
             for entry in ("step", "update", "infer")
         }
+
+    @property
+    def cycles_are(self) -> str | None:
+        if self.counted_cycles:
+            return self.counted_how
+        return "estimated" if self.estimates else None
 
     @property
     def weights_sha256(self) -> str | None:
@@ -146,6 +155,8 @@ class Run:
             "weights_sha256": self.weights_sha256,
             "cycles": dict(self.cycles),
             "uncounted": list(self.uncounted),
+            "cycles_are": self.cycles_are,
+            "profile": None if self.profile is None else self.profile.as_json(),
             "instructions": {entry: self.instructions.get(entry) for entry in ENTRIES},
             "memory": {name: memory_json(use) for name, use in self.compiled.plan.memory.items()},
             "arena": {
@@ -306,7 +317,15 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
     device.steps = rehearsed.steps
     cycles = device.train(rehearsed.compiled, rehearsed.losses, rehearsed.weights)
     seconds = {**rehearsed.timings_seconds, "image": time.perf_counter() - start}
-    return replace(rehearsed, device=device.name, timings_seconds=seconds, estimates={}, counted_cycles=cycles)
+    return replace(
+        rehearsed,
+        device=device.name,
+        timings_seconds=seconds,
+        estimates={},
+        counted_cycles=cycles,
+        counted_how=device.cycles_are,
+        profile=device.profile,
+    )
 
 
 def _beginning_with_gradients(

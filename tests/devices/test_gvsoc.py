@@ -16,8 +16,9 @@ from tests.schedule.programs import compiled_for, siracusa
 from tests.support.command_line import CommandLine
 from tilegrad.devices.base import Device
 from tilegrad.devices.elf import ElfFile
-from tilegrad.devices.gvsoc import VARIABLE, GvsocDevice, parse_console
+from tilegrad.devices.gvsoc import VARIABLE, GvsocDevice
 from tilegrad.devices.registry import device_kind, open_device
+from tilegrad.devices.siracusa_image import parse_console
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.targets.siracusa.image import Expected
 

@@ -101,7 +101,7 @@ def compile_project(
         bool, typer.Option("--weights-c", help="Also write the weights as a C array, for firmware without files.")
     ] = False,
     steps: Annotated[
-        int, typer.Option("--steps", metavar="N", help="Updates of an image that runs by itself (gvsoc:siracusa).")
+        int, typer.Option("--steps", metavar="N", help="Updates of an image that runs by itself (on Siracusa).")
     ] = 4,
     recipe_options: options.RecipeOptions,
     chip: hardware.ChipOptions,

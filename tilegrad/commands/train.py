@@ -14,7 +14,8 @@ from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions, npz_option
-from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
+from tilegrad.devices.embedded import AutonomousDevice
+from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_device
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
 from tilegrad.recipe import expect_tolerance
@@ -74,6 +75,14 @@ def check_runs(device: str) -> None:
         )
 
 
+def check_profiles(device: str) -> None:
+    if not device_kind(device).capabilities.profiles:
+        able = ", ".join(name for kind in kinds() if kind.capabilities.profiles for name in kind.names())
+        raise UserError(
+            f"device '{device}' cannot tell where cycles go", stage="options", got="--profile", hint=f"--device {able}"
+        )
+
+
 @grouped
 def train(
     *,
@@ -97,6 +106,14 @@ def train(
     save_gradients: Annotated[
         Path | None, npz_option("--save-gradients", "the first mini-batch's gradients, by initializer name,")
     ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Tell where cycles go, nest by nest: instructions and stalls by reason (iss:siracusa).",
+            rich_help_panel="Output",
+        ),
+    ] = False,
     dump_after: options.DumpAfter = None,
     no_cache: options.NoCache = False,
 ) -> int:
@@ -108,12 +125,16 @@ def train(
         if path is not None:
             check_writable(path)
             check_runs(device)
+    if profile:
+        check_profiles(device)
     recipe = recipe_options.recipe()
     expect_tolerance(tolerance)
     schedule = chip.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule)
+        if isinstance(opened, AutonomousDevice):
+            opened.wants_profile = profile
         run = training.train(
             compiled,
             opened,

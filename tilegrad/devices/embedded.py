@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad.devices.base import Device, FloatArrays, Session
+from tilegrad.devices.iss_profile import Profile
 from tilegrad.devices.process import HarnessDevice
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import Transport
@@ -76,6 +77,15 @@ class AutonomousDevice(EmbeddedDevice):
 
     The training is rehearsed on a simulator first, and the image compares its bits with those of the rehearsal.
     """
+
+    wants_profile = False
+    """Whether `train` leaves a `profile`; only where `capabilities.profiles`."""
+    profile: Profile | None = None
+
+    @property
+    def cycles_are(self) -> str:
+        """What is said of the cycles that `train` returns."""
+        return "counted by the chip"
 
     @abstractmethod
     def rehearsal(self) -> Device:

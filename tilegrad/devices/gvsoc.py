@@ -1,38 +1,20 @@
-"""Siracusa's cycle model, GVSoC: an image that makes its own data, runs a whole training and prints what came of it.
-
-Nothing can be sent to the image or read from it while it runs, so a training is rehearsed on the simulator first. The
-image carries the losses and the hash of the weights that came of it, compares bits, and exits with the verdict.
-"""
+"""Siracusa's cycle model, GVSoC: the image of a whole training, run by a simulator that is built from its sources."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from signal import Signals
 
-import numpy as np
-
-from tilegrad.build.workspace import Workspace
-from tilegrad.devices.base import Capabilities, Device, FloatArrays
-from tilegrad.devices.embedded import AutonomousDevice, Image
-from tilegrad.devices.registry import open_device, register
+from tilegrad.devices.base import Capabilities
+from tilegrad.devices.embedded import Image
+from tilegrad.devices.registry import register
+from tilegrad.devices.siracusa_image import SiracusaDevice
 from tilegrad.devices.transport import ProcessTransport, Transport
-from tilegrad.errors import DeviceError, DoesNotFit, VerificationError
-from tilegrad.pipeline import Compiled, compile_model
-from tilegrad.targets.base import L2
-from tilegrad.targets.siracusa.build import CodeTooLarge, build_image, folder_files, missing_compiler
-from tilegrad.targets.siracusa.image import Expected, float_bits, weights_hash
-from tilegrad.training import make_batches
+from tilegrad.errors import DeviceError
+from tilegrad.targets.siracusa.build import missing_compiler
 
-SIMULATOR = "sim:siracusa"
 VARIABLE = "TILEGRAD_GVSOC"
-TIMEOUT_SECONDS = 3600.0
-SPARE_BYTES = 4096
-VERDICTS = ("same", "differs", "unchecked", "failed")
+LAST_LINES = 12
 
 
 def find_gvsoc() -> str | None:
@@ -40,111 +22,17 @@ def find_gvsoc() -> str | None:
     return shutil.which(os.environ.get(VARIABLE) or "gvsoc")
 
 
-@dataclass(frozen=True)
-class ImageRun:
-    """What an image printed. Losses are one per mini-batch; cycles are the chip's own, one count per call."""
-
-    losses: tuple[float, ...]
-    cycles: Mapping[str, tuple[int, ...]]
-    weights_hash: int
-    stack_bytes: tuple[int, ...]
-    verdict: str
-    exit_status: int
-
-    @property
-    def loss_bits(self) -> tuple[int, ...]:
-        return tuple(map(float_bits, self.losses))
-
-
-_LINES = {
-    "step": re.compile(r"step (\d+) loss 0x([0-9a-f]{8})(?: expected 0x[0-9a-f]{8})? cycles (\d+)"),
-    "update": re.compile(r"update (\d+) cycles (\d+)"),
-    "infer": re.compile(r"infer (\d+) cycles (\d+)"),
-    "weights": re.compile(r"weights 0x([0-9a-f]{8})(?: expected 0x[0-9a-f]{8})?"),
-    "stack": re.compile(r"stack (\d+) used (\d+) of \d+"),
-    "verdict": re.compile(f"verdict ({'|'.join(VERDICTS)})"),
-}
-
-
-def parse_console(text: str, exit_status: int) -> ImageRun:
-    """Reads what the image printed, between whatever the simulator says itself; an incomplete run is a DeviceError."""
-    found: dict[str, list[tuple[str, ...]]] = {name: [] for name in _LINES}
-    for line in text.splitlines():
-        for name, pattern in _LINES.items():
-            match = pattern.fullmatch(line.strip())
-            if match is not None:
-                found[name].append(match.groups())
-    for name in ("step", "update"):
-        numbers = [int(groups[0]) for groups in found[name]]
-        if numbers != list(range(len(numbers))):
-            raise _incomplete(f"its {name}s are numbered {numbers}", text)
-    for name in ("weights", "verdict"):
-        if len(found[name]) != 1:
-            raise _incomplete(f"it printed {len(found[name])} lines with '{name}'", text)
-    bits = np.array([int(groups[1], 16) for groups in found["step"]], np.uint32)
-    return ImageRun(
-        losses=tuple(bits.view(np.float32).tolist()),
-        cycles={name: tuple(int(groups[-1]) for groups in found[name]) for name in ("step", "update", "infer")},
-        weights_hash=int(found["weights"][0][0], 16),
-        stack_bytes=tuple(int(groups[1]) for groups in found["stack"]),
-        verdict=found["verdict"][0][0],
-        exit_status=exit_status,
-    )
-
-
-def _incomplete(what: str, text: str) -> DeviceError:
-    words = "\n    ".join(text.strip().splitlines()[-12:])
-    return DeviceError(f"the image did not run to its end: {what}", stage="run", got=f"\n    {words}")
-
-
-@dataclass(frozen=True)
-class SiracusaImage(Image):
-    """`files` are all that the image is made of, by path: what a folder with it holds."""
-
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-
-def rehearse(compiled: Compiled, steps: int, *, use_cache: bool = True) -> Expected:
-    """The bits that the simulator gives: those of each loss, and the hash of the trained weights."""
-    batches = make_batches(compiled, None)
-    accumulate = compiled.program.recipe.accumulate
-    losses = []
-    with open_device(SIMULATOR, use_cache=use_cache) as simulator, simulator.load(compiled) as session:
-        for i in range(steps * accumulate):
-            losses.append(session.step(*batches.batch(i)))
-            if (i + 1) % accumulate == 0:
-                session.update()
-        return Expected(tuple(map(float_bits, losses)), weights_hash(session.weights().values()))
-
-
-def _with_room(compiled: Compiled, refusal: CodeTooLarge) -> Compiled:
-    """The same program planned into what its code leaves of L2, less a little: other tables may be longer."""
-    smaller = compiled.target.with_capacity(L2, refusal.room_bytes - SPARE_BYTES)
-    try:
-        return compile_model(compiled.model, compiled.program.recipe, smaller, options=compiled.options)
-    except DoesNotFit as error:
-        raise refusal from error
-
-
 @register
-class GvsocDevice(AutonomousDevice):
-    """An image is given the bits to compare with: `expected`, or what a rehearsal gives when it is built."""
-
+class GvsocDevice(SiracusaDevice):
     kind = "gvsoc"
     capabilities = Capabilities(is_interactive=False, counters=())
 
     def __init__(self, name: str = "gvsoc:siracusa", *, use_cache: bool = True) -> None:
         super().__init__(name, use_cache=use_cache)
-        self.expected: Expected | None = None
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         return ("gvsoc:siracusa",)
-
-    @classmethod
-    def target_of(cls, name: str) -> str:
-        del name
-        return "siracusa"
 
     @classmethod
     def missing(cls, name: str) -> str | None:
@@ -159,23 +47,6 @@ class GvsocDevice(AutonomousDevice):
             )
         return missing_compiler()
 
-    def build(self, compiled: Compiled, folder: Path) -> SiracusaImage:
-        """Code that needs more of L2 than targets leave it gets that: the program is planned again, with less."""
-        expected = self.expected or rehearse(compiled, self.steps, use_cache=self.use_cache)
-        files = folder_files(compiled, self.steps, expected)
-        try:
-            image = build_image(compiled, folder, files, use_cache=self.use_cache)
-        except CodeTooLarge as error:
-            compiled = _with_room(compiled, error)
-            files = folder_files(compiled, self.steps, expected)
-            image = build_image(compiled, folder, files, use_cache=self.use_cache)
-        return SiracusaImage(image.path, image.sections, files)
-
-    def folder_files(self, compiled: Compiled, image: Image) -> dict[str, bytes]:
-        """The harness and the simulated cluster stay out: an image has a program of its own."""
-        files = image.files if isinstance(image, SiracusaImage) else compiled.project.files
-        return {**files, image.path.name: image.path.read_bytes()}
-
     def start(self, image: Image) -> Transport:
         gvsoc = find_gvsoc()
         if gvsoc is None:
@@ -187,57 +58,10 @@ class GvsocDevice(AutonomousDevice):
         reader, writer = os.pipe()
         return ProcessTransport(command, path.parent, channel=(reader, writer))
 
-    def run(self, image: Image, *, timeout_seconds: float = TIMEOUT_SECONDS) -> ImageRun:
-        """Runs an image to its end. Other bits than the rehearsal's are a verdict; anything else is a DeviceError."""
-        transport = self.start(image)
-        try:
-            status = transport.wait(timeout_seconds)
-            if status is None:
-                transport.kill()
-                ended = f"did not end in {timeout_seconds:g} s"
-            else:
-                ended = f"was ended by {Signals(-status).name}" if status < 0 else f"ended with status {status}"
-            said = transport.console()
-            if status not in (0, 1, 2):
-                raise DeviceError(
-                    f"the simulator {ended}",
-                    stage="run",
-                    got=" ".join(transport.command) + "".join(f"\n    {line}" for line in said.splitlines()[-12:]),
-                    hint=f"the folder is '{transport.folder}'",
-                )
-            return parse_console(said, status)
-        finally:
-            transport.close()
-
-    def rehearsal(self) -> Device:
-        return open_device(SIMULATOR, use_cache=self.use_cache)
-
-    def train(self, compiled: Compiled, losses: tuple[float, ...], weights: FloatArrays) -> Mapping[str, int]:
-        self.expected = Expected(tuple(map(float_bits, losses)), weights_hash(weights.values()))
-        workspace = Workspace()
-        with workspace.kept_on_failure() as folder:
-            ran = self.run(self.build(compiled, folder))
-        workspace.close()
-        self._check(ran, self.expected)
-        # The first call of each entry fills the instruction caches; the last is like all that follow.
-        return {entry: counts[-1] for entry, counts in ran.cycles.items() if counts}
-
-    def _check(self, ran: ImageRun, expected: Expected) -> None:
-        if ran.verdict == "failed":
-            raise DeviceError("the image failed: a label outside the classes, or a stack too small", stage="run")
-        pairs = zip(ran.loss_bits, expected.loss_bits, strict=False)
-        wrong = [i for i, (got, wanted) in enumerate(pairs) if got != wanted]
-        if wrong:
-            raise VerificationError(
-                f"the chip's losses are not the simulator's from mini-batch {wrong[0]} on",
-                stage="verify",
-                expected=f"0x{expected.loss_bits[wrong[0]]:08x}",
-                got=f"0x{ran.loss_bits[wrong[0]]:08x}",
-            )
-        if ran.verdict != "same" or len(ran.losses) != len(expected.loss_bits):
-            raise VerificationError(
-                "the chip's weights are not the simulator's",
-                stage="verify",
-                expected=f"hash 0x{expected.weights_hash:08x} after {len(expected.loss_bits)} mini-batches",
-                got=f"hash 0x{ran.weights_hash:08x} after {len(ran.losses)}",
-            )
+    def _failure(self, ended: str, said: str, transport: Transport) -> DeviceError:
+        return DeviceError(
+            f"the simulator {ended}",
+            stage="run",
+            got=" ".join(transport.command) + "".join(f"\n    {line}" for line in said.splitlines()[-LAST_LINES:]),
+            hint=f"the folder is '{transport.folder}'",
+        )

@@ -72,7 +72,7 @@ def _debian(*packages: str) -> str:
 TOOLS = (
     Tool(
         "C compiler",
-        "the devices `host` and `sim:*`: everything that runs generated C on this machine",
+        "the devices `host`, `sim:*` and `iss:siracusa`: everything that runs generated C on this machine",
         _debian("gcc", "libc6-dev"),
         candidates=("cc", "gcc", "clang"),
         needed=True,
@@ -88,7 +88,7 @@ TOOLS = (
     ),
     Tool(
         "RISC-V compiler",
-        "the device `qemu:riscv32` and images for `gvsoc:siracusa`; `make calibrate`",
+        "the device `qemu:riscv32`, images for `iss:siracusa` and `gvsoc:siracusa`; `make calibrate`",
         _debian("gcc-riscv64-unknown-elf"),
         candidates=("riscv64-unknown-elf-gcc",),
     ),

@@ -23,6 +23,7 @@ from tilegrad.report.format import (
     uncounted_text,
 )
 from tilegrad.report.output import heading, table
+from tilegrad.report.profile import profile_report
 from tilegrad.report.table import FittingTable
 from tilegrad.training import Run, parameter_count
 from tilegrad.verify.compare import Verdict
@@ -52,6 +53,10 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)
+    if run.profile is not None:
+        yield Text()
+        yield from profile_report(run.profile)
+        yield Text()
     if run.instructions:
         yield instructions_line(run)
     yield time_line(run.timings_seconds)
@@ -90,7 +95,8 @@ def checked_report(run: Run) -> Iterator[Text]:
 def cycles_line(run: Run) -> Text:
     calls = ", ".join(f"{name} {count_text(cycles)}" for name, cycles in run.cycles.items() if cycles is not None)
     rate = "-" if run.macs_per_cycle is None else f"{run.macs_per_cycle:.2f}"
-    word = "cycles, counted by the chip" if run.counted_cycles else estimated_cycles(run.compiled.target.is_calibrated)
+    counted = f"cycles, {run.counted_how}" if run.counted_cycles else None
+    word = counted or estimated_cycles(run.compiled.target.is_calibrated)
     uncounted = "" if run.counted_cycles or not run.uncounted else f"; {uncounted_text(run.uncounted)}"
     return Text(f"{word}: {calls}; {rate} MAC/cycle over an update{uncounted}")
 
