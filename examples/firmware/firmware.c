@@ -63,7 +63,10 @@ int firmware(void)
 {
     tg_model model;
     float first = 0.0f, last = 0.0f;
-    tg_init(&model, state, arena, tg_weights);
+    if (tg_init(&model, state, arena, tg_weights, TG_WEIGHTS_BYTES) != TG_OK) {
+        say("weights.c is not of this model\n");
+        return 2;
+    }
     for (int update = 0; update < 200; update++) {
         float sample[64], loss;
         int64_t label = measure(sample);

@@ -57,6 +57,7 @@ class Return:
 class If:
     condition: str
     body: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,28 @@ def _print_body(statements: Iterable[Statement], depth: int) -> list[str]:
     return [line for statement in statements for line in _print_item(statement, depth)]
 
 
+def _print_block(head: list[str], body: Sequence[Statement], depth: int) -> list[str]:
+    """Braces where there is more than one line below the head."""
+    inner = _print_body(body, depth + 1)
+    if len(inner) == 1:
+        return [*head, *inner]
+    return [*head[:-1], f"{head[-1]} {{", *inner, f"{INDENT * depth}}}"]
+
+
+def _wrapped_condition(start: str, condition: str) -> list[str]:
+    """Broken behind `&&` and `||` where it is too long for a line."""
+    pieces = re.split(r"(?<=&&) |(?<=\|\|) ", condition)
+    lines = [start]
+    for position, piece in enumerate(pieces):
+        text = piece + (")" if position == len(pieces) - 1 else "")
+        glue = "" if position == 0 else " "
+        if len(lines[-1]) + len(glue) + len(text) > LINE_WIDTH and position > 0:
+            lines.append(" " * len(start) + text)
+        else:
+            lines[-1] += glue + text
+    return lines
+
+
 def _print_item(item: Item, depth: int) -> list[str]:
     indent = INDENT * depth
     match item:
@@ -191,15 +214,13 @@ def _print_item(item: Item, depth: int) -> list[str]:
             return [f"{indent}{target} = {value};"]
         case Return(value):
             return [f"{indent}return;" if value is None else f"{indent}return {value};"]
-        case If(condition, body):
-            inner = _print_body(body, depth + 1)
-            if len(inner) == 1:
-                return [f"{indent}if ({condition})", *inner]
-            return [f"{indent}if ({condition}) {{", *inner, f"{indent}}}"]
+        case If(condition, body, otherwise):
+            head = _wrapped_condition(f"{indent}if (", condition)
+            lines = _print_block(head, body, depth)
+            return lines + (_print_block([f"{indent}else"], otherwise, depth) if otherwise else [])
         case For(variable, limit, body):
-            head = f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"
-            inner = _print_body(body, depth + 1)
-            return [head, *inner] if len(inner) == 1 else [head + " {", *inner, f"{indent}}}"]
+            head = [f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"]
+            return _print_block(head, body, depth)
         case Function(result, name, parameters, body, comment):
             lines = [] if comment is None else _comment_lines(comment, indent)
             start = f"{result}{'' if result.endswith('*') else ' '}{name}("

@@ -9,7 +9,6 @@ from tilegrad.codegen.c import (
     Comment,
     For,
     Function,
-    If,
     Item,
     Line,
     Return,
@@ -22,10 +21,12 @@ from tilegrad.codegen.c import (
 from tilegrad.codegen.cluster import ClusterLowering
 from tilegrad.codegen.interface import (
     ENTRY_COMMENTS,
+    NOT_READY,
     Port,
     entry_inputs,
     entry_outputs,
     entry_parameters,
+    guard,
     init_functions,
     static_instance,
     tensor_access,
@@ -80,7 +81,10 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
 
 def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering) -> Function:
     program = plan.schedule.program
-    body: list[Statement] = []
+    body: list[Statement] = [NOT_READY]
+    present = [port for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)) if port.type.size_bytes]
+    if present:
+        body.append(guard(" || ".join(f"{port.c_name} == NULL" for port in present), "TG_NULL_POINTER"))
     for port in entry_inputs(plan, entry):
         if port.value == program.target_input and program.label_classes is not None:
             body += _label_check(port, program.label_classes)
@@ -98,8 +102,6 @@ def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering
             body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
     body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
-    if not calls and not any(port.type.size_bytes for port in ports):
-        body.append(Line("    (void)m;"))
     body.append(Return("TG_OK"))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
 
@@ -109,7 +111,7 @@ def _label_check(port: Port, classes: int) -> list[Statement]:
         For(
             "i",
             str(port.type.size),
-            (If(f"{port.c_name}[i] < 0 || {port.c_name}[i] >= {classes}", (Return("TG_BAD_LABEL"),)),),
+            (guard(f"{port.c_name}[i] < 0 || {port.c_name}[i] >= {classes}", "TG_BAD_LABEL"),),
         )
     ]
 
@@ -127,6 +129,7 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         Line("#include <string.h>"),
         Line('#include "model.h"'),
         Line('#include "kernels.h"'),
+        Line('#include "tg_image.h"'),
         Line('#include "tg_rt.h"'),
         Line(),
         Comment("Operands by byte offset: what is kept between calls, and what is not."),

@@ -14,6 +14,7 @@ from tilegrad.build.toolchain import NATIVE_FLAG, PORTABLE_FLAGS
 from tilegrad.codegen import interface, model
 from tilegrad.codegen.board import board_files
 from tilegrad.codegen.harness import ports_header
+from tilegrad.codegen.image import HEADER, model_hash, state_image
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
 from tilegrad.codegen.opencl import opencl_files
 from tilegrad.ir.plan import Plan
@@ -61,6 +62,7 @@ def _c_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
         "model.h": interface.header(plan),
         "model.c": model_c,
         "kernels.h": kernels_header(kernels, used),
+        "tg_image.h": (RUNTIME_FOLDER / "tg_image.h").read_text(encoding="utf-8"),
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
@@ -84,17 +86,6 @@ def _cluster_files(target: Target) -> list[Path]:
     if target.is_flat:
         return []
     return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir()))
-
-
-def state_image(plan: Plan) -> bytes:
-    """The initial content of the leading part of the state region, then that of L3."""
-    images = {"state": bytearray(plan.image_bytes), "l3": bytearray(plan.l3_image_bytes)}
-    for tensor in plan.schedule.program.state:
-        if tensor.initial is not None:
-            content = np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<"))
-            address = plan.state_addresses[tensor.name]
-            images[address.region][address.offset : address.offset + tensor.type.size_bytes] = content.tobytes()
-    return bytes(images["state"] + images["l3"])
 
 
 def _weights_c(image: bytes) -> str:
@@ -150,6 +141,8 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         },
         "state_bytes": plan.state_bytes,
         "image_bytes": plan.image_bytes,
+        "header_bytes": HEADER.size,
+        "model_hash": model_hash(plan).hex(),
         "arena_bytes": plan.arena_bytes,
         "memory": {
             name: {
@@ -206,7 +199,7 @@ Plain C99, no malloc, no dependency. Compile `model.c` and `kernels/*.c` into yo
 | `model.h` | the API: `tg_init`, `tg_infer`, `tg_step`, `tg_update`, `tg_read_tensor`, `tg_write_tensor` |
 | `model.c` | the model: one function per node or gradient of a node, names and shapes in comments |
 | `kernels/` | the kernels it calls |
-| `weights.bin` | the initial state ({plan.image_bytes} bytes) for `tg_init` |
+| `weights.bin` | the initial state ({plan.image_bytes} bytes behind a header of {HEADER.size}) for `tg_init` |
 {harness}
 | `manifest.json` | tensors, offsets, entries and memory, for scripts |
 
@@ -216,7 +209,8 @@ Memory: {plan.state_bytes} bytes of state, kept between calls; {plan.arena_bytes
 #include "model.h"
 static unsigned char state[TG_STATE_BYTES], arena[TG_ARENA_BYTES]; /* aligned to TG_ALIGNMENT */
 tg_model m;
-tg_init(&m, state, arena, weights_image);
+if (tg_init(&m, state, arena, weights, weights_bytes) != TG_OK) /* the bytes of weights.bin, and how many there are */
+    handle_bad_weights();
 for (;;) {{
     /* {program.recipe.accumulate} mini-batch(es) per update */
     if (tg_step({step}) != TG_OK)
