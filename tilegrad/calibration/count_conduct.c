@@ -119,13 +119,13 @@ void __wrap_tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const 
     running = t;
 }
 
-void __real_tg_run_nests(tg_tiles *t, int count, const char *who);
-void __wrap_tg_run_nests(tg_tiles *t, int count, const char *who)
+void __real_tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who);
+void __wrap_tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who)
 {
     record.nests = count;
     record.stretches = 0;
     GO_ON;
-    __real_tg_run_nests(t, count, who);
+    __real_tg_run_nests(t, first, count, who);
     PAUSE;
     system_call(SYSCALL_WRITE, 1, (int32_t)(intptr_t)&record, (int32_t)offsetof(record_t, is_meanwhile) + record.stretches);
 }

@@ -224,6 +224,9 @@ def _print_item(item: Item, depth: int) -> list[str]:
         case Function(result, name, parameters, body, comment):
             lines = [] if comment is None else _comment_lines(comment, indent)
             start = f"{result}{'' if result.endswith('*') else ' '}{name}("
+            short = _one_line(f"{start}{', '.join(parameters or ('void',))})", body)
+            if short is not None:
+                return [*lines, short]
             ending = ");" if body is None else ")"
             lines += _wrapped(start, parameters or ("void",), ending, indent, " " * len(start))
             if body is not None:
@@ -231,6 +234,15 @@ def _print_item(item: Item, depth: int) -> list[str]:
             return lines
         case Struct() | Enumeration():
             return _print_type(item)
+
+
+def _one_line(head: str, body: Sequence[Statement] | None) -> str | None:
+    """A function of one simple statement, where it fits."""
+    if body is None or len(body) != 1 or not isinstance(body[0], Call | Assign | Return):
+        return None
+    (statement,) = _print_item(body[0], 0)[:1]
+    text = f"{head} {{ {statement} }}"
+    return text if statement.endswith(";") and len(text) <= LINE_WIDTH else None
 
 
 def _print_type(item: Struct | Enumeration) -> list[str]:

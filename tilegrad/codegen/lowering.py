@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilegrad.analysis.lifetimes import temporaries
-from tilegrad.codegen.c import Call, Comment, Declare, Item, Statement, comment_text, float_literal
+from tilegrad.codegen.c import Call, Comment, Declare, Function, Item, Statement, comment_text, float_literal
 from tilegrad.codegen.kernels import KernelSet
+from tilegrad.codegen.tensor_names import TensorNames
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Access, Nest, kernel_argument, operand_box, row_major_strides, whole
 from tilegrad.ir.plan import Address, Plan
@@ -21,25 +22,18 @@ def shape_text(tensor_type: TensorType) -> str:
     return f"[{','.join(map(str, tensor_type.shape))}]"
 
 
-def place(plan: Plan, entry: str, value: str) -> str:
-    """A value's address as C: `ARENA(512)`."""
-    return place_text(plan.address(entry, value))
-
-
-def place_text(address: Address) -> str:
-    return f"{address.region.upper()}({address.offset})"
-
-
 @dataclass(frozen=True)
 class KernelCall:
     """A nest as one call of its kernel on whole operands, as numbers: what is printed as C, or launched on OpenCL.
 
     `arguments` are in the order of the signature's struct, `places` in that of its pointers; None is a null pointer.
+    `values` are what lies there, each with how many bytes of it are skipped.
     """
 
     signature: KernelSignature
     arguments: tuple[int | float, ...]
     places: tuple[Address | None, ...]
+    values: tuple[tuple[str, int], ...]
 
 
 def filled(pieces: Sequence[str], width: int = 108, comma: str = ", ") -> str:
@@ -60,10 +54,12 @@ class Lowering(ABC):
 
     parameter = "tg_model *m"
     argument = "m"
+    result = "TG_OK"
 
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         self.plan = plan
         self.kernels = kernels
+        self.names = TensorNames()
         self._types: dict[str, dict[str, TensorType]] = {}
 
     @abstractmethod
@@ -78,15 +74,32 @@ class Lowering(ABC):
         """A function's statements, from those of its nests."""
         return list(statements)
 
+    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+        """The function of a node; `firsts` are its first nests, one for each time that it is called."""
+        del firsts
+        return Function("static void", name, (self.parameter,), tuple(body), title)
+
+    def call(self, name: str, first: str | None, is_shared: bool) -> Call:
+        """A call of such a function."""
+        del first, is_shared
+        return Call(name, (self.argument,))
+
+    def first_of(self, entry: str) -> str | None:
+        """What names the next nest of an entry, where nests have names."""
+        del entry
+        return None
+
+    def where(self, entry: str, value: str, number: int = 0, skipped: int = 0) -> str:
+        """A value's address as C: `ARENA(hidden)`, or some bytes further on."""
+        address = self.plan.address(entry, value, number)
+        further = f" + {skipped}" if skipped else ""
+        return f"{address.region.upper()}({self.names.of(value, address)}{further})"
+
     def at_start(self, entry: str) -> tuple[Statement, ...]:
         return ()
 
     def after_inputs(self, entry: str) -> tuple[Statement, ...]:
         """What must happen once the inputs are in place."""
-        return ()
-
-    def before(self, entry: str, number: int) -> tuple[Statement, ...]:
-        """What must happen before a launch."""
         return ()
 
     def at_end(self, entry: str) -> tuple[Statement, ...]:
@@ -155,32 +168,39 @@ def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]
     return tuple(field for field in fields if field[1] not in ("0", "0.0f")) or fields[:1]
 
 
-class FlatLowering(Lowering):
-    """One memory: a kernel call on operands where they live. Equal argument structs are emitted once."""
+ARGUMENTS = "args"
 
-    def __init__(self, plan: Plan, kernels: KernelSet) -> None:
-        super().__init__(plan, kernels)
-        self._arguments: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+
+class FlatLowering(Lowering):
+    """One memory: a kernel call on operands where they live, with its arguments in front of it."""
 
     def items(self) -> list[Item]:
-        return [
-            Declare(f"static const {struct}", name, fields=_written(fields))
-            for (struct, fields), name in self._arguments.items()
-        ]
+        return []
+
+    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Arguments get names of their own, and equal ones are declared once."""
+        declared: dict[Declare, str] = {}
+        result: list[Statement] = []
+        name = ARGUMENTS
+        for statement in statements:
+            if isinstance(statement, Declare):
+                if statement not in declared:
+                    declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
+                    result.append(replace(statement, name=declared[statement]))
+                name = declared[statement]
+            elif isinstance(statement, Call):
+                kernel, _, *pointers = statement.arguments
+                result.append(replace(statement, arguments=(kernel, f"&{name}", *pointers)))
+            else:
+                result.append(statement)
+        return result
 
     def after_inputs(self, entry: str) -> tuple[Statement, ...]:
         """Every core copies the same inputs; the first kernel may write over them, so none starts before all have."""
         inputs = self.plan.schedule.entries[entry].graph.inputs
         return (Call("tg_barrier", ()),) if self.plan.schedule.target.cores > 1 and inputs else ()
 
-    def _argument_name(self, signature: KernelSignature, fields: tuple[tuple[str, str], ...]) -> str:
-        key = (signature.arguments.name, fields)
-        if key not in self._arguments:
-            stem = signature.arguments.name.removeprefix("tg_")
-            self._arguments[key] = f"{stem}_{sum(struct == key[0] for struct, _ in self._arguments)}"
-        return self._arguments[key]
-
-    def call(self, entry: str, number: int, k: int) -> KernelCall:
+    def kernel_call(self, entry: str, number: int, k: int) -> KernelCall:
         launch = self.launch(entry, number)
         nest = launch.nests[k]
         signature = self.signature(launch, nest)
@@ -192,9 +212,11 @@ class FlatLowering(Lowering):
                 raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
             arguments.append(float(value) if c_type == "float" else int(value))
         places: list[Address | None] = []
+        values: list[tuple[str, int]] = []
         for operand in nest.operands:
             if operand.value is None:
                 places.append(None)
+                values.append(("", 0))
                 continue
             # A kernel's pointer is where its box starts: inside the tensor for a part of it (Concat, Slice).
             box = operand_box(operand, whole(nest))
@@ -202,18 +224,19 @@ class FlatLowering(Lowering):
             element_bytes = self.types(entry)[operand.value].dtype.size_bytes
             is_empty = not all(r.size for r in box)
             address = self.plan.address(entry, operand.value)
-            places.append(replace(address, offset=address.offset + (0 if is_empty else skipped * element_bytes)))
-        return KernelCall(signature, tuple(arguments), tuple(places))
+            values.append((operand.value, 0 if is_empty else skipped * element_bytes))
+            places.append(replace(address, offset=address.offset + values[-1][1]))
+        return KernelCall(signature, tuple(arguments), tuple(places), tuple(values))
 
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
-        call = self.call(entry, number, k)
+        call = self.kernel_call(entry, number, k)
         fields = tuple(
             (name, float_literal(float(value)) if c_type == "float" else str(value))
             for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
         )
-        name = self._argument_name(call.signature, fields)
-        places = ("TG_NULL" if address is None else place_text(address) for address in call.places)
+        places = (self.where(entry, value, number, skipped) if value else "TG_NULL" for value, skipped in call.values)
         return (
             Comment(self.describe(entry, number, k)),
-            Call("TG_RUN", (f"tg_{call.signature.name}", f"&{name}", *places)),
+            Declare(f"static const {call.signature.arguments.name}", ARGUMENTS, fields=_written(fields)),
+            Call("TG_RUN", (f"tg_{call.signature.name}", f"&{ARGUMENTS}", *places)),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilegrad.codegen.c import (
@@ -33,7 +34,7 @@ from tilegrad.codegen.interface import (
     tensor_table,
 )
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import FlatLowering, Lowering, place
+from tilegrad.codegen.lowering import FlatLowering, Lowering
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ir.schedule import Launch
@@ -79,7 +80,7 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
-def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering) -> Function:
+def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering) -> Function:
     program = plan.schedule.program
     body: list[Statement] = [NOT_READY]
     present = [port for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)) if port.type.size_bytes]
@@ -91,18 +92,18 @@ def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering
     body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
-            where = place(plan, entry, port.value)
+            where = lowering.where(entry, port.value)
             body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
     body += lowering.after_inputs(entry)
-    body += [Call(call, (lowering.argument,)) for call in calls]
+    body += calls
     body += lowering.at_end(entry)
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
-            where = place(plan, entry, port.value)
+            where = lowering.where(entry, port.value)
             body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
     body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
-    body.append(Return("TG_OK"))
+    body.append(Return(lowering.result))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
 
 
@@ -114,6 +115,34 @@ def _label_check(port: Port, classes: int) -> list[Statement]:
             (guard(f"{port.c_name}[i] < 0 || {port.c_name}[i] >= {classes}", "TG_BAD_LABEL"),),
         )
     ]
+
+
+_ACCESS = (
+    Line("#define STATE(tensor) ((void *)(m->state + S_##tensor))"),
+    Line("#define ARENA(tensor) ((void *)(m->arena + A_##tensor))"),
+)
+
+
+def _functions(
+    plan: Plan,
+    lowering: Lowering,
+    groups: Mapping[str, Sequence[tuple[tuple[Statement, ...], str | None]]],
+    shared: Mapping[tuple[Statement, ...], tuple[_Group, Sequence[str | None]]],
+) -> list[Item]:
+    """Of the entries, each behind those of the nodes that it is the first to need."""
+    functions: list[Item] = []
+    made: set[tuple[Statement, ...]] = set()
+    for entry, bodies in groups.items():
+        functions += [Line(), Comment(f"---- {entry}: {ENTRY_COMMENTS[entry]}")]
+        calls = []
+        for body, first in bodies:
+            group, firsts = shared[body]
+            if body not in made:
+                made.add(body)
+                functions += [Line(), lowering.function(group.name, group.title, body, firsts)]
+            calls.append(lowering.call(group.name, first, len(firsts) > 1))
+        functions += [Line(), _entry_function(plan, entry, calls, lowering)]
+    return functions
 
 
 def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
@@ -132,35 +161,27 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         Line('#include "tg_image.h"'),
         Line('#include "tg_rt.h"'),
         Line(),
-        Comment("Operands by byte offset: what is kept between calls, and what is not."),
-        Line("#define STATE(offset) ((void *)(m->state + (offset)))"),
-        Line("#define ARENA(offset) ((void *)(m->arena + (offset)))"),
-        Line(),
         tensor_table(plan),
+        Line(),
     ]
     is_flat = plan.schedule.target.is_flat
     lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(plan, kernels)
-    functions: list[Item] = []
-    names: dict[tuple[Statement, ...], str] = {}
+    groups: dict[str, list[tuple[tuple[Statement, ...], str | None]]] = {entry: [] for entry in ENTRIES}
+    # The forward pass of infer and step is the same code: emitted once.
+    shared: dict[tuple[Statement, ...], tuple[_Group, list[str | None]]] = {}
     for entry in ENTRIES:
-        calls = []
-        functions += [Line(), Comment(f"---- {entry}: {ENTRY_COMMENTS[entry]}")]
         for group in _groups(entry, plan.schedule.entries[entry].launches):
             body: list[Statement] = []
+            first = lowering.first_of(entry)
             for number, launch in group.launches:
-                body += lowering.before(entry, number)
                 for k, nest in enumerate(launch.nests):
                     body += lowering.nest(entry, number, k)
                     used.add(nest.kernel)
-            body = lowering.body(body)
-            # The forward pass of infer and step is the same code at the same addresses: emitted once.
-            if tuple(body) not in names:
-                names[tuple(body)] = group.name
-                made = Function("static void", group.name, (lowering.parameter,), tuple(body), group.title)
-                functions += [Line(), made]
-            calls.append(names[tuple(body)])
-        functions += [Line(), _entry_function(plan, entry, calls, lowering)]
-    items += [Line(), *lowering.items(), *functions]
+            key = tuple(lowering.body(body))
+            groups[entry].append((key, first))
+            shared.setdefault(key, (group, []))[1].append(first)
+    functions = _functions(plan, lowering, groups, shared)
+    items += [*lowering.names.items(), *_ACCESS, Line(), *lowering.items(), *functions]
     items += [
         Line(),
         *init_functions(plan),

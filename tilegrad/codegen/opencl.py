@@ -81,7 +81,7 @@ def opencl_program(plan: Plan, kernels: KernelSet) -> OpenclProgram:
         launches = []
         for number, launch in enumerate(plan.schedule.entries[entry].launches):
             for k in range(len(launch.nests)):
-                call = lowering.call(entry, number, k)
+                call = lowering.kernel_call(entry, number, k)
                 what = " ".join(lowering.describe(entry, number, k).split())
                 launches.append(KernelLaunch(_entry_point(call.signature), launch.node.name, what, call))
         entries[entry] = tuple(launches)
