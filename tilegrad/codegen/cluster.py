@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilegrad.analysis.decode import Table, decode_table
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
-from tilegrad.codegen.c import Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
+from tilegrad.codegen.c import LINE_WIDTH, Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering
 from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, table_type
@@ -28,6 +28,7 @@ RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 FIRST = "first"
 FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE")
 MASKS = ("early", "late", "results")
+MOST_NAMED_WORDS = 12_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class ClusterLowering(Lowering):
             for operand in nest.operands
         )
         moves = len(self.moves[entry][number]) if k == 0 else 0
-        name = f"{entry}_{len(self.calls[entry])}_{identifier(launch.node.name, 24)}"
+        name = f"{entry}_{len(self.calls[entry])}_{identifier(launch.node.op)}"
         self.calls[entry].append(replace(_call(name, table, place, nest, homes), moves=moves))
         run = RUN_WHOLE if tiling is None else RUN
         return (Comment(self.describe(entry, number, k)), Call(run, ("t", FIRST, "1", "__func__")))
@@ -120,7 +121,9 @@ class ClusterLowering(Lowering):
     def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
         """Names its first call, unless it serves two entries: then they do."""
         *comments, run = body
-        text = "\n".join([title, *(comment.text for comment in comments if isinstance(comment, Comment))])
+        lines = [line for one in comments if isinstance(one, Comment) for line in one.text.split("\n")]
+        titled = f"{title}: {lines[0]}"
+        text = "\n".join([titled, *lines[1:]] if len(titled) <= LINE_WIDTH - 6 else [title, *lines])
         parameters: tuple[str, ...] = (self.parameter,)
         if len(firsts) > 1:
             parameters = (self.parameter, f"const tg_call *{FIRST}")
@@ -182,7 +185,7 @@ class ClusterLowering(Lowering):
             Verbatim("\n".join(["typedef struct {", *self._members(), "} words_t;"])),
             Verbatim("\n".join(["static const words_t words = {", *self._initializers(), "};"])),
             Comment("clang-format on"),
-            *self._assertions(),
+            self._assertion(),
             Declare("static const tg_program", "program", items=("kernels", "&words", "sizeof words")),
             *(self._entry(entry) for entry in self.calls),
         ]
@@ -190,7 +193,7 @@ class ClusterLowering(Lowering):
     def _members(self) -> list[str]:
         types = [(table_type(one.table, one.signature), one.name) for one in self.tables.values()]
         for entry, calls in self.calls.items():
-            types += [(f"struct {{ tg_call call; uint32_t homes[{len(call.homes)}]; }}", call.name) for call in calls]
+            types += [(f"TG_CALL({len(call.homes)})", call.name) for call in calls]
             count = sum(_move_words(move) for move in self._all_moves(entry))
             types += [(f"uint32_t {entry}_moves[{count}]", "")] if count else []
         if not types:
@@ -201,21 +204,35 @@ class ClusterLowering(Lowering):
                 rows[-1][1].append(name)
             else:
                 rows.append((c_type, [name]))
-        return [
-            paragraph([f"{c_type} {names[0]}".rstrip(), *names[1:]]).removesuffix(",") + ";" for c_type, names in rows
+        declared = [
+            self._paragraph([f"{c_type} {names[0]}".rstrip(), *names[1:]]).removesuffix(",") + ";"
+            for c_type, names in rows
         ]
+        return _packed(declared, self.width) if self.is_brief else declared
+
+    @property
+    def is_brief(self) -> bool:
+        """A large program's tables are rows of numbers, as the fields are declared: names would be most of the C."""
+        return self._word_count() > MOST_NAMED_WORDS
+
+    @property
+    def width(self) -> int:
+        return 2 * LINE_WIDTH if self.is_brief else LINE_WIDTH
+
+    def _paragraph(self, pieces: Sequence[str]) -> str:
+        return paragraph(pieces, self.width)
 
     def _initializers(self) -> list[str]:
         lines = []
         for one in self.tables.values():
-            lines.append(f"    /* {_tiling_text(one.tiling)} */")
-            lines.append(paragraph(table_pieces(one.name, one.table, one.signature)))
+            first, *rest = table_pieces(one.name, one.table, one.signature, self.is_brief)
+            lines.append(self._paragraph([f"/* {_tiling_text(one.tiling)} */ {first}", *rest]))
         for entry, calls in self.calls.items():
-            lines += [paragraph(self._call_pieces(call, *calls[i + 1 : i + 2])) for i, call in enumerate(calls)]
+            lines += [self._paragraph(self._call_pieces(call, *calls[i + 1 : i + 2])) for i, call in enumerate(calls)]
             moves = [self._move_text(entry, move) for move in self._all_moves(entry)]
             if moves:
                 first, *rest = in_braces(moves)
-                lines.append(paragraph([f".{entry}_moves = {first}", *rest]))
+                lines.append(self._paragraph([f".{entry}_moves = {first}", *rest]))
         return lines or ["    0"]
 
     def _call_pieces(self, call: _Call, following: _Call | None = None) -> list[str]:
@@ -232,13 +249,17 @@ class ClusterLowering(Lowering):
         first, *rest = in_braces([*in_braces(parts or [".moves = 0"]), *in_braces(call.homes)])
         return [f".{call.name} = {first}", *rest]
 
-    def _assertions(self) -> list[Item]:
-        """The layout that plans counted with is the compiler's."""
+    def _word_count(self) -> int:
         total = sum(one.words for one in self.tables.values())
         for entry, calls in self.calls.items():
             total += sum(CALL.words + len(call.homes) for call in calls)
             total += sum(map(_move_words, self._all_moves(entry)))
-        return [Line(f"TG_STATIC_ASSERT(sizeof(words_t) == {WORD_BYTES} * {max(total, 1)}, words_are_as_planned);")]
+        return max(total, 1)
+
+    def _assertion(self) -> Item:
+        """The layout that plans counted with is the compiler's."""
+        size = WORD_BYTES * self._word_count()
+        return Line(f"TG_STATIC_ASSERT(sizeof(words_t) == {size}, words_are_as_planned);")
 
     def _entry(self, entry: str) -> Item:
         calls = self.calls[entry]
@@ -263,11 +284,11 @@ class ClusterLowering(Lowering):
 
     def _move_text(self, entry: str, event: StartMove | WaitMove) -> str:
         if isinstance(event, WaitMove):
-            return f"TG_AWAIT({event.move})"
+            return f"AWAIT({event.move})"
         move = self.plan.entries[entry].staging[event.move]
-        name = self.names.of(move.tensor, Address(L2, "arena", move.l2_offset))
-        macro = "TG_BRING" if move.inward else "TG_PUT_AWAY"
-        return f"{macro}({event.move}, A_{name}, {move.l3_offset}, {move.size_bytes})"
+        name = f"A_{self.names.of(move.tensor, Address(L2, 'arena', move.l2_offset))}"
+        macro = "BRING" if move.inward else "PUT_AWAY"
+        return f"{macro}({event.move}, {name}, {move.l3_offset}, {move.size_bytes})"
 
     def _moves_before(self, entry: str) -> dict[int, list[StartMove | WaitMove]]:
         """Moves between L2 and L3 before each launch with nests, and at the end."""
@@ -304,7 +325,7 @@ def _call(name: str, table: str, place: NestPlace | None, nest: Nest, homes: tup
 def _from_first(mask: int) -> str:
     """Bits from the first operand on that has one, and which that is."""
     first = (mask & -mask).bit_length() - 1
-    return f"TG_OPERANDS({first}, {mask >> first:#x})"
+    return f"BITS({first}, {mask >> first:#x})"
 
 
 def _tiling_text(tiling: Tiling | None) -> str:
@@ -313,3 +334,14 @@ def _tiling_text(tiling: Tiling | None) -> str:
     loops = ", ".join(f"{loop.axis} {loop.tile} of {loop.extent}" for loop in tiling.loops) or "one tile"
     mode = "double" if tiling.is_double else "single"
     return f"{loops}; {tiling.tile_count} in all, {mode} buffered, {tiling.scratch_bytes} bytes of L1"
+
+
+def _packed(pieces: Sequence[str], width: int) -> list[str]:
+    """Declarations as lines of up to `width`."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + 1 + len(piece.strip()) <= width:
+            lines[-1] += f" {piece.strip()}"
+        else:
+            lines.append(piece)
+    return lines

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilegrad.analysis.lifetimes import temporaries
-from tilegrad.codegen.c import Call, Comment, Declare, Function, Item, Statement, comment_text, float_literal
+from tilegrad.codegen.c import (
+    LINE_WIDTH,
+    Call,
+    Comment,
+    Declare,
+    Function,
+    Item,
+    Statement,
+    comment_text,
+    float_literal,
+)
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.tensor_names import TensorNames
 from tilegrad.errors import InternalError
@@ -59,8 +70,13 @@ class Lowering(ABC):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         self.plan = plan
         self.kernels = kernels
-        self.names = TensorNames()
+        self.names = TensorNames(plan)
         self._types: dict[str, dict[str, TensorType]] = {}
+
+    @property
+    def width(self) -> int:
+        """Of lines that list constants."""
+        return LINE_WIDTH
 
     @abstractmethod
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
@@ -78,6 +94,11 @@ class Lowering(ABC):
         """The function of a node; `firsts` are its first nests, one for each time that it is called."""
         del firsts
         return Function("static void", name, (self.parameter,), tuple(body), title)
+
+    def before_function(self, body: Sequence[Statement]) -> list[Item]:
+        """What has to be declared in front of it."""
+        del body
+        return []
 
     def call(self, name: str, first: str | None, is_shared: bool) -> Call:
         """A call of such a function."""
@@ -174,26 +195,46 @@ ARGUMENTS = "args"
 class FlatLowering(Lowering):
     """One memory: a kernel call on operands where they live, with its arguments in front of it."""
 
+    def __init__(self, plan: Plan, kernels: KernelSet) -> None:
+        super().__init__(plan, kernels)
+        self._users: Counter[Declare] = Counter()
+        self._common: dict[Declare, str] = {}
+
     def items(self) -> list[Item]:
         return []
 
     def body(self, statements: Sequence[Statement]) -> list[Statement]:
+        self._users.update({statement for statement in statements if isinstance(statement, Declare)})
+        return list(statements)
+
+    def before_function(self, body: Sequence[Statement]) -> list[Item]:
+        """Arguments that several functions have stand in front of the first of them."""
+        result: list[Item] = []
+        for statement in body:
+            is_common = isinstance(statement, Declare) and self._users[statement] > 1
+            if isinstance(statement, Declare) and is_common and statement not in self._common:
+                stem = statement.c_type.removeprefix("static const tg_")
+                self._common[statement] = f"{stem}_{sum(one.c_type == statement.c_type for one in self._common)}"
+                result.append(replace(statement, name=self._common[statement]))
+        return result
+
+    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
         """Arguments get names of their own, and equal ones are declared once."""
         declared: dict[Declare, str] = {}
         result: list[Statement] = []
-        name = ARGUMENTS
-        for statement in statements:
+        argument = ARGUMENTS
+        for statement in body:
             if isinstance(statement, Declare):
-                if statement not in declared:
-                    declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
-                    result.append(replace(statement, name=declared[statement]))
-                name = declared[statement]
+                argument = self._common.get(statement) or declared.get(statement) or ""
+                if not argument:
+                    argument = declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
+                    result.append(replace(statement, name=argument))
             elif isinstance(statement, Call):
                 kernel, _, *pointers = statement.arguments
-                result.append(replace(statement, arguments=(kernel, f"&{name}", *pointers)))
+                result.append(replace(statement, arguments=(kernel, f"&{argument}", *pointers)))
             else:
                 result.append(statement)
-        return result
+        return super().function(name, title, result, firsts)
 
     def after_inputs(self, entry: str) -> tuple[Statement, ...]:
         """Every core copies the same inputs; the first kernel may write over them, so none starts before all have."""

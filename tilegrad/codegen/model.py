@@ -139,7 +139,9 @@ def _functions(
             group, firsts = shared[body]
             if body not in made:
                 made.add(body)
-                functions += [Line(), lowering.function(group.name, group.title, body, firsts)]
+                declared = lowering.before_function(body)
+                functions += [Line(), *declared, *([Line()] if declared else [])]
+                functions += [lowering.function(group.name, group.title, body, firsts)]
             calls.append(lowering.call(group.name, first, len(firsts) > 1))
         functions += [Line(), _entry_function(plan, entry, calls, lowering)]
     return functions
@@ -181,7 +183,8 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
             groups[entry].append((key, first))
             shared.setdefault(key, (group, []))[1].append(first)
     functions = _functions(plan, lowering, groups, shared)
-    items += [*lowering.names.items(), *_ACCESS, Line(), *lowering.items(), *functions]
+    constants = lowering.items()
+    items += [*lowering.names.items(lowering.width), *_ACCESS, Line(), *constants, *functions]
     items += [
         Line(),
         *init_functions(plan),

@@ -15,7 +15,7 @@ from tilegrad.codegen import interface, model
 from tilegrad.codegen.board import board_files
 from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.image import HEADER, model_hash, state_image
-from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
+from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, kernels_header
 from tilegrad.codegen.opencl import opencl_files
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
@@ -74,10 +74,7 @@ def _c_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
     )
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
-    for name, source in kernels.files.items():
-        texts[f"kernels/{name}"] = only_used(source, used)
-    for name, path in kernels.headers.items():
-        texts[f"kernels/{name}"] = path.read_text(encoding="utf-8")
+    texts |= {f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()}
     return texts
 
 

@@ -16,13 +16,13 @@ _PLACES = {"operand", "shape", "dims", "fields", "levels", "of"}
 _FIELD_KINDS = {CONSTANTS[f"TG_{name}"]: f"TG_{name}" for name in "COPY ORIGIN SET SCALE ADD TIMES FIRST LAST".split()}
 
 
-def paragraph(pieces: Sequence[str], indent: str = "    ") -> str:
+def paragraph(pieces: Sequence[str], width: int = LINE_WIDTH, indent: str = "    ") -> str:
     """Pieces and commas as lines; those after the first are indented once more."""
     lines = [indent]
     for number, piece in enumerate(pieces):
         text = piece + ","
         glue = "" if lines[-1].isspace() else " "
-        if number and len(lines[-1]) + len(glue) + len(text) > LINE_WIDTH:
+        if number and len(lines[-1]) + len(glue) + len(text) > width:
             lines.append(f"{indent}    {text}")
         else:
             lines[-1] += glue + text
@@ -44,10 +44,15 @@ def table_type(table: Table, signature: KernelSignature) -> str:
     return f"struct {{ {' '.join(body)} }}"
 
 
-def table_pieces(name: str, table: Table, signature: KernelSignature) -> list[str]:
-    """`.name = {…}`, with everything that is zero left out."""
+def table_pieces(name: str, table: Table, signature: KernelSignature, is_brief: bool) -> list[str]:
+    """`.name = {…}`, without what is zero; where it is brief, by position, without what is zero at the end."""
 
     def record(values: Record, first: str) -> str:
+        if is_brief:
+            shown = [str(value) for value in values.values()]
+            while len(shown) > 1 and shown[-1] == "0":
+                shown.pop()
+            return f"{{{', '.join(shown)}}}"
         shown = [
             f".{key} = {_value(name, table, key, value)}" for key, value in values.items() if value and key != first
         ]

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from tilegrad.codegen.c import Comment, Item, Line, identifier
-from tilegrad.ir.plan import Address
+from collections.abc import Sequence
 
+from tilegrad.codegen.c import LINE_WIDTH, Comment, Item, Line, identifier
+from tilegrad.ir.plan import Address, Plan
+
+LONGEST_NAME = 28
 PREFIXES = {"state": "S_", "arena": "A_"}
-LINE_WIDTH = 120
 
 
 class TensorNames:
-    """Given as code asks for them. A tensor that is at several places has a name for each."""
+    """Given as code asks for them. A tensor that is at several places has a name for each.
 
-    def __init__(self) -> None:
+    What is written to where a tensor of the state is has that one's name.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._kept = {address: name for name, address in plan.state_addresses.items()}
         self._names: dict[tuple[str, Address], str] = {}
         self._taken: set[str] = set()
 
     def of(self, value: str, address: Address) -> str:
         """Without the prefix."""
-        key = (value, address)
+        key = (self._kept.get(address, value), address)
         if key not in self._names:
-            base = name = identifier(value)
+            base = name = identifier(key[0], LONGEST_NAME)
             count = 1
             while PREFIXES[address.region] + name in self._taken:
                 count += 1
@@ -29,27 +35,26 @@ class TensorNames:
             self._names[key] = name
         return self._names[key]
 
-    def items(self) -> list[Item]:
+    def items(self, width: int = LINE_WIDTH) -> list[Item]:
         """In the order in which code asked for them, the state's first."""
-        result: list[Item] = [
-            Comment("Where tensors are, in bytes: those that are kept (S_), and those that are not (A_).")
+        members = [
+            f"{prefix}{name} = {address.offset}"
+            for region, prefix in PREFIXES.items()
+            for (_, address), name in self._names.items()
+            if address.region == region
         ]
-        for region, prefix in PREFIXES.items():
-            members = [
-                f"{prefix}{name} = {address.offset}"
-                for (_, address), name in self._names.items()
-                if address.region == region
-            ]
-            result += packed_enumerators(members)
-        return result
+        lines = packed_enumerators(members, width)
+        if width > LINE_WIDTH:
+            lines = [Comment("clang-format off"), *lines, Comment("clang-format on")]
+        return [Comment("Where tensors are, in bytes: those that are kept (S_), and those that are not (A_)."), *lines]
 
 
-def packed_enumerators(members: list[str]) -> list[Item]:
+def packed_enumerators(members: Sequence[str], width: int = LINE_WIDTH) -> list[Item]:
     """Several to a line, each line a declaration of its own."""
     lines: list[str] = []
     for member in members:
         longer = f"{lines[-1]}, {member}" if lines else ""
-        if lines and len(f"enum {{ {longer} }};") <= LINE_WIDTH:
+        if lines and len(f"enum {{ {longer} }};") <= width:
             lines[-1] = longer
         else:
             lines.append(member)

@@ -82,7 +82,7 @@ typedef struct {
  * those requested while the nest before computes its last tile, the others that are read, and results. Bits are counted
  * from the first operand that has one, whose number stands above them. */
 enum { TG_FIRST_SHIFT = 16 };
-#define TG_OPERANDS(first, bits) ((uint32_t)(first) << TG_FIRST_SHIFT | (bits))
+#define BITS(first, bits) ((uint32_t)(first) << TG_FIRST_SHIFT | (bits))
 typedef struct {
     uint32_t next_words, next_table, next_table_words;
     uint32_t next_scratch; /* where the next call and its table go */
@@ -95,9 +95,9 @@ typedef struct {
 /* A move between L2 and L3: a word (number of the request * 4, plus TG_MOVE_IN or TG_MOVE_WAIT), and where it starts one
  * (not TG_MOVE_WAIT) offset into the arena, offset into L3 and bytes. */
 enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2, TG_MOVE_WORDS = 4 };
-#define TG_BRING(request, arena, l3, bytes) 4 * (request) + TG_MOVE_IN, (arena), (l3), (bytes)
-#define TG_PUT_AWAY(request, arena, l3, bytes) 4 * (request), (arena), (l3), (bytes)
-#define TG_AWAIT(request) 4 * (request) + TG_MOVE_WAIT
+#define BRING(request, arena, l3, bytes) 4 * (request) + TG_MOVE_IN, (arena), (l3), (bytes)
+#define PUT_AWAY(request, arena, l3, bytes) 4 * (request), (arena), (l3), (bytes)
+#define AWAIT(request) 4 * (request) + TG_MOVE_WAIT
 
 enum {
     TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */
@@ -165,6 +165,13 @@ void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
 tg_status tg_stop(tg_tiles *t, const tg_entry *entry);
 
 /* ---- What generated code is written with. Its constants are one object, `words`, of type `words_t`. */
+
+/* A call with its homes. */
+#define TG_CALL(count)                                                                                                 \
+    struct {                                                                                                           \
+        tg_call call;                                                                                                  \
+        uint32_t homes[count];                                                                                         \
+    }
 
 /* A kernel as the runtime calls it, from an array of addresses. */
 #define TG_KERNEL_CALL(name, ...)                                                                                      \
