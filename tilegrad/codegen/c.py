@@ -213,7 +213,7 @@ def _print_item(item: Item, depth: int) -> list[str]:
         case Assign(target, value):
             return [f"{indent}{target} = {value};"]
         case Return(value):
-            return [f"{indent}return;" if value is None else f"{indent}return {value};"]
+            return _print_return(value, indent)
         case If(condition, body, otherwise):
             head = _wrapped_condition(f"{indent}if (", condition)
             lines = _print_block(head, body, depth)
@@ -245,11 +245,37 @@ def _one_line(head: str, body: Sequence[Statement] | None) -> str | None:
     return text if statement.endswith(";") and len(text) <= LINE_WIDTH else None
 
 
+def _print_return(value: str | None, indent: str) -> list[str]:
+    if value is None:
+        return [f"{indent}return;"]
+    start, bracket, arguments = value.partition("(")
+    if len(f"{indent}return {value};") <= LINE_WIDTH or not bracket:
+        return [f"{indent}return {value};"]
+    start = f"return {start}("
+    return _wrapped(start, arguments.removesuffix(")").split(", "), ");", indent, " " * len(start))
+
+
+def aligned_comments(lines: Sequence[str]) -> list[str]:
+    """Comments behind lines that follow each other begin in one column."""
+    result: list[str] = []
+    block: list[tuple[str, str]] = []
+    for line in (*lines, ""):
+        found = re.fullmatch(r"(\s*[^\s/].*?) +(/\*.*\*/)", line)
+        if found:
+            block.append((found[1], found[2]))
+            continue
+        width = max((len(code) for code, _ in block), default=0)
+        result += [f"{code:{width}} {comment}" for code, comment in block]
+        block = []
+        result.append(line)
+    return result[:-1]
+
+
 def _print_type(item: Struct | Enumeration) -> list[str]:
     if isinstance(item, Struct):
         return ["typedef struct {", *(f"{INDENT}{text};" for text in item.fields), f"}} {item.name};"]
     rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in item.members]
-    return ["typedef enum {", *rows, f"}} {item.name};"]
+    return ["typedef enum {", *aligned_comments(rows), f"}} {item.name};"]
 
 
 def _print_declaration(
@@ -265,9 +291,9 @@ def _print_declaration(
         return [f"{indent}{start};" if value is None else f"{indent}{start} = {value};"]
     pieces = [f".{key} = {text}" for key, text in fields] if fields is not None else list(items or ())
     one_line = f"{indent}{start} = {{{', '.join(pieces)}}};"
-    if len(one_line) <= LINE_WIDTH:
+    if len(one_line) <= LINE_WIDTH and not any(piece.startswith("{") for piece in pieces):
         return [one_line]
-    return [f"{indent}{start} = {{", *_wrapped("", pieces, "", indent + INDENT, ""), f"{indent}}};"]
+    return [f"{indent}{start} = {{", *(f"{indent}{INDENT}{piece}," for piece in pieces), f"{indent}}};"]
 
 
 def print_file(source: SourceFile) -> str:

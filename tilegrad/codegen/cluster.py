@@ -173,12 +173,17 @@ class ClusterLowering(Lowering):
         numbers = [f"K_{name} = {number}" for number, name in enumerate(self.kernel_calls)]
         kernels = [f"call_{name}" for name in self.kernel_calls] or ["NULL"]
         return [
+            Line(),
             Comment("How kernels are called from an array of addresses, and their numbers in tables."),
             *calls,
-            Declare("static tg_kernel_call *const", "kernels[]", items=tuple(kernels)),
             *packed_enumerators(numbers),
             Line(),
-            Comment("clang-format off: what is constant in tables and calls is laid out as paragraphs"),
+            Comment("What is constant is laid out as paragraphs."),
+            Comment("clang-format off"),
+            Verbatim(
+                paragraph([f"static tg_kernel_call *const kernels[] = {{{kernels[0]}", *kernels[1:]], indent="")[:-1]
+                + "};"
+            ),
             Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
             ),

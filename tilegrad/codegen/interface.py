@@ -20,12 +20,14 @@ from tilegrad.codegen.c import (
     SourceFile,
     Statement,
     Struct,
+    Verbatim,
+    aligned_comments,
     comment_text,
     identifier,
     print_file,
 )
 from tilegrad.codegen.image import HEADER, hash_words, payload_bytes
-from tilegrad.codegen.lowering import shape_text
+from tilegrad.codegen.lowering import filled, shape_text
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ir.types import TensorType
@@ -36,6 +38,7 @@ ENTRY_COMMENTS = {
     "step": "One mini-batch: forward, loss, backward, gradients accumulated.",
     "update": "One optimizer step on the accumulated gradients; the next tg_step starts a new accumulation.",
 }
+MOST_SINGLE_ROWS = 100
 _STATUS = Enumeration(
     "tg_status",
     (
@@ -168,7 +171,7 @@ def header(plan: Plan) -> str:
         Line("}"),
         Line("#endif"),
     ]
-    return print_file(SourceFile(tuple(items), guard="TG_MODEL_H"))
+    return "\n".join(aligned_comments(print_file(SourceFile(tuple(items), guard="TG_MODEL_H")).split("\n")))
 
 
 def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
@@ -227,7 +230,7 @@ def _second_way(plan: Plan) -> tuple[Item, ...]:
     )
 
 
-def tensor_table(plan: Plan) -> Item:
+def tensor_table(plan: Plan) -> tuple[Item, ...]:
     rows = []
     for tensor in plan.schedule.program.state:
         address = plan.state_addresses[tensor.name]
@@ -235,7 +238,10 @@ def tensor_table(plan: Plan) -> Item:
         rows.append(
             f'{{"{c_string(tensor.name)}", "{tensor.role.value}", {address.offset}, {tensor.type.size_bytes}{home}}}'
         )
-    return Declare("const tg_tensor", "tg_tensors[TG_TENSOR_COUNT]", items=tuple(rows))
+    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else filled(rows)
+    inner = f"    {text},".replace("\n", "\n    ")
+    lines = ["const tg_tensor tg_tensors[TG_TENSOR_COUNT] = {", inner, "};"]
+    return (Comment("clang-format off"), Verbatim("\n".join(lines)), Comment("clang-format on"))
 
 
 def guard(condition: str, status: str) -> If:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tilegrad.codegen.c import Comment, Item, Line, SourceFile, Verbatim, print_file
+from tilegrad.codegen.c import Comment, Function, Item, Line, SourceFile, Verbatim, print_file
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.ops import registry
@@ -177,6 +177,12 @@ def _end_of_definition(text: str, start: int) -> int:
     raise InternalError("a definition in a kernel file does not end")
 
 
+def _prototype(kernel: KernelSignature) -> Function:
+    start, _, parameters = kernel.prototype.removesuffix(");").partition("(")
+    result, _, name = start.rpartition(" ")
+    return Function(result, name, tuple(parameters.split(", ")))
+
+
 def kernels_header(kernels: KernelSet, used: set[str]) -> str:
     """Argument structs and prototypes of the kernels that the model calls, taken from the kernels' own files."""
     shared = sorted(
@@ -189,5 +195,5 @@ def kernels_header(kernels: KernelSet, used: set[str]) -> str:
         items += [Line(), Comment(name)]
         structs = {kernel.arguments.name for kernel in own if kernel.struct_header is None}
         items += [Verbatim(struct.text) for struct in source.own_structs if struct.name in structs]
-        items += [Verbatim(kernel.prototype) for kernel in own]
+        items += [_prototype(kernel) for kernel in own]
     return print_file(SourceFile(tuple(items), guard="TG_KERNELS_H"))

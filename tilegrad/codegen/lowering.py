@@ -192,6 +192,12 @@ def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]
 ARGUMENTS = "args"
 
 
+def _arguments(declared: Declare, name: str) -> Call:
+    """`ARGS(type, name, .field = value, …)`."""
+    fields = (f".{key} = {value}" for key, value in declared.fields or ())
+    return Call("ARGS", (declared.c_type.removeprefix("static const "), name, *fields))
+
+
 class FlatLowering(Lowering):
     """One memory: a kernel call on operands where they live, with its arguments in front of it."""
 
@@ -215,7 +221,7 @@ class FlatLowering(Lowering):
             if isinstance(statement, Declare) and is_common and statement not in self._common:
                 stem = statement.c_type.removeprefix("static const tg_")
                 self._common[statement] = f"{stem}_{sum(one.c_type == statement.c_type for one in self._common)}"
-                result.append(replace(statement, name=self._common[statement]))
+                result.append(_arguments(statement, self._common[statement]))
         return result
 
     def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
@@ -228,7 +234,7 @@ class FlatLowering(Lowering):
                 argument = self._common.get(statement) or declared.get(statement) or ""
                 if not argument:
                     argument = declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
-                    result.append(replace(statement, name=argument))
+                    result.append(_arguments(statement, argument))
             elif isinstance(statement, Call):
                 kernel, _, *pointers = statement.arguments
                 result.append(replace(statement, arguments=(kernel, f"&{argument}", *pointers)))

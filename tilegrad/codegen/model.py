@@ -120,6 +120,7 @@ def _label_check(port: Port, classes: int) -> list[Statement]:
 _ACCESS = (
     Line("#define STATE(tensor) ((void *)(m->state + S_##tensor))"),
     Line("#define ARENA(tensor) ((void *)(m->arena + A_##tensor))"),
+    Line("#define ARGS(type, name, ...) static const type name = {__VA_ARGS__}"),
 )
 
 
@@ -163,7 +164,7 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
         Line('#include "tg_image.h"'),
         Line('#include "tg_rt.h"'),
         Line(),
-        tensor_table(plan),
+        *tensor_table(plan),
         Line(),
     ]
     is_flat = plan.schedule.target.is_flat
@@ -184,7 +185,7 @@ def source(plan: Plan, kernels: KernelSet) -> tuple[str, set[str]]:
             shared.setdefault(key, (group, []))[1].append(first)
     functions = _functions(plan, lowering, groups, shared)
     constants = lowering.items()
-    items += [*lowering.names.items(lowering.width), *_ACCESS, Line(), *constants, *functions]
+    items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
     items += [
         Line(),
         *init_functions(plan),

@@ -92,6 +92,7 @@ def _weights_c(image: bytes) -> str:
     body = ",\n    ".join(rows) or "0"
     return (
         "/* The bytes of weights.bin, for tg_init on a little-endian machine without a file system. */\n"
+        "/* clang-format off */\n"
         f"#include <stdint.h>\n\nextern const uint32_t tg_weights[{max(len(words), 1)}], tg_weights_bytes;\n"
         f"const uint32_t tg_weights_bytes = {len(image)};\n"
         f"const uint32_t tg_weights[{max(len(words), 1)}] = {{\n    {body}\n}};\n"

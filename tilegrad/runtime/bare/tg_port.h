@@ -32,7 +32,7 @@ static void send(const void *data, uint32_t bytes)
         die("cannot write the reply");
 }
 
-static void flush(void) { }
+static void flush(void) {}
 
 static tg_model *instance(const char *path)
 {

@@ -70,7 +70,8 @@ static int add_large_box(const tg_word *words, const tg_operand *operand, unsign
 /* Adds boxes of operands, given as bits (from the first one on), to a request, which is opened for the first. What they are for says whether
  * slots change: the next tile's operands go into the other one, results leave it behind. */
 enum { FIRST_TILE, NEXT_TILE, RESULTS };
-static inline int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what, int request)
+static inline int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what,
+                            int request)
 {
     uint32_t first = mask >> TG_FIRST_SHIFT;
     tg_operand *operand = operands_of((tg_nest *)(void *)words) + first;

@@ -78,7 +78,7 @@ typedef struct {
     int32_t word, kind, of, by; /* `word` from the arguments' place */
 } tg_field;
 
-/* A call. With what comes after it in the entry, if anything does (`next_words`, of the call, is not 0). Operands as bits:
+/* A call; behind it, a home for each operand. With what comes after it in the entry, if anything does (`next_words`, of the call, is not 0). Operands as bits:
  * those requested while the nest before computes its last tile, the others that are read, and results. Bits are counted
  * from the first operand that has one, whose number stands above them. */
 enum { TG_FIRST_SHIFT = 16 };
@@ -90,7 +90,7 @@ typedef struct {
     uint32_t early, late, results;
     uint32_t flags;
     uint32_t moves; /* between L2 and L3 before it, in the entry's list */
-} tg_call; /* then a home for each operand */
+} tg_call;
 
 /* A move between L2 and L3: a word (number of the request * 4, plus TG_MOVE_IN or TG_MOVE_WAIT), and where it starts one
  * (not TG_MOVE_WAIT) offset into the arena, offset into L3 and bytes. */
@@ -150,7 +150,7 @@ typedef struct {
     const tg_call *before; /* of the nest before, where its last results have not left (TG_AT_ONCE), or null */
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
-    int steps, moved_loops; /* of the current nest: how many, and how many loops moved in the last one */
+    int steps, moved_loops;         /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
     tg_leaving leaving[TG_MAX_RESULTS];

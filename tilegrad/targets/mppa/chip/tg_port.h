@@ -53,7 +53,7 @@ static void send(const void *data, uint32_t bytes)
     }
 }
 
-static void flush(void) { }
+static void flush(void) {}
 
 static tg_model *instance(const char *path)
 {

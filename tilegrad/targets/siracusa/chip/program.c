@@ -51,8 +51,8 @@ static void draw(const image_tensor *tensor, uint32_t first, uint32_t count, uin
         else if (tensor->fill == FILL_SIGNED)
             words[i] = bits_of(tg_initial_weight(IMAGE_SEED, tensor->stream, first + i, float_of(tensor->word)));
         else
-            words[i] = bits_of(float_of(tensor->word) + tg_random_unit(tg_random_u32(IMAGE_SEED, TG_RANDOM_WEIGHTS,
-                                                                                      tensor->stream, first + i)));
+            words[i] = bits_of(float_of(tensor->word) +
+                               tg_random_unit(tg_random_u32(IMAGE_SEED, TG_RANDOM_WEIGHTS, tensor->stream, first + i)));
     }
 }
 
