@@ -330,7 +330,7 @@ def init_functions(plan: Plan) -> tuple[Item, ...]:
 def _attaching(plan: Plan, names: tuple[str, ...]) -> tuple[Item, ...]:
     first, second = "(uintptr_t)state", "(uintptr_t)arena"
     overlap = f"{first} < {second} + TG_ARENA_BYTES && {second} < {first} + TG_STATE_BYTES"
-    checks = (
+    checks: tuple[Statement, ...] = (
         guard("m == NULL", "TG_NULL_POINTER"),
         *(Assign(f"m->{name}", "NULL") for name in names),
         guard(" || ".join(f"{name} == NULL" for name in names), "TG_NULL_POINTER"),

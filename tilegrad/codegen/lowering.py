@@ -204,13 +204,16 @@ class FlatLowering(Lowering):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         super().__init__(plan, kernels)
         self._users: Counter[Declare] = Counter()
+        self._bodies: set[tuple[Statement, ...]] = set()
         self._common: dict[Declare, str] = {}
 
     def items(self) -> list[Item]:
         return []
 
     def body(self, statements: Sequence[Statement]) -> list[Statement]:
-        self._users.update({statement for statement in statements if isinstance(statement, Declare)})
+        if tuple(statements) not in self._bodies:  # a function that serves two entries is one user
+            self._bodies.add(tuple(statements))
+            self._users.update({statement for statement in statements if isinstance(statement, Declare)})
         return list(statements)
 
     def before_function(self, body: Sequence[Statement]) -> list[Item]:
