@@ -1,6 +1,6 @@
 #!/bin/sh
-# The compilers and emulators of the boards, for the tests: cross_tools.sh FILE. What cannot be had is left out by name
-# and counted in FILE, and the tests that need it are skipped by name.
+# The compilers and emulators of the boards, and the tools that read C, for the tests: cross_tools.sh FILE. What cannot
+# be had is left out by name and counted in FILE, and the tests that need it are skipped by name.
 set -eu
 . "$(dirname "$0")/apt.sh"
 
@@ -17,4 +17,6 @@ wants qemu-system-riscv32 "RISC-V boards" qemu-system-misc
 wants qemu-riscv32 "the counting of kernels" qemu-user
 wants arm-none-eabi-gcc "Cortex-M boards" gcc-arm-none-eabi picolibc-arm-none-eabi
 wants qemu-system-arm "Cortex-M boards" qemu-system-arm
+wants clang-format "the layout of generated C" clang-format
+wants clang-tidy "clang-tidy's checks of generated C" clang-tidy
 report_left_out "$1"

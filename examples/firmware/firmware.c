@@ -8,7 +8,7 @@
 #include "board.h"
 #include "model.h"
 
-extern const uint32_t tg_weights[];
+extern const uint32_t tg_weights[], tg_weights_bytes;
 
 static unsigned char state[TG_STATE_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 static unsigned char arena[TG_ARENA_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
@@ -63,7 +63,10 @@ int firmware(void)
 {
     tg_model model;
     float first = 0.0f, last = 0.0f;
-    tg_init(&model, state, arena, tg_weights);
+    if (tg_init(&model, state, arena, tg_weights, tg_weights_bytes) != TG_OK) {
+        say("weights.c is not of this model\n");
+        return 2;
+    }
     for (int update = 0; update < 200; update++) {
         float sample[64], loss;
         int64_t label = measure(sample);

@@ -11,7 +11,7 @@ enum { STACK_BYTES = 1 << 20, PAINT = 0xA5 };
 static unsigned char stack[STACK_BYTES] __attribute__((aligned(64)));
 static unsigned char in[TG_PORT_INPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 static unsigned char out[TG_PORT_OUTPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
-static unsigned char image[TG_IMAGE_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
+static unsigned char image[TG_WEIGHTS_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 static ucontext_t here, there;
 static tg_model *m;
 static volatile int which;
@@ -31,7 +31,8 @@ int main(int count, char **arguments)
     FILE *file = count > 1 ? fopen(arguments[1], "rb") : NULL;
     if (file == NULL || fread(image, 1, sizeof image, file) != sizeof image)
         return 1;
-    m = tg_static_instance(image);
+    if (tg_static_instance(&m, image, sizeof image) != TG_OK)
+        return 1;
     for (which = 0; which < 3; which++) {
         for (int i = 0; i < STACK_BYTES; i++)
             stack[i] = PAINT;

@@ -93,7 +93,7 @@ def test_the_folder_is_complete() -> None:
     assert {"model.c", "model.h", "main.c", "Makefile", "manifest.json", "README.md", "weights.bin"} <= set(files)
     assert "weights.c" not in files
     manifest = json.loads(files["manifest.json"])
-    assert len(files["weights.bin"]) == manifest["image_bytes"]
+    assert len(files["weights.bin"]) == manifest["header_bytes"] + manifest["image_bytes"]
     assert [tensor["name"] for tensor in manifest["tensors"] if tensor["role"] == "parameter"] == [
         "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias",
     ]  # fmt: skip
@@ -144,7 +144,7 @@ def test_no_source_mentions_the_standard_library(name: str) -> None:
         if path.endswith((".c", ".h")) and path != "main.c":
             code = re.sub(rb"/\*.*?\*/|//[^\n]*", b"", content, flags=re.DOTALL)
             found = re.findall(rb"\b(?:[mc]alloc|realloc|free|f?printf|puts|time|clock|rand|abort|exit)\b", code)
-            headers = set(re.findall(rb"#\s*include\s*<(\S+)>", code)) - {b"stdint.h", b"string.h"}
+            headers = set(re.findall(rb"#\s*include\s*<(\S+)>", code)) - {b"stddef.h", b"stdint.h", b"string.h"}
             assert not found and all(header.endswith(b"intrin.h") for header in headers), (path, found, headers)
 
 
@@ -168,7 +168,7 @@ TWO_INSTANCES = """
 
 extern const uint32_t tg_weights[];
 static _Alignas(TG_ALIGNMENT) unsigned char state[2][TG_STATE_BYTES], arena[2][TG_ARENA_BYTES], copy[TG_STATE_BYTES];
-static unsigned char file[TG_IMAGE_BYTES];
+static unsigned char file[TG_WEIGHTS_BYTES];
 
 int main(void)
 {
@@ -182,8 +182,10 @@ int main(void)
         return 2;
     for (int i = 0; i < 64; i++)
         x[i] = (float)i / 64.0f - 0.5f;
-    tg_init(&a, state[0], arena[0], tg_weights);
-    tg_init(&b, state[1], arena[1], file);
+    if (tg_init(&a, state[0], arena[0], tg_weights, sizeof file) != TG_OK)
+        return 10;
+    if (tg_init(&b, state[1], arena[1], file, sizeof file) != TG_OK)
+        return 11;
     memset(arena[1], 0x5a, sizeof arena[1]);
     memcpy(copy, state[1], sizeof copy);
     for (int i = 0; i < 5; i++) {

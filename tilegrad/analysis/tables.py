@@ -13,6 +13,18 @@ from functools import cache
 import numpy as np
 
 from tilegrad.analysis.footprint import Level, is_dimension_cut, tile_at, transfer_levels
+from tilegrad.analysis.layout import (
+    CALL,
+    CONSTANTS,
+    DIM,
+    FIELD,
+    LOOP,
+    MAX_OPERANDS,
+    MAX_RESULTS,
+    NEST,
+    OPERAND,
+    WORD_BYTES,
+)
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import (
     Access,
@@ -30,13 +42,7 @@ from tilegrad.ir.schedule import Loop, Tiling
 from tilegrad.ops import registry
 from tilegrad.ops.kernels import parse_kernel_file
 
-MAX_OPERANDS = 10
-MAX_RESULTS = 4
-NEST_WORDS, OPERAND_WORDS, LOOP_WORDS, DIM_WORDS, FIELD_WORDS, CALL_WORDS = 9, 8, 12, 13, 4, 10
-# Places inside the records that others point at.
-_OPERAND_ROW_BYTES, _OPERAND_ROWS = 4, 5
-_LOOP_START, _LOOP_SIZE, _DIM_SIZE = 2, 3, 12
-_COPY, _ORIGIN, _SET, _SCALE, _ADD, _TIMES, _FIRST, _LAST = range(8)
+NEST_WORDS, OPERAND_WORDS, CALL_WORDS = NEST.words, OPERAND.words, CALL.words
 
 Fields = Sequence[tuple[str, str]]  # (C type, name) of the kernel's argument words
 
@@ -70,11 +76,14 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Field:
-    """`of` is a place, or (operand, dim) whose place is not known yet. `loops` that change the word."""
+    """An argument word that changes, in the way that the runtime calls `kind`. `loops` that change the word.
+
+    `of` is a field of a record, ("loop", number, name) or ("dim", operand, dimension, name), or no name: the record.
+    """
 
     word: int
-    kind: int
-    of: tuple[str, int, int] | None
+    kind: str
+    of: tuple[str, int, int, str] | None
     by: int
     loops: frozenset[int]
 
@@ -93,17 +102,18 @@ def argument_fields(op: str, kernel: str) -> tuple[tuple[str, str], ...]:
 
 def simple_steps(table: Sequence[int]) -> int:
     """How often in a row the innermost loop of a nest moves on simply (`is_simple` of tg_loop)."""
-    operand_count, loop_count = table[1:3]
-    if not loop_count:
+    nest = NEST.decode(table[: NEST.words])
+    if not nest["loop_count"]:
         return 0
-    loop = table[NEST_WORDS + OPERAND_WORDS * operand_count :][:LOOP_WORDS]
-    return (loop[0] - 1) // loop[1] if loop[-1] else 0
+    at = NEST.words + OPERAND.words * nest["operand_count"]
+    loop = LOOP.decode(table[at : at + LOOP.words])
+    return (loop["extent"] - 1) // loop["tile"] if loop["is_simple"] else 0
 
 
 def described_bytes(words: Sequence[int], operand_count: int) -> int:
     """What a nest's call and table take together, with room for a second set of arguments where some change."""
-    changing_arg_count = words[8]
-    return 4 * (CALL_WORDS + operand_count + len(words) + changing_arg_count)
+    changing_arg_count = words[NEST.places["arg_count"]]
+    return WORD_BYTES * (CALL.words + operand_count + len(words) + changing_arg_count)
 
 
 _KNOWN: dict[object, tuple[int, ...]] = {}
@@ -186,7 +196,7 @@ class _Encoder:
         if name in ("first", "last"):
             reductions = [i for i, a in enumerate(axes) if self.nest.axis(a).kind is AxisKind.REDUCTION]
             mask = sum(1 << i for i in reductions)
-            kind = _FIRST if name == "first" else _LAST
+            kind = "TG_FIRST" if name == "first" else "TG_LAST"
             return [_Field(word, kind, None, mask, frozenset(reductions))] if reductions else []
         prefix, _, rest = name.partition("_")
         if prefix in ("n", "at") and rest in axes:
@@ -194,8 +204,8 @@ class _Encoder:
             is_even = self.loops[loop].extent % self.loops[loop].tile == 0
             if prefix == "n" and is_even:
                 return []
-            of = ("loop", loop, _LOOP_SIZE if prefix == "n" else _LOOP_START)
-            return [_Field(word, _COPY, of, 0, frozenset({loop}))]
+            of = ("loop", loop, 0, "size" if prefix == "n" else "start")
+            return [_Field(word, "TG_COPY", of, 0, frozenset({loop}))]
         for i, operand in enumerate(self.nest.operands):
             if operand.name == prefix and operand.value is not None:
                 return self._operand_field(word, i, operand, rest)
@@ -216,12 +226,13 @@ class _Encoder:
         if dim is None or kind not in ("n", "o"):
             return []
         if kind == "n":
-            of = ("dim", i, dim.dim)
-            return [] if dim.is_constant else [_Field(word, _COPY, of, 0, frozenset({dim.loop}))]
+            of = ("dim", i, dim.dim, "size")
+            return [] if dim.is_constant else [_Field(word, "TG_COPY", of, 0, frozenset({dim.loop}))]
         assert operand.index is not None
         if self._is_plain(operand, dim):
             return []
-        return [_Field(word, _ORIGIN, ("origin", i, dim.dim), operand.index[dim.dim].offset, frozenset({dim.loop}))]
+        of = ("dim", i, dim.dim, "")
+        return [_Field(word, "TG_ORIGIN", of, operand.index[dim.dim].offset, frozenset({dim.loop}))]
 
     def _is_plain(self, operand: Operand, dim: _Dim) -> bool:
         """Whether positions are just the loop's."""
@@ -246,11 +257,11 @@ class _Encoder:
             if not moving:
                 if found:
                     raise InternalError(f"tg_{self.nest.kernel}: a stride that only partly changes")
-                found.append(_Field(word, _SET, None, factor, frozenset()))
+                found.append(_Field(word, "TG_SET", None, factor, frozenset()))
                 continue
-            kind = _ADD if found else _SCALE
-            found.append(_Field(word, kind, ("dim", i, moving[0].dim), factor, frozenset()))
-            found += [_Field(word, _TIMES, ("dim", i, dim.dim), 0, frozenset()) for dim in moving[1:]]
+            kind = "TG_ADD" if found else "TG_SCALE"
+            found.append(_Field(word, kind, ("dim", i, moving[0].dim, "size"), factor, frozenset()))
+            found += [_Field(word, "TG_TIMES", ("dim", i, dim.dim, "size"), 0, frozenset()) for dim in moving[1:]]
         return [_Field(f.word, f.kind, f.of, f.by, frozenset(every)) for f in found] if every else []
 
     def _first_box(self, i: int) -> tuple[Range, ...]:
@@ -277,20 +288,20 @@ class _Encoder:
 
     def _places(self) -> _Places:
         places = _Places()
-        at = NEST_WORDS
+        at = NEST.words
         for _ in self.nest.operands:
             places.operands.append(at)
-            at += OPERAND_WORDS
+            at += OPERAND.words
         for _ in self.loops:
             places.loops.append(at)
-            at += LOOP_WORDS
+            at += LOOP.words
         for i in range(len(self.loops)):
             for dim in self._dims_of(i, Access.READ) + self._dims_of(i, Access.WRITE):
                 places.dims[dim.operand, dim.dim] = at
-                at += DIM_WORDS
+                at += DIM.words
         for i in range(len(self.loops)):
             places.fields.append(at)
-            at += FIELD_WORDS * sum(i in f.loops for f in self.fields)
+            at += FIELD.words * sum(i in f.loops for f in self.fields)
         places.args = at
         at += len(self.arguments)
         for i in self.levels:
@@ -306,34 +317,54 @@ class _Encoder:
         is_double = self.tiling is not None and self.tiling.is_double
         results = [i for i, o in enumerate(self.nest.operands) if o.value is not None and o.access is Access.WRITE]
         is_large = any(map(self._has_levels, results))
-        result = [0, len(self.nest.operands), len(self.loops), places.args, tiles, int(is_double), int(is_large)]
-        result += [places.args + places.end, len(self.arguments)] if self.fields else [2 * places.args, 0]
+        result = NEST.encode(
+            kernel=0,
+            operand_count=len(self.nest.operands),
+            loop_count=len(self.loops),
+            args=places.args,
+            tiles=tiles,
+            is_double=int(is_double),
+            is_large=int(is_large),
+            args_turn=places.args + (places.end if self.fields else places.args),
+            arg_count=len(self.arguments) if self.fields else 0,
+        )
         for i, operand in enumerate(self.nest.operands):
             result += self._operand_words(i, operand)
         for i, loop in enumerate(self.loops):
             reads, writes = self._dims_of(i, Access.READ), self._dims_of(i, Access.WRITE)
             dims = places.dims[(reads + writes)[0].operand, (reads + writes)[0].dim] if reads + writes else 0
             count = sum(i in f.loops for f in self.fields)
-            masks = [sum(1 << k for k in {dim.operand for dim in moved}) for moved in (reads, writes)]
-            result += [loop.extent, loop.tile, 0, loop.tile, *masks]
-            is_simple = is_double and not is_large and self._is_simple(reads + writes)
-            result += [dims, len(reads), len(writes), places.fields[i], count, int(is_simple)]
+            result += LOOP.encode(
+                extent=loop.extent,
+                tile=loop.tile,
+                start=0,
+                size=loop.tile,
+                reads=_bits(reads),
+                results=_bits(writes),
+                dims=dims,
+                read_count=len(reads),
+                write_count=len(writes),
+                fields=places.fields[i],
+                field_count=count,
+                is_simple=int(is_double and not is_large and self._is_simple(reads + writes)),
+            )
         for i in range(len(self.loops)):
             for dim in self._dims_of(i, Access.READ) + self._dims_of(i, Access.WRITE):
                 result += self._dim_words(dim)
         for i in range(len(self.loops)):
             for one in self.fields:
                 if i in one.loops:
-                    result += [one.word, one.kind, self._place_of(one), one.by]
+                    kind = CONSTANTS[one.kind]
+                    result += FIELD.encode(word=one.word, kind=kind, of=self._place_of(one), by=one.by)
         result += self._argument_words()
         for i in places.levels:
             result += self._level_words(i)
         return tuple(result)
 
     def _operand_words(self, i: int, operand: Operand) -> list[int]:
-        access = int(operand.access is Access.WRITE)
+        words = dict.fromkeys(OPERAND.fields, 0) | {"access": int(operand.access is Access.WRITE)}
         if operand.value is None:
-            return [access, *[0] * (OPERAND_WORDS - 1)]
+            return OPERAND.encode(**words)
         box, size = self._first_box(i), operand.element_bytes
         strides = row_major_strides(operand.shape)
         is_empty = not all(r.size for r in box)
@@ -344,14 +375,23 @@ class _Encoder:
         )
         if self.tiling is None:
             span = 0 if is_empty else size * (1 + sum((r.size - 1) * s for r, s in zip(box, strides, strict=True)))
-            return [access, 0, 0, far, span, 1, 0, 0]
+            return OPERAND.encode(**words | {"far": far, "row_bytes": span, "rows": 1})
         slot = self.tiling.slots[operand.name]
         turn = 2 * slot.offset_bytes + (slot.slot_bytes if slot.count == 2 else 0)
         sizes = [level.size([r.size for r in box]) for level in self.levels[i]]
         if is_empty:
             sizes = [0, *sizes[1:]]
         rows, stride = (sizes[1], self.levels[i][1].far_stride) if len(sizes) > 1 else (1, 0)
-        return [access, slot.offset_bytes, turn, far, sizes[0], rows, stride, self.places.levels.get(i, 0)]
+        return OPERAND.encode(
+            access=words["access"],
+            scratch=slot.offset_bytes,
+            turn=turn,
+            far=far,
+            row_bytes=sizes[0],
+            rows=rows,
+            stride=stride,
+            levels=self.places.levels.get(i, 0),
+        )
 
     def _level_words(self, i: int) -> list[int]:
         box = [r.size for r in self._first_box(i)]
@@ -372,27 +412,42 @@ class _Encoder:
         if not dim.is_constant:
             k, level = self._level_of(dim)
             outer = self.places.levels.get(dim.operand, 0) + 1 + 2 * (k - 2)
-            shape = at + _OPERAND_ROW_BYTES if k == 0 else at + _OPERAND_ROWS if k == 1 else outer
+            rows = {0: "row_bytes", 1: "rows"}
+            shape = at + OPERAND.places[rows[k]] if k in rows else outer
             factor = level.factor
-        moved = (at, dim.operand, stride, stride * loop.tile)
+        words = {
+            "operand": at,
+            "index": dim.operand,
+            "far_stride": stride,
+            "far_step": stride * loop.tile,
+            "shape": shape,
+            "factor": factor,
+            "start": box.start,
+            "size": box.size,
+        }
         if self._is_plain(operand, dim):
-            return [*moved, shape, factor, 1, 0, 0, 0, 0, box.start, box.size]
+            return DIM.encode(**words, coefficient=1, low=0, high=0, divisor=0, extent=0)
         low = high = index.offset
         for axis, coefficient in index.terms:
             if axis != loop.axis:
                 reach = coefficient * (self.nest.axis(axis).extent - 1)
                 low, high = low + min(0, reach), high + max(0, reach)
-        position = (index.coefficient(loop.axis), low, high, index.divisor, operand.shape[dim.dim])
-        return [*moved, shape, factor, *position, box.start, box.size]
+        return DIM.encode(
+            **words,
+            coefficient=index.coefficient(loop.axis),
+            low=low,
+            high=high,
+            divisor=index.divisor,
+            extent=operand.shape[dim.dim],
+        )
 
     def _place_of(self, one: _Field) -> int:
         if one.of is None:
             return 0
-        kind, a, b = one.of
+        kind, a, b, name = one.of
         if kind == "loop":
-            return self.places.loops[a] + b
-        at = self.places.dims[a, b]
-        return at if kind == "origin" else at + _DIM_SIZE
+            return self.places.loops[a] + LOOP.places[name]
+        return self.places.dims[a, b] + (DIM.places[name] if name else 0)
 
     def _argument_words(self) -> list[int]:
         strides = {}
@@ -409,7 +464,16 @@ class _Encoder:
         return result
 
 
+def _bits(dims: Sequence[_Dim]) -> int:
+    """The operands that these are of."""
+    return sum(1 << operand for operand in {dim.operand for dim in dims})
+
+
 def float_word(value: float) -> int:
     """The bits of a float."""
     with np.errstate(over="ignore"):
         return int(np.float32(value).view(np.int32))
+
+
+def float_of_word(word: int) -> float:
+    return float(np.int32(word).view(np.float32))

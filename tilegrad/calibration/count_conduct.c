@@ -14,7 +14,8 @@ typedef struct {
     unsigned char is_meanwhile[MOST_STRETCHES];
 } record_t;
 
-static unsigned char state[BUFFER_BYTES], arena[BUFFER_BYTES], scratch[BUFFER_BYTES], io[BUFFER_BYTES];
+static unsigned char state[BUFFER_BYTES] __attribute__((aligned(64))), arena[BUFFER_BYTES] __attribute__((aligned(64)));
+static unsigned char scratch[BUFFER_BYTES] __attribute__((aligned(64))), io[BUFFER_BYTES];
 static record_t record;
 static tg_tiles *running;
 
@@ -118,13 +119,13 @@ void __wrap_tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const 
     running = t;
 }
 
-void __real_tg_run_nests(tg_tiles *t, int count, const char *who);
-void __wrap_tg_run_nests(tg_tiles *t, int count, const char *who)
+void __real_tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who);
+void __wrap_tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who)
 {
     record.nests = count;
     record.stretches = 0;
     GO_ON;
-    __real_tg_run_nests(t, count, who);
+    __real_tg_run_nests(t, first, count, who);
     PAUSE;
     system_call(SYSCALL_WRITE, 1, (int32_t)(intptr_t)&record, (int32_t)offsetof(record_t, is_meanwhile) + record.stretches);
 }
@@ -133,7 +134,8 @@ typedef int entry_t(tg_model *, void *, void *, void *, void *, void *, void *);
 void _start(void)
 {
     tg_model m;
-    tg_init(&m, state, arena, scratch, io);
+    if (tg_bind(&m, state, arena, scratch) != TG_OK)
+        system_call(SYSCALL_EXIT, 1, 0, 0);
     ((entry_t *)(void *)tg_step)(&m, io, io, io, io, io, io);
     ((entry_t *)(void *)tg_update)(&m, io, io, io, io, io, io);
     system_call(SYSCALL_EXIT, 0, 0, 0);

@@ -57,6 +57,7 @@ class Return:
 class If:
     condition: str
     body: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,28 @@ def _print_body(statements: Iterable[Statement], depth: int) -> list[str]:
     return [line for statement in statements for line in _print_item(statement, depth)]
 
 
+def _print_block(head: list[str], body: Sequence[Statement], depth: int) -> list[str]:
+    """Braces where there is more than one line below the head."""
+    inner = _print_body(body, depth + 1)
+    if len(inner) == 1:
+        return [*head, *inner]
+    return [*head[:-1], f"{head[-1]} {{", *inner, f"{INDENT * depth}}}"]
+
+
+def _wrapped_condition(start: str, condition: str) -> list[str]:
+    """Broken behind `&&` and `||` where it is too long for a line."""
+    pieces = re.split(r"(?<=&&) |(?<=\|\|) ", condition)
+    lines = [start]
+    for position, piece in enumerate(pieces):
+        text = piece + (")" if position == len(pieces) - 1 else "")
+        glue = "" if position == 0 else " "
+        if len(lines[-1]) + len(glue) + len(text) > LINE_WIDTH and position > 0:
+            lines.append(" " * len(start) + text)
+        else:
+            lines[-1] += glue + text
+    return lines
+
+
 def _print_item(item: Item, depth: int) -> list[str]:
     indent = INDENT * depth
     match item:
@@ -192,19 +215,20 @@ def _print_item(item: Item, depth: int) -> list[str]:
         case Assign(target, value):
             return [f"{indent}{target} = {value};"]
         case Return(value):
-            return [f"{indent}return;" if value is None else f"{indent}return {value};"]
-        case If(condition, body):
-            inner = _print_body(body, depth + 1)
-            if len(inner) == 1:
-                return [f"{indent}if ({condition})", *inner]
-            return [f"{indent}if ({condition}) {{", *inner, f"{indent}}}"]
+            return _print_return(value, indent)
+        case If(condition, body, otherwise):
+            head = _wrapped_condition(f"{indent}if (", condition)
+            lines = _print_block(head, body, depth)
+            return lines + (_print_block([f"{indent}else"], otherwise, depth) if otherwise else [])
         case For(variable, limit, body):
-            head = f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"
-            inner = _print_body(body, depth + 1)
-            return [head, *inner] if len(inner) == 1 else [head + " {", *inner, f"{indent}}}"]
+            head = [f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"]
+            return _print_block(head, body, depth)
         case Function(result, name, parameters, body, comment):
             lines = [] if comment is None else _comment_lines(comment, indent)
             start = f"{result}{'' if result.endswith('*') else ' '}{name}("
+            short = _one_line(f"{start}{', '.join(parameters or ('void',))})", body)
+            if short is not None:
+                return [*lines, short]
             ending = ");" if body is None else ")"
             lines += _wrapped(start, parameters or ("void",), ending, indent, " " * len(start))
             if body is not None:
@@ -214,11 +238,46 @@ def _print_item(item: Item, depth: int) -> list[str]:
             return _print_type(item)
 
 
+def _one_line(head: str, body: Sequence[Statement] | None) -> str | None:
+    """A function of one simple statement, where it fits."""
+    if body is None or len(body) != 1 or not isinstance(body[0], Call | Assign | Return):
+        return None
+    (statement,) = _print_item(body[0], 0)[:1]
+    text = f"{head} {{ {statement} }}"
+    return text if statement.endswith(";") and len(text) <= LINE_WIDTH else None
+
+
+def _print_return(value: str | None, indent: str) -> list[str]:
+    if value is None:
+        return [f"{indent}return;"]
+    start, bracket, arguments = value.partition("(")
+    if len(f"{indent}return {value};") <= LINE_WIDTH or not bracket:
+        return [f"{indent}return {value};"]
+    start = f"return {start}("
+    return _wrapped(start, arguments.removesuffix(")").split(", "), ");", indent, " " * len(start))
+
+
+def aligned_comments(lines: Sequence[str]) -> list[str]:
+    """Comments behind lines that follow each other begin in one column."""
+    result: list[str] = []
+    block: list[tuple[str, str]] = []
+    for line in (*lines, ""):
+        found = re.fullmatch(r"(\s*[^\s/].*?) +(/\*.*\*/)", line)
+        if found:
+            block.append((found[1], found[2]))
+            continue
+        width = max((len(code) for code, _ in block), default=0)
+        result += [f"{code:{width}} {comment}" for code, comment in block]
+        block = []
+        result.append(line)
+    return result[:-1]
+
+
 def _print_type(item: Struct | Enumeration) -> list[str]:
     if isinstance(item, Struct):
         return ["typedef struct {", *(f"{INDENT}{text};" for text in item.fields), f"}} {item.name};"]
     rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in item.members]
-    return ["typedef enum {", *rows, f"}} {item.name};"]
+    return ["typedef enum {", *aligned_comments(rows), f"}} {item.name};"]
 
 
 def _print_declaration(
@@ -234,9 +293,9 @@ def _print_declaration(
         return [f"{indent}{start};" if value is None else f"{indent}{start} = {value};"]
     pieces = [f".{key} = {text}" for key, text in fields] if fields is not None else list(items or ())
     one_line = f"{indent}{start} = {{{', '.join(pieces)}}};"
-    if len(one_line) <= LINE_WIDTH:
+    if len(one_line) <= LINE_WIDTH and not any(piece.startswith("{") for piece in pieces):
         return [one_line]
-    return [f"{indent}{start} = {{", *_wrapped("", pieces, "", indent + INDENT, ""), f"{indent}}};"]
+    return [f"{indent}{start} = {{", *(f"{indent}{INDENT}{piece}," for piece in pieces), f"{indent}}};"]
 
 
 def print_file(source: SourceFile) -> str:

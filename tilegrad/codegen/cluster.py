@@ -1,84 +1,60 @@
-"""Lowering for a hierarchy: a program as one array of words (runtime/cluster/tg_tile.h), and functions that walk it.
+"""Lowering for a hierarchy: a program as one constant object (runtime/cluster/tg_tile.h), and functions that walk it.
 
 A table describes a kind of nest, and equal ones are emitted once. A call says where a nest's operands live and where it
-works in scratchpad.
+works in scratchpad. Both are members of one struct, so that they find each other by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tilegrad.analysis.tables import CALL_WORDS, table_of
-from tilegrad.codegen.c import (
-    Call,
-    Comment,
-    Declare,
-    Item,
-    Line,
-    Statement,
-    Verbatim,
-)
+from tilegrad.analysis.decode import Table, decode_table
+from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
+from tilegrad.analysis.tables import table_of
+from tilegrad.codegen.c import LINE_WIDTH, Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import Lowering, filled
+from tilegrad.codegen.lowering import Lowering
+from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, table_type
+from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
 from tilegrad.ir.nest import Access
+from tilegrad.ir.plan import Address
 from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.ops.kernels import KernelSignature
 from tilegrad.sequence.calls import NestCall, entry_calls
+from tilegrad.targets.base import L2
 
-IN_STATE, IN_SCRATCH, ABSENT = 0x80000000, 0x40000000, 0xFFFFFFFF
-DRAIN, LEAVE, NEXT_LATE, AT_ONCE, SETTLE = 1, 2, 4, 8, 16
-FIRST_SHIFT = 16  # TG_FIRST_SHIFT
-MOVE_IN, MOVE_WAIT = 1, 2
-WORDS_WIDTH = 114
-CALL = """#define CALL(name, ...) \\
-    static void call_##name(void *const *at, const void *args, int core_id, int core_count) \\
-    { \\
-        tg_##name(__VA_ARGS__, args, core_id, core_count); \\
-    }"""
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
+FIRST = "first"
+FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE")
+MASKS = ("early", "late", "results")
+MOST_NAMED_WORDS = 12_000
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One nest of an entry: its table, and what is its own."""
+    """One nest of an entry: its table, and what is its own. Operands as bits: early, late, results."""
 
-    table: int
-    table_words: int
+    name: str
+    table: str
     scratch: int
     slots: int
-    masks: tuple[int, int, int]  # operands that come early, that come late, and results
-    flags: int
-    homes: tuple[int, ...]
+    masks: tuple[int, int, int]
+    flags: frozenset[str]
+    homes: tuple[str, ...]
     is_late: bool = False
     is_at_once: bool = False
     moves: int = 0
 
-    @property
-    def words(self) -> int:
-        return CALL_WORDS + len(self.homes)
 
-
-@dataclass
-class _Words:
-    """The program's words as they grow."""
-
-    lines: list[str] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, words: Iterable[int], comment: str | None = None) -> int:
-        """Where they are."""
-        at = self.count
-        pieces = [str(word) if word < 1 << 24 else f"0x{word:08x}" for word in words]
-        self.count += len(pieces)
-        if comment is not None:
-            pieces[0] = f"/* {comment} */ {pieces[0]}"
-        self.lines += [f"    {line}" for line in f"{filled(pieces, WORDS_WIDTH, ',')},".split("\n")]
-        return at
-
-    def item(self, name: str) -> Item:
-        return Verbatim("\n".join([f"static const uint32_t {name}[] = {{", *(self.lines or ["    0,"]), "};"]))
+@dataclass(frozen=True)
+class _Table:
+    name: str
+    table: Table
+    signature: KernelSignature
+    tiling: Tiling | None
+    words: int
 
 
 class ClusterLowering(Lowering):
@@ -92,9 +68,8 @@ class ClusterLowering(Lowering):
         super().__init__(plan, kernels)
         target = plan.schedule.target
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
-        self.words = _Words()
-        self.tables: dict[tuple[int, ...], int] = {}
-        self.kernel_calls: dict[str, Line] = {}
+        self.tables: dict[tuple[str, tuple[int, ...]], _Table] = {}
+        self.kernel_calls: dict[str, KernelSignature] = {}
         self.inferred = {launch.node.name for launch in plan.schedule.entries["infer"].launches}
         self.calls: dict[str, list[_Call]] = {entry: [] for entry in plan.entries}
         self.encoded = {entry: entry_calls(own) for entry, own in listing.entries.items()}
@@ -106,6 +81,8 @@ class ClusterLowering(Lowering):
             for entry, own in listing.entries.items()
         }
 
+    # ---- functions
+
     def has_one_place(self, launch: Launch) -> bool:
         """A function of the forward pass serves infer and step; where its operands are is in their calls."""
         return launch.node.name not in self.inferred
@@ -114,131 +91,234 @@ class ClusterLowering(Lowering):
         launch = self.launch(entry, number)
         listed, own = self.listed[entry][number, k]
         nest, tiling = listed.nest, listed.tiling
-        signature = self.signature(launch, nest)
         words = listed.table or table_of(launch.node.op, nest, tiling, self.longest_bytes)
-        table = self._table(signature, words, tiling)
+        table = self._table(self.signature(launch, nest), words, tiling)
         homes = tuple(
-            own.taken[o.name] + IN_SCRATCH if o.name in own.taken else self._home(entry, number, o.value)
-            for o in nest.operands
+            f"L1({own.taken[operand.name]})" if operand.name in own.taken else self._home(entry, number, operand.value)
+            for operand in nest.operands
         )
-        self.calls[entry].append(_call(table, len(words), listed, own, homes))
+        name = f"{entry}_{len(self.calls[entry])}_{identifier(launch.node.op)}"
+        self.calls[entry].append(_call(name, table, listed, own, homes))
         run = RUN_WHOLE if tiling is None else RUN
-        return (Comment(self.describe(entry, number, k)), Call(run, ("t", "1", "__func__")))
+        return (Comment(self.describe(entry, number, k)), Call(run, ("t", FIRST, "1", "__func__")))
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
         _, own = self.listed[entry][number, k]
         return " left in L1" if operand in own.taken else ""
 
-    def _table(self, signature: KernelSignature, words: Sequence[int], tiling: Tiling | None) -> int:
-        kernel = self._kernel(signature)
-        key = (kernel, *words[1:])
-        if key not in self.tables:
-            self.tables[key] = self.words.add(key, f"{signature.name}: {_tiling_text(tiling)}")
-        return self.tables[key]
-
-    def _kernel(self, signature: KernelSignature) -> int:
-        """The number of the function that calls a kernel from an array of addresses."""
-        name = f"call_{signature.name}"
-        if name not in self.kernel_calls:
-            pointers = ", ".join(f"at[{i}]" for i in range(len(signature.pointers)))
-            self.kernel_calls[name] = Line(f"CALL({signature.name}, {pointers})")
-        return list(self.kernel_calls).index(name)
-
-    def _home(self, entry: str, number: int, value: str | None) -> int:
-        if value is None:
-            return ABSENT
-        address = self.plan.address(entry, value, number)
-        return address.offset + (IN_STATE if address.region == "state" else 0)
+    def first_of(self, entry: str) -> str | None:
+        """The call that the next nest of an entry will have, as a member of the words."""
+        return f"{entry}:{len(self.calls[entry])}"
 
     def body(self, statements: Sequence[Statement]) -> list[Statement]:
-        """Nests that follow each other are one call, behind what is said of them."""
-        result: list[Statement] = []
-        comments: list[Statement] = []  # behind the last nest: of the next one, or of something else
-        count = 0
-        for statement in statements:
-            if isinstance(statement, Comment):
-                comments.append(statement)
-                continue
-            if isinstance(statement, Call) and statement.function in (RUN, RUN_WHOLE):
-                if count:
-                    result.pop()
-                count += 1
-                result += [*comments, replace(statement, arguments=("t", str(count), "__func__"))]
-            else:
-                count = 0
-                result += [*comments, statement]
-            comments = []
-        return result
+        """What is said of the nests, and one statement that runs them all."""
+        comments = [statement for statement in statements if isinstance(statement, Comment)]
+        runs = [statement for statement in statements if isinstance(statement, Call)]
+        arguments = ("t", FIRST, str(len(runs)), "__func__")
+        return [*comments, Call(runs[0].function, arguments)]
 
-    def items(self) -> list[Item]:
-        entries = [self._entry(entry, calls) for entry, calls in self.calls.items()]
-        names = tuple(self.kernel_calls) or ("0",)
-        return [
-            Comment("How kernels are called from an array of addresses."),
-            Verbatim(CALL),
-            *self.kernel_calls.values(),
-            Line(),
-            Declare("static tg_kernel_call *const", "kernels[]", items=names),
-            Line(),
-            Comment("Tables of the kinds of nests, then each entry's calls (tg_tile.h)."),
-            self.words.item("words"),
-            Declare("static const tg_program", "program", items=("kernels", "words", "sizeof words")),
-            *entries,
-        ]
+    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+        """Names its first call, unless it serves two entries: then they do."""
+        *comments, run = body
+        lines = [line for one in comments if isinstance(one, Comment) for line in one.text.split("\n")]
+        titled = f"{title}: {lines[0]}"
+        text = "\n".join([titled, *lines[1:]] if len(titled) <= LINE_WIDTH - 6 else [title, *lines])
+        parameters: tuple[str, ...] = (self.parameter,)
+        if len(firsts) > 1:
+            parameters = (self.parameter, f"const tg_call *{FIRST}")
+        elif isinstance(run, Call):
+            macro = "RUN" if run.function == RUN else "RUN_WHOLE"
+            run = Call(macro, (self._member(firsts[0]), run.arguments[2]))
+        return Function("static void", name, parameters, (run,), text)
 
-    def _entry(self, entry: str, calls: Sequence[_Call]) -> Item:
-        words: list[int] = []
-        for i, call in enumerate(calls):
-            following = calls[i + 1] if i + 1 < len(calls) else None
-            link, flags = (0, 0, 0, 0), call.flags
-            if following is not None:
-                flags |= NEXT_LATE * following.is_late | AT_ONCE * following.is_at_once
-                link = (following.words, following.table, following.table_words, following.scratch)
-            words += [*link, call.slots, *call.masks, flags, call.moves, *call.homes]
-        position = self.words.add(words, f"calls of {entry}") if words else 0
-        first = [position, 0, 0, 0, 0]
-        if calls:
-            is_tiled = self.plan.schedule.is_tiled
-            first = [position, calls[0].words * is_tiled, calls[0].table, calls[0].table_words, calls[0].scratch]
-        encoded = self.encoded[entry]
-        moves = [move for own in encoded.nests for move in own.moves] + list(encoded.last_moves)
-        at = self.words.add([word for move in moves for word in _move(move)], f"moves of {entry}") if moves else 0
-        numbers = [*first, at, len(encoded.last_moves)]
-        return Declare("static const tg_entry", f"{entry}_entry", items=(f'"{entry}"', *map(str, numbers)))
+    def call(self, name: str, first: str | None, is_shared: bool) -> Call:
+        return Call(name, ("t", f"&words.{self._member(first)}.call") if is_shared else ("t",))
+
+    def _member(self, first: str | None) -> str:
+        entry, _, number = (first or "").partition(":")
+        return self.calls[entry][int(number)].name
 
     def at_start(self, entry: str) -> tuple[Statement, ...]:
         return (Declare("tg_tiles", "tiles, *t", "&tiles"), Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
 
     def at_end(self, entry: str) -> tuple[Statement, ...]:
-        return (Call("tg_stop", ("t", f"&{entry}_entry")),)
+        return (Declare("tg_status", "status", f"tg_stop(t, &{entry}_entry)"),)
+
+    result = "status"
+
+    # ---- tables and calls
+
+    def _table(self, signature: KernelSignature, words: tuple[int, ...], tiling: Tiling | None) -> str:
+        self.kernel_calls.setdefault(signature.name, signature)
+        key = (signature.name, words)
+        if key not in self.tables:
+            count = sum(kernel == signature.name for kernel, _ in self.tables)
+            decoded = decode_table(words, len(signature.arguments.fields))
+            self.tables[key] = _Table(f"{signature.name}_{count}", decoded, signature, tiling, len(words))
+        return self.tables[key].name
+
+    def _home(self, entry: str, number: int, value: str | None) -> str:
+        if value is None:
+            return "TG_ABSENT"
+        address = self.plan.address(entry, value, number)
+        name = self.names.of(value, address)
+        return f"S({name})" if address.region == "state" else f"A_{name}"
+
+    def items(self) -> list[Item]:
+        calls = [
+            Line(f"TG_KERNEL_CALL({name}, {', '.join(f'at[{i}]' for i in range(len(signature.pointers)))})")
+            for name, signature in self.kernel_calls.items()
+        ]
+        numbers = [f"K_{name} = {number}" for number, name in enumerate(self.kernel_calls)]
+        kernels = [f"call_{name}" for name in self.kernel_calls] or ["NULL"]
+        return [
+            Line(),
+            Comment("How kernels are called from an array of addresses, and their numbers in tables."),
+            *calls,
+            *packed_enumerators(numbers),
+            Line(),
+            Comment("What is constant is laid out as paragraphs."),
+            Comment("clang-format off"),
+            Verbatim(
+                paragraph([f"static tg_kernel_call *const kernels[] = {{{kernels[0]}", *kernels[1:]], indent="")[:-1]
+                + "};"
+            ),
+            Comment(
+                "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
+            ),
+            Verbatim("\n".join(["typedef struct {", *self._members(), "} words_t;"])),
+            Verbatim("\n".join(["static const words_t words = {", *self._initializers(), "};"])),
+            Comment("clang-format on"),
+            self._assertion(),
+            Declare("static const tg_program", "program", items=("kernels", "&words", "sizeof words")),
+            *(self._entry(entry) for entry in self.calls),
+        ]
+
+    def _members(self) -> list[str]:
+        types = [(table_type(one.table, one.signature), one.name) for one in self.tables.values()]
+        for entry, calls in self.calls.items():
+            types += [(f"TG_CALL({len(call.homes)})", call.name) for call in calls]
+            count = sum(_move_words(move) for move in self._all_moves(entry))
+            types += [(f"uint32_t {entry}_moves[{count}]", "")] if count else []
+        if not types:
+            return ["    uint32_t nothing;"]
+        rows: list[tuple[str, list[str]]] = []
+        for c_type, name in types:
+            if rows and name and rows[-1][0] == c_type:
+                rows[-1][1].append(name)
+            else:
+                rows.append((c_type, [name]))
+        declared = [
+            self._paragraph([f"{c_type} {names[0]}".rstrip(), *names[1:]]).removesuffix(",") + ";"
+            for c_type, names in rows
+        ]
+        return _packed(declared, self.width) if self.is_brief else declared
+
+    @property
+    def is_brief(self) -> bool:
+        """A large program's tables are rows of numbers, as the fields are declared: names would be most of the C."""
+        return self._word_count() > MOST_NAMED_WORDS
+
+    @property
+    def width(self) -> int:
+        return 2 * LINE_WIDTH if self.is_brief else LINE_WIDTH
+
+    def _paragraph(self, pieces: Sequence[str]) -> str:
+        return paragraph(pieces, self.width)
+
+    def _initializers(self) -> list[str]:
+        lines = []
+        for one in self.tables.values():
+            first, *rest = table_pieces(one.name, one.table, one.signature, self.is_brief)
+            lines.append(self._paragraph([f"/* {_tiling_text(one.tiling)} */ {first}", *rest]))
+        for entry, calls in self.calls.items():
+            lines += [self._paragraph(self._call_pieces(call, *calls[i + 1 : i + 2])) for i, call in enumerate(calls)]
+            moves = [self._move_text(move) for move in self._all_moves(entry)]
+            if moves:
+                first, *rest = in_braces(moves)
+                lines.append(self._paragraph([f".{entry}_moves = {first}", *rest]))
+        return lines or ["    0"]
+
+    def _call_pieces(self, call: _Call, following: _Call | None = None) -> list[str]:
+        flags = set(call.flags)
+        parts = []
+        if following is not None:
+            flags |= {"TG_NEXT_LATE"} if following.is_late else set()
+            flags |= {"TG_AT_ONCE"} if following.is_at_once else set()
+            parts.append(f"NEXT({following.name}, {following.table}, {following.scratch})")
+        parts += [f".slots = {call.slots}"] if call.slots else []
+        parts += [f".{name} = {_from_first(mask)}" for name, mask in zip(MASKS, call.masks, strict=True) if mask]
+        parts += [f".flags = {' | '.join(name for name in FLAGS if name in flags)}"] if flags else []
+        parts += [f".moves = {call.moves}"] if call.moves else []
+        first, *rest = in_braces([*in_braces(parts or [".moves = 0"]), *in_braces(call.homes)])
+        return [f".{call.name} = {first}", *rest]
+
+    def _word_count(self) -> int:
+        total = sum(one.words for one in self.tables.values())
+        for entry, calls in self.calls.items():
+            total += sum(CALL.words + len(call.homes) for call in calls)
+            total += sum(map(_move_words, self._all_moves(entry)))
+        return max(total, 1)
+
+    def _assertion(self) -> Item:
+        """The layout that plans counted with is the compiler's."""
+        size = WORD_BYTES * self._word_count()
+        return Line(f"TG_STATIC_ASSERT(sizeof(words_t) == {size}, words_are_as_planned);")
+
+    def _entry(self, entry: str) -> Item:
+        calls = self.calls[entry]
+        fields = [("name", f'"{entry}"')]
+        if calls:
+            first = calls[0]
+            fields += [("position", f"PLACE({first.name})"), ("table", f"PLACE({first.table})")]
+            if self.plan.schedule.is_tiled:
+                fields += [("call_words", f"WORDS({first.name})"), ("table_words", f"WORDS({first.table})")]
+                fields += [("scratch", str(first.scratch))] if first.scratch else []
+        else:
+            fields.append(("position", "TG_NO_CALL"))
+        if self._all_moves(entry):
+            last = len(self.encoded[entry].last_moves)
+            fields += [("moves", f"PLACE({entry}_moves)"), ("last_moves", str(last))]
+        return Declare("static const tg_entry", f"{entry}_entry", fields=tuple(fields))
+
+    # ---- moves between L2 and L3
+
+    def _all_moves(self, entry: str) -> list[Move | Wait]:
+        encoded = self.encoded[entry]
+        return [*(move for own in encoded.nests for move in own.moves), *encoded.last_moves]
+
+    def _move_text(self, event: Move | Wait) -> str:
+        if isinstance(event, Wait):
+            return f"AWAIT({event.transfer})"
+        name = f"A_{self.names.of(event.tensor, Address(L2, 'arena', event.l2_offset))}"
+        macro = "BRING" if event.inward else "PUT_AWAY"
+        return f"{macro}({event.transfer}, {name}, {event.l3_offset}, {event.size_bytes})"
 
 
-def _move(event: Move | Wait) -> list[int]:
-    """The words of what L3 does."""
-    if isinstance(event, Wait):
-        return [4 * event.transfer + MOVE_WAIT]
-    return [4 * event.transfer + MOVE_IN * event.inward, event.l2_offset, event.l3_offset, event.size_bytes]
+def _move_words(event: Move | Wait) -> int:
+    return 1 if isinstance(event, Wait) else CONSTANTS["TG_MOVE_WORDS"]
 
 
-def _call(table: int, table_words: int, listed: ListedNest, own: NestCall, homes: tuple[int, ...]) -> _Call:
+def _call(name: str, table: str, listed: ListedNest, own: NestCall, homes: tuple[str, ...]) -> _Call:
     if listed.place is None:
-        return _Call(table, table_words, 0, 0, (0, 0, 0), 0, homes, moves=len(own.moves))
+        return _Call(name, table, 0, 0, (0, 0, 0), frozenset(), homes, moves=len(own.moves))
     early = late = results = 0
     for i, operand in enumerate(listed.nest.operands):
         if operand.value is not None:
             results |= (operand.access is Access.WRITE) << i
             early |= (operand.name in own.early) << i
             late |= (operand.name in own.late) << i
-    flags = DRAIN * own.drains | LEAVE * own.leaves | SETTLE * own.settles
-    masks = (_from_first(early), _from_first(late), _from_first(results))
+    told = {"TG_DRAIN": own.drains, "TG_LEAVE": own.leaves, "TG_SETTLE": own.settles}
+    flags = frozenset(flag for flag, is_set in told.items() if is_set)
     where = (listed.place.table_offset, listed.place.slots_offset)
-    return _Call(table, table_words, *where, masks, flags, homes, own.is_fetched_late, own.at_once, len(own.moves))
+    masks, ways = (early, late, results), (own.is_fetched_late, own.at_once)
+    return _Call(name, table, *where, masks, flags, homes, *ways, moves=len(own.moves))
 
 
-def _from_first(mask: int) -> int:
-    """Bits from the first one on, and above them which that is."""
-    first = (mask & -mask).bit_length() - 1 if mask else 0
-    return mask >> first | first << FIRST_SHIFT
+def _from_first(mask: int) -> str:
+    """Bits from the first operand on that has one, and which that is."""
+    first = (mask & -mask).bit_length() - 1
+    return f"BITS({first}, {mask >> first:#x})"
 
 
 def _tiling_text(tiling: Tiling | None) -> str:
@@ -246,4 +326,15 @@ def _tiling_text(tiling: Tiling | None) -> str:
         return "computed where the operands live"
     loops = ", ".join(f"{loop.axis} {loop.tile} of {loop.extent}" for loop in tiling.loops) or "one tile"
     mode = "double" if tiling.is_double else "single"
-    return f"tiles: {loops}; {tiling.tile_count} in all, {mode} buffered, {tiling.scratch_bytes} bytes of L1"
+    return f"{loops}; {tiling.tile_count} in all, {mode} buffered, {tiling.scratch_bytes} bytes of L1"
+
+
+def _packed(pieces: Sequence[str], width: int) -> list[str]:
+    """Declarations as lines of up to `width`."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + 1 + len(piece.strip()) <= width:
+            lines[-1] += f" {piece.strip()}"
+        else:
+            lines.append(piece)
+    return lines

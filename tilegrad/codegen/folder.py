@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegrad.build.toolchain import NATIVE_FLAG, PORTABLE_FLAGS
+from tilegrad.codegen.image import HEADER
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.ir.plan import Plan
 from tilegrad.targets.base import Target
@@ -74,7 +75,7 @@ or link `libmodel.a`, which `make libmodel.a` builds (`make CROSS=arm-none-eabi-
 | `model.h` | the API: `tg_init`, `tg_infer`, `tg_step`, `tg_update`, `tg_read_tensor`, `tg_write_tensor` |
 | `model.c` | the model: one function per node or gradient of a node, names and shapes in comments |
 | `kernels/` | the kernels it calls |
-| `weights.bin` | the initial state ({image_bytes} bytes) for `tg_init` |
+| `weights.bin` | the initial state ({image_bytes} bytes behind a header of {HEADER.size}) for `tg_init` |
 | `weights.c` | the same as a C array, `tg_weights`, for firmware without files ({there}) |
 {cluster}{harness}
 | `manifest.json` | tensors, offsets, entries and memory, for scripts |
@@ -110,24 +111,29 @@ int main(void)
 {{
     static tg_model m;
 {buffers}
-{load}    tg_init({arguments}, {"tg_weights" if weights_as_c else "train_image"});
+{load}    if (tg_init({arguments}, {"tg_weights" if weights_as_c else "train_image"}, {_image_size(plan)}) != TG_OK)
+        return 2; /* an image of another model, or one that is damaged */
 {_loop(plan, entry, call)}    return 0;
 }}
 """
+
+
+def _image_size(plan: Plan) -> str:
+    """All of weights.bin."""
+    return "TG_HEADER_BYTES + TG_IMAGE_BYTES" + ("" if plan.schedule.target.is_flat else " + TG_L3_IMAGE_BYTES")
 
 
 def _image(plan: Plan, weights_as_c: bool) -> tuple[str, str, str]:
     """What declares the initial state, what is included for it, and what loads it."""
     if weights_as_c:
         return "extern const uint32_t tg_weights[]; /* in weights.c */\n", "", ""
-    size = "TG_IMAGE_BYTES" + ("" if plan.schedule.target.is_flat else " + TG_L3_IMAGE_BYTES")
     load = (
         '    FILE *train_file = fopen("weights.bin", "rb");\n'
         "    if (!train_file || fread(train_image, 1, sizeof train_image, train_file) != sizeof train_image)\n"
         "        return 2;\n"
         "    fclose(train_file);\n"
     )
-    return f"static unsigned char train_image[{size}];\n", "#include <stdio.h>\n\n", load
+    return f"static unsigned char train_image[{_image_size(plan)}];\n", "#include <stdio.h>\n\n", load
 
 
 def _declared(port: Port) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tilegrad.codegen.c import Comment, Item, Line, SourceFile, Verbatim, print_file
+from tilegrad.codegen.c import Comment, Function, Item, Line, SourceFile, Verbatim, print_file
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.ops import registry
@@ -133,13 +133,27 @@ def only_used(source: KernelFile, used: set[str]) -> str:
 
 def _without_orphans(text: str) -> str:
     """The text without the helpers and structs whose name occurs nowhere but in their definition."""
-    words = Counter(re.findall(r"\w+", text))
+    return _without_orphans_of({"": text})[""]
+
+
+def kernel_texts(kernels: KernelSet, used: set[str]) -> dict[str, str]:
+    """The files of `kernels/`, without what the model has no use for."""
+    texts = {name: only_used(source, used) for name, source in kernels.files.items()}
+    texts |= {name: path.read_text(encoding="utf-8") for name, path in kernels.headers.items()}
+    return _without_orphans_of(texts)
+
+
+def _without_orphans_of(texts: Mapping[str, str]) -> dict[str, str]:
+    """The texts without the helpers and structs whose name occurs nowhere but in their definition."""
+    words: Counter[str] = Counter()
+    for text in texts.values():
+        words.update(re.findall(r"\w+", re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)))
 
     def is_orphan(match: re.Match[str]) -> bool:
         return match["kind"] != "TG_KERNEL" and words[_name(match)] == 1
 
-    shorter = _without(text, is_orphan)
-    return _without_orphans(shorter) if shorter != text else text.rstrip("\n") + "\n"
+    shorter = {name: _without(text, is_orphan).rstrip("\n") + "\n" for name, text in texts.items()}
+    return _without_orphans_of(shorter) if shorter != texts else shorter
 
 
 def _without(text: str, is_unused: Callable[[re.Match[str]], bool]) -> str:
@@ -163,6 +177,12 @@ def _end_of_definition(text: str, start: int) -> int:
     raise InternalError("a definition in a kernel file does not end")
 
 
+def _prototype(kernel: KernelSignature) -> Function:
+    start, _, parameters = kernel.prototype.removesuffix(");").partition("(")
+    result, _, name = start.rpartition(" ")
+    return Function(result, name, tuple(parameters.split(", ")))
+
+
 def kernels_header(kernels: KernelSet, used: set[str]) -> str:
     """Argument structs and prototypes of the kernels that the model calls, taken from the kernels' own files."""
     shared = sorted(
@@ -175,5 +195,5 @@ def kernels_header(kernels: KernelSet, used: set[str]) -> str:
         items += [Line(), Comment(name)]
         structs = {kernel.arguments.name for kernel in own if kernel.struct_header is None}
         items += [Verbatim(struct.text) for struct in source.own_structs if struct.name in structs]
-        items += [Verbatim(kernel.prototype) for kernel in own]
+        items += [_prototype(kernel) for kernel in own]
     return print_file(SourceFile(tuple(items), guard="TG_KERNELS_H"))

@@ -7,8 +7,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilegrad.codegen.c import Call, Comment, Declare, Item, Statement, comment_text, float_literal
+from tilegrad.codegen.c import (
+    LINE_WIDTH,
+    Call,
+    Comment,
+    Declare,
+    Function,
+    Item,
+    Statement,
+    comment_text,
+    float_literal,
+)
 from tilegrad.codegen.kernels import KernelSet
+from tilegrad.codegen.tensor_names import TensorNames
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Access, Nest, NestKind, kernel_argument, operand_box, row_major_strides, whole
 from tilegrad.ir.plan import Address, Plan
@@ -21,25 +32,18 @@ def shape_text(tensor_type: TensorType) -> str:
     return f"[{','.join(map(str, tensor_type.shape))}]"
 
 
-def place(plan: Plan, entry: str, value: str) -> str:
-    """A value's address as C: `ARENA(512)`."""
-    return place_text(plan.address(entry, value))
-
-
-def place_text(address: Address) -> str:
-    return f"{address.region.upper()}({address.offset})"
-
-
 @dataclass(frozen=True)
 class KernelCall:
     """A nest as one call of its kernel on whole operands, as numbers: what is printed as C, or launched on OpenCL.
 
     `arguments` are in the order of the signature's struct, `places` in that of its pointers; None is a null pointer.
+    `values` are what lies there, each with how many bytes of it are skipped.
     """
 
     signature: KernelSignature
     arguments: tuple[int | float, ...]
     places: tuple[Address | None, ...]
+    values: tuple[tuple[str, int], ...]
 
 
 def filled(pieces: Sequence[str], width: int = 108, comma: str = ", ") -> str:
@@ -60,10 +64,17 @@ class Lowering(ABC):
 
     parameter = "tg_model *m"
     argument = "m"
+    result = "TG_OK"
 
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         self.plan = plan
         self.kernels = kernels
+        self.names = TensorNames(plan)
+
+    @property
+    def width(self) -> int:
+        """Of lines that list constants."""
+        return LINE_WIDTH
 
     @abstractmethod
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
@@ -77,15 +88,37 @@ class Lowering(ABC):
         """A function's statements, from those of its nests."""
         return list(statements)
 
+    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+        """The function of a node; `firsts` are its first nests, one for each time that it is called."""
+        del firsts
+        return Function("static void", name, (self.parameter,), tuple(body), title)
+
+    def before_function(self, body: Sequence[Statement]) -> list[Item]:
+        """What has to be declared in front of it."""
+        del body
+        return []
+
+    def call(self, name: str, first: str | None, is_shared: bool) -> Call:
+        """A call of such a function."""
+        del first, is_shared
+        return Call(name, (self.argument,))
+
+    def first_of(self, entry: str) -> str | None:
+        """What names the next nest of an entry, where nests have names."""
+        del entry
+        return None
+
+    def where(self, entry: str, value: str, number: int = 0, skipped: int = 0) -> str:
+        """A value's address as C: `ARENA(hidden)`, or some bytes further on."""
+        address = self.plan.address(entry, value, number)
+        further = f" + {skipped}" if skipped else ""
+        return f"{address.region.upper()}({self.names.of(value, address)}{further})"
+
     def at_start(self, entry: str) -> tuple[Statement, ...]:
         return ()
 
     def after_inputs(self, entry: str) -> tuple[Statement, ...]:
         """What must happen once the inputs are in place."""
-        return ()
-
-    def before(self, entry: str, number: int) -> tuple[Statement, ...]:
-        """What must happen before a launch."""
         return ()
 
     def at_end(self, entry: str) -> tuple[Statement, ...]:
@@ -150,50 +183,86 @@ def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]
     return tuple(field for field in fields if field[1] not in ("0", "0.0f")) or fields[:1]
 
 
+ARGUMENTS = "args"
+
+
+def _arguments(declared: Declare, name: str) -> Call:
+    """`ARGS(type, name, .field = value, …)`."""
+    fields = (f".{key} = {value}" for key, value in declared.fields or ())
+    return Call("ARGS", (declared.c_type.removeprefix("static const "), name, *fields))
+
+
 class FlatLowering(Lowering):
-    """One memory: a kernel call on operands where they live. Equal argument structs are emitted once."""
+    """One memory: a kernel call on operands where they live, with its arguments in front of it."""
 
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         super().__init__(plan, kernels)
-        self._arguments: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
-        self._counts: Counter[str] = Counter()
         self._kinds: dict[NestKind, tuple[tuple[int | float, ...], tuple[int, ...]]] = {}
-        self._names: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._users: Counter[Declare] = Counter()
+        self._bodies: set[tuple[Statement, ...]] = set()
+        self._common: dict[Declare, str] = {}
+        self._counts: Counter[str] = Counter()
 
     def items(self) -> list[Item]:
-        return [
-            Declare(f"static const {struct}", name, fields=_written(fields))
-            for (struct, fields), name in self._arguments.items()
-        ]
+        return []
+
+    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+        if tuple(statements) not in self._bodies:  # a function that serves two entries is one user
+            self._bodies.add(tuple(statements))
+            self._users.update({statement for statement in statements if isinstance(statement, Declare)})
+        return list(statements)
+
+    def before_function(self, body: Sequence[Statement]) -> list[Item]:
+        """Arguments that several functions have stand in front of the first of them."""
+        result: list[Item] = []
+        for statement in body:
+            is_common = isinstance(statement, Declare) and self._users[statement] > 1
+            if isinstance(statement, Declare) and is_common and statement not in self._common:
+                stem = statement.c_type.removeprefix("static const tg_")
+                self._common[statement] = f"{stem}_{self._counts[statement.c_type]}"
+                self._counts[statement.c_type] += 1
+                result.append(_arguments(statement, self._common[statement]))
+        return result
+
+    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+        """Arguments get names of their own, and equal ones are declared once."""
+        declared: dict[Declare, str] = {}
+        result: list[Statement] = []
+        argument = ARGUMENTS
+        for statement in body:
+            if isinstance(statement, Declare):
+                argument = self._common.get(statement) or declared.get(statement) or ""
+                if not argument:
+                    argument = declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
+                    result.append(_arguments(statement, argument))
+            elif isinstance(statement, Call):
+                kernel, _, *pointers = statement.arguments
+                result.append(replace(statement, arguments=(kernel, f"&{argument}", *pointers)))
+            else:
+                result.append(statement)
+        return super().function(name, title, result, firsts)
 
     def after_inputs(self, entry: str) -> tuple[Statement, ...]:
         """Every core copies the same inputs; the first kernel may write over them, so none starts before all have."""
         inputs = self.plan.schedule.entries[entry].graph.inputs
         return (Call("tg_barrier", ()),) if self.plan.schedule.target.cores > 1 and inputs else ()
 
-    def _argument_name(self, signature: KernelSignature, fields: tuple[tuple[str, str], ...]) -> str:
-        key = (signature.arguments.name, fields)
-        if key not in self._arguments:
-            stem = signature.arguments.name.removeprefix("tg_")
-            self._arguments[key] = f"{stem}_{self._counts[key[0]]}"
-            self._counts[key[0]] += 1
-        return self._arguments[key]
-
-    def call(self, entry: str, number: int, k: int) -> KernelCall:
+    def kernel_call(self, entry: str, number: int, k: int) -> KernelCall:
         launch = self.launch(entry, number)
         nest = launch.nests[k]
         signature = self.signature(launch, nest)
         arguments, skipped = self._numbers(nest, signature)
         places: list[Address | None] = []
+        values: list[tuple[str, int]] = []
         for operand, elements in zip(nest.operands, skipped, strict=True):
             if operand.value is None:
                 places.append(None)
+                values.append(("", 0))
                 continue
             address = self.plan.address(entry, operand.value)
-            if elements:
-                address = replace(address, offset=address.offset + elements * operand.element_bytes)
-            places.append(address)
-        return KernelCall(signature, arguments, tuple(places))
+            values.append((operand.value, elements * operand.element_bytes))
+            places.append(replace(address, offset=address.offset + values[-1][1]) if elements else address)
+        return KernelCall(signature, arguments, tuple(places), tuple(values))
 
     def _numbers(self, nest: Nest, signature: KernelSignature) -> tuple[tuple[int | float, ...], tuple[int, ...]]:
         """A nest's arguments, and the elements in front of each operand's box: the same for all nests of a kind.
@@ -219,17 +288,14 @@ class FlatLowering(Lowering):
         return self._kinds[nest.kind]
 
     def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
-        call = self.call(entry, number, k)
-        kind = (call.signature.arguments.name, tuple(map(repr, call.arguments)))
-        if kind not in self._names:
-            fields = tuple(
-                (name, float_literal(float(value)) if c_type == "float" else str(value))
-                for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
-            )
-            self._names[kind] = self._argument_name(call.signature, fields)
-        name = self._names[kind]
-        places = ("TG_NULL" if address is None else place_text(address) for address in call.places)
+        call = self.kernel_call(entry, number, k)
+        fields = tuple(
+            (name, float_literal(float(value)) if c_type == "float" else str(value))
+            for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
+        )
+        places = (self.where(entry, value, number, skipped) if value else "TG_NULL" for value, skipped in call.values)
         return (
             Comment(self.describe(entry, number, k)),
-            Call("TG_RUN", (f"tg_{call.signature.name}", f"&{name}", *places)),
+            Declare(f"static const {call.signature.arguments.name}", ARGUMENTS, fields=_written(fields)),
+            Call("TG_RUN", (f"tg_{call.signature.name}", f"&{ARGUMENTS}", *places)),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilegrad.codegen.c import (
@@ -9,7 +10,6 @@ from tilegrad.codegen.c import (
     Comment,
     For,
     Function,
-    If,
     Item,
     Line,
     Return,
@@ -22,17 +22,19 @@ from tilegrad.codegen.c import (
 from tilegrad.codegen.cluster import ClusterLowering
 from tilegrad.codegen.interface import (
     ENTRY_COMMENTS,
+    NOT_READY,
     Port,
     entry_inputs,
     entry_outputs,
     entry_parameters,
+    guard,
     init_functions,
     static_instance,
     tensor_access,
     tensor_table,
 )
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import FlatLowering, Lowering, place
+from tilegrad.codegen.lowering import FlatLowering, Lowering
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
@@ -79,29 +81,30 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
-def _entry_function(plan: Plan, entry: str, calls: list[str], lowering: Lowering) -> Function:
+def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering) -> Function:
     program = plan.schedule.program
-    body: list[Statement] = []
+    body: list[Statement] = [NOT_READY]
+    present = [port for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)) if port.type.size_bytes]
+    if present:
+        body.append(guard(" || ".join(f"{port.c_name} == NULL" for port in present), "TG_NULL_POINTER"))
     for port in entry_inputs(plan, entry):
         if port.value == program.target_input and program.label_classes is not None:
             body += _label_check(port, program.label_classes)
     body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
-            where = place(plan, entry, port.value)
+            where = lowering.where(entry, port.value)
             body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
     body += lowering.after_inputs(entry)
-    body += [Call(call, (lowering.argument,)) for call in calls]
+    body += calls
     body += lowering.at_end(entry)
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
-            where = place(plan, entry, port.value)
+            where = lowering.where(entry, port.value)
             body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
     body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
-    if not calls and not any(port.type.size_bytes for port in ports):
-        body.append(Line("    (void)m;"))
-    body.append(Return("TG_OK"))
+    body.append(Return(lowering.result))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
 
 
@@ -110,9 +113,40 @@ def _label_check(port: Port, classes: int) -> list[Statement]:
         For(
             "i",
             str(port.type.size),
-            (If(f"{port.c_name}[i] < 0 || {port.c_name}[i] >= {classes}", (Return("TG_BAD_LABEL"),)),),
+            (guard(f"{port.c_name}[i] < 0 || {port.c_name}[i] >= {classes}", "TG_BAD_LABEL"),),
         )
     ]
+
+
+_ACCESS = (
+    Line("#define STATE(tensor) ((void *)(m->state + S_##tensor))"),
+    Line("#define ARENA(tensor) ((void *)(m->arena + A_##tensor))"),
+    Line("#define ARGS(type, name, ...) static const type name = {__VA_ARGS__}"),
+)
+
+
+def _functions(
+    plan: Plan,
+    lowering: Lowering,
+    groups: Mapping[str, Sequence[tuple[tuple[Statement, ...], str | None]]],
+    shared: Mapping[tuple[Statement, ...], tuple[_Group, Sequence[str | None]]],
+) -> list[Item]:
+    """Of the entries, each behind those of the nodes that it is the first to need."""
+    functions: list[Item] = []
+    made: set[tuple[Statement, ...]] = set()
+    for entry, bodies in groups.items():
+        functions += [Line(), Comment(f"---- {entry}: {ENTRY_COMMENTS[entry]}")]
+        calls = []
+        for body, first in bodies:
+            group, firsts = shared[body]
+            if body not in made:
+                made.add(body)
+                declared = lowering.before_function(body)
+                functions += [Line(), *declared, *([Line()] if declared else [])]
+                functions += [lowering.function(group.name, group.title, body, firsts)]
+            calls.append(lowering.call(group.name, first, len(firsts) > 1))
+        functions += [Line(), _entry_function(plan, entry, calls, lowering)]
+    return functions
 
 
 def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
@@ -129,37 +163,31 @@ def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
         Line("#include <string.h>"),
         Line('#include "model.h"'),
         Line('#include "kernels.h"'),
+        Line('#include "tg_image.h"'),
         Line('#include "tg_rt.h"'),
         Line(),
-        Comment("Operands by byte offset: what is kept between calls, and what is not."),
-        Line("#define STATE(offset) ((void *)(m->state + (offset)))"),
-        Line("#define ARENA(offset) ((void *)(m->arena + (offset)))"),
+        *tensor_table(plan),
         Line(),
-        tensor_table(plan),
     ]
     is_flat = plan.schedule.target.is_flat
     lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
-    functions: list[Item] = []
-    names: dict[tuple[Statement, ...], str] = {}
+    groups: dict[str, list[tuple[tuple[Statement, ...], str | None]]] = {entry: [] for entry in ENTRIES}
+    # The forward pass of infer and step is the same code: emitted once.
+    shared: dict[tuple[Statement, ...], tuple[_Group, list[str | None]]] = {}
     for entry in ENTRIES:
-        calls = []
-        functions += [Line(), Comment(f"---- {entry}: {ENTRY_COMMENTS[entry]}")]
         for group in _groups(entry, plan.schedule.entries[entry].launches):
             body: list[Statement] = []
+            first = lowering.first_of(entry)
             for number, launch in group.launches:
-                body += lowering.before(entry, number)
                 for k, nest in enumerate(launch.nests):
                     body += lowering.nest(entry, number, k)
                     used.add(nest.kernel)
-            body = lowering.body(body)
-            # The forward pass of infer and step is the same code at the same addresses: emitted once.
-            if tuple(body) not in names:
-                names[tuple(body)] = group.name
-                made = Function("static void", group.name, (lowering.parameter,), tuple(body), group.title)
-                functions += [Line(), made]
-            calls.append(names[tuple(body)])
-        functions += [Line(), _entry_function(plan, entry, calls, lowering)]
-    items += [Line(), *lowering.items(), *functions]
+            key = tuple(lowering.body(body))
+            groups[entry].append((key, first))
+            shared.setdefault(key, (group, []))[1].append(first)
+    functions = _functions(plan, lowering, groups, shared)
+    constants = lowering.items()
+    items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
     items += [
         Line(),
         *init_functions(plan),

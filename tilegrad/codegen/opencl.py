@@ -17,6 +17,7 @@ import numpy as np
 
 from tilegrad.codegen.c import Call, Comment, Function, Item, Line, SourceFile, Verbatim, comment_text, print_file
 from tilegrad.codegen.harness import port_offsets
+from tilegrad.codegen.image import HEADER
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.codegen.kernels import KernelSet, only_used
 from tilegrad.codegen.lowering import FlatLowering, KernelCall
@@ -81,7 +82,7 @@ def opencl_program(plan: Plan, kernels: KernelSet) -> OpenclProgram:
         launches = []
         for number, launch in enumerate(plan.schedule.entries[entry].launches):
             for k in range(len(launch.nests)):
-                call = lowering.call(entry, number, k)
+                call = lowering.kernel_call(entry, number, k)
                 what = " ".join(lowering.describe(entry, number, k).split())
                 launches.append(KernelLaunch(_entry_point(call.signature), launch.node.name, what, call))
         entries[entry] = tuple(launches)
@@ -250,7 +251,7 @@ def _readme(plan: Plan) -> str:
 |---|---|
 | `{KERNELS_FILE}` | the kernels, one self-contained text of OpenCL C 1.2 |
 | `{LAUNCHES_FILE}` | what to launch for each entry, with which arguments |
-| `weights.bin` | the initial state ({plan.image_bytes} bytes), little endian |
+| `weights.bin` | a header, then the initial state ({plan.image_bytes} bytes), little endian |
 | `manifest.json` | recipe, entries with shapes, every state tensor with its offset, memory, MACs |
 | `run.py` | all of what follows, in numpy and pyopencl: `python run.py DATA.npz` trains |
 
@@ -259,7 +260,8 @@ free between calls. Inputs that are to stay on the device need a third, `inputs`
 
 1. Build `{KERNELS_FILE}` with `{" ".join(BUILD_OPTIONS)}`. The device must keep subnormals
    and divide with correct rounding (`CL_DEVICE_SINGLE_FP_CONFIG`), or its bits are not those verified.
-2. Make both buffers. Fill `state` with zeros, then copy `weights.bin` to its start. Nothing of it moves again.
+2. Make both buffers. Fill `state` with zeros, then copy `weights.bin` behind its header of {HEADER.size} bytes to its
+   start. `initial_state` in `run.py` has what the header says. Nothing of it moves again.
 3. To run an entry (`infer`, `step`, `update`): copy its inputs to their places, enqueue its launches in order, and
    read its outputs. One launch is one kernel: for each operand a buffer and a byte offset (`ulong`), where `null` is a
    null buffer and 0, then the struct of arguments by value. A queue in order is all the synchronisation there is.

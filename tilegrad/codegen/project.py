@@ -14,7 +14,8 @@ from tilegrad.codegen import interface, model
 from tilegrad.codegen.board import board_files
 from tilegrad.codegen.folder import makefile, project_readme
 from tilegrad.codegen.harness import ports_header
-from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernels_header, only_used
+from tilegrad.codegen.image import HEADER, model_hash, state_image
+from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, kernels_header
 from tilegrad.codegen.opencl import opencl_files
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -68,6 +69,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool) -> dict[s
         "model.h": interface.header(plan),
         "model.c": model_c,
         "kernels.h": kernels_header(kernels, used),
+        "tg_image.h": (RUNTIME_FOLDER / "tg_image.h").read_text(encoding="utf-8"),
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
@@ -81,10 +83,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool) -> dict[s
         texts |= board_files(plan, target.board, objects, beside)
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
-    for name, source in kernels.files.items():
-        texts[f"kernels/{name}"] = only_used(source, used)
-    for name, path in kernels.headers.items():
-        texts[f"kernels/{name}"] = path.read_text(encoding="utf-8")
+    texts |= {f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()}
     return texts
 
 
@@ -95,17 +94,6 @@ def _cluster_files(target: Target) -> list[Path]:
     return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir()))
 
 
-def state_image(plan: Plan) -> bytes:
-    """The initial content of the leading part of the state region, then that of L3."""
-    images = {"state": bytearray(plan.image_bytes), "l3": bytearray(plan.l3_image_bytes)}
-    for tensor in plan.schedule.program.state:
-        if tensor.initial is not None:
-            content = np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<"))
-            address = plan.state_addresses[tensor.name]
-            images[address.region][address.offset : address.offset + tensor.type.size_bytes] = content.tobytes()
-    return bytes(images["state"] + images["l3"])
-
-
 def _weights_c(image: bytes) -> str:
     """The image as a C array, for firmware without a file system."""
     words = np.frombuffer(image, dtype="<u4")
@@ -113,7 +101,9 @@ def _weights_c(image: bytes) -> str:
     body = ",\n    ".join(rows) or "0"
     return (
         "/* The bytes of weights.bin, for tg_init on a little-endian machine without a file system. */\n"
-        f"#include <stdint.h>\n\nextern const uint32_t tg_weights[{max(len(words), 1)}];\n"
+        "/* clang-format off */\n"
+        f"#include <stdint.h>\n\nextern const uint32_t tg_weights[{max(len(words), 1)}], tg_weights_bytes;\n"
+        f"const uint32_t tg_weights_bytes = {len(image)};\n"
         f"const uint32_t tg_weights[{max(len(words), 1)}] = {{\n    {body}\n}};\n"
     )
 
@@ -144,6 +134,8 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         },
         "state_bytes": plan.state_bytes,
         "image_bytes": plan.image_bytes,
+        "header_bytes": HEADER.size,
+        "model_hash": model_hash(plan).hex(),
         "arena_bytes": plan.arena_bytes,
         "memory": {
             name: {

@@ -28,6 +28,7 @@ static unsigned char inputs[TG_PORT_INPUT_BYTES] __attribute__((aligned(TG_ALIGN
 static unsigned char outputs[TG_PORT_OUTPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
 
 static int run(tg_model *m, uint32_t command);
+static const char *refusal(tg_status status);
 
 #ifdef TG_BARE
 #include "tg_port.h" /* the same functions for a machine without files */
@@ -35,11 +36,6 @@ static int run(tg_model *m, uint32_t command);
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-#ifndef TG_L3_IMAGE_BYTES
-#define TG_L3_IMAGE_BYTES 0
-#endif
-enum { IMAGE_BYTES = TG_IMAGE_BYTES + TG_L3_IMAGE_BYTES };
 
 static void die(const char *what)
 {
@@ -69,12 +65,17 @@ static void flush(void)
 /* The model with the initial state that a file holds. */
 static tg_model *instance(const char *path)
 {
-    static unsigned char image[IMAGE_BYTES + 1];
+    static unsigned char image[TG_WEIGHTS_BYTES + 1]; /* one more: a file that is too long is refused, too */
+    tg_model *m = NULL;
     FILE *file = fopen(path, "rb");
-    if (file == NULL || fread(image, 1, IMAGE_BYTES, file) != IMAGE_BYTES)
-        die("cannot read weights.bin");
+    if (file == NULL)
+        die("cannot open the file of the initial state");
+    size_t bytes = fread(image, 1, sizeof image, file);
     fclose(file);
-    return tg_static_instance(image);
+    tg_status status = tg_static_instance(&m, image, bytes);
+    if (status != TG_OK)
+        die(refusal(status));
+    return m;
 }
 
 static int run_on_all_cores(tg_model *m, uint32_t command) { return run(m, command); }
@@ -88,6 +89,23 @@ static void count(uint64_t now[3])
     now[1] = now[2] = 0;
 }
 #endif
+
+/* Why the initial state was not taken. */
+static const char *refusal(tg_status status)
+{
+    switch (status) {
+    case TG_OTHER_MODEL:
+        return "the initial state is of another model, or of another plan for this one";
+    case TG_OTHER_VERSION:
+        return "the initial state is in another version of the format";
+    case TG_BAD_SIZE:
+        return "the initial state is too short or too long";
+    case TG_BAD_IMAGE:
+        return "the initial state is no image, or its bytes have changed";
+    default:
+        return "the memory of the instance cannot be used";
+    }
+}
 
 static void reply(uint32_t status, const void *data, uint32_t bytes)
 {
@@ -127,14 +145,15 @@ static unsigned char tensor[TG_LARGEST_TENSOR + 1];
 
 static void give_tensor(tg_model *m, int index)
 {
-    tg_read_tensor(m, index, tensor);
-    reply(OK, tensor, tg_tensors[index].bytes);
+    tg_status status = tg_read_tensor(m, index, tensor, tg_tensors[index].bytes);
+    reply((uint32_t)status, tensor, tg_tensors[index].bytes);
 }
 
 static void take_tensor(tg_model *m, int index)
 {
     receive(tensor, tg_tensors[index].bytes);
-    tg_write_tensor(m, index, tensor);
+    if (tg_write_tensor(m, index, tensor, tg_tensors[index].bytes) != TG_OK)
+        die("a tensor was not taken");
 }
 #else /* one memory: straight from where the tensor lives, and to there */
 static void give_tensor(tg_model *m, int index)

@@ -9,8 +9,22 @@ void tg_faulted(const uint32_t *frame) __attribute__((noreturn));
 
 typedef void (*vector)(void);
 __attribute__((section(".vectors"), used)) static const vector vectors[16] = {
-    (vector)(uintptr_t)tg_stacks_stop, tg_start, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault,
-    tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault, tg_fault,
+    (vector)(uintptr_t)tg_stacks_stop,
+    tg_start,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
+    tg_fault,
 };
 
 void tg_start(void)
@@ -21,10 +35,7 @@ void tg_start(void)
     tg_exit(main(0, 0));
 }
 
-void tg_fault(void)
-{
-    __asm__("mrs r0, msp\n\tb tg_faulted");
-}
+void tg_fault(void) { __asm__("mrs r0, msp\n\tb tg_faulted"); }
 
 /* `frame` is what the core stacked: r0 to r3, r12, lr, pc, psr. */
 void tg_faulted(const uint32_t *frame)

@@ -9,6 +9,7 @@
 enum { TG_FOR_READING = 1, TG_FOR_WRITING = 5, TG_FOR_APPENDING = 9 }; /* binary, as semihosting numbers them */
 
 int tg_open(const char *path, int mode);                    /* a handle, or -1 */
+int32_t tg_length(int handle);                              /* bytes of a file, or -1 */
 int tg_read(int handle, void *data, uint32_t bytes);        /* 1, or 0 where the file ended before */
 int tg_write(int handle, const void *data, uint32_t bytes); /* 1, or 0 where it could not be written */
 void tg_say(const char *text);                              /* on the console */

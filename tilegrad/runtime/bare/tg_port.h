@@ -3,13 +3,12 @@
  * Requests and replies go through the standard streams of whoever serves the semihosting requests. The initial state is
  * read from its file straight into place, so it needs neither flash nor a second copy in RAM. The linker script says
  * which banks hold the two large memories. */
-#include <string.h>
 #include "tg_bare.h"
 #include "tg_rt.h"
 
 static unsigned char state[TG_STATE_BYTES] __attribute__((aligned(TG_ALIGNMENT), section(".tg_state")));
 static unsigned char arena[TG_ARENA_BYTES] __attribute__((aligned(TG_ALIGNMENT), section(".tg_arena")));
-static tg_model model = {state, arena};
+static tg_model model;
 static int requests, replies;
 
 static void die(const char *what)
@@ -33,16 +32,24 @@ static void send(const void *data, uint32_t bytes)
         die("cannot write the reply");
 }
 
-static void flush(void) { }
+static void flush(void) {}
 
 static tg_model *instance(const char *path)
 {
+    unsigned char header[TG_HEADER_BYTES];
     int file = tg_open(path, TG_FOR_READING);
     requests = tg_open("/dev/stdin", TG_FOR_READING);
     replies = tg_open("/dev/stdout", TG_FOR_WRITING);
-    if (file < 0 || requests < 0 || replies < 0 || !tg_read(file, state, TG_IMAGE_BYTES))
-        die("cannot read the initial state, or there is nobody to talk to");
-    memset(state + TG_IMAGE_BYTES, 0, TG_STATE_BYTES - TG_IMAGE_BYTES);
+    if (file < 0 || requests < 0 || replies < 0)
+        die("cannot open the file of the initial state, or there is nobody to talk to");
+    int32_t bytes = tg_length(file);
+    if (bytes >= TG_HEADER_BYTES && !tg_read(file, header, TG_HEADER_BYTES))
+        die("cannot read the initial state");
+    if (bytes == TG_WEIGHTS_BYTES && !tg_read(file, state, TG_IMAGE_BYTES))
+        die("cannot read the initial state");
+    tg_status status = tg_init_in_place(&model, state, arena, header, bytes < 0 ? 0 : (size_t)bytes);
+    if (status != TG_OK)
+        die(refusal(status));
     return &model;
 }
 

@@ -1,7 +1,15 @@
 /* Files, console and exit over semihosting (Arm's specification; RISC-V took it over). */
 #include "tg_bare.h"
 
-enum { OPEN = 0x01, WRITE0 = 0x04, WRITE = 0x05, READ = 0x06, EXIT_EXTENDED = 0x20, APPLICATION_EXIT = 0x20026 };
+enum {
+    OPEN = 0x01,
+    WRITE0 = 0x04,
+    WRITE = 0x05,
+    READ = 0x06,
+    FILE_LENGTH = 0x0C,
+    EXIT_EXTENDED = 0x20,
+    APPLICATION_EXIT = 0x20026
+};
 
 int tg_open(const char *path, int mode)
 {
@@ -10,6 +18,12 @@ int tg_open(const char *path, int mode)
         length++;
     const uintptr_t block[3] = {(uintptr_t)path, (uintptr_t)mode, length};
     return tg_semihost(OPEN, block);
+}
+
+int32_t tg_length(int handle)
+{
+    const uintptr_t block[1] = {(uintptr_t)handle};
+    return tg_semihost(FILE_LENGTH, block);
 }
 
 int tg_read(int handle, void *data, uint32_t bytes)

@@ -1,11 +1,11 @@
 #include "tg_tile.h"
 
-enum { NONE = -1 };
+enum { NONE = -1, CALL_WORDS = sizeof(tg_call) / sizeof(tg_word) };
 
 static tg_nest *nest_of(const tg_tiles *t) { return (tg_nest *)(void *)t->words; }
 static tg_operand *operands_of(tg_nest *nest) { return (tg_operand *)(void *)(nest + 1); }
 static tg_loop *loops_of(tg_nest *nest) { return (tg_loop *)(void *)(operands_of(nest) + nest->operand_count); }
-static const uint32_t *homes_of(const tg_call *call) { return (const uint32_t *)(const void *)(call + 1); }
+static const tg_word *homes_of(const tg_call *call) { return (const tg_word *)(const void *)(call + 1); }
 
 static unsigned char *home_of(const tg_tiles *t, uint32_t home)
 {
@@ -40,7 +40,7 @@ static void add_pieces(int request, unsigned char *scratch, unsigned char *far, 
 
 /* A box of more levels than the engine has, or one that may be too long for it. */
 static void add_levels(int request, const tg_operand *operand, unsigned char *scratch, unsigned char *far,
-                       const uint32_t *levels, uint32_t depth)
+                       const tg_word *levels, uint32_t depth)
 {
     uint32_t inner = operand->row_bytes * operand->rows;
     if (depth == 0) {
@@ -56,7 +56,7 @@ static void add_levels(int request, const tg_operand *operand, unsigned char *sc
         add_levels(request, operand, scratch + i * inner, far + i * levels[2 * depth - 1], levels, depth - 1);
 }
 
-static int add_large_box(const uint32_t *words, const tg_operand *operand, unsigned char *scratch, unsigned char *far,
+static int add_large_box(const tg_word *words, const tg_operand *operand, unsigned char *scratch, unsigned char *far,
                          int request)
 {
     if (operand->row_bytes == 0 || operand->rows == 0)
@@ -70,11 +70,12 @@ static int add_large_box(const uint32_t *words, const tg_operand *operand, unsig
 /* Adds boxes of operands, given as bits (from the first one on), to a request, which is opened for the first. What they are for says whether
  * slots change: the next tile's operands go into the other one, results leave it behind. */
 enum { FIRST_TILE, NEXT_TILE, RESULTS };
-static inline int add_boxes(const tg_tiles *t, const tg_call *call, uint32_t *words, uint32_t mask, int what, int request)
+static inline int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what,
+                            int request)
 {
     uint32_t first = mask >> TG_FIRST_SHIFT;
     tg_operand *operand = operands_of((tg_nest *)(void *)words) + first;
-    const uint32_t *home = homes_of(call) + first;
+    const tg_word *home = homes_of(call) + first;
     unsigned char *slots = t->scratch + call->slots;
     for (mask &= (1u << TG_FIRST_SHIFT) - 1; mask; mask >>= 1, operand++, home++) {
         if (!(mask & 1))
@@ -95,12 +96,12 @@ static inline int add_boxes(const tg_tiles *t, const tg_call *call, uint32_t *wo
     return request;
 }
 
-static void load_first(tg_tiles *t, const uint32_t *call_words, uint32_t *words, uint32_t mask)
+static void load_first(tg_tiles *t, const tg_word *call_words, tg_word *words, uint32_t mask)
 {
     t->loading = add_boxes(t, (const tg_call *)(const void *)call_words, words, mask, FIRST_TILE, t->loading);
 }
 
-static void move_dims(uint32_t *words, const tg_loop *loop, tg_dim *dim, int count)
+static void move_dims(tg_word *words, const tg_loop *loop, tg_dim *dim, int count)
 {
     for (; count > 0; count--, dim++) {
         int32_t start = loop->start, size = loop->size;
@@ -127,7 +128,7 @@ static void move_dims(uint32_t *words, const tg_loop *loop, tg_dim *dim, int cou
 }
 
 /* The next tile along a simple loop. */
-static inline void step(uint32_t *words, const tg_loop *loop, tg_dim *dim, tg_operand *operand)
+static inline void step(tg_word *words, const tg_loop *loop, tg_dim *dim, tg_operand *operand)
 {
     operand->far += (uint32_t)dim->far_step;
     dim->start = loop->start;
@@ -144,7 +145,7 @@ typedef struct {
 } moved_t;
 
 /* Boxes of what is read move along. */
-static moved_t advance(tg_nest *nest, uint32_t *words)
+static moved_t advance(tg_nest *nest, tg_word *words)
 {
     moved_t moved = {0, 0, 0};
     for (tg_loop *loop = loops_of(nest);; loop++) {
@@ -172,10 +173,10 @@ static int are_at_end(tg_nest *nest, uint32_t mask, int is_first)
     return 1;
 }
 
-static void fill_fields(tg_nest *nest, uint32_t *words, const tg_loop *loop)
+static void fill_fields(tg_nest *nest, tg_word *words, const tg_loop *loop)
 {
     const tg_field *field = (const tg_field *)(const void *)(words + loop->fields);
-    uint32_t *args = words + nest->args;
+    tg_word *args = words + nest->args;
     int32_t before = 0, value = 0;
     for (int i = loop->field_count; i > 0; i--, field++) {
         int32_t of = (int32_t)words[field->of], by = field->by;
@@ -212,10 +213,10 @@ static void fill_fields(tg_nest *nest, uint32_t *words, const tg_loop *loop)
  * change, with what they changed a tile ago. */
 static void turn_args(tg_tiles *t, tg_nest *nest, int loops)
 {
-    const uint32_t *from = t->words + nest->args;
+    const tg_word *from = t->words + nest->args;
     nest->args = nest->args_turn - nest->args;
     if (t->steps == 1) {
-        uint32_t *to = t->words + nest->args;
+        tg_word *to = t->words + nest->args;
         for (int i = nest->arg_count; i > 0; i--)
             *to++ = *from++;
     }
@@ -229,7 +230,7 @@ static void turn_args(tg_tiles *t, tg_nest *nest, int loops)
 static void set_addresses(const tg_tiles *t, tg_nest *nest, const tg_call *call, void **at)
 {
     const tg_operand *operand = operands_of(nest);
-    const uint32_t *home = homes_of(call);
+    const tg_word *home = homes_of(call);
     unsigned char *slots = t->scratch + call->slots;
     for (int i = nest->operand_count; i > 0; i--, operand++, home++)
         if (!(*home & TG_IN_SCRATCH))
@@ -260,7 +261,7 @@ static inline void keep_result(tg_tiles *t, tg_operand *operand, unsigned char *
 static void keep_results(tg_tiles *t, tg_nest *nest, const tg_call *call, uint32_t mask)
 {
     tg_operand *operand = operands_of(nest);
-    const uint32_t *home = homes_of(call);
+    const tg_word *home = homes_of(call);
     for (; mask; mask >>= 1, operand++, home++)
         if (mask & 1)
             keep_result(t, operand, t->scratch + call->slots, *home);
@@ -289,7 +290,7 @@ static void turn(tg_tiles *t, tg_nest *nest, const tg_call *call, int loops)
         turn_args(t, nest, both);
 }
 
-static void add_words(int request, uint32_t *to, const uint32_t *from, uint32_t count)
+static void add_words(int request, tg_word *to, const tg_word *from, uint32_t count)
 {
     unsigned char *far = (unsigned char *)(uintptr_t)from;
     if (count * 4 <= TG_DMA_LONGEST)
@@ -300,7 +301,7 @@ static void add_words(int request, uint32_t *to, const uint32_t *from, uint32_t 
 
 static void fetch(tg_tiles *t, const tg_call *call)
 {
-    uint32_t *to = (uint32_t *)(void *)(t->scratch + call->next_scratch);
+    tg_word *to = (tg_word *)(void *)(t->scratch + call->next_scratch);
     t->fetching = tg_dma_open(1);
     add_words(t->fetching, to, t->program + t->position, call->next_words);
     add_words(t->fetching, to + call->next_words, t->program + call->next_table, call->next_table_words);
@@ -308,9 +309,9 @@ static void fetch(tg_tiles *t, const tg_call *call)
 }
 
 /* The next call and its table: waits for them. */
-static uint32_t *fetched(tg_tiles *t, const tg_call *call)
+static tg_word *fetched(tg_tiles *t, const tg_call *call)
 {
-    uint32_t *next = (uint32_t *)(void *)(t->scratch + call->next_scratch);
+    tg_word *next = (tg_word *)(void *)(t->scratch + call->next_scratch);
     settle(&t->fetching);
     tg_table(next, (call->next_words + call->next_table_words) * 4);
     return next;
@@ -320,8 +321,8 @@ static uint32_t *fetched(tg_tiles *t, const tg_call *call)
  * one go. */
 static void prepare_simply(tg_tiles *t, const tg_call *call, tg_nest *nest, tg_loop *loop)
 {
-    uint32_t *words = t->words;
-    const uint32_t *homes = homes_of(call);
+    tg_word *words = t->words;
+    const tg_word *homes = homes_of(call);
     unsigned char *slots = t->scratch + call->slots;
     tg_dim *dim = (tg_dim *)(void *)(words + loop->dims), *results = dim + loop->read_count;
     int both = turn_step(t, 1);
@@ -353,7 +354,7 @@ static void prepare_simply(tg_tiles *t, const tg_call *call, tg_nest *nest, tg_l
 /* The next moves between L2 and L3. */
 static void make_moves(tg_tiles *t, uint32_t count)
 {
-    const uint32_t *move = t->move;
+    const tg_word *move = t->move;
     for (; count > 0; count--) {
         int *request = &t->m->l3_requests[move[0] >> 2];
         if (move[0] & TG_MOVE_WAIT) {
@@ -405,12 +406,12 @@ static void finish_step(tg_tiles *t, const tg_call *call, tg_nest *nest, moved_t
 }
 
 /* While the last tile computes, the next nest comes. */
-static uint32_t *prepare_nest(tg_tiles *t, const tg_call *call)
+static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
 {
     store_kept(t);
     if (t->fetching == NONE)
         return 0;
-    uint32_t *next = fetched(t, call);
+    tg_word *next = fetched(t, call);
     const tg_call *next_call = (const tg_call *)(const void *)next;
     if (call->flags & TG_SETTLE)
         settle(&t->storing);
@@ -422,12 +423,12 @@ static uint32_t *prepare_nest(tg_tiles *t, const tg_call *call)
 
 /* Each tile begins on the other cores, and this one joins them when it has conducted what comes next. Where a tile
  * writes, what was there has left, unless results leave right behind their tiles (`is_large`). */
-static uint32_t *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
+static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
     tg_kernel_call *kernel = t->kernels[nest->kernel];
     tg_job job = {who, 0, t->at[t->turn], t->words + nest->args, t->program + t->table};
-    uint32_t *next = 0;
+    tg_word *next = 0;
     settle(&t->loading);
     tg_start_cores(kernel, &job);
     if (t->before)
@@ -469,7 +470,7 @@ static void run_nest(tg_tiles *t, const char *who)
         settle(&t->storing);
     if (call->late)
         load_first(t, t->call, t->words, call->late);
-    uint32_t *next = run_tiles(t, call, who);
+    tg_word *next = run_tiles(t, call, who);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);
     uint32_t words = call->next_words, table = call->next_table;
@@ -480,22 +481,36 @@ static void run_nest(tg_tiles *t, const char *who)
         next = fetched(t, &kept);
         set_addresses(t, (tg_nest *)(void *)(next + words), (const tg_call *)(const void *)next, t->at[t->turn]);
     }
+    t->current = words ? t->position - words : TG_NO_CALL;
     t->table = table;
     t->call = next;
-    t->words = next + words;
+    t->words = words ? next + words : 0;
 }
 
-void tg_run_nests(tg_tiles *t, int count, const char *who)
+/* Whether it is this call's turn. Once it was not, nothing runs any more. */
+static int is_next(tg_tiles *t, const tg_call *call)
 {
-    for (; count > 0; count--)
+    const void *current = t->program + t->current;
+    if (t->current == TG_NO_CALL || current != (const void *)call)
+        t->status = TG_OUT_OF_ORDER;
+    return t->status == TG_OK;
+}
+
+void tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who)
+{
+    if (!is_next(t, first))
+        return;
+    for (; count > 0 && t->current != TG_NO_CALL; count--)
         run_nest(t, who);
 }
 
-void tg_run_whole(tg_tiles *t, int count, const char *who)
+void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
 {
-    for (; count > 0; count--) {
-        const tg_call *call = (const tg_call *)(const void *)(t->program + t->position);
-        const uint32_t *words = t->program + t->table;
+    if (!is_next(t, first))
+        return;
+    for (; count > 0 && t->current != TG_NO_CALL; count--) {
+        const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
+        const tg_word *words = t->program + t->table;
         const tg_nest *nest = (const tg_nest *)(const void *)words;
         const tg_operand *operand = (const tg_operand *)(const void *)(nest + 1);
         for (int i = 0; i < nest->operand_count; i++, operand++)
@@ -505,7 +520,7 @@ void tg_run_whole(tg_tiles *t, int count, const char *who)
         tg_enter(who);
         tg_start_cores(t->kernels[nest->kernel], &job);
         tg_finish_cores(t->kernels[nest->kernel], &job);
-        t->position += (uint32_t)(sizeof *call / 4) + (uint32_t)nest->operand_count;
+        t->current = call->next_words ? t->current + CALL_WORDS + (uint32_t)nest->operand_count : TG_NO_CALL;
         t->table = call->next_table;
     }
 }
@@ -513,11 +528,17 @@ void tg_run_whole(tg_tiles *t, int count, const char *who)
 void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry)
 {
     tg_call first = {entry->call_words, entry->table, entry->table_words, entry->scratch, 0, 0, 0, 0, 0, 0};
-    *t = (tg_tiles){.m = m, .scratch = m->scratch, .state = m->state, .arena = m->arena, .program = program->words, .kernels = program->kernels,
-                    .position = entry->position, .table = entry->table, .move = program->words + entry->moves,
-                    .loading = NONE, .storing = NONE,
-                    .fetching = NONE};
-    tg_begin(entry->name, program->words, program->bytes);
+    const tg_word *words = (const tg_word *)program->words;
+    *t = (tg_tiles){.m = m, .loading = NONE, .storing = NONE, .fetching = NONE};
+    t->scratch = m->scratch;
+    t->state = m->state;
+    t->arena = m->arena;
+    t->program = words;
+    t->kernels = program->kernels;
+    t->position = t->current = entry->position;
+    t->table = entry->table;
+    t->move = words + entry->moves;
+    tg_begin(entry->name, words, program->bytes);
     if (entry->call_words) {
         fetch(t, &first);
         t->call = fetched(t, &first);
@@ -526,9 +547,15 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     }
 }
 
-void tg_stop(tg_tiles *t, const tg_entry *entry)
+tg_status tg_stop(tg_tiles *t, const tg_entry *entry)
 {
-    make_moves(t, entry->last_moves);
+    if (t->current != TG_NO_CALL)
+        t->status = TG_OUT_OF_ORDER;
+    if (t->status == TG_OK)
+        make_moves(t, entry->last_moves);
+    settle(&t->loading);
+    settle(&t->fetching);
     settle(&t->storing);
     tg_end(entry->name);
+    return t->status;
 }

@@ -1,6 +1,6 @@
 /* Loop nests in tiles, as constant tables, and the functions that run them.
  *
- * One array of words, in L2, describes a program: a table for each kind of nest (loops, operands, the kernel's argument
+ * One object of words, in L2, describes a program: a table for each kind of nest (loops, operands, the kernel's argument
  * words) and, for each entry, a row of calls: which table, where its operands live, where it works in scratchpad. A
  * call and its table are brought into scratchpad together, while the nest before runs, and are changed there from tile
  * to tile; everything that does not change is in them as the first tile needs it. */
@@ -8,6 +8,21 @@
 #define TG_TILE_H
 #include "model.h"
 #include "tg_cluster.h"
+
+/* A word of scratchpad, which holds records and arguments of any type; of the program, which is made of records. */
+#if defined(__GNUC__)
+typedef uint32_t __attribute__((may_alias)) tg_word;
+#else
+typedef uint32_t tg_word;
+#endif
+
+#if defined(__cplusplus)
+#define TG_STATIC_ASSERT(condition, what) static_assert(condition, #what)
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define TG_STATIC_ASSERT(condition, what) _Static_assert(condition, #what)
+#else
+#define TG_STATIC_ASSERT(condition, what) typedef char tg_assert_##what[(condition) ? 1 : -1]
+#endif
 
 enum { TG_MAX_OPERANDS = 10, TG_MAX_RESULTS = 4 };
 
@@ -63,10 +78,11 @@ typedef struct {
     int32_t word, kind, of, by; /* `word` from the arguments' place */
 } tg_field;
 
-/* A call. With what comes after it in the entry, if anything does (`next_words`, of the call, is not 0). Operands as bits:
+/* A call; behind it, a home for each operand. With what comes after it in the entry, if anything does (`next_words`, of the call, is not 0). Operands as bits:
  * those requested while the nest before computes its last tile, the others that are read, and results. Bits are counted
  * from the first operand that has one, whose number stands above them. */
 enum { TG_FIRST_SHIFT = 16 };
+#define BITS(first, bits) ((uint32_t)(first) << TG_FIRST_SHIFT | (bits))
 typedef struct {
     uint32_t next_words, next_table, next_table_words;
     uint32_t next_scratch; /* where the next call and its table go */
@@ -74,11 +90,14 @@ typedef struct {
     uint32_t early, late, results;
     uint32_t flags;
     uint32_t moves; /* between L2 and L3 before it, in the entry's list */
-} tg_call; /* then a home for each operand */
+} tg_call;
 
 /* A move between L2 and L3: a word (number of the request * 4, plus TG_MOVE_IN or TG_MOVE_WAIT), and where it starts one
  * (not TG_MOVE_WAIT) offset into the arena, offset into L3 and bytes. */
-enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2 };
+enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2, TG_MOVE_WORDS = 4 };
+#define BRING(request, arena, l3, bytes) 4 * (request) + TG_MOVE_IN, (arena), (l3), (bytes)
+#define PUT_AWAY(request, arena, l3, bytes) 4 * (request), (arena), (l3), (bytes)
+#define AWAIT(request) 4 * (request) + TG_MOVE_WAIT
 
 enum {
     TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */
@@ -97,12 +116,13 @@ enum {
 /* What a program consists of; `bytes` of its words. */
 typedef struct {
     tg_kernel_call *const *kernels;
-    const uint32_t *words;
+    const void *words;
     uint32_t bytes;
 } tg_program;
 
-/* Where an entry begins: its first call and that one's table, in words, and where they go in scratchpad. An entry that
- * computes where its operands live has no words there (`call_words` is 0). */
+/* Where an entry begins: its first call (or none) and that one's table, in words, and where they go in scratchpad. An
+ * entry that computes where its operands live has no words there (`call_words` is 0). */
+#define TG_NO_CALL 0xffffffffu
 typedef struct {
     const char *name;
     uint32_t position, call_words, table, table_words, scratch;
@@ -119,26 +139,73 @@ typedef struct {
 typedef struct {
     tg_model *m;
     unsigned char *scratch, *state, *arena;
-    const uint32_t *program;
+    const tg_word *program;
     tg_kernel_call *const *kernels;
-    uint32_t position; /* of the call that is fetched next */
-    uint32_t table;    /* of the current nest */
-    const uint32_t *move; /* the next one */
-    uint32_t *call, *words; /* of the current nest, in scratchpad */
-    const tg_call *before;  /* of the nest before, where its last results have not left (TG_AT_ONCE), or null */
-    uint32_t *before_words;
+    tg_status status;      /* TG_OUT_OF_ORDER once a nest was not run in its turn; then no other is */
+    uint32_t position;     /* of the call that is fetched next */
+    uint32_t current;      /* of the call whose turn it is, or TG_NO_CALL behind the last */
+    uint32_t table;        /* of the current nest */
+    const tg_word *move;   /* the next one */
+    tg_word *call, *words; /* of the current nest, in scratchpad */
+    const tg_call *before; /* of the nest before, where its last results have not left (TG_AT_ONCE), or null */
+    tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
-    int steps, moved_loops; /* of the current nest: how many, and how many loops moved in the last one */
+    int steps, moved_loops;         /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
     tg_leaving leaving[TG_MAX_RESULTS];
 } tg_tiles;
 
 void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry);
-/* Runs the next nests; `who` is named in messages. */
-void tg_run_nests(tg_tiles *t, int count, const char *who);
+/* Runs nests, from the one whose call is `first` in the program; `who` is named in messages. */
+void tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who);
 /* The same on operands where they live in L2, each nest as one call. */
-void tg_run_whole(tg_tiles *t, int count, const char *who);
-void tg_stop(tg_tiles *t, const tg_entry *entry);
+void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who);
+/* TG_OK, or TG_OUT_OF_ORDER where not every nest ran in its turn: then nothing that the entry was to write is valid. */
+tg_status tg_stop(tg_tiles *t, const tg_entry *entry);
+
+/* ---- What generated code is written with. Its constants are one object, `words`, of type `words_t`. */
+
+/* A call with its homes. */
+#define TG_CALL(count)                                                                                                 \
+    struct {                                                                                                           \
+        tg_call call;                                                                                                  \
+        uint32_t homes[count];                                                                                         \
+    }
+
+/* A kernel as the runtime calls it, from an array of addresses. */
+#define TG_KERNEL_CALL(name, ...)                                                                                      \
+    static void call_##name(void *const *at, const void *args, int core_id, int core_count)                            \
+    {                                                                                                                  \
+        tg_##name(__VA_ARGS__, args, core_id, core_count);                                                             \
+    }
+
+/* Where a part of the words is, and how long; where a part of a table is in it. */
+#define PLACE(part) ((uint32_t)(offsetof(words_t, part) / sizeof(tg_word)))
+#define WORDS(part) ((uint32_t)(sizeof(((words_t *)0)->part) / sizeof(tg_word)))
+#define AT(table, part) ((int32_t)(PLACE(table.part) - PLACE(table)))
+
+/* Where an operand lives: in the state, or in scratchpad; a plain number is in the arena. */
+#define S(tensor) (TG_IN_STATE + S_##tensor)
+#define L1(offset) (TG_IN_SCRATCH + (offset))
+
+/* A nest whose arguments are the same for all tiles; one with arguments that change, made for each tile behind its table. */
+#define NEST(table, name, operands, loops, ...)                                                                        \
+    {                                                                                                                  \
+        .kernel = K_##name, .operand_count = (operands), .loop_count = (loops), .args = AT(table, args),               \
+        .args_turn = 2 * AT(table, args), __VA_ARGS__                                                                  \
+    }
+#define NEST_CHANGING(table, name, operands, loops, ...)                                                               \
+    {                                                                                                                  \
+        .kernel = K_##name, .operand_count = (operands), .loop_count = (loops), .args = AT(table, args),               \
+        .args_turn = AT(table, args) + (int32_t)WORDS(table), .arg_count = (int32_t)WORDS(table.args), __VA_ARGS__     \
+    }
+
+/* The call that comes after this one, its table, and where in scratchpad they go. */
+#define NEXT(name, table, offset)                                                                                      \
+    .next_words = WORDS(name), .next_table = PLACE(table), .next_table_words = WORDS(table), .next_scratch = (offset)
+
+#define RUN(name, count) tg_run_nests(t, &words.name.call, (count), __func__)
+#define RUN_WHOLE(name, count) tg_run_whole(t, &words.name.call, (count), __func__)
 
 #endif

@@ -14,6 +14,7 @@ import json
 import os
 import struct
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,25 @@ def devices() -> list[Any]:
     return found
 
 
+def initial_state(manifest: dict[str, Any]) -> Any:
+    """The bytes of weights.bin behind its header, or the end of this program if they are not of this model."""
+    content = (FOLDER / "weights.bin").read_bytes()
+    size = manifest["header_bytes"]
+    if len(content) < size:
+        sys.exit("weights.bin is too short")
+    magic, version, model_hash, payload_bytes, crc = struct.unpack("<4sI16sII", content[:size])
+    payload = content[size:]
+    if (magic, version) != (b"TGIM", 1):
+        sys.exit("weights.bin is no image, or in another version of the format")
+    if model_hash.hex() != manifest["model_hash"]:
+        sys.exit("weights.bin is of another model, or of another plan for this one")
+    if len(payload) != payload_bytes or payload_bytes != manifest["image_bytes"]:
+        sys.exit("weights.bin is too short or too long")
+    if zlib.crc32(payload) != crc:
+        sys.exit("the bytes of weights.bin have changed")
+    return np.frombuffer(payload, np.uint8)
+
+
 class Model:
     """`state` is kept and `arena` is free between calls; `inputs` stay while the arena's bytes are reused."""
 
@@ -51,7 +71,7 @@ class Model:
         sizes = self.manifest["buffers"]
         self.buffers = {name: cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size) for name, size in sizes.items()}
         state = np.zeros(sizes["state"], np.uint8)
-        image = np.fromfile(FOLDER / "weights.bin", np.uint8)
+        image = initial_state(json.loads((FOLDER / "manifest.json").read_text()))
         state[: image.size] = image
         self.copy(self.buffers["state"], state)
         made: dict[str, Any] = {}  # equal launches, of the forward pass in `infer` and `step`, are one object

@@ -23,7 +23,8 @@
 #include "tg_tile.h"
 
 enum { POISON = 0xff, GUARD_BYTES = 1024, L3_REQUESTS = 256 };
-enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING, LEFT, BEFORE = 8 }; /* what a byte of scratchpad holds; of the nest before */
+/* What a byte of scratchpad holds; BEFORE is added where it is of the nest before. */
+enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING, LEFT, BEFORE = 8 };
 
 typedef struct {
     unsigned char *near, *far;
@@ -64,8 +65,8 @@ static void hazard(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "hazard in %s, nest %s, tile %d: ", sim.entry ? sim.entry : "no entry", sim.nest ? sim.nest : "none",
-            sim.tile);
+    fprintf(stderr, "hazard in %s, nest %s, tile %d: ", sim.entry ? sim.entry : "no entry",
+            sim.nest ? sim.nest : "none", sim.tile);
     vfprintf(stderr, format, arguments);
     fprintf(stderr, "\n");
     va_end(arguments);
@@ -156,7 +157,8 @@ static void expect_settled(const unsigned char *p, size_t bytes, int writing, co
             hazard("%s %s %s, %lu bytes, where a transfer has not arrived", who, writing ? "writes" : "reads",
                    describe(p), (unsigned long)bytes);
         if (writing && touches(request, p, bytes, 0))
-            hazard("%s writes %s, %lu bytes, which a transfer is still reading", who, describe(p), (unsigned long)bytes);
+            hazard("%s writes %s, %lu bytes, which a transfer is still reading", who, describe(p),
+                   (unsigned long)bytes);
     }
 }
 

@@ -18,7 +18,8 @@ static int tg_port_infer(tg_model *m, const unsigned char *in, unsigned char *ou
 
 static int tg_port_step(tg_model *m, const unsigned char *in, unsigned char *out)
 {
-    return tg_step(m, (const float *)(const void *)(in + 0), (const int64_t *)(const void *)(in + 64), (float *)(void *)(out + 0));
+    return tg_step(m, (const float *)(const void *)(in + 0), (const int64_t *)(const void *)(in + 64),
+                   (float *)(void *)(out + 0));
 }
 
 static int tg_port_update(tg_model *m, const unsigned char *in, unsigned char *out)

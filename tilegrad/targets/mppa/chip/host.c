@@ -3,7 +3,7 @@
  *   host WINDOW OFFSET WEIGHTS COMMAND...
  *
  * WINDOW is a file that maps memory which the accelerator sees too: that of a simulator, or a PCIe resource of the card,
- * from OFFSET on. WEIGHTS is sent first. COMMAND is what starts the accelerator; when it ends, so do we. */
+ * from OFFSET on. WEIGHTS is sent first, behind its size. COMMAND is what starts the accelerator; when it ends, so do we. */
 #define _POSIX_C_SOURCE 200112L
 #include <errno.h>
 #include <fcntl.h>
@@ -107,8 +107,11 @@ static void send_weights(const char *path)
 {
     static unsigned char piece[65536];
     FILE *file = fopen(path, "rb");
-    if (file == NULL)
+    if (file == NULL || fseek(file, 0, SEEK_END) != 0)
         die(path);
+    uint32_t bytes = (uint32_t)ftell(file);
+    rewind(file);
+    pass_on((const unsigned char *)&bytes, sizeof bytes);
     for (size_t count; (count = fread(piece, 1, sizeof piece, file)) > 0;)
         pass_on(piece, (uint32_t)count);
     fclose(file);

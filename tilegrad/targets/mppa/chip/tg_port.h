@@ -1,5 +1,6 @@
 /* What the harness (main.c) needs on the accelerator. Included by it. Bytes come and go through the window; the initial
- * state comes first. */
+ * state comes first, its size before it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "tg_window.h"
@@ -28,7 +29,7 @@ static tg_window *window;
 
 static void die(const char *what)
 {
-    (void)what;
+    fprintf(stderr, "accelerator: %s\n", what);
     exit(2);
 }
 
@@ -52,18 +53,24 @@ static void send(const void *data, uint32_t bytes)
     }
 }
 
-static void flush(void) { }
+static void flush(void) {}
 
 static tg_model *instance(const char *path)
 {
-    static unsigned char image[TG_IMAGE_BYTES + TG_L3_IMAGE_BYTES + 1];
+    static unsigned char image[TG_WEIGHTS_BYTES];
+    tg_model *m = NULL;
+    uint32_t bytes;
     (void)path;
     window = open_window();
     do
         TG_INVALIDATE();
     while (window->ready != TG_WINDOW_READY);
-    receive(image, TG_IMAGE_BYTES + TG_L3_IMAGE_BYTES);
-    return tg_static_instance(image);
+    receive(&bytes, sizeof bytes);
+    receive(image, bytes < sizeof image ? bytes : sizeof image); /* of one that is too long the rest is not looked at */
+    tg_status status = tg_static_instance(&m, image, bytes);
+    if (status != TG_OK)
+        die(refusal(status));
+    return m;
 }
 
 static int run_on_all_cores(tg_model *m, uint32_t command) { return run(m, command); }

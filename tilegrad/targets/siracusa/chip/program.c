@@ -51,8 +51,8 @@ static void draw(const image_tensor *tensor, uint32_t first, uint32_t count, uin
         else if (tensor->fill == FILL_SIGNED)
             words[i] = bits_of(tg_initial_weight(IMAGE_SEED, tensor->stream, first + i, float_of(tensor->word)));
         else
-            words[i] = bits_of(float_of(tensor->word) + tg_random_unit(tg_random_u32(IMAGE_SEED, TG_RANDOM_WEIGHTS,
-                                                                                      tensor->stream, first + i)));
+            words[i] = bits_of(float_of(tensor->word) +
+                               tg_random_unit(tg_random_u32(IMAGE_SEED, TG_RANDOM_WEIGHTS, tensor->stream, first + i)));
     }
 }
 
@@ -61,7 +61,9 @@ static void fill(tg_model *m, const image_tensor *tensor)
 {
     const tg_tensor *place = &tg_tensors[tensor->index];
     if (tensor->fill == FILL_STORED) {
-        tg_write_tensor(m, (int)tensor->index, _arena + tensor->word);
+        tg_status status = tg_write_tensor(m, (int)tensor->index, _arena + tensor->word, place->bytes);
+        if (status != TG_OK)
+            report(RECORD_FAILURE, tensor->index, (uint32_t)status, 0);
     } else if (!place->in_l3) {
         draw(tensor, 0, (place->bytes + 3) / 4, (uint32_t *)(void *)(m->state + place->offset));
     } else {
@@ -141,7 +143,9 @@ void run_program(void)
 {
     static tg_model m;
     uint32_t start, cycles;
-    tg_bind(&m, _state, _arena, _scratch);
+    tg_status bound = tg_bind(&m, _state, _arena, _scratch);
+    if (bound != TG_OK)
+        report(RECORD_FAILURE, 0, (uint32_t)bound, 0);
     for (uint32_t i = 0; i < image_tensor_count; i++)
         fill(&m, &image_tensors[i]);
     for (uint32_t update = 0, number = 0; update < IMAGE_UPDATES; update++) {

@@ -22,7 +22,13 @@ static inline void console_put(char c) { REGISTER(CONSOLE) = (uint32_t)(unsigned
 
 /* ---- Event unit, as a cluster core sees it. An event load sleeps until the event, and clears it. */
 #define EVENT_UNIT 0x00204000u
-enum { EVENT_MASK = 0x00, EVENT_WAIT = 0x3c, BARRIER_TRIGGER_MASK = 0x200, BARRIER_TARGET_MASK = 0x20c, BARRIER_WAIT = 0x21c };
+enum {
+    EVENT_MASK = 0x00,
+    EVENT_WAIT = 0x3c,
+    BARRIER_TRIGGER_MASK = 0x200,
+    BARRIER_TARGET_MASK = 0x20c,
+    BARRIER_WAIT = 0x21c
+};
 #define BARRIER_EVENT (1u << 16)
 
 static inline void event_load(uint32_t address)

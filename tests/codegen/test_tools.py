@@ -1,0 +1,102 @@
+"""The generated C under the tools that its readers use: formatters, linters, analyzers, and strict warnings."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import tilegrad as tg
+from tilegrad.build.folder import write_files
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("host", "cortex_m7", "siracusa")
+"""One memory, a board, and a cluster with a scratchpad."""
+
+PROJECTS = [("simplemlp", kind) for kind in KINDS] + [
+    pytest.param(name, kind, marks=pytest.mark.slow) for name in ("resnet8", "cct") for kind in ("host", "siracusa")
+]
+every_project = pytest.mark.parametrize(("name", "target"), PROJECTS)
+WARNINGS = tuple("-Wall -Wextra -Wconversion -Wsign-conversion -Wstrict-aliasing=2 -Wshadow -Werror".split())
+FLAGS = ("-std=c99", "-I.", "-DTG_STATIC_INSTANCE")
+SECONDS = 280.0
+
+
+def needs(tool: str) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"{len(PROJECTS)} projects were not checked with {tool}: it is not installed")
+
+
+@cache
+def files_of(name: str, target: str) -> dict[str, bytes]:
+    return dict(tg.compile(tg.load(name), tg.Recipe(), target=target, weights_as_c=True).project.files)
+
+
+def written(name: str, target: str, folder: Path) -> list[str]:
+    """The project with our settings beside it; its C files, those of a board apart: they are for its own compiler."""
+    files = files_of(name, target)
+    write_files(folder, files)
+    for settings in (".clang-format", ".clang-tidy"):
+        shutil.copy(ROOT / settings, folder)
+    return [path for path in files if path.endswith(".c") and not path.startswith("bare/")]
+
+
+def run(command: Sequence[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@every_project
+def test_what_is_generated_is_formatted(tmp_path: Path, name: str, target: str) -> None:
+    needs("clang-format")
+    written(name, target, tmp_path)
+    paths = [path for path in files_of(name, target) if path.endswith((".c", ".h")) and not path.startswith("kernels/")]
+    assert run(["clang-format", "--dry-run", "-Werror", "--style=file", *paths], tmp_path) == ""
+
+
+@every_project
+def test_no_warning_of_the_strict_kind(tmp_path: Path, name: str, target: str) -> None:
+    needs("gcc")
+    paths = written(name, target, tmp_path)
+    assert run(["gcc", *FLAGS, "-O2", "-fsyntax-only", *WARNINGS, *paths], tmp_path) == ""
+
+
+@every_project
+def test_clean_under_clang_tidy(tmp_path: Path, name: str, target: str) -> None:
+    needs("clang-tidy")
+    paths = written(name, target, tmp_path)
+    assert run(["clang-tidy", "--quiet", *paths, "--", *FLAGS], tmp_path) == ""
+
+
+@every_project
+def test_clean_under_the_analyzer(tmp_path: Path, name: str, target: str) -> None:
+    """Weights and kernels apart: those have no pointers that they did not get."""
+    needs("gcc")
+    paths = [path for path in written(name, target, tmp_path) if "/" not in path and path != "weights.c"]
+    for path in paths:
+        command = ["gcc", *FLAGS, "-O1", "-fanalyzer", "-Werror", "-c", path, "-o", "checked.o"]
+        assert run(command, tmp_path) == "", path
+
+
+@pytest.mark.parametrize(
+    ("tool", "spoilt"),
+    [
+        ("clang-format", b"int spoilt( void );\n"),
+        ("clang-tidy", b"int spoilt(int a)\n{\n    return a ? a : sizeof(sizeof(a));\n}\n"),
+        ("gcc", b"short spoilt(int a)\n{\n    return a;\n}\n"),
+    ],
+)
+def test_the_tools_would_have_found_something(tmp_path: Path, tool: str, spoilt: bytes) -> None:
+    needs(tool)
+    written("simplemlp", "host", tmp_path)
+    (tmp_path / "spoilt.c").write_bytes(spoilt)
+    commands = {
+        "clang-format": ["clang-format", "--dry-run", "-Werror", "--style=file", "spoilt.c"],
+        "clang-tidy": ["clang-tidy", "--quiet", "spoilt.c", "--", *FLAGS],
+        "gcc": ["gcc", *FLAGS, "-fsyntax-only", *WARNINGS, "spoilt.c"],
+    }
+    assert "spoilt" in run(commands[tool], tmp_path)

@@ -1,0 +1,76 @@
+"""The image of the initial state, weights.bin: a header that says whose it is, then the bytes.
+
+The header is eight little-endian words: magic, version of the format, the model's hash (four), bytes that follow, and
+their CRC-32. `tilegrad/runtime/tg_image.h` is the other end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+
+import numpy as np
+
+from tilegrad.ir.graph import Attribute
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.types import Constant
+
+MAGIC = int.from_bytes(b"TGIM", "little")
+VERSION = 1
+HASH_WORDS = 4
+HEADER = struct.Struct(f"<II{4 * HASH_WORDS}sII")
+
+
+def model_hash(plan: Plan) -> bytes:
+    """What the bytes of the state mean: each tensor with its place, and the model that it is for.
+
+    Values, names of nodes, batch and recipe are no part of it, as far as they change neither: a state goes with any
+    program of this hash.
+    """
+    program = plan.schedule.program
+    tensors = [
+        [tensor.name, tensor.role.value, str(tensor.type), *_place(plan, tensor.name)] for tensor in program.state
+    ]
+    nodes = [
+        [node.op, node.inputs, node.outputs, sorted((key, _text(value)) for key, value in node.attributes.items())]
+        for node in program.entries["infer"].nodes
+    ]
+    meaning = {"version": VERSION, "tensors": tensors, "nodes": nodes, "loss": program.loss}
+    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).digest()[: 4 * HASH_WORDS]
+
+
+def _place(plan: Plan, tensor: str) -> tuple[str, int]:
+    address = plan.state_addresses[tensor]
+    return address.region, address.offset
+
+
+def _text(value: Attribute) -> str:
+    if isinstance(value, Constant):
+        return f"{value.type} {hashlib.sha256(np.ascontiguousarray(value.array).tobytes()).hexdigest()}"
+    return repr(value)
+
+
+def hash_words(plan: Plan) -> tuple[int, ...]:
+    return struct.unpack(f"<{HASH_WORDS}I", model_hash(plan))
+
+
+def payload_bytes(plan: Plan) -> int:
+    return plan.image_bytes + plan.l3_image_bytes
+
+
+def state_image(plan: Plan) -> bytes:
+    """The bytes of weights.bin: the header, the leading part of the state region, and what is initially in L3."""
+    payload = _payload(plan)
+    return HEADER.pack(MAGIC, VERSION, model_hash(plan), len(payload), zlib.crc32(payload)) + payload
+
+
+def _payload(plan: Plan) -> bytes:
+    images = {"state": bytearray(plan.image_bytes), "l3": bytearray(plan.l3_image_bytes)}
+    for tensor in plan.schedule.program.state:
+        if tensor.initial is not None:
+            content = np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<"))
+            address = plan.state_addresses[tensor.name]
+            images[address.region][address.offset : address.offset + tensor.type.size_bytes] = content.tobytes()
+    return bytes(images["state"] + images["l3"])
