@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilegrad.api import Recipe, load, open_device
+from tilegrad.compiled import Compiled
 from tilegrad.devices.qemu import MACHINES, QemuDevice, QemuSession
 from tilegrad.devices.qemu_counts import Counts
-from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.pipeline import compile_model
+from tilegrad.samples import make_batches
 from tilegrad.targets import base as targets
-from tilegrad.training import make_batches
 
 RESULTS = Path(__file__).parent / "INSTRUCTIONS.md"
 DEVICE = "qemu:riscv32"

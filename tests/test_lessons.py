@@ -78,14 +78,14 @@ from tests.support.models import model, node, value, weights
 from tests.support.operators import one_node_graph
 from tests.support.projects import batch, opened, state_of, zoo_model
 from tilegrad import zoo
+from tilegrad.analysis.verify import verify_graph
+from tilegrad.compiled import Compiled
 from tilegrad.devices.process import HarnessSession
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ir.verify import verify_graph
-from tilegrad.pipeline import Compiled
-from tilegrad.training import make_batches
+from tilegrad.samples import make_batches
 
 ROOT = Path(__file__).parents[1]
 

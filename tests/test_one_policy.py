@@ -13,8 +13,8 @@ from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.pipeline import DUMPS, GRAPH_PASSES, PROGRAM_PASSES, STAGES, Where
 from tilegrad.recipe import Recipe
+from tilegrad.samples import make_batches
 from tilegrad.targets import base as targets
-from tilegrad.training import make_batches
 
 ADAM = Recipe(optimizer=tg.Adam(lr=0.001))
 CASES = [

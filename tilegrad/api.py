@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tilegrad.compiled import Compiled
 from tilegrad.devices.registry import open_device
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
-from tilegrad.pipeline import Compiled, Observer, compile_model
+from tilegrad.pipeline import Observer, compile_model, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
@@ -31,6 +32,7 @@ __all__ = [
     "open_device",
     "register",
     "train",
+    "unfused",
 ]
 
 

@@ -16,7 +16,7 @@ from tilegrad import __version__
 from tilegrad.build import written
 from tilegrad.commands import catalogue, compare, describe, train
 from tilegrad.errors import TilegradError
-from tilegrad.launch import interrupted
+from tilegrad.interrupts import interrupted
 from tilegrad.report import failure
 from tilegrad.report.streams import writing_to_stdout
 

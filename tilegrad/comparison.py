@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Device
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import ImportedModel
-from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Device
-from tilegrad.pipeline import Compiled
-from tilegrad.training import Progress, make_batches, no_progress
+from tilegrad.pipeline import unfused
+from tilegrad.samples import make_batches
+from tilegrad.training import Progress, no_progress
 from tilegrad.verify.compare import Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE, gradient_verdict
 from tilegrad.verify.judge import float64_model, reference_recipe
@@ -48,7 +50,7 @@ def check_gradients(
     progress: Progress = no_progress,
 ) -> GradientCheck:
     """Runs one mini-batch of the generated C, then asks a float64 forward pass what the gradients should have been."""
-    compiled = compiled.unfused()
+    compiled = unfused(compiled)
     x, y = make_batches(compiled, data).batch(0)
     timings: dict[str, float] = {}
     progress("build", 0, 1)

@@ -9,10 +9,11 @@ from typing import Any
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.build.frames import StackUse
+from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
-from tilegrad.pipeline import Compiled, parameters_in_use
+from tilegrad.pipeline import parameters_in_use
 from tilegrad.place.board import image_parts, place
 from tilegrad.targets.base import Target
 from tilegrad.training import parameter_count

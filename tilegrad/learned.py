@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.compiled import Compiled
 from tilegrad.errors import UserError
 from tilegrad.frontend.folded import FOLDED
 from tilegrad.passes.fuse import fuse
-from tilegrad.pipeline import Compiled
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -1,7 +1,7 @@
 """ONNX's backend interface (`onnx.backend.base`) on generated C, so that ONNX's own node tests run against it.
 
 Inputs that shape the graph (Reshape's second, say) must be constants for us: a model is compiled when it is run, with
-those inputs baked in. `python -m tilegrad.onnx_backend --report` lists every node case and what became of it.
+those inputs baked in. `python -m tilegrad.report.onnx_cases --report` lists every node case and what became of it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from onnx import helper, numpy_helper, version_converter
 from onnx.backend.base import Backend, BackendRep
 
 from tilegrad.build.toolchain import Toolchain, host_toolchain
+from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.check import OLDEST_OPSET, opset_of
 from tilegrad.ops import registry
-from tilegrad.pipeline import Compiled, compile_inference
+from tilegrad.pipeline import compile_inference
 from tilegrad.recipe import Recipe
 from tilegrad.targets import base as targets
 
@@ -173,9 +174,3 @@ prepare = TilegradBackend.prepare
 run_model = TilegradBackend.run_model
 run_node = TilegradBackend.run_node
 supports_device = TilegradBackend.supports_device
-
-
-if __name__ == "__main__":
-    from tilegrad.report.onnx_cases import main
-
-    main()

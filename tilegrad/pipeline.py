@@ -15,21 +15,20 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import Generic, TypeVar
 
 from tilegrad import zoo
-from tilegrad.build.folder import write_folder
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
+from tilegrad.compiled import Compiled
 from tilegrad.frontend import ImportedModel, SourceKind
+from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
-from tilegrad.ir.program import Program, Role
+from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
-from tilegrad.ir.verify import verify_graph
-from tilegrad.passes.batchnorm_policy import check_batchnorm_policy
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm, folded_parameters
 from tilegrad.passes.fuse import PATTERNS
 from tilegrad.passes.fuse_activation import FuseActivationGrad
@@ -46,7 +45,6 @@ from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
-from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
 
 R = TypeVar("R")
@@ -129,64 +127,6 @@ class Observer:
     def skip(self, name: str, where: Where) -> None:
         """A pass that is not for this program."""
         del name, where
-
-
-@dataclass(frozen=True, repr=False)
-class Compiled:
-    """A model compiled for a target: what every stage made, and the C project."""
-
-    model: ImportedModel
-    program: Program
-    listing: Listing
-    project: Project
-    options: ScheduleOptions = field(default_factory=ScheduleOptions)
-
-    @property
-    def name(self) -> str:
-        return self.program.name
-
-    @cached_property
-    def timing(self) -> dict[str, EntryTiming]:
-        """Estimated cycles of each entry, where the target has a scratchpad; nothing is run for it."""
-        return time_listing(self.listing)
-
-    @property
-    def plan(self) -> Plan:
-        return self.listing.plan
-
-    @property
-    def target(self) -> Target:
-        return self.plan.schedule.target
-
-    def __repr__(self) -> str:
-        """One line of what it is: `--dump-after` and `tilegrad inspect` have the rest."""
-        program = self.program
-        trained = sum(tensor.type.size for tensor in program.trainable)
-        held = trained + sum(tensor.type.size for tensor in program.with_role(Role.FROZEN))
-        memory = ", ".join(f"{name} {use}" for name, use in self.plan.memory.items())
-        return (
-            f"<Compiled '{self.name}' for {self.target.name}: {', '.join(program.entries)}; "
-            f"{trained:,} of {held:,} parameters train; {memory}; {self.project.line_count:,} lines of C>"
-        )
-
-    def unfused(self) -> Compiled:
-        """The same with gradients that can be read, where the optimizer moved into the backward pass.
-
-        Gradients take memory: what fits into L2 when fused may not without L3. Homes do not change the bits.
-        """
-        if not self.program.is_fused:
-            return self
-        home = "auto" if self.options.home == "L2" else self.options.home
-        options = replace(self.options, fuses_update=False, home=home)
-        return compile_model(self.model, self.program.recipe, self.target, options=options)
-
-    def write(self, folder: str | Path, *, force: bool = False) -> Path:
-        """Writes the C project; the folder appears complete or not at all.
-
-        A folder that has one already keeps what is not ours. Files that were edited are refused, unless `force`.
-        """
-        write_folder(Path(folder), self.project.files, force=force)
-        return Path(folder)
 
 
 def canonical_graph(model: ImportedModel, recipe: Recipe, observer: Observer | None = None) -> Graph:
@@ -288,3 +228,15 @@ def _compile_program(
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
     project: Project = watch.run("codegen", lambda: generate(listing, weights_as_c=weights_as_c))
     return Compiled(model, program, listing, project, options)
+
+
+def unfused(compiled: Compiled) -> Compiled:
+    """The same with gradients that can be read, where the optimizer moved into the backward pass.
+
+    Gradients take memory: what fits into L2 when fused may not without L3. Homes do not change the bits.
+    """
+    if not compiled.program.is_fused:
+        return compiled
+    home = "auto" if compiled.options.home == "L2" else compiled.options.home
+    options = replace(compiled.options, fuses_update=False, home=home)
+    return compile_model(compiled.model, compiled.program.recipe, compiled.target, options=options)

@@ -12,13 +12,13 @@ from tilegrad.build.frames import StackUse, deepest_bytes
 from tilegrad.build.toolchain import Toolchain, host_toolchain, list_frames
 from tilegrad.build.workspace import Workspace
 from tilegrad.codegen.board import compile_flags
+from tilegrad.compiled import Compiled
 from tilegrad.devices import mppa
+from tilegrad.devices.siracusa_build import CLUSTER_TOOLCHAIN, cluster_files
 from tilegrad.errors import DeviceError
 from tilegrad.ir.program import ENTRIES
-from tilegrad.pipeline import Compiled
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import OPENCL_C, Target
-from tilegrad.targets.siracusa.build import CLUSTER_TOOLCHAIN, cluster_files
 
 Sources = tuple[Toolchain, Mapping[str, bytes]]
 NOT_OF_A_STEP = ("main.c", "weights.c", "weights.bin")

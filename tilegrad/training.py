@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from tilegrad import __version__
 from tilegrad.build.frames import StackUse
+from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
-from tilegrad.data import Batches, SampleSpec, ToldBatches, load_npz, synthetic
+from tilegrad.data import ToldBatches
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.iss_profile import Profile
@@ -23,9 +24,9 @@ from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.learned import learned, module_state
-from tilegrad.passes.index_bounds import index_bounds
-from tilegrad.pipeline import Compiled
+from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
+from tilegrad.samples import make_batches
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
@@ -185,49 +186,6 @@ def parameter_count(compiled: Compiled) -> int:
     return count + sum(compiled.model.parameters[name].type.size for name in unused)
 
 
-def sample_spec(compiled: Compiled) -> SampleSpec:
-    """What one sample looks like, from the step entry's inputs."""
-    program = compiled.program
-    y = program.entries["step"].types[program.target_input]
-    return input_spec(compiled, program.loss, y.shape[1:], program.label_classes)
-
-
-def input_spec(compiled: Compiled, loss: str, target_shape: tuple[int, ...], classes: int | None) -> SampleSpec:
-    """A sample whose input is the infer entry's, with the given target."""
-    program = compiled.program
-    data_inputs = program.entries["infer"].inputs
-    if len(data_inputs) != 1:
-        raise UserError(
-            "data can be fed to models with one input only",
-            stage="data",
-            expected="1 input",
-            got=f"{len(data_inputs)}: {', '.join(data_inputs)}",
-            hint="use the Python API: session.run('step', [...])",
-        )
-    x = program.entries["infer"].types[data_inputs[0]]
-    if x.rank == 0 or x.shape[0] != program.recipe.batch:
-        raise UserError(
-            "the model's input has no batch dimension",
-            stage="data",
-            expected=f"the first dimension to be the batch, {program.recipe.batch}",
-            got=str(x),
-        )
-    return SampleSpec(
-        x.shape[1:],
-        loss,
-        target_shape,
-        classes,
-        x.dtype,
-        index_bounds(program.entries["infer"]).get(data_inputs[0]),
-    )
-
-
-def make_batches(compiled: Compiled, data: str | Path | None) -> Batches:
-    recipe = compiled.program.recipe
-    spec = sample_spec(compiled)
-    return synthetic(recipe.seed, spec, recipe.batch) if data is None else load_npz(data, spec, recipe.batch)
-
-
 def train(
     compiled: Compiled,
     device: Device,
@@ -332,15 +290,15 @@ def _beginning_with_gradients(
     compiled: Compiled, device: Device, batches: Sequence[tuple[Array, Array]], beginning: FirstUpdate
 ) -> FirstUpdate:
     """A fused program keeps no gradients: they are read from the unfused one, whose bits are the same."""
-    with device.load(compiled.unfused()) as session:
-        losses, unfused = _run_steps(session, batches, len(batches), no_progress)
+    with device.load(unfused(compiled)) as session:
+        losses, found = _run_steps(session, batches, len(batches), no_progress)
     same = np.array_equal(losses, beginning.losses, equal_nan=True) and all(
-        np.array_equal(unfused.weights_after[name], value, equal_nan=True)
+        np.array_equal(found.weights_after[name], value, equal_nan=True)
         for name, value in beginning.weights_after.items()
     )
     if not same:
         raise InternalError("the fused and the unfused program differ after one update", stage="run")
-    return unfused
+    return found
 
 
 def _run_steps(

@@ -21,9 +21,9 @@ from tilegrad.build import toolchain
 from tilegrad.build.cache import ObjectCache, cache_folder, prune
 from tilegrad.build.tools import Tools
 from tilegrad.build.workspace import FAILURE_FILE, KEPT_FAILURES, Workspace
+from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
 from tilegrad.errors import DeviceError, UserError
-from tilegrad.pipeline import Compiled
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from tests.support.projects import CONTRACT_FLAGS, SANITIZER_FLAGS, opened, tool
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import build
 from tilegrad.codegen.image import HEADER, MAGIC, VERSION, model_hash
+from tilegrad.compiled import Compiled
 from tilegrad.devices.qemu import MACHINES, QemuDevice
 from tilegrad.devices.registry import open_device
 from tilegrad.errors import DeviceError
-from tilegrad.pipeline import Compiled
 from tilegrad.targets import base as targets
 
 FAULTS = (Path(__file__).parent / "faults.c").read_bytes()

@@ -12,7 +12,8 @@ import pytest
 
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
-from tilegrad.pipeline import Compiled, compile_inference
+from tilegrad.compiled import Compiled
+from tilegrad.pipeline import compile_inference
 from tilegrad.recipe import Recipe
 from tilegrad.targets import base as targets
 

@@ -16,8 +16,8 @@ from tests.support.models import model, node, value, weights
 from tests.support.projects import CONTRACT_FLAGS, toolchain
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import build
+from tilegrad.compiled import Compiled
 from tilegrad.devices.process import ProcessSession
-from tilegrad.pipeline import Compiled
 
 FOLDER = Path(__file__).parent / "golden" / "tiny"
 WRITTEN = ("model.c", "model.h", "ports.h", "kernels.h", "Makefile", "README.md", "manifest.json")

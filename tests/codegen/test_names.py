@@ -15,7 +15,7 @@ from tests.support.models import model, node, value, weights
 from tests.support.projects import CONTRACT_FLAGS, opened, toolchain
 from tilegrad.codegen.c import Comment, SourceFile, comment_text, identifier, print_file
 from tilegrad.codegen.interface import c_string
-from tilegrad.pipeline import Compiled
+from tilegrad.compiled import Compiled
 
 HOSTILE = {
     "end of comment": 'x */ int escaped(void) { return 1; } /* "',

@@ -19,9 +19,9 @@ from tilegrad.analysis.tables import argument_fields
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import build
 from tilegrad.codegen.cluster import MOST_NAMED_WORDS
+from tilegrad.compiled import Compiled
 from tilegrad.devices.sim import SimDevice
 from tilegrad.errors import DeviceError, InternalError
-from tilegrad.pipeline import Compiled
 from tilegrad.schedule.options import ScheduleOptions
 
 LAYOUTS = (NEST, OPERAND, LOOP, DIM, FIELD, CALL)

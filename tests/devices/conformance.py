@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.programs import imported, patched, recipe_of
+from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.devices.base import Device
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError
-from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.pipeline import compile_model
 from tilegrad.targets import base as targets
 from tilegrad.training import Run, train
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilegrad.compiled import Compiled
 from tilegrad.devices.accelerator import AcceleratorDevice
 from tilegrad.devices.base import Capabilities, Session
 from tilegrad.devices.null import NullSession
 from tilegrad.devices.residency import Residency
-from tilegrad.pipeline import Compiled
 
 
 class MemoryDevice(AcceleratorDevice):

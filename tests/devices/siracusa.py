@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tilegrad.compiled import Compiled
 from tilegrad.devices.iss import FAULT_STATUS, build_simulator
+from tilegrad.devices.siracusa_build import build_image, folder_files, missing_compiler
 from tilegrad.devices.siracusa_image import ImageRun, parse_console
-from tilegrad.pipeline import Compiled
-from tilegrad.targets.siracusa.build import build_image, folder_files, missing_compiler
-from tilegrad.targets.siracusa.image import Expected
+from tilegrad.devices.siracusa_program import Expected
 
 DRIVERS = Path(__file__).parent / "siracusa_drivers.c"
 MOST_CYCLES = 2_000_000_000

@@ -30,6 +30,7 @@ from tests.devices.conformance import (
 from tests.schedule.programs import compiled_for
 from tests.support.projects import batch, state_of
 from tilegrad.build.workspace import PREFIX
+from tilegrad.compiled import Compiled
 from tilegrad.devices.accelerator import AcceleratorDevice
 from tilegrad.devices.base import Device
 from tilegrad.devices.embedded import EmbeddedDevice
@@ -37,7 +38,6 @@ from tilegrad.devices.measure import COUNTERS
 from tilegrad.devices.residency import Residency, Transfer
 from tilegrad.errors import DeviceError, DoesNotFit, UserError, VerificationError
 from tilegrad.ir.program import Role
-from tilegrad.pipeline import Compiled
 from tilegrad.targets import base as targets
 from tilegrad.training import train
 

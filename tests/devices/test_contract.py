@@ -15,6 +15,7 @@ import tilegrad as tg
 from tests.devices.devices import MemoryDevice
 from tests.support.command_line import CommandLine
 from tests.support.projects import batch, opened, state_of, zoo_model
+from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.devices.accelerator import AcceleratorDevice
 from tilegrad.devices.base import Capabilities, Device, Session
@@ -24,7 +25,6 @@ from tilegrad.devices.null import NullDevice
 from tilegrad.devices.residency import Residency, Transfer
 from tilegrad.errors import DeviceError, UserError, VerificationError
 from tilegrad.ir.program import Role
-from tilegrad.pipeline import Compiled
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.gvsoc import VARIABLE, GvsocDevice
 from tilegrad.devices.registry import device_kind, open_device
 from tilegrad.devices.siracusa_image import parse_console
+from tilegrad.devices.siracusa_program import Expected
 from tilegrad.errors import DeviceError, UserError
-from tilegrad.targets.siracusa.image import Expected
 
 NAME = "gvsoc:siracusa"
 CONSOLE = """a simulator's own words

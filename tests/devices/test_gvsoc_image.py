@@ -16,17 +16,18 @@ from tests.support.small_models import linear
 from tilegrad import frontend, zoo
 from tilegrad.build.frames import deepest_bytes
 from tilegrad.build.toolchain import list_frames
+from tilegrad.compiled import Compiled
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.gvsoc import GvsocDevice
 from tilegrad.devices.host import HostDevice
+from tilegrad.devices.siracusa_build import CLUSTER_TOOLCHAIN, build_image, cluster_files, folder_files
+from tilegrad.devices.siracusa_program import Expected, float_bits, image_files, weights_hash
 from tilegrad.errors import DoesNotFit, UserError
-from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.stack import stack_use
 from tilegrad.targets import base as targets
-from tilegrad.targets.siracusa.build import CLUSTER_TOOLCHAIN, build_image, cluster_files, folder_files
-from tilegrad.targets.siracusa.image import Expected, float_bits, image_files, weights_hash
 from tilegrad.training import train
 
 pytestmark = needs_compiler

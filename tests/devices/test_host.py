@@ -16,12 +16,12 @@ import pytest
 
 import tilegrad as tg
 from tests.support.projects import batch, opened, state_of, zoo_model
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Session
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.registry import open_device
 from tilegrad.errors import DeviceError, UserError
-from tilegrad.pipeline import Compiled
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,12 @@ import pytest
 from tests.schedule.programs import HAND_MADE, host_state, imported, recipe_of
 from tests.support.command_line import CommandLine
 from tilegrad.build.toolchain import host_toolchain
+from tilegrad.compiled import Compiled
 from tilegrad.devices.mppa import COMPILER, RUNNERS, VARIABLE, MppaDevice, window
 from tilegrad.devices.registry import open_device
 from tilegrad.devices.sim import SimDevice
 from tilegrad.errors import DeviceError
-from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.pipeline import compile_model
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, Target

@@ -21,6 +21,7 @@ from tests.support.models import model, node, value
 from tests.support.projects import batch
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.opencl import BUILD_OPTIONS, kernels_source
+from tilegrad.compiled import Compiled
 from tilegrad.devices import opencl
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.opencl import OpenclDevice
@@ -29,7 +30,7 @@ from tilegrad.devices.residency import Residency
 from tilegrad.errors import DeviceError, DoesNotFit, UserError, VerificationError
 from tilegrad.ops import registry
 from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
-from tilegrad.pipeline import Compiled, compile_inference
+from tilegrad.pipeline import compile_inference
 from tilegrad.targets import base as targets
 from tilegrad.training import train
 

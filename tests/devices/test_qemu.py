@@ -14,12 +14,12 @@ from tests.schedule.programs import patched
 from tests.support.projects import batch
 from tilegrad.build.folder import write_files
 from tilegrad.codegen.board import IMAGE
+from tilegrad.compiled import Compiled
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.measure import INSTRUCTIONS
 from tilegrad.devices.qemu import QemuDevice, QemuImage, QemuSession, sections
 from tilegrad.devices.qemu_counts import Counts
 from tilegrad.errors import UserError
-from tilegrad.pipeline import Compiled
 from tilegrad.training import train
 
 STEPS = 20

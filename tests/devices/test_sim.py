@@ -26,17 +26,19 @@ from tests.schedule.programs import (
     siracusa,
 )
 from tilegrad import zoo
+from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import ProcessSession
 from tilegrad.devices.sim import SimDevice, SimSession
 from tilegrad.errors import DeviceError, DoesNotFit
 from tilegrad.ir.program import ENTRIES
-from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
+from tilegrad.samples import make_batches
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, L3
-from tilegrad.training import make_batches, train
+from tilegrad.training import train
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.support.projects import batch, opened, zoo_model
+from tilegrad.compiled import Compiled
 from tilegrad.devices.process import HarnessSession
 from tilegrad.errors import DeviceError
-from tilegrad.pipeline import Compiled
 
 
 @pytest.fixture(scope="module")

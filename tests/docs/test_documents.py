@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.documents import ROOT, blocks, documents, needs_torch, refreshed, runs_something
 from tilegrad import zoo
-from tilegrad.targets.siracusa.build import missing_compiler
+from tilegrad.devices.siracusa_build import missing_compiler
 
 NAMES = [str(path.relative_to(ROOT)) for path in documents()]
 RUNNABLE = [name for name in NAMES if runs_something((ROOT / name).read_text(encoding="utf-8"))]

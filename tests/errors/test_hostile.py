@@ -18,7 +18,7 @@ import pytest
 
 from tests.errors.hostile import EITHER, REFUSED, SOUND, Maker
 from tests.errors.mutants import mutants
-from tilegrad.frontend.bounds import MAX_FOLDED_TOTAL_BYTES
+from tilegrad.bounds import MAX_FOLDED_TOTAL_BYTES
 
 PARTS = 4
 RESIDENT_BYTES = 2**29 + MAX_FOLDED_TOTAL_BYTES

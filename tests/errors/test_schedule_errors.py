@@ -10,7 +10,7 @@ import pytest
 from tests.schedule.programs import UNTILED, compiled_for, siracusa
 from tests.support.models import mlp
 from tests.support.small_models import linear
-from tilegrad import frontend
+from tilegrad import frontend, pipeline
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.nest import Nest
@@ -158,7 +158,7 @@ def test_a_fused_program_that_fits_l2_has_readable_gradients() -> None:
     options = ScheduleOptions(home="L2", fuses_update=True)
     fused = compiled_for("autoencoder", siracusa(), options)
     assert fused.program.is_fused and fused.plan.memory["L3"].used_bytes == 0
-    unfused = fused.unfused()
+    unfused = pipeline.unfused(fused)
     assert not unfused.program.is_fused and unfused.plan.memory["L3"].used_bytes > 0
     with pytest.raises(DoesNotFit):
         compiled_for("autoencoder", siracusa(), ScheduleOptions(home="L2"))

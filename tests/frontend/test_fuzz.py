@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from tests.support.models import ints, model, node, value, weights
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
 from tilegrad.frontend import load
-from tilegrad.ir.verify import verify_graph
 
 MAX_SECONDS = 5.0
 ODD_INTEGERS = (0, -1, 1, 2, 7, -7, 2**31, 2**40, -(2**40), 2**62, -(2**63))

@@ -16,9 +16,9 @@ from onnx.reference import ReferenceEvaluator
 from tests.support.kernels import run_graph
 from tests.support.models import ints, mlp, model, node, value, weights
 from tilegrad import zoo
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.frontend import SourceKind, load
 from tilegrad.ir.graph import Graph
-from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.fuse import fuse
 
 

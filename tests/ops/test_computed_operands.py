@@ -15,10 +15,10 @@ import torch.nn.functional as F
 
 from tests.support.kernels import run_graph
 from tests.support.operators import one_node_graph, with_gradient
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Attribute, Graph, Node
 from tilegrad.ir.types import Constant, DType, TensorType
-from tilegrad.ir.verify import verify_graph
 from tilegrad.ops import registry
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 from tilegrad.ops.relu import Relu

@@ -8,13 +8,13 @@ import pytest
 import tilegrad as tg
 from tests.support.kernels import run_graph
 from tests.support.models import model, node, value, weights
+from tilegrad.analysis.verify import verify_graph
+from tilegrad.compiled import Compiled
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
 from tilegrad.passes.builder import GraphBuilder
-from tilegrad.pipeline import Compiled
 
 
 def forward(*nodes: Node, inputs: dict[str, tuple[int, ...]], outputs: tuple[str, ...] = ("y",)) -> Graph:

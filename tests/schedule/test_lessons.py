@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.schedule.programs import KIB, compiled_for, quick_sim, run_once, siracusa
+from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.nest import Access, AxisKind
 from tilegrad.ir.schedule import Launch, Schedule, Tiling
-from tilegrad.pipeline import Compiled
 from tilegrad.schedule import tiling as tiling_module
 from tilegrad.schedule.candidates import columns_of
 from tilegrad.schedule.options import ScheduleOptions

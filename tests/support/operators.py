@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from tests.support.kernels import run_graph
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Attribute, Graph, Node
 from tilegrad.ir.types import Constant, DType, TensorType
-from tilegrad.ir.verify import verify_graph
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.passes.autodiff import append_backward

@@ -12,8 +12,8 @@ import pytest
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
 from tilegrad import training
+from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
-from tilegrad.pipeline import Compiled
 from tilegrad.recipe import Optimizer
 from tilegrad.training import Run
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from tilegrad import frontend
 from tilegrad.analysis.tables import simple_steps
-from tilegrad.calibration.counting import COMPILER, COUNTERS, EMULATOR, FLAGS, FOLDER, LINK_FLAGS, plugin, run_tool
+from tilegrad.build.riscv import COMPILER, FLAGS
+from tilegrad.calibration.counting import COUNTERS, EMULATOR, FOLDER, LINK_FLAGS, plugin, run_tool
 from tilegrad.calibration.fit import non_negative_least_squares
 from tilegrad.costs.kernel_cost import CLASSES, CONDUCT_TRIPS, Boxes, class_cycles, conduct_trips
 from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Listing, Load, Store

@@ -14,21 +14,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tilegrad.build.riscv import COMPILER, FLAGS
 from tilegrad.calibration.content import contents
 from tilegrad.errors import DeviceError
 from tilegrad.ir.nest import Nest, Tile, kernel_argument, operand_box, row_major_strides
 from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, KernelSignature, parse_kernel_file
 
 FOLDER = Path(__file__).parent
-COMPILER = "riscv64-unknown-elf-gcc"
-# Those of the calibration set, but nothing is vectorised: the core has no vectors, and gcc would move bytes by the word
-# where addresses happen to be aligned.
-FLAGS = tuple(
-    (
-        "-std=c99 -O3 -march=rv32imf_zicsr -mabi=ilp32 -ffp-contract=off -ffreestanding -fno-builtin -fno-math-errno "
-        "-fno-tree-loop-distribute-patterns -fno-tree-vectorize -msmall-data-limit=0 -mcmodel=medany -mno-relax"
-    ).split()
-)
 # With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
 LINK_FLAGS = ("-march=rv32im", "-mabi=ilp32", "-nostdlib", "-static", "-mno-relax")
 EMULATOR = "qemu-riscv32"

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad.build.riscv import COMPILER, FLAGS
 from tilegrad.calibration.conduct import count_conducting, fit_conducting
-from tilegrad.calibration.counting import COMPILER, EMULATOR, FLAGS, FOLDER, Counts, count, source_hash, version_of
+from tilegrad.calibration.counting import EMULATOR, FOLDER, Counts, count, source_hash, version_of
 from tilegrad.calibration.examples import operators
 from tilegrad.calibration.fit import Fit, choose_structure, fit, fit_typical
 from tilegrad.calibration.samples import Sample, draw_samples

@@ -12,11 +12,12 @@ from tilegrad.build.frames import StackUse
 from tilegrad.build.workspace import Workspace
 from tilegrad.commands.hardware import BudgetOptions
 from tilegrad.commands.options import check_stage
+from tilegrad.compiled import Compiled
 from tilegrad.devices.embedded import EmbeddedDevice, Image
 from tilegrad.devices.registry import device_kind
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
-from tilegrad.pipeline import Compiled, Observer, Where, compile_model
+from tilegrad.pipeline import Observer, Where, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.report import json
 from tilegrad.report.dump import dump

@@ -22,11 +22,12 @@ from tilegrad.commands.compiling import (
     write_project,
 )
 from tilegrad.commands.groups import grouped
+from tilegrad.compiled import Compiled
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
 from tilegrad.passes.parameters import parameters_of
-from tilegrad.pipeline import Compiled, compile_inference, compile_model
+from tilegrad.pipeline import compile_inference, compile_model
 from tilegrad.recipe import expect_count, expect_tolerance
 from tilegrad.report.failure import announce
 from tilegrad.report.format import error_text

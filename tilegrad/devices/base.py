@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.build.lock import Claim
+from tilegrad.compiled import Compiled
 from tilegrad.devices.companion import Companion, matters, no_loader
 from tilegrad.devices.measure import COMPUTE_SECONDS, TRANSFER_SECONDS, WALL_SECONDS, Measurement, measure
 from tilegrad.devices.residency import DEVICE, HOST, Residency, Transfer, Transfers
@@ -31,7 +32,6 @@ from tilegrad.ir.program import ENTRIES, Role, StateTensor
 from tilegrad.ir.types import TensorType
 from tilegrad.learned import folded_names, learned, module_state
 from tilegrad.passes.index_bounds import index_bounds
-from tilegrad.pipeline import Compiled
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target

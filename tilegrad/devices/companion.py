@@ -4,7 +4,7 @@ The unfused program has the same bits. So a session keeps what its last step beg
 for, the unfused companion takes that one step. It is compiled, built and loaded when it is first needed, and stays.
 
 What this costs: a copy of the state (optimizer slots apart) before every step; once, the time of compiling and building
-the companion; and a step on it for every step whose gradients are asked for. `Compiled.unfused()` has no such costs.
+the companion; and a step on it for every step whose gradients are asked for. `pipeline.unfused` has no such costs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilegrad.compiled import Compiled
 from tilegrad.errors import UserError
 from tilegrad.ir.program import Role, StateTensor
-from tilegrad.pipeline import Compiled
+from tilegrad.pipeline import unfused
 
 if TYPE_CHECKING:
     from tilegrad.devices.base import Array, FloatArrays, Session
@@ -63,7 +64,7 @@ class Companion:
 
     def _loaded(self) -> Session:
         if self._session is None:
-            self._session = self._load(self._fused.unfused())
+            self._session = self._load(unfused(self._fused))
         return self._session
 
     def _start_of(self, tensor: StateTensor) -> Array:
@@ -84,5 +85,5 @@ def no_loader(compiled: Compiled) -> Session:
     raise UserError(
         f"'{compiled.name}' keeps no gradients: its optimizer is fused into the backward pass",
         stage="run",
-        hint="load it with device.load, or load compiled.unfused(), which has the same bits",
+        hint="load it with device.load, or load tg.unfused(program), which has the same bits",
     )

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.iss_profile import Profile
 from tilegrad.devices.process import HarnessDevice
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import Transport
 from tilegrad.errors import UserError
-from tilegrad.pipeline import Compiled
 
 
 @dataclass(frozen=True)

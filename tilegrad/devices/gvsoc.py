@@ -8,10 +8,10 @@ import shutil
 from tilegrad.devices.base import Capabilities
 from tilegrad.devices.embedded import Image
 from tilegrad.devices.registry import register
+from tilegrad.devices.siracusa_build import missing_compiler
 from tilegrad.devices.siracusa_image import SiracusaDevice
 from tilegrad.devices.transport import ProcessTransport, Transport
 from tilegrad.errors import DeviceError
-from tilegrad.targets.siracusa.build import missing_compiler
 
 VARIABLE = "TILEGRAD_GVSOC"
 LAST_LINES = 12

@@ -12,16 +12,16 @@ from pathlib import Path
 
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import Toolchain, build, host_toolchain
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Capabilities, FloatArrays
 from tilegrad.devices.embedded import Image
 from tilegrad.devices.iss_profile import Profile, parse_profile
 from tilegrad.devices.native import NativeDevice
 from tilegrad.devices.registry import register
+from tilegrad.devices.siracusa_build import missing_compiler
 from tilegrad.devices.siracusa_image import SiracusaDevice
 from tilegrad.devices.transport import ProcessTransport, Transport
 from tilegrad.errors import DeviceError
-from tilegrad.pipeline import Compiled
-from tilegrad.targets.siracusa.build import missing_compiler
 
 SOURCES = Path(__file__).parents[1] / "targets" / "siracusa" / "iss"
 PROGRAM = "siracusa-iss"

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import PORTABLE_FLAGS, Toolchain, build, host_toolchain
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Capabilities
 from tilegrad.devices.measure import TRANSFER_SECONDS, WALL_SECONDS
 from tilegrad.devices.process import HarnessDevice
 from tilegrad.devices.registry import register
 from tilegrad.devices.transport import ProcessTransport, Transport
 from tilegrad.errors import DeviceError
-from tilegrad.pipeline import Compiled
 
 COMPILER = "kvx-cos-gcc"
 VARIABLE = "TILEGRAD_MPPA_WINDOW"

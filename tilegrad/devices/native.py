@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import NO_COMPILER, Toolchain, build, host_toolchain
+from tilegrad.compiled import Compiled
 from tilegrad.devices.process import HarnessDevice
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError
-from tilegrad.pipeline import Compiled
 
 
 class NativeDevice(HarnessDevice):

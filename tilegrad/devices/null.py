@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Array, Capabilities, Device, Session
 from tilegrad.devices.registry import register
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.ir.program import StateTensor
-from tilegrad.pipeline import Compiled
 
 
 def _nothing_runs() -> UserError:

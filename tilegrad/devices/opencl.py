@@ -24,6 +24,7 @@ import numpy as np
 
 from tilegrad.build.folder import write_files
 from tilegrad.codegen.opencl import program_buffers
+from tilegrad.compiled import Compiled
 from tilegrad.devices.accelerator import AcceleratorDevice
 from tilegrad.devices.base import Capabilities, Session
 from tilegrad.devices.process import MEASURE, REPLY_TIMEOUT_SECONDS, UPDATE, HarnessDevice, HarnessSession
@@ -31,7 +32,6 @@ from tilegrad.devices.registry import register
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, TransportError
 from tilegrad.errors import DeviceError, DoesNotFit
-from tilegrad.pipeline import Compiled
 
 _PACKAGES = "PyPI: pip install 'tilegrad[opencl]', which is pyopencl and pocl-binary-distribution"
 

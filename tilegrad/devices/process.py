@@ -15,13 +15,13 @@ import numpy as np
 from tilegrad.build.workspace import Workspace
 from tilegrad.codegen.harness import port_offsets
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Array, Device, Session, bad_label, one_at_a_time
 from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, INSTRUCTIONS
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, Transport, TransportError
 from tilegrad.errors import DeviceError
 from tilegrad.ir.program import StateTensor
-from tilegrad.pipeline import Compiled
 
 INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH = range(1, 10)
 KEEP_OUTPUTS = 0x100

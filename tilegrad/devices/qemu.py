@@ -20,6 +20,7 @@ from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import Toolchain, build, find_compiler, host_toolchain
 from tilegrad.build.tools import Tools, temporary_folder
 from tilegrad.codegen.board import IMAGE, compile_flags, link_flags
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Array, Capabilities, one_at_a_time
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.embedded import EmbeddedDevice, Image, Sections
@@ -29,7 +30,6 @@ from tilegrad.devices.qemu_counts import Counter, Counts
 from tilegrad.devices.registry import register
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError, DoesNotFit, InternalError
-from tilegrad.pipeline import Compiled
 from tilegrad.targets import base as targets
 from tilegrad.targets.board import Board
 from tilegrad.targets.riscv32v.target import VECTOR_BITS

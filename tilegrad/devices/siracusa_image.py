@@ -16,16 +16,17 @@ from signal import Signals
 import numpy as np
 
 from tilegrad.build.workspace import Workspace
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Device, FloatArrays
 from tilegrad.devices.embedded import AutonomousDevice, Image
 from tilegrad.devices.registry import open_device
+from tilegrad.devices.siracusa_build import CodeTooLarge, build_image, folder_files
+from tilegrad.devices.siracusa_program import Expected, float_bits, weights_hash
 from tilegrad.devices.transport import Transport
 from tilegrad.errors import DeviceError, DoesNotFit, VerificationError
-from tilegrad.pipeline import Compiled, compile_model
+from tilegrad.pipeline import compile_model
+from tilegrad.samples import make_batches
 from tilegrad.targets.base import L2
-from tilegrad.targets.siracusa.build import CodeTooLarge, build_image, folder_files
-from tilegrad.targets.siracusa.image import Expected, float_bits, weights_hash
-from tilegrad.training import make_batches
 
 SIMULATOR = "sim:siracusa"
 TIMEOUT_SECONDS = 3600.0

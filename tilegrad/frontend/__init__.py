@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
 from tilegrad.frontend.batch import Bound, bind_batch
 from tilegrad.frontend.branches import resolve_branches
@@ -29,7 +30,6 @@ from tilegrad.frontend.version import to_canonical_opset
 from tilegrad.frontend.weights import Arrays, narrow_floats, refuse_bad_numbers, take_initializers, with_initializers
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant, DType
-from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.canonicalize import canonicalize
 from tilegrad.passes.module_parameters import as_module_says
 from tilegrad.passes.parameters import ParameterInfo, classify

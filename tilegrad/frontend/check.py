@@ -8,8 +8,8 @@ from typing import Any
 import onnx
 from onnx import checker, defs
 
+from tilegrad.bounds import MAX_NAME_CHARACTERS
 from tilegrad.errors import UserError
-from tilegrad.frontend.bounds import MAX_NAME_CHARACTERS
 from tilegrad.frontend.unsupported import node_label, unsupported_error, unsupported_nodes
 
 OLDEST_OPSET = 11

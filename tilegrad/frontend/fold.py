@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import checker, defs, helper, numpy_helper, shape_inference
 
-from tilegrad.frontend.bounds import MAX_FOLDED_BYTES, MAX_FOLDED_TOTAL_BYTES, MAX_FOLDED_WORK
+from tilegrad.bounds import MAX_FOLDED_BYTES, MAX_FOLDED_TOTAL_BYTES, MAX_FOLDED_WORK
 from tilegrad.frontend.check import opset_of
 from tilegrad.frontend.loop import NotFolded, run_loop
 from tilegrad.frontend.onnx_values import array_type, static_shape, to_array

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx
 
+from tilegrad.bounds import MAX_INLINED_BYTES, MAX_INLINED_NODES
 from tilegrad.errors import UserError
-from tilegrad.frontend.bounds import MAX_INLINED_BYTES, MAX_INLINED_NODES
 
 FunctionKey = tuple[str, str, str]
 

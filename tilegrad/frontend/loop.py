@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tilegrad.frontend.bounds import MAX_FOLDED_BYTES, MAX_TRIPS
+from tilegrad.bounds import MAX_FOLDED_BYTES, MAX_TRIPS
 
 _TOO_LONG = f"a Loop of more than {MAX_TRIPS} trips is not run at import"
 

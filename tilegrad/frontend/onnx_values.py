@@ -10,8 +10,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tilegrad.bounds import MAX_ELEMENTS
 from tilegrad.errors import UserError
-from tilegrad.frontend.bounds import MAX_ELEMENTS
 from tilegrad.ir.types import DType, TensorType
 
 

@@ -10,8 +10,8 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+from tilegrad.bounds import MAX_MODEL_BYTES
 from tilegrad.errors import UserError
-from tilegrad.frontend.bounds import MAX_MODEL_BYTES
 from tilegrad.frontend.onnx_values import graph_tensors, node_tensors
 from tilegrad.regular import open_regular
 

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from tilegrad.analysis.verify import infer_node
 from tilegrad.errors import UserError
 from tilegrad.frontend.check import opset_of
 from tilegrad.frontend.computed_operands import taken_apart
@@ -32,7 +33,6 @@ from tilegrad.frontend.unsupported import node_label, operator_name, unsupported
 from tilegrad.frontend.weights import Array, Arrays, true_inputs
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant, DType, TensorType
-from tilegrad.ir.verify import infer_node
 from tilegrad.ops import registry
 from tilegrad.ops.base import Operator
 

@@ -7,9 +7,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.analysis.verify import infer_node
 from tilegrad.ir.graph import Attribute, Graph, Node
 from tilegrad.ir.types import Constant, DType, TensorType
-from tilegrad.ir.verify import infer_node
 
 
 class GraphBuilder:

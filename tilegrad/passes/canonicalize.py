@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.verify import verify_graph
 
 # These are identities when their output has the type of their input.
 _SAME_WHEN_SAME_TYPE = frozenset(("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Cast"))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant, TensorType
-from tilegrad.ir.verify import verify_graph
 from tilegrad.ops.base import NodeView
 from tilegrad.passes.parameters import ParameterInfo
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import Constant
-from tilegrad.ir.verify import verify_graph
 
 
 def inverse_deviation(variance: npt.NDArray[np.float32], epsilon: float) -> npt.NDArray[np.float32]:

@@ -12,10 +12,10 @@ from math import pi, prod, sqrt
 
 import numpy as np
 
-from tilegrad.frontend.bounds import MAX_FOLDED_BYTES
+from tilegrad.analysis.verify import verify_graph
+from tilegrad.bounds import MAX_FOLDED_BYTES
 from tilegrad.ir.graph import Attribute, Graph, Node
 from tilegrad.ir.types import Constant, TensorType
-from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.canonicalize import remove_dead_code
 from tilegrad.passes.patterns import Patterns, Polynomial
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program
-from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.fuse_outer import renamed
 
 FEWEST_COLUMNS = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.verify import verify_graph
 
 
 def fuse_pairs(graph: Graph, second_op: str, fused: Callable[[Node, Node], Node | None]) -> Graph:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import RESET_FLAG, Program, Role
-from tilegrad.ir.verify import verify_graph
 
 _ACCUMULATE = "InPlaceAccumulatorV2"
 

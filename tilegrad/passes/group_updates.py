@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program
-from tilegrad.ir.verify import verify_graph
 from tilegrad.ops.sgd_group import MOST_TENSORS
 
 LARGEST_ELEMENTS = 512

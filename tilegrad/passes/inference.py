@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import ENTRIES, Program, Role, StateTensor
 from tilegrad.ir.types import Constant
-from tilegrad.ir.verify import verify_graph
 from tilegrad.passes.freeze_statistics import freeze_statistics
 from tilegrad.passes.fuse_activation import FuseActivation
 from tilegrad.recipe import Recipe

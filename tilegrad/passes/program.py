@@ -9,11 +9,11 @@ from itertools import chain, count
 
 import numpy as np
 
+from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import LEARNING_RATE, RESET_FLAG, UPDATE_COUNTER, Program, Role, StateTensor
 from tilegrad.ir.types import Constant, DType, TensorType
-from tilegrad.ir.verify import verify_graph
 from tilegrad.losses import LOSSES
 from tilegrad.ops import registry
 from tilegrad.ops.base import MINIBATCH_COUNTER, NodeView

@@ -129,7 +129,7 @@ def text_report(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tilegrad.onnx_backend", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog="python -m tilegrad.report.onnx_cases", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--report", action="store_true", help="run the node cases and print the matrix")
     parser.add_argument("--jobs", type=int, default=None, help="cases at a time (default: one per core)")
     parser.add_argument("names", nargs="*", help="only cases whose name contains one of these")
@@ -137,3 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.report:
         parser.error("nothing to do; --report runs ONNX's node cases")
     print(text_report(list(run_cases(node_cases(options.names), options.jobs))))
+
+
+if __name__ == "__main__":
+    main()

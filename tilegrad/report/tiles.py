@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.ir.schedule import Tiling
-from tilegrad.pipeline import Compiled
 from tilegrad.report.format import bytes_text, count_text, estimated_cycles, uncounted_text
 from tilegrad.report.output import heading, table
 

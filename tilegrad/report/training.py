@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
+from tilegrad.compiled import Compiled
 from tilegrad.devices.embedded import Image
 from tilegrad.ir.plan import Plan
-from tilegrad.pipeline import Compiled
 from tilegrad.place.board import image_parts
 from tilegrad.report.format import (
     bytes_text,

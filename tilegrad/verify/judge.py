@@ -27,8 +27,8 @@ from tilegrad.verify.folded import folded_model
 from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe
 
 if TYPE_CHECKING:
+    from tilegrad.compiled import Compiled
     from tilegrad.ir.graph import Node
-    from tilegrad.pipeline import Compiled
 
 Batch = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 

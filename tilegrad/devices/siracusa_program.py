@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from tilegrad import zoo
 from tilegrad.codegen.interface import c_string, entry_outputs
+from tilegrad.compiled import Compiled
 from tilegrad.data import PATTERNS_WITHOUT_CLASSES, SampleSpec
 from tilegrad.errors import UserError
 from tilegrad.frontend import SourceKind
@@ -23,11 +23,11 @@ from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import StateTensor
 from tilegrad.losses import LOSSES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
-from tilegrad.pipeline import Compiled
-from tilegrad.training import sample_spec
+from tilegrad.samples import sample_spec
+from tilegrad.targets.base import TARGETS_FOLDER
 from tilegrad.zoo.builder import RUNNING_VARIANCE_MINIMUM, Fill
 
-CHIP_FOLDER = Path(__file__).parent / "chip"
+CHIP_FOLDER = TARGETS_FOLDER / "siracusa" / "chip"
 FNV_START, FNV_PRIME = 2166136261, 16777619
 
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
+from tilegrad.build.riscv import COMPILER
+from tilegrad.build.riscv import FLAGS as COUNTED_FLAGS
 from tilegrad.build.toolchain import Toolchain, build
-from tilegrad.calibration.counting import COMPILER
-from tilegrad.calibration.counting import FLAGS as COUNTED_FLAGS
+from tilegrad.compiled import Compiled
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.embedded import Image, Sections
+from tilegrad.devices.siracusa_program import CHIP_FOLDER, Expected, image_files
 from tilegrad.errors import DeviceError, DoesNotFit
-from tilegrad.pipeline import Compiled
 from tilegrad.targets.base import L1, L2
-from tilegrad.targets.siracusa.image import CHIP_FOLDER, Expected, image_files
 from tilegrad.targets.siracusa.target import L2_SHARED_BYTES
 
 IMAGE = "image.elf"

@@ -1,0 +1,68 @@
+"""Stage order is package order: nothing imports a later stage, and no two packages import each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import tilegrad
+
+PACKAGE = Path(tilegrad.__file__).parent
+
+ORDER = (
+    # What everything may use.
+    "visible", "errors", "sizes", "regular", "npz", "random", "bounds", "expectations", "found", "losses", "optimizers",
+    "recipe",
+    # Data and declarations.
+    "targets", "ir", "ops", "costs", "build", "analysis",
+    # The stages.
+    "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
+    # What is done with a compiled program.
+    "data", "samples", "learned", "devices", "stack", "verify", "training", "comparison", "gradcheck", "inference",
+    "inspection", "onnx_backend",
+    # What people see.
+    "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",
+)  # fmt: skip
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules of ours that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("tilegrad."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "tilegrad":
+            yield from (f"tilegrad.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tilegrad."):
+            yield str(node.module)
+
+
+def own_name(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def files() -> list[Path]:
+    """But for what is copied into folders as it is (`runtime`)."""
+    found = sorted(PACKAGE.rglob("*.py"))
+    return [path for path in found if path != PACKAGE / "__init__.py" and own_name(path) != "runtime"]
+
+
+def test_every_part_has_a_place_in_the_order() -> None:
+    assert {own_name(path) for path in files()} == set(ORDER)
+
+
+def test_nothing_imports_a_later_stage() -> None:
+    rank = {name: i for i, name in enumerate(ORDER)}
+    against = [
+        f"{path.relative_to(PACKAGE)} imports {module}"
+        for path in files()
+        for module in imports(path)
+        if rank[module.split(".")[1]] > rank[own_name(path)]
+    ]
+    assert not against
+
+
+def test_a_target_is_data() -> None:
+    """A chip's folder has its description and its C: what builds images for it is a device's."""
+    for folder in (path.parent for path in (PACKAGE / "targets").glob("*/target.py")):
+        assert {path.name for path in folder.glob("*.py")} == {"__init__.py", "target.py"}
