@@ -53,7 +53,7 @@ def _makefile(target: Target, board: Board, objects: Sequence[str]) -> str:
         f"LDLIBS = {' '.join(link_flags(board))}\n"
         f"OBJECTS = {' '.join(objects)}\n"
         f"BARE = main.o {' '.join(bare)}\n\n"
-        f"{IMAGE}: $(BARE) $(OBJECTS) {SCRIPT}\n\t$(LINK) -o $@ $(BARE) $(OBJECTS) $(LDLIBS)\n\n"
+        f"{IMAGE}: $(BARE) $(OBJECTS) {SCRIPT}\n\t$(LINK) -o $@ $(sort $(BARE) $(OBJECTS)) $(LDLIBS)\n\n"
         "libmodel.a: $(OBJECTS)\n\t$(AR) rcs $@ $^\n\n"
         "$(BARE) $(OBJECTS): $(wildcard *.h bare/*.h kernels/*.h)\n\n"
         f"clean:\n\trm -f {IMAGE} libmodel.a $(BARE) $(OBJECTS)\n\n.PHONY: clean\n"
