@@ -64,7 +64,8 @@ def test_an_image_lies_in_the_boards_memory(name: str, tmp_path: Path) -> None:
 
     held = {part: elf.sections[part] for part in (".text", ".data", ".bss", ".stacks", ".state", ".arena")}
     assert bank(held[".text"]) == board.code
-    assert all(bank(section) in board.banks for part, section in held.items() if part != ".text")
+    filled = [section for part, section in held.items() if part != ".text" and section.size_bytes]
+    assert len(filled) >= 4 and all(bank(section) in board.banks for section in filled)
     assert held[".state"].size_bytes == compiled.plan.state_bytes
     assert held[".arena"].size_bytes == compiled.plan.arena_bytes
     assert held[".state"].address % compiled.plan.alignment_bytes == 0

@@ -56,7 +56,7 @@ def _makefile(target: Target, board: Board, objects: Sequence[str], beside: Sequ
         f"OBJECTS = {' '.join(objects)}\n"
         f"LIBRARY = $(OBJECTS){''.join(f' {name}' for name in beside)}\n"
         f"BARE = main.o {' '.join(bare)}\n\n"
-        f"{IMAGE}: $(BARE) $(OBJECTS) {SCRIPT}\n\t$(LINK) -o $@ $(BARE) $(OBJECTS) $(LDLIBS)\n\n"
+        f"{IMAGE}: $(BARE) $(OBJECTS) {SCRIPT}\n\t$(LINK) -o $@ $(sort $(BARE) $(OBJECTS)) $(LDLIBS)\n\n"
         "libmodel.a: $(LIBRARY)\n\t$(AR) rcs $@ $^\n\n"
         "$(BARE) $(OBJECTS): $(wildcard *.h bare/*.h kernels/*.h)\n\n"
         f"clean:\n\trm -f {IMAGE} libmodel.a $(BARE) $(LIBRARY)\n\n.PHONY: clean\n"
