@@ -324,8 +324,8 @@ def test_a_listing_as_it_is_made() -> None:
     # Tile 0: one load (5 cycles late). Tile 1: a store and a load (10). Tile 2, of two steps: the store of tile 1 (5).
     assert [e - b for b, e in zip(begun, over, strict=True)] == [65, 70, 45]
     assert found.tile_count == 3 and found.compute_cycles == 65 + 70 + 45
-    # The store of tile 1, 16 bytes, is there 5 + 32 + 10 behind the beginning of tile 2, which took 45: a wait of 2. Then
-    # the last store, 8 bytes: 5 + 16 + 10.
+    # The store of tile 1, 16 bytes, is there 5 + 32 + 10 behind the beginning of tile 2, which took 45: a wait of 2.
+    # Then the last store, 8 bytes: 5 + 16 + 10.
     assert found.cycles - over[-1] == 2 + 31
     assert found.conduct_cycles + found.dma_wait_cycles + found.compute_cycles == found.cycles
 

@@ -147,7 +147,7 @@ class Toy:
     at: Mapping[str, int] = field(default_factory=dict)  # offsets of values that do not lie behind the others
     places: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # table and slots, where not one by one
     staging: tuple[Staging, ...] = ()
-    in_place: tuple[str, str] | None = None
+    l3_bytes: int = 0
 
     @property
     def values(self) -> dict[str, tuple[int, ...]]:
@@ -201,7 +201,7 @@ class Toy:
         if memory == L2:
             return arena
         if memory == L3:
-            return max((move.l3_offset + move.size_bytes for move in self.staging), default=0)
+            return max([self.l3_bytes, *(move.l3_offset + move.size_bytes for move in self.staging)])
         ends = [0]
         for one in self.listed():
             if one.place is not None and one.tiling is not None:
