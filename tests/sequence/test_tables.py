@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tilegrad.sequence.events import NestRun
 
 from tilegrad.analysis.tables import described_bytes, simple_steps, table_words
+from tilegrad.ir.listing import ListedNest, Queue
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
+from tilegrad.ir.plan import Address, NestPlace
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
+from tilegrad.sequence.handover import Handover
+from tilegrad.sequence.nest_events import Flow, NestEvents
 
 IS_LARGE = 6  # place of the word in tg_nest
 
@@ -23,10 +26,11 @@ def test_a_nest_with_a_large_result_takes_no_simple_steps(longest_bytes: int, is
     nest = Nest("relu", (Axis("m", 8), Axis("p", 100, AxisKind.INNER)), operands)
     slots = {"x": Slot(0, 16, 2), "y": Slot(32, 16, 2), "all": Slot(64, 400, 1)}
     tiling = Tiling((Loop("m", 8, 4),), slots, True, 464, TileEstimate(0, 0, 0, 0, ""))
-    sizes = dict.fromkeys(("x", "y", "all"), 4)
-    words = table_words(nest, tiling, (), sizes, longest_bytes)
+    words = table_words(nest, tiling, (), longest_bytes)
     assert words[IS_LARGE] == is_large and simple_steps(words) == (0 if is_large else 1)
-    assert NestRun(nest, tiling, sizes, longest_bytes).is_large is is_large
+    listed = ListedNest(0, 0, nest, tiling, NestPlace(0, 0, 0, 0, 0), words)
+    homes = {operand.name: Address("L2", "arena", 0) for operand in operands}
+    assert NestEvents(0, listed, Handover(), homes, Flow(Queue(0, "L2-L1")), longest_bytes).is_large is is_large
 
 
 def test_changing_arguments_have_a_second_place() -> None:
@@ -38,7 +42,7 @@ def test_changing_arguments_have_a_second_place() -> None:
     fields = (("int32_t", "n_m"),)
     for loops, second in (((Loop("m", 7, 4),), 1), ((), 0)):
         tiling = Tiling(loops, slots, bool(loops), 64, TileEstimate(0, 0, 0, 0, ""))
-        words = table_words(nest, tiling, fields, {"x": 4, "y": 4}, 131_071)
+        words = table_words(nest, tiling, fields, 131_071)
         args, args_turn, arg_count = words[3], *words[7:9]
         assert arg_count == second and args_turn == args + (len(words) if second else args)
         assert described_bytes(words, 2) - described_bytes((*words[:8], 0, *words[9:]), 2) == 4 * second

@@ -132,6 +132,8 @@ class _Replay:
 
     def error(self, message: str, nest: int | None = None) -> ListingError:
         number = self.turn if nest is None else nest
+        if self.event is not None:
+            number = max(number, 0)  # what comes before the first nest is for it
         node = kernel = None
         if 0 <= number < len(self.nests):
             listed = self.nests[number]
@@ -294,8 +296,19 @@ class _Replay:
         wrong = self.needs.wrong_transfer(nest, found, event, self.longest_bytes)
         if wrong is not None:
             raise self.error(wrong, event.nest)
+        self.expect_at_home(event.nest, found, event.box, event.region, event.far)
         self.expect_table(event.nest)
         return found
+
+    def expect_at_home(self, nest: int, operand: Operand, box: Box, region: str, offset: int) -> None:
+        """Memories know whose bytes lie where, but not which of them: that follows from where the tensor begins."""
+        assert operand.value is not None
+        home = self.plan.address(self.entry, operand.value, self.nests[nest].launch)
+        start = sum(r.start * stride for r, stride in zip(box, row_major_strides(operand.shape), strict=True))
+        wanted = home.offset + operand.element_bytes * start
+        if (region, offset) != (home.region, wanted):
+            where = f"{box_text(box)} of '{operand.name}' is at {home.region}+{wanted}"
+            raise self.error(f"{where}, not at {region}+{offset}", nest)
 
     def far_views(self, event: Load | Store) -> list[tuple[View, View]]:
         memory = self.memories.get(event.region)
@@ -460,8 +473,7 @@ class _Replay:
         self.running = None
         listed = self.nests[event.nest]
         if listed.tiling is None:
-            for operand, place, _ in _placed(listed.nest, begun, Access.WRITE):
-                self.home_views(operand, place)[0][...] = self.number(operand.value or "")
+            self.end_whole(listed, begun)
             return
         for _, place, size_bytes in _placed(listed.nest, begun, Access.READ):
             _, readers = self.scratch(place.offset, size_bytes, "an operand")
@@ -495,8 +507,27 @@ class _Replay:
         return found
 
     def begin_whole(self, listed: ListedNest, event: Begin) -> None:
+        for operand, place in zip(listed.nest.operands, event.places, strict=True):
+            if place is not None and box_size(place.box):
+                self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
         for operand, place, _ in _placed(listed.nest, event, Access.READ):
             self.expect_value(self.home_views(operand, place)[0], self.number(operand.value or ""), f"'{operand.name}'")
+        self.expect_apart(listed, event)
+        for operand, place, _ in _placed(listed.nest, event, Access.READ):
+            readers = self.home_views(operand, place)[1]
+            readers += 1
+        for operand, place, _ in _placed(listed.nest, event, Access.WRITE):
+            self.home_views(operand, place)[0][...] = UNDER_WAY
+
+    def end_whole(self, listed: ListedNest, begun: Begin) -> None:
+        for operand, place, _ in _placed(listed.nest, begun, Access.READ):
+            readers = self.home_views(operand, place)[1]
+            readers -= 1
+        for operand, place, _ in _placed(listed.nest, begun, Access.WRITE):
+            self.home_views(operand, place)[0][...] = self.number(operand.value or "")
+
+    def expect_apart(self, listed: ListedNest, event: Begin) -> None:
+        """Results are not where something else is needed, unless the operator may work in place."""
         written: list[tuple[Operand, Place]] = []
         for operand, place, _ in _placed(listed.nest, event, Access.WRITE):
             self.expect_writable(*self.home_views(operand, place), f"'{operand.name}'")

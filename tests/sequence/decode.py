@@ -1,0 +1,777 @@
+"""Reads a program's constant words as the tile runtime does, and says what it would do.
+
+The layout of records is read from runtime/cluster/tg_tile.h, the words from the generated C by way of a compiler: how
+they are written there does not matter. What follows mirrors tg_tile.c function by function, on lists of words.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import prod
+from pathlib import Path
+
+from tilegrad.analysis.tables import argument_fields, float_word
+from tilegrad.build.toolchain import host_toolchain
+from tilegrad.ir.listing import SCRATCH, Begin, End, Enter, Fetch, Listing, Load, Move, Place, Store, Wait
+from tilegrad.ir.nest import kernel_argument, row_major_strides
+from tilegrad.ops.kernels import RUNTIME_FOLDER
+from tilegrad.pipeline import Compiled
+
+Action = tuple[object, ...]
+"""(kind, ...): an event in plain numbers, as words can say it."""
+U32 = 1 << 32
+
+
+class DecodeError(Exception):
+    """Words that no runtime could follow."""
+
+
+# The layout.
+
+
+@cache
+def header() -> str:
+    text = (RUNTIME_FOLDER / "cluster" / "tg_tile.h").read_text(encoding="utf-8")
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+@cache
+def layout(name: str) -> tuple[tuple[str, bool], ...]:
+    """Fields of a record, each one word: name, and whether it is signed."""
+    found = re.search(r"typedef struct \{([^{}]*)\} " + name + ";", header())
+    assert found is not None, name
+    fields = []
+    for declaration in filter(None, (part.strip() for part in found[1].split(";"))):
+        c_type, names = declaration.split(None, 1)
+        assert c_type in ("int32_t", "uint32_t"), f"{declaration} of {name} is no word"
+        fields += [(field.strip(), c_type == "int32_t") for field in names.split(",")]
+    return tuple(fields)
+
+
+@cache
+def constants() -> dict[str, int]:
+    """Enumerators, and what is defined as a plain number."""
+    found = {}
+    for body in re.findall(r"enum \{(.*?)\}", header(), flags=re.DOTALL):
+        following = 0
+        for one in filter(None, (part.strip() for part in body.split(","))):
+            name, _, value = one.partition("=")
+            following = int(value) if value else following
+            found[name.strip()] = following
+            following += 1
+    for name, value in re.findall(r"#define (TG_\w+) (0x[0-9a-f]+)u", header()):
+        found[name] = int(value, 16)
+    return found
+
+
+def words_in(name: str) -> int:
+    return len(layout(name))
+
+
+class Record:
+    """A record at a place in a list of words."""
+
+    __slots__ = ("_at", "_fields", "_words")
+
+    def __init__(self, name: str, words: list[int], at: int) -> None:
+        object.__setattr__(self, "_words", words)
+        object.__setattr__(self, "_at", at)
+        object.__setattr__(self, "_fields", _places(name))
+        if not 0 <= at <= len(words) - words_in(name):
+            raise DecodeError(f"a {name} at {at} of {len(words)} words")
+
+    def __getattr__(self, field: str) -> int:
+        place, is_signed = self._fields[field]
+        word: int = self._words[self._at + place]
+        return word - U32 if is_signed and word >= U32 // 2 else word
+
+    def __setattr__(self, field: str, value: int) -> None:
+        self._words[self._at + self._fields[field][0]] = value % U32
+
+
+@cache
+def _places(name: str) -> dict[str, tuple[int, bool]]:
+    return {field: (place, is_signed) for place, (field, is_signed) in enumerate(layout(name))}
+
+
+# The words.
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the generated C says: all words, each entry's fields, and the names of kernels by number. Kernels' C files
+    say how many argument words each takes."""
+
+    words: tuple[int, ...]
+    entries: dict[str, dict[str, int]]
+    kernels: tuple[str, ...]
+    argument_counts: dict[str, int]
+
+
+ENTRY_FIELDS = ("position", "call_words", "table", "table_words", "scratch", "moves", "last_moves")
+
+
+def emitted(compiled: Compiled, folder: Path) -> Program:
+    """From model.c, compiled into a program that prints its constants."""
+    kernels = sorted({one.nest.kernel for own in compiled.listing.entries.values() for one in own.nests})
+    for name, content in compiled.project.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    numbers = "%u " * len(ENTRY_FIELDS)
+    prints = "\n".join(
+        f'    printf("{entry} {numbers}\\n", {", ".join(f"{entry}_entry.{field}" for field in ENTRY_FIELDS)});'
+        for entry in compiled.listing.entries
+    )
+    known = "\n".join(f'        if (kernels[i] == call_{name}) printf("{name} ");' for name in kernels)
+    main = f"""
+#include "model.c"
+#include <stdio.h>
+int main(void)
+{{
+    const unsigned char *bytes = (const unsigned char *)program.words;
+    for (unsigned i = 0; i < program.bytes; i += 4) {{
+        uint32_t word;
+        __builtin_memcpy(&word, bytes + i, 4);
+        printf("%u ", (unsigned)word);
+    }}
+    puts("");
+    for (unsigned i = 0; i < sizeof kernels / sizeof *kernels; i++) {{
+{known}
+    }}
+    puts("");
+{prints}
+    return 0;
+}}
+"""
+    source = next(path for path in folder.rglob("model.c")).parent / "dump.c"
+    source.write_text(main, encoding="utf-8")
+    include = sorted({str(path.parent) for path in folder.rglob("*.h")})
+    flags = ["-std=gnu11", "-O0", "-w", "-no-pie", "-static", "-Wl,--unresolved-symbols=ignore-all"]
+    command = [host_toolchain().compiler, *flags, *(f"-I{path}" for path in include), str(source), "-o", "dump"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    lines = subprocess.run([str(folder / "dump")], check=True, capture_output=True, text=True).stdout.splitlines()
+    entries = {}
+    for line in lines[2:]:
+        name, *fields = line.split()
+        entries[name] = dict(zip(ENTRY_FIELDS, map(int, fields), strict=True))
+    counts = {}
+    for entry, own in compiled.listing.entries.items():
+        for number, one in enumerate(own.nests):
+            op = compiled.listing.launch_of(entry, number).node.op
+            counts[one.nest.kernel] = len(argument_fields(op, one.nest.kernel))
+    return Program(tuple(map(int, lines[0].split())), entries, tuple(lines[1].split()), counts)
+
+
+def has_calls(program: Program, entry: dict[str, int]) -> bool:
+    none = constants().get("TG_NO_CALL")
+    return entry["position"] != none if none is not None else entry["table_words"] > 0
+
+
+def named_words(program: Program, entry: str) -> dict[int, str]:
+    """Which field of which record each word of an entry in tiles is."""
+    found: dict[int, str] = {}
+    fields, words = program.entries[entry], list(program.words)
+    at, table, move = fields["position"], fields["table"], fields["moves"]
+    moves = fields["last_moves"]
+    while True:
+        call, nest = Record("tg_call", words, at), Record("tg_nest", words, table)
+        found |= {at + i: f"tg_call.{name}" for i, (name, _) in enumerate(layout("tg_call"))}
+        homes = at + words_in("tg_call")
+        found |= {homes + i: "home" for i in range(nest.operand_count)}
+        found |= _named_table(program, words, table)
+        moves, at, table = moves + call.moves, homes + nest.operand_count, call.next_table
+        if not call.next_words:
+            break
+    for _ in range(moves):
+        size = 1 if words[move] & constants()["TG_MOVE_WAIT"] else 4
+        found |= {move + i: "move" for i in range(size)}
+        move += size
+    return found
+
+
+def _named_table(program: Program, words: list[int], table: int) -> dict[int, str]:
+    nest = Record("tg_nest", words, table)
+    at = words_in("tg_nest")
+    records = [("tg_nest", 0)]
+    records += [("tg_operand", at + i * words_in("tg_operand")) for i in range(nest.operand_count)]
+    at += nest.operand_count * words_in("tg_operand")
+    loops = [at + i * words_in("tg_loop") for i in range(nest.loop_count)]
+    for place in loops:
+        loop = Record("tg_loop", words, table + place)
+        count = loop.read_count + loop.write_count
+        records += [("tg_loop", place), *(("tg_dim", loop.dims + i * words_in("tg_dim")) for i in range(count))]
+        records += [("tg_field", loop.fields + i * words_in("tg_field")) for i in range(loop.field_count)]
+    count = program.argument_counts[program.kernels[nest.kernel]]
+    found = {table + nest.args + i: "argument" for i in range(count)}
+    for name, place in records:
+        found |= {table + place + i: f"{name}.{field}" for i, (field, _) in enumerate(layout(name))}
+    return found
+
+
+# The runtime.
+
+FIRST_TILE, NEXT_TILE, RESULTS = range(3)
+
+
+@dataclass
+class _Nest:
+    """A call and its table, in scratchpad."""
+
+    number: int
+    call_words: list[int]
+    words: list[int]
+    table: int
+
+    @property
+    def call(self) -> Record:
+        return Record("tg_call", self.call_words, 0)
+
+    @property
+    def nest(self) -> Record:
+        return Record("tg_nest", self.words, 0)
+
+    def home(self, i: int) -> int:
+        return self.call_words[words_in("tg_call") + i]
+
+    def operand(self, i: int) -> Record:
+        return Record("tg_operand", self.words, words_in("tg_nest") + i * words_in("tg_operand"))
+
+    def loop(self, i: int) -> Record:
+        at = words_in("tg_nest") + self.nest.operand_count * words_in("tg_operand")
+        return Record("tg_loop", self.words, at + i * words_in("tg_loop"))
+
+    def dim(self, at: int, i: int) -> Record:
+        return Record("tg_dim", self.words, at + i * words_in("tg_dim"))
+
+
+@dataclass
+class _Leaving:
+    tile: int
+    operand: int
+    parts: list[tuple[object, ...]]
+
+
+class Machine:
+    """One entry while it runs. `actions` are what it does."""
+
+    def __init__(self, program: Program, entry: str, longest_bytes: int) -> None:
+        self.program = program
+        self.entry = program.entries[entry]
+        self.longest = longest_bytes
+        self.position = self.entry["position"]
+        self.move = self.entry["moves"]
+        self.opened = 0
+        self.loading: int | None = None
+        self.storing: int | None = None
+        self.fetching: int | None = None
+        self.done: list[Action] = []
+        self.at: list[list[tuple[str, int] | None]] = [[], []]
+        self.turn = 0
+        self.steps = self.moved_loops = self.tile = 0
+        self.leaving: list[_Leaving] = []
+        self.before: _Nest | None = None
+        self.current: _Nest | None = None
+        self.c = constants()
+
+    def actions(self) -> Iterator[Action]:
+        """As they come: whoever compares may stop at the first difference."""
+        try:
+            for _ in self._run():
+                yield from self.done
+                self.done.clear()
+            yield from self.done
+        except (IndexError, KeyError, ValueError, ZeroDivisionError) as error:
+            raise DecodeError(str(error)) from error
+
+    def _run(self) -> Iterator[None]:
+        entry = self.entry
+        if has_calls(self.program, entry) and not entry["call_words"]:
+            yield from self._run_whole()
+        elif has_calls(self.program, entry):
+            words = entry["call_words"], entry["table"], entry["table_words"]
+            self.fetch(0, *words, entry["scratch"])
+            self.current = self.fetched(*words, 0)
+            self.set_addresses(self.current)
+            while self.current is not None:
+                yield
+                yield from self.run_nest(self.current)
+        self.make_moves(self.entry["last_moves"])
+        self.settle("storing")
+
+    # Requests.
+
+    def settle(self, name: str) -> None:
+        request = getattr(self, name)
+        if request is not None:
+            self.done.append(("wait", request))
+        setattr(self, name, None)
+
+    def open(self) -> int:
+        self.opened += 1
+        return self.opened - 1
+
+    def far(self, home: int, offset: int) -> tuple[str, int]:
+        if home & self.c["TG_IN_STATE"]:
+            return "state", (home & ~self.c["TG_IN_STATE"]) + offset
+        return "arena", home + offset
+
+    def pieces(self, near: int, far: int, row_bytes: int, rows: int, stride: int) -> Iterator[tuple[int, ...]]:
+        most = self.longest // row_bytes
+        if most == 0:
+            for row in range(rows):
+                done = 0
+                while done < row_bytes:
+                    left = row_bytes - done
+                    piece = left if left < self.longest else self.longest & ~7
+                    yield near + row * row_bytes + done, far + row * stride + done, piece, 1, 0
+                    done += piece
+            return
+        while rows > 0:
+            piece = min(rows, most)
+            yield near, far, row_bytes, piece, stride
+            near, far, rows = near + piece * row_bytes, far + piece * stride, rows - piece
+
+    def box_parts(self, nest: _Nest, i: int) -> list[tuple[object, ...]]:
+        """Of the box that an operand's words say; none where it is empty."""
+        o = nest.operand(i)
+        region, far = self.far(nest.home(i), o.far)
+        near = nest.call.slots + o.scratch
+        if o.levels == 0:
+            return [(near, region, far, o.row_bytes, o.rows, o.stride)]
+        if o.row_bytes == 0 or o.rows == 0:
+            return []
+        count = nest.words[o.levels]
+        if count > 8 or o.rows > 100_000 or o.row_bytes > 1 << 24:
+            raise DecodeError("a box without end")
+        levels = [tuple(nest.words[o.levels + 1 + 2 * k :][:2]) for k in range(count)]
+        inner = o.row_bytes * o.rows
+        if prod(n for n, _ in levels) > 100_000:
+            raise DecodeError("a box without end")
+        parts: list[tuple[object, ...]] = []
+        for index in product(*(range(n) for n, _ in reversed(levels))):
+            away = far + sum(k * stride for k, (_, stride) in zip(index, reversed(levels), strict=True))
+            one = self.pieces(near, away, o.row_bytes, o.rows, o.stride)
+            if inner <= self.longest:
+                one = iter([(near, away, o.row_bytes, o.rows, o.stride)])
+            parts += [(at, region, *rest) for at, *rest in one]
+            near += inner
+        return parts
+
+    def add_boxes(self, nest: _Nest, mask: int, what: int, tile: int, request: int | None) -> int | None:
+        shift = self.c["TG_FIRST_SHIFT"]
+        i, mask = mask >> shift, mask & ((1 << shift) - 1)
+        while mask:
+            if mask & 1:
+                o = nest.operand(i)
+                if what == NEXT_TILE:
+                    o.scratch = o.turn - o.scratch
+                parts = self.box_parts(nest, i)
+                if parts:
+                    request = self.open() if request is None else request
+                    kind = "store" if o.access else "load"
+                    self.done.append((kind, request, nest.number, tile, i, tuple(parts)))
+                if what == RESULTS:
+                    o.scratch = o.turn - o.scratch
+            mask, i = mask >> 1, i + 1
+        return request
+
+    # Calls and tables.
+
+    def fetch(self, number: int, call_words: int, table: int, table_words: int, scratch: int) -> None:
+        self.fetching = self.open()
+        parts = [*self.words(scratch, call_words), *self.words(scratch + 4 * call_words, table_words)]
+        self.done.append(("fetch", self.fetching, number, tuple(parts)))
+        self.position += call_words
+
+    def words(self, near: int, count: int) -> Iterator[tuple[int, int]]:
+        if count * 4 <= self.longest:
+            yield near, count * 4
+        else:
+            yield from ((at, size) for at, _, size, _, _ in self.pieces(near, 0, count * 4, 1, 0))
+
+    def fetched(self, call_words: int, table: int, table_words: int, number: int) -> _Nest:
+        self.settle("fetching")
+        words = self.program.words
+        call = list(words[self.position - call_words : self.position])
+        found = _Nest(number, call, list(words[table : table + table_words]), table)
+        found.words += [0] * found.nest.arg_count if found.nest.arg_count < 1000 else []
+        return found
+
+    def next_of(self, nest: _Nest) -> tuple[int, int, int, int]:
+        call = nest.call
+        return call.next_words, call.next_table, call.next_table_words, call.next_scratch
+
+    def make_moves(self, count: int) -> None:
+        words, c = self.program.words, self.c
+        for _ in range(count):
+            first = words[self.move]
+            if first & c["TG_MOVE_WAIT"]:
+                self.done.append(("wait l3", first >> 2))
+                self.move += 1
+            else:
+                self.done.append(("move", first >> 2, *words[self.move + 1 : self.move + 4], first & c["TG_MOVE_IN"]))
+                self.move += 4
+
+    # Tiles.
+
+    def move_dims(self, nest: _Nest, loop: Record, at: int, count: int) -> None:
+        for i in range(count):
+            dim = nest.dim(at, i)
+            start, size = loop.start, loop.size
+            if dim.divisor:
+                reach = dim.coefficient * (size - 1)
+                low = dim.coefficient * start + dim.low + min(reach, 0)
+                high = dim.coefficient * start + dim.high + max(reach, 0)
+                if dim.divisor > 1:
+                    low = (low + dim.divisor - 1) // dim.divisor if low > 0 else 0
+                    high = -1 if high < 0 else high // dim.divisor
+                start = max(low, 0)
+                size = max((high + 1 if high < dim.extent else dim.extent) - start, 0)
+            operand = Record("tg_operand", nest.words, dim.operand)
+            operand.far = operand.far + (start - dim.start) * dim.far_stride
+            dim.start = start
+            if dim.shape:
+                dim.size = size
+                nest.words[dim.shape] = dim.factor * size % U32
+
+    def step(self, nest: _Nest, loop: Record, dim: Record) -> None:
+        operand = Record("tg_operand", nest.words, dim.operand)
+        operand.far = operand.far + dim.far_step
+        dim.start = loop.start
+        if dim.shape:
+            dim.size = loop.size
+            nest.words[dim.shape] = dim.factor * loop.size % U32
+
+    def advance(self, nest: _Nest) -> tuple[int, int, int]:
+        loops = reads = results = 0
+        while True:
+            if loops >= nest.nest.loop_count:
+                raise DecodeError("a tile behind the last")
+            loop = nest.loop(loops)
+            loop.start = loop.start + loop.tile
+            left = loop.extent - loop.start
+            if left <= 0:
+                loop.start, left = 0, loop.tile
+            loop.size = min(left, loop.tile)
+            loops, reads, results = loops + 1, reads | loop.reads, results | loop.results
+            self.move_dims(nest, loop, loop.dims, loop.read_count)
+            if loop.start > 0:
+                return loops, reads, results
+
+    def are_at_end(self, nest: _Nest, mask: int, is_first: bool) -> int:
+        for i in range(nest.nest.loop_count):
+            loop = nest.loop(i)
+            if mask >> i & 1 and (loop.start != 0 if is_first else loop.start + loop.size != loop.extent):
+                return 0
+        return 1
+
+    def fill_fields(self, nest: _Nest, loop: Record) -> None:
+        c, words, args = self.c, nest.words, nest.nest.args
+        value = before = 0
+        for i in range(loop.field_count):
+            field = Record("tg_field", words, loop.fields + i * words_in("tg_field"))
+            of, by, kind = words[field.of], field.by, field.kind
+            if kind == c["TG_TIMES"]:
+                value *= of
+            else:
+                before = words[args + field.word] if kind == c["TG_ADD"] else 0
+                if kind == c["TG_COPY"]:
+                    value = of
+                elif kind == c["TG_ORIGIN"]:
+                    dim = Record("tg_dim", words, field.of)
+                    value = dim.coefficient * loop.start + by - dim.divisor * dim.start
+                elif kind == c["TG_SET"]:
+                    value = by
+                elif kind in (c["TG_SCALE"], c["TG_ADD"]):
+                    value = by * of
+                else:
+                    value = self.are_at_end(nest, by, kind == c["TG_FIRST"])
+            words[args + field.word] = (before + value) % U32
+
+    def turn_args(self, nest: _Nest, loops: int) -> None:
+        head = nest.nest
+        start = head.args
+        head.args = head.args_turn - head.args
+        if self.steps == 1:
+            nest.words[head.args : head.args + head.arg_count] = nest.words[start : start + head.arg_count]
+        for i in range(loops):
+            self.fill_fields(nest, nest.loop(i))
+
+    def address(self, nest: _Nest, i: int) -> tuple[str, int] | None:
+        home = nest.home(i)
+        if home == self.c["TG_ABSENT"]:
+            return None
+        if home & self.c["TG_IN_SCRATCH"]:
+            return "L1", home & ~self.c["TG_IN_SCRATCH"]
+        return "L1", nest.call.slots + nest.operand(i).scratch
+
+    def set_addresses(self, nest: _Nest) -> None:
+        self.at[self.turn] = [self.address(nest, i) for i in range(nest.nest.operand_count)]
+
+    def turn_step(self, loops: int) -> int:
+        both = max(loops, self.moved_loops)
+        self.moved_loops = loops
+        self.steps += 1
+        self.turn ^= 1
+        return both
+
+    def keep_result(self, nest: _Nest, i: int) -> None:
+        o = nest.operand(i)
+        region, far = self.far(nest.home(i), o.far)
+        part = (nest.call.slots + o.scratch, region, far, o.row_bytes, o.rows, o.stride)
+        if not o.access:
+            raise DecodeError("what is read leaves")
+        self.leaving.append(_Leaving(self.tile, i, [part]))
+        o.scratch = o.turn - o.scratch
+
+    def store_kept(self, nest: _Nest) -> None:
+        if self.leaving:
+            self.storing = self.open()
+        for one in self.leaving:
+            self.done.append(("store", self.storing, nest.number, one.tile, one.operand, tuple(one.parts)))
+        self.leaving = []
+
+    def turn_all(self, nest: _Nest, loops: int) -> None:
+        for i in range(loops):
+            loop = nest.loop(i)
+            at = loop.dims + loop.read_count * words_in("tg_dim")
+            self.move_dims(nest, loop, at, loop.write_count)
+        both = self.turn_step(loops)
+        self.set_addresses(nest)
+        if nest.nest.arg_count:
+            self.turn_args(nest, both)
+
+    def prepare_simply(self, nest: _Nest, loop: Record) -> None:
+        before = list(self.at[self.turn])
+        both = self.turn_step(1)
+        loop.size = min(loop.extent - loop.start, loop.tile)
+        if self.steps == 1 or len(self.at[self.turn]) != len(before):
+            self.at[self.turn] = list(before)
+        at = self.at[self.turn]
+        slots = nest.call.slots
+        if loop.read_count:
+            self.loading = self.open()
+        for i in range(loop.read_count + loop.write_count):
+            dim = nest.dim(loop.dims, i)
+            operand = Record("tg_operand", nest.words, dim.operand)
+            if i < loop.read_count:
+                operand.scratch = operand.turn - operand.scratch
+                self.step(nest, loop, dim)
+                region, far = self.far(nest.home(dim.index), operand.far)
+                part = (slots + operand.scratch, region, far, operand.row_bytes, operand.rows, operand.stride)
+                self.done.append(("load", self.loading, nest.number, self.tile + 1, dim.index, (part,)))
+            else:
+                self.keep_result(nest, dim.index)
+                self.step(nest, loop, dim)
+            at[dim.index] = ("L1", slots + operand.scratch)
+        if both > 1 or self.steps == 1:
+            self.set_addresses(nest)
+        if nest.nest.arg_count:
+            self.turn_args(nest, both)
+
+    def prepare_next(self, nest: _Nest) -> tuple[int, int, int]:
+        head, innermost = nest.nest, nest.loop(0)
+        if head.is_double:
+            self.store_kept(nest)
+        if innermost.is_simple and innermost.start + innermost.tile < innermost.extent:
+            innermost.start = innermost.start + innermost.tile
+            self.prepare_simply(nest, innermost)
+            return 0, 0, 0
+        loops, reads, results = self.advance(nest)
+        if head.is_double:
+            self.loading = self.add_boxes(nest, reads, NEXT_TILE, self.tile + 1, None)
+        if not head.is_large:
+            for i in range(head.operand_count):
+                if results >> i & 1:
+                    self.keep_result(nest, i)
+            self.turn_all(nest, loops)
+        return loops, reads, results
+
+    def finish_step(self, nest: _Nest, moved: tuple[int, int, int]) -> None:
+        loops, reads, results = moved
+        self.settle("storing")
+        if nest.nest.is_large:
+            self.storing = self.add_boxes(nest, results, RESULTS, self.tile, None)
+            self.turn_all(nest, loops)
+        if nest.nest.is_double:
+            return
+        self.store_kept(nest)
+        self.settle("storing")
+        self.loading = self.add_boxes(nest, reads, NEXT_TILE, self.tile + 1, None)
+
+    def prepare_nest(self, nest: _Nest) -> _Nest | None:
+        self.store_kept(nest)
+        if self.fetching is None:
+            return None
+        call_words, table, table_words, _ = self.next_of(nest)
+        following = self.fetched(call_words, table, table_words, nest.number + 1)
+        if nest.call.flags & self.c["TG_SETTLE"]:
+            self.settle("storing")
+        self.loading = self.add_boxes(following, following.call.early, FIRST_TILE, 0, self.loading)
+        self.turn ^= 1
+        self.set_addresses(following)
+        return following
+
+    def begin(self, nest: _Nest) -> None:
+        ranges = tuple((nest.loop(i).start, nest.loop(i).size) for i in range(nest.nest.loop_count))
+        kernel, args = self.arguments(nest)
+        self.done.append(("begin", nest.number, self.tile, kernel, ranges, tuple(self.at[self.turn]), args))
+
+    def arguments(self, nest: _Nest) -> tuple[str, tuple[int, ...]]:
+        kernel, at = self.program.kernels[nest.nest.kernel], nest.nest.args
+        return kernel, tuple(nest.words[at : at + self.program.argument_counts[kernel]])
+
+    def run_nest(self, nest: _Nest) -> Iterator[None]:
+        call, flags, c = nest.call, nest.call.flags, self.c
+        self.make_moves(call.moves)
+        self.done.append(("enter", nest.number))
+        if flags & c["TG_DRAIN"]:
+            self.settle("storing")
+        if call.late:
+            self.loading = self.add_boxes(nest, call.late, FIRST_TILE, 0, self.loading)
+        following: _Nest | None = None
+        for found in self.run_tiles(nest):
+            following = found
+            yield
+        if not flags & c["TG_LEAVE"]:
+            self.settle("storing")
+        call_words, table, table_words, scratch = self.next_of(nest)
+        if following is None and call_words:
+            self.fetch(nest.number + 1, call_words, table, table_words, scratch)
+            following = self.fetched(call_words, table, table_words, nest.number + 1)
+            self.set_addresses(following)
+        self.current = following
+
+    def run_tiles(self, nest: _Nest) -> Iterator[_Nest | None]:
+        head, call, c = nest.nest, nest.call, self.c
+        self.tile = 0
+        self.settle("loading")
+        self.begin(nest)
+        if self.before is not None:
+            before = self.before
+            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, None)
+        if call.next_words and not call.flags & c["TG_NEXT_LATE"]:
+            self.fetch(nest.number + 1, *self.next_of(nest))
+        self.steps = self.moved_loops = 0
+        while self.tile < head.tiles - 1:
+            moved = self.prepare_next(nest)
+            self.done.append(("end", nest.number, self.tile))
+            if head.is_large or not head.is_double:
+                self.finish_step(nest, moved)
+            else:
+                self.settle("storing")
+            self.settle("loading")
+            self.tile += 1
+            self.begin(nest)
+            yield None
+        following = self.prepare_nest(nest)
+        self.done.append(("end", nest.number, self.tile))
+        self.settle("storing")
+        self.before = None
+        if call.flags & c["TG_AT_ONCE"]:
+            self.before = nest
+        else:
+            self.storing = self.add_boxes(nest, call.results, RESULTS, self.tile, None)
+        yield following
+
+    def _run_whole(self) -> Iterator[None]:
+        words, table, number = list(self.program.words), self.entry["table"], 0
+        while True:
+            call = Record("tg_call", words, self.position)
+            count = Record("tg_nest", words, table).operand_count
+            homes = words[self.position : self.position + words_in("tg_call") + count]
+            nest = _Nest(number, homes, words[table:], table)
+            self.make_moves(call.moves)
+            self.done.append(("enter", number))
+            places = []
+            for i in range(count):
+                absent = nest.home(i) == self.c["TG_ABSENT"]
+                places.append(None if absent else self.far(nest.home(i), nest.operand(i).far))
+            kernel, args = self.arguments(nest)
+            self.done += [("begin", number, 0, kernel, (), tuple(places), args), ("end", number, 0)]
+            yield
+            self.position += words_in("tg_call") + count
+            table, number = call.next_table, number + 1
+            if not call.next_words:
+                return
+
+
+# What a listing says, in the same words.
+
+
+def listed_actions(listing: Listing, entry: str) -> Iterator[Action]:
+    own = listing.entries[entry]
+    moves = {(e.queue, e.transfer) for e in own.events if isinstance(e, Move)}
+    for event in own.events:
+        if isinstance(event, Wait):
+            yield ("wait l3" if (event.queue, event.transfer) in moves else "wait", event.transfer)
+        elif isinstance(event, Enter):
+            yield ("enter", event.nest)
+        elif isinstance(event, End):
+            yield ("end", event.nest, event.tile)
+        elif isinstance(event, Move):
+            yield ("move", event.transfer, event.l2_offset, event.l3_offset, event.size_bytes, int(event.inward))
+        elif isinstance(event, Fetch):
+            yield ("fetch", event.transfer, event.nest, tuple((p.near_offset, p.size_bytes) for p in event.parts))
+        elif isinstance(event, Begin):
+            yield _listed_begin(listing, entry, event)
+        else:
+            yield _listed_box(listing, entry, event)
+
+
+def _listed_box(listing: Listing, entry: str, event: Load | Store) -> Action:
+    names = [operand.name for operand in listing.entries[entry].nests[event.nest].nest.operands]
+    parts = tuple(
+        (event.near + p.near_offset, event.region, event.far + p.far_offset, p.row_bytes, p.rows, p.far_stride)
+        for p in event.parts
+    )
+    kind = "load" if event.inward else "store"
+    return (kind, event.transfer, event.nest, event.tile, names.index(event.operand), parts)
+
+
+def _listed_begin(listing: Listing, entry: str, event: Begin) -> Action:
+    listed = listing.entries[entry].nests[event.nest]
+    nest, tiling = listed.nest, listed.tiling
+    places = tuple(None if place is None else (place.region, place.offset) for place in event.places)
+    op = listing.launch_of(entry, event.nest).node.op
+    args = _arguments(listing, op, event, entry)
+    loops = () if tiling is None else tiling.loops[::-1]
+    ranges = tuple((event.ranges[loop.axis].start, event.ranges[loop.axis].size) for loop in loops)
+    return ("begin", event.nest, event.tile, nest.kernel, ranges, places, args)
+
+
+def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int, ...]:
+    """What the kernel is told of the tile: sizes, positions and strides of its boxes."""
+    nest = listing.entries[entry].nests[event.nest].nest
+    strides = {}
+    for operand, place in zip(nest.operands, event.places, strict=True):
+        if isinstance(place, Place):
+            is_box = place.region == SCRATCH
+            strides[operand.name] = row_major_strides(tuple(r.size for r in place.box) if is_box else operand.shape)
+    found = []
+    for c_type, name in argument_fields(op, nest.kernel):
+        value = kernel_argument(name, nest, event.ranges, strides)
+        assert value is not None
+        found.append((float_word(float(value)) if c_type == "float" else int(value)) % U32)
+    return tuple(found)
+
+
+def first_difference(found: Iterator[Action], wanted: Sequence[Action]) -> str | None:
+    """None where they are the same, event by event."""
+    count = 0
+    try:
+        for count, action in enumerate(found, 1):
+            if count > len(wanted):
+                return f"event {count}: {action}, nothing is listed"
+            expected = wanted[count - 1]
+            if action != expected:
+                return f"event {count}: {action}, listed is {expected}"
+    except DecodeError as error:
+        return f"event {count + 1}: {error}"
+    return None if count == len(wanted) else f"{count} events, {len(wanted)} are listed"

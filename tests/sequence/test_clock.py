@@ -1,0 +1,476 @@
+"""The clock on listings whose cycles are derived by hand.
+
+The toy chip (toy.py): starting a transfer between L2 and L1 costs the conductor 5 cycles; a byte takes 1 cycle inward
+and 2 outward, each row beyond the first 3; the last byte is there 10 cycles after it left (set-up, overlapped with what
+is moved before); 2 commands fit the queue; directions are apart. L3: 20 cycles to start, 100 set-up that nothing hides,
+2 cycles per byte inward and 4 outward, 1 command in the queue, 64 bytes each, one direction at a time.
+A kernel call on n steps takes 10 n + 20 cycles. The conductor's own work is free unless a case says what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.sequence.toy import (
+    Toy,
+    ToyCosts,
+    begin,
+    by_hand,
+    chip,
+    conduct,
+    copy_nest,
+    end,
+    fetch,
+    load,
+    move,
+    store,
+    tiling_of,
+    timed,
+    wait,
+    wait_far,
+)
+from tilegrad.costs.clock import Clock, EngineClock, Reason, Stall, merged, overlap_cycles
+from tilegrad.errors import InternalError
+from tilegrad.ir.listing import Begin, End, Enter, Event, Listing, Load, Wait
+from tilegrad.sequence import timing as timing_module
+from tilegrad.sequence.timing import EntryTiming, HopTiming, NestTiming, _Timing
+
+LOAD, STORE, TABLE, MOVE, QUEUE = Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.MOVE, Reason.QUEUE
+Spans = dict[int, tuple[float, float]]
+
+
+@dataclass
+class Case:
+    """`spans` are start and end of events, by their position; `stalls` reasons and cycles of waits."""
+
+    listing: Listing
+    cycles: float
+    compute: float
+    conduct: float
+    dma_wait: float
+    l3_wait: float = 0.0
+    spans: Spans = field(default_factory=dict)
+    stalls: dict[int, tuple[Reason, float]] = field(default_factory=dict)
+    hops: dict[str, HopTiming] = field(default_factory=dict)
+    costs: ToyCosts = field(default_factory=ToyCosts)
+
+    def check(self) -> EntryTiming:
+        found = timed(self.listing, self.costs)
+        assert (found.cycles, found.compute_cycles) == (self.cycles, self.compute)
+        assert (found.conduct_cycles, found.dma_wait_cycles) == (self.conduct, self.dma_wait)
+        assert found.l3_wait_cycles == self.l3_wait
+        assert self.compute + self.conduct + self.dma_wait + self.l3_wait == self.cycles, "the case itself is wrong"
+        for position, span in self.spans.items():
+            one = found.events[position]
+            assert (one.start, one.end) == span, position
+        noted = {i: one.stall for i, one in enumerate(found.events) if one.stall is not None}
+        assert noted == {i: Stall(*stall) for i, stall in self.stalls.items()}
+        for hop, expected in self.hops.items():
+            assert found.hops[hop] == expected
+        assert [one.event for one in found.events] == list(self.listing.entries["step"].events)
+        return found
+
+
+def set_up() -> Case:
+    """Load: the conductor is done at 5; 40 bytes move from 5 to 45 and are there at 55. It waits 50.
+    Kernel: 55 to 55 + 60 = 115. Store: started at 120, moves 120 to 200, arrives 210; the wait is 90."""
+    events = [Enter(0), load(0, 40), wait(0), begin(), end(), store(1, 40), wait(1)]
+    return Case(
+        by_hand(events), 210, 60, 10, 140,
+        spans={0: (0, 0), 1: (5, 55), 2: (5, 55), 3: (55, 55), 4: (55, 115), 5: (120, 210), 6: (120, 210)},
+        stalls={2: (LOAD, 50), 6: (STORE, 90)},
+        hops={"L2-L1": HopTiming(80, 120, 0), "L3-L2": HopTiming(0, 0, 0)},
+    )  # fmt: skip
+
+
+def set_up_not_hidden() -> Case:
+    """Two loads. The engine sets up each when the one before is done: 5 to 55, 55 to 105. The wait for the first is 45
+    (the conductor came at 10), that for the second 50. Kernel 105 to 165."""
+    events = [Enter(0), load(0, 40), load(1, 40), wait(0), wait(1), begin(), end()]
+    return Case(
+        by_hand(events, chip({"overlaps_setup": False})), 165, 60, 10, 95,
+        spans={1: (5, 55), 2: (55, 105)}, stalls={3: (LOAD, 45), 4: (LOAD, 50)},
+        hops={"L2-L1": HopTiming(80, 100, 0)},
+    )  # fmt: skip
+
+
+def set_up_hidden() -> Case:
+    """The same where set-ups overlap: bytes 5 to 45 and 45 to 85, there at 55 and 95. Kernel 95 to 155."""
+    events = [Enter(0), load(0, 40), load(1, 40), wait(0), wait(1), begin(), end()]
+    return Case(
+        by_hand(events), 155, 60, 10, 85,
+        spans={1: (5, 55), 2: (45, 95)}, stalls={3: (LOAD, 45), 4: (LOAD, 40)},
+    )  # fmt: skip
+
+
+def queue_full() -> Case:
+    """Three loads, two fit. Started at 5 (bytes 5 to 45) and 10 (45 to 85); the third waits for the end of the first,
+    10 to 45, is started at 50, moves 85 to 125, is there at 135. Boxes of one transfer are waited for together: 50 to
+    135. Kernel 135 to 195."""
+    events = [Enter(0), load(0, 40), load(0, 40), load(0, 40), wait(0), begin(), end()]
+    return Case(
+        by_hand(events), 195, 60, 15, 35 + 85,
+        spans={1: (5, 55), 2: (45, 95), 3: (85, 135)}, stalls={4: (LOAD, 85)},
+    )  # fmt: skip
+
+
+def queue_full_while_cores_compute() -> Case:
+    """The kernel begins at 0; loads are started at 5, 10 and, behind a full queue, 50: the conductor comes 50 late to
+    40 steps' worth of work (alone 40): 60 + 50 + (40 - 40) = 110. The last load is there at 135: wait 25."""
+    events = [Enter(0), begin(), load(0, 40), load(0, 40), load(0, 40), end(), wait(0)]
+    return Case(
+        by_hand(events), 135, 110, 0, 25,
+        spans={5: (50, 110), 4: (85, 135)}, stalls={6: (LOAD, 25)},
+        hops={"L2-L1": HopTiming(120, 120, 105)},
+    )  # fmt: skip
+
+
+def both_directions() -> Case:
+    """A load started at 5 (5 to 45, there at 55), a store at 10 (10 to 90, there at 100). Waits: 45, 45."""
+    events = [Enter(0), load(0, 40), store(1, 40), wait(0), wait(1), begin(), end()]
+    return Case(
+        by_hand(events), 160, 60, 10, 90,
+        spans={1: (5, 55), 2: (10, 100)}, stalls={3: (LOAD, 45), 4: (STORE, 45)},
+        hops={"L2-L1": HopTiming(80, 85, 0)},
+    )  # fmt: skip
+
+
+def one_direction_at_a_time() -> Case:
+    """The same on an engine that is not duplex: the store's bytes go from 45 to 125, there at 135."""
+    events = [Enter(0), load(0, 40), store(1, 40), wait(0), wait(1), begin(), end()]
+    return Case(
+        by_hand(events, chip({"duplex": False})), 195, 60, 10, 125,
+        spans={1: (5, 55), 2: (45, 135)}, stalls={3: (LOAD, 45), 4: (STORE, 80)},
+        hops={"L2-L1": HopTiming(80, 120, 0)},
+    )  # fmt: skip
+
+
+def both_engines() -> Case:
+    """50 bytes from L3: started at 20, 100 set-up and 100 for the bytes: 20 to 220. Meanwhile 40 bytes come to L1:
+    started at 25, there at 75; the wait for them is 50, the kernel runs 75 to 135, then the wait for L3 is 85.
+    50 bytes back: started at 240, 100 + 200: 240 to 540, 300 waited."""
+    events = [Enter(0), move(0, 50), load(0, 40), wait(0), begin(), end(), wait_far(0), move(1, 50, False), wait_far(1)]
+    return Case(
+        by_hand(events), 540, 60, 45, 50, 385,
+        spans={1: (20, 220), 2: (25, 75), 6: (135, 220), 7: (240, 540)},
+        stalls={3: (LOAD, 50), 6: (MOVE, 85), 8: (MOVE, 300)},
+        hops={"L2-L1": HopTiming(40, 40, 0), "L3-L2": HopTiming(100, 500, 60)},
+    )  # fmt: skip
+
+
+def long_move() -> Case:
+    """100 bytes from L3 are two commands, 64 and 36, and one fits the queue: 20 to 20 + 100 + 128 = 248; the second
+    waits 228 for it, is started at 268, ends at 268 + 100 + 72 = 440. The wait for both is 172."""
+    events = [Enter(0), move(0, 100), wait_far(0), begin(), end()]
+    return Case(
+        by_hand(events), 500, 60, 40, 228, 172, spans={1: (20, 440)}, stalls={2: (MOVE, 172)},
+        hops={"L3-L2": HopTiming(100, 400, 0)},
+    )  # fmt: skip
+
+
+def late_core() -> Case:
+    """While the cores compute from 0, the conductor starts four loads on a queue that takes them all: it joins at 20.
+    Each core has 40 to do alone and 60 beside its partner (sharing 1.5): 60 + 20 = 80 where all begin together. Until
+    20 the partner has the FPU to itself, so only half of the delay shows: 80 + 20 * (2 - 60 / 40) = 90."""
+    events = [Enter(0), begin(), *[load(0, 1)] * 4, end(), wait(0)]
+    return Case(
+        by_hand(events, chip({"queue_depth": 8})), 90, 90, 0, 0, spans={6: (20, 90)}, costs=ToyCosts(sharing=1.5)
+    )
+
+
+def very_late_core() -> Case:
+    """Twelve loads: it joins at 60, when the others are done with their 40 alone: 80 + 60 + 40 - 60 = 120."""
+    events = [Enter(0), begin(), *[load(0, 1)] * 12, end(), wait(0)]
+    return Case(
+        by_hand(events, chip({"queue_depth": 16})), 120, 120, 0, 0, spans={14: (60, 120)}, costs=ToyCosts(sharing=1.5)
+    )
+
+
+def one_core() -> Case:
+    """A single core computes when it has conducted: 2 starts, 10 cycles, then 40 + 20. A delay does not hide."""
+    events = [Enter(0), begin(), *[load(0, 1)] * 2, end(), wait(0)]
+    return Case(by_hand(events, chip(cores=1)), 70, 60, 10, 0, spans={4: (10, 70)})
+
+
+def hidden_transfer() -> Case:
+    """The next tile's 30 bytes come while the first computes: the conductor is 5 late (60 + 5 = 65, bytes 5 to 35,
+    there at 45), and waits for nothing. The second tile: 65 to 125."""
+    events = [Enter(0), begin(), load(0, 30, tile=1), end(), wait(0), begin(tile=1), end(tile=1)]
+    return Case(
+        by_hand(events, tiles=2), 125, 125, 0, 0, spans={2: (5, 45), 3: (5, 65), 4: (65, 65), 6: (65, 125)},
+        hops={"L2-L1": HopTiming(30, 30, 30)},
+    )  # fmt: skip
+
+
+def exposed_transfer() -> Case:
+    """The same with 100 bytes: 5 to 105, there at 115. Of the 100 cycles on the move 60 are hidden behind the first
+    tile (5 to 65), 40 and the set-up are not: a wait of 50. The second tile: 115 to 175."""
+    events = [Enter(0), begin(), load(0, 100, tile=1), end(), wait(0), begin(tile=1), end(tile=1)]
+    return Case(
+        by_hand(events, tiles=2), 175, 125, 0, 50, stalls={4: (LOAD, 50)},
+        hops={"L2-L1": HopTiming(100, 100, 60)},
+    )  # fmt: skip
+
+
+def ragged_tiles() -> Case:
+    """Tiles of 4, 4 and 2 steps: 60 + 60 + 40, and a store of 8 bytes behind them: 165, 165 to 181, there at 191."""
+    sizes = (4, 4, 2)
+    events: list[Event] = [Enter(0)]
+    for tile, size in enumerate(sizes):
+        events += [begin(size, tile=tile), end(tile=tile)]
+    events += [store(0, 8), wait(0)]
+    return Case(
+        by_hand(events, tiles=3), 191, 160, 5, 26, stalls={8: (STORE, 26)},
+        spans={2: (0, 60), 4: (60, 120), 6: (120, 160)},
+    )  # fmt: skip
+
+
+def barrier() -> Case:
+    """The conductor waits for a store while cores compute: 5, moves 5 to 25, there at 35. That is no stall: a core
+    computes. It joins at 35, and all are at the barrier at 60 + 35 = 95."""
+    events = [Enter(0), begin(), store(0, 10), wait(0), end()]
+    return Case(
+        by_hand(events), 95, 95, 0, 0, spans={3: (5, 35), 4: (35, 95)}, stalls={3: (STORE, 30)},
+        hops={"L2-L1": HopTiming(10, 20, 20)},
+    )  # fmt: skip
+
+
+def extra_rows() -> Case:
+    """5 rows of 8 bytes: 40 + 4 * 3 = 52 from 5 to 57, there at 67."""
+    events = [Enter(0), load(0, 40, count=5), wait(0), begin(), end()]
+    return Case(by_hand(events), 127, 60, 5, 62, spans={1: (5, 67)}, stalls={2: (LOAD, 62)})
+
+
+def table() -> Case:
+    """A call of 40 bytes and a table of 60: started at 5 and 10, 5 to 45 and 45 to 105, there at 115."""
+    events = [fetch(0, 0, 40, 60), wait(0), Enter(0), begin(), end()]
+    return Case(by_hand(events), 175, 60, 10, 105, spans={0: (5, 115)}, stalls={1: (TABLE, 105)})
+
+
+def whole_nest() -> Case:
+    """Without tiles a kernel works in L2, where its steps take twice as long: 80 + 20."""
+    return Case(by_hand([Enter(0), begin(), end()], tiled=False), 100, 100, 0, 0)
+
+
+CONDUCT = conduct(
+    between={"nests": 7, "nests at once": 2, "operands": 1, "other steps": 6, "other steps*operands": 2,
+             "simple steps": 4, "tables": 8, "loads": 3, "stores": 9, "further parts": 11},
+    meanwhile={"nests": 13, "nests at once": 5, "operands": 1, "other steps": 17, "other steps*operands": 1,
+               "simple steps": 15, "tables": 12, "loads": 14, "stores": 16, "further parts": 18},
+)  # fmt: skip
+
+
+def conducting() -> Case:
+    """Two operands. Entering: 7 + 2 = 9. A load: 3 and 5, so from 17 on, 1 byte, there at 28: wait 11.
+    Begin at 28. Meanwhile 13 + 2 for entering, 17 + 2 for the step: 34 late, 28 + 60 + 34 = 122. A step between tiles:
+    6 + 2 * 2 = 10. The second tile: 132 to 192. A store: 9 + 5, from 206, 2 cycles, there at 218: wait 12."""
+    events = [Enter(0), load(0, 1), wait(0), begin(), end(), begin(tile=1), end(tile=1), store(1, 1), wait(1)]
+    return Case(
+        by_hand(events, tiles=2), 218, 94 + 60, 9 + 8 + 10 + 14, 11 + 12,
+        spans={0: (0, 9), 1: (17, 28), 4: (62, 122), 5: (132, 132), 6: (132, 192), 7: (206, 218)},
+        stalls={2: (LOAD, 11), 8: (STORE, 12)}, costs=ToyCosts(conduct=CONDUCT),
+    )  # fmt: skip
+
+
+def conducting_transfers() -> Case:
+    """A table in two parts, between calls: 8 + 5 = 13 and 5 more (it is no further part) = 18; the second byte moves
+    18 to 19, is there at 29: wait 11. Entering nest 0: 9, at 38. A load of two parts: 3 + 5, 46 to 47, and 11 + 5, 62
+    to 63, there at 73: wait 11. The kernel from 73; meanwhile 13 + 2 for entering, a table 12 + 5, a store 16 + 5: 53
+    late, more than the 40 of a core alone: 60 + 53 + 40 - 40 = 113, so 186.
+    Nest 1 begins at once, as the last store of nest 0 comes in it: 2 + 2, at 190. Meanwhile 5 + 2 and a store 16 + 5:
+    28 late, 60 + 28 = 88, 278. By then all has arrived."""
+    two = load(1, 1)
+    two = Load(two.queue, 1, 0, 0, "x", two.box, 0, "arena", 0, two.parts * 2)
+    events = [
+        fetch(0, 0, 1, 1), wait(0), Enter(0), two, wait(1), begin(), fetch(2, 1, 1), store(3, 1), end(),
+        Enter(1), begin(nest=1), store(4, 1, nest=0), end(1), wait(2), wait(3), wait(4),
+    ]  # fmt: skip
+    return Case(
+        by_hand(events, chip({"queue_depth": 8})), 278, 113 + 88, 18 + 9 + 24 + 4, 11 + 11,
+        spans={0: (13, 29), 2: (29, 38), 3: (46, 73), 6: (105, 116), 7: (126, 138), 8: (126, 186), 9: (186, 190),
+               11: (218, 230), 12: (218, 278)},
+        stalls={1: (TABLE, 11), 4: (LOAD, 11)}, costs=ToyCosts(conduct=CONDUCT),
+    )  # fmt: skip
+
+
+CASES: tuple[Callable[[], Case], ...] = (
+    set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_while_cores_compute, both_directions,
+    one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core, hidden_transfer,
+    exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting, conducting_transfers,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_cycles_are_those_on_paper(case: Callable[[], Case]) -> None:
+    case().check()
+
+
+def test_a_listing_as_it_is_made() -> None:
+    """A copy of 10 numbers in tiles of 4, two slots each: what the stage makes of it, not only what is made up here.
+
+    Steps from tile to tile are simple ones, which take 4 cycles between kernel calls."""
+    nest = copy_nest(10)
+    listing = Toy([(nest, tiling_of(nest, {"m": 4}))]).listing()
+    found = timed(listing, ToyCosts(conduct=conduct(between={"simple steps": 4, "other steps": 1000})))
+    events = listing.entries["step"].events
+    assert [one.event for one in found.events] == list(events)
+    begun = [one.start for one in found.events if isinstance(one.event, Begin)]
+    over = [one.end for one in found.events if isinstance(one.event, End)]
+    # Each tile's load came while the one before computed, and only the step is between them: 4 cycles, no stall.
+    assert [b - e for b, e in zip(begun[1:], over, strict=False)] == [4, 4]
+    # Tile 0: one load (5 cycles late). Tile 1: a store and a load (10). Tile 2, of two steps: the store of tile 1 (5).
+    assert [e - b for b, e in zip(begun, over, strict=True)] == [65, 70, 45]
+    assert found.tile_count == 3 and found.compute_cycles == 65 + 70 + 45
+    # The store of tile 1, 16 bytes, is there 5 + 32 + 10 behind the beginning of tile 2, which took 45: a wait of 2.
+    # Then the last store, 8 bytes: 5 + 16 + 10.
+    assert found.cycles - over[-1] == 2 + 31
+    assert found.conduct_cycles + found.dma_wait_cycles + found.compute_cycles == found.cycles
+
+
+def test_nests_add_up() -> None:
+    """Two nests: what each took, computed and waited for between its own turn and the next; L3 is not its waiting."""
+    events = [
+        Enter(0), load(0, 40), wait(0), begin(), end(),
+        move(0, 10), wait_far(0, 1), Enter(1), begin(nest=1), end(1), store(1, 10, nest=1), wait(1, 1),
+    ]  # fmt: skip
+    found = timed(by_hand(events))
+    # Nest 0: 5 + 50 + 60, then the move (20 to start, 100 + 20: 120 waited). Nest 1: 60, 5 to start, 20 + 10 waited.
+    assert found.nests == (
+        NestTiming("/n0", "copy", 1, 115 + 140, 60, 50, 0),
+        NestTiming("/n1", "copy", 1, 95, 60, 30, 0),
+    )
+    assert sum(nest.cycles for nest in found.nests) == found.cycles == 350
+    assert found.stalled == pytest.approx(1 - 120 / 350)
+
+
+def test_what_never_started_is_not_waited_for() -> None:
+    with pytest.raises(InternalError, match="step waits for transfer 3, which never started"):
+        timed(by_hand([Enter(0), begin(), end(), wait(3)]))
+
+
+def test_an_empty_entry_takes_no_time() -> None:
+    found = timed(by_hand([Enter(0)]))
+    assert (found.cycles, found.stalled) == (0, 0)
+
+
+def test_intervals() -> None:
+    """Those that touch become one; overlaps are counted once."""
+    assert merged([(5, 7), (0, 2), (2, 3), (6, 9), (8, 8.5)]) == [(0, 3), (5, 9)]
+    assert overlap_cycles([(0, 3), (5, 9)], [(1, 6), (8, 20)]) == 2 + 1 + 1
+    assert overlap_cycles([(0, 1)], [(1, 2)]) == 0 and overlap_cycles([], [(0, 1)]) == 0
+    assert overlap_cycles([(0, 10)], [(1, 2), (3, 4), (9, 12)]) == 3
+    assert overlap_cycles([(0, 4), (6, 8)], [(2, 8)]) == 4
+
+
+def test_a_clock_starts_again() -> None:
+    costs = ToyCosts()
+    clock = Clock(costs.target, costs)  # type: ignore[arg-type]
+    clock.command(clock.near, True, 40)
+    clock.command(clock.far, True, 40)
+    clock.stall_until(500, MOVE)
+    clock.begin()
+    clock.restart()
+    assert (clock.now, clock.forked, clock.conduct_cycles, sum(clock.stall_cycles.values())) == (0, None, 0, 0)
+    assert clock.command(clock.near, True, 40) == (5, 55) and clock.command(clock.far, True, 40) == (25, 205)
+
+
+# Each mutation of the clock is noticed by a case above.
+
+
+def no_set_up(patch: pytest.MonkeyPatch) -> None:
+    """Transfer set-up dropped."""
+    real = EngineClock.take
+
+    def take(self: EngineClock, now: float, inward: bool, size_bytes: float, rows: int) -> tuple[float, float]:
+        timing = self.engine.inward if inward else self.engine.outward
+        start, arrived = real(self, now, inward, size_bytes, rows)
+        return start, arrived - timing.setup_cycles
+
+    patch.setattr(EngineClock, "take", take)
+
+
+def l3_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """L3 waits not counted: nobody waits."""
+    real = Clock.stall_until
+    patch.setattr(
+        Clock, "stall_until", lambda self, time, reason: None if reason is MOVE else real(self, time, reason)
+    )
+
+
+def l3_waits_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """L3 waits not counted: they take time, but belong to nobody."""
+    real = Clock.stall_until
+
+    def stall_until(self: Clock, time: float, reason: Reason) -> Stall | None:
+        found = real(self, time, reason)
+        if found is not None and reason is MOVE:
+            self.stall_cycles[reason] -= found.cycles
+        return found
+
+    patch.setattr(Clock, "stall_until", stall_until)
+
+
+def hidden_twice(patch: pytest.MonkeyPatch) -> None:
+    """Hidden cycles counted twice: both directions beside the same computation."""
+    patch.setattr(timing_module, "merged", sorted)
+    patch.setattr(timing_module, "overlap_cycles", lambda a, b: 2 * overlap_cycles(merged(a), merged(b)))
+
+
+def ragged_free(patch: pytest.MonkeyPatch) -> None:
+    """Ragged tiles free: a tile smaller than the first takes no time."""
+    real = _Timing.end
+
+    def end(self: _Timing, event: End) -> None:
+        assert self.begun is not None
+        tiling = self.listed[event.nest].tiling
+        if tiling is not None and any(self.begun.ranges[loop.axis].size < loop.tile for loop in tiling.loops):
+            self.clock.forked = None
+            self._note(event, self.clock.now, self.clock.now)
+            return
+        real(self, event)
+
+    patch.setattr(_Timing, "end", end)
+
+
+def last_store_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """The wait of the last store dropped."""
+    real = _Timing.wait
+
+    def wait(self: _Timing, event: Wait) -> None:
+        stores = [e for e in self.events if isinstance(e, Wait) and self.reasons.get((e.queue, e.transfer)) is STORE]
+        if stores and event is stores[-1] and event is self.events[-1]:
+            self._note(event, self.clock.now, self.clock.now)
+            return
+        real(self, event)
+
+    patch.setattr(_Timing, "wait", wait)
+
+
+def endless_queue(patch: pytest.MonkeyPatch) -> None:
+    """Queue depth ignored."""
+    patch.setattr(EngineClock, "accepted", lambda self, now: now)
+
+
+MUTATIONS: dict[Callable[[pytest.MonkeyPatch], None], tuple[Callable[[], Case], ...]] = {
+    no_set_up: (set_up, set_up_not_hidden, set_up_hidden, both_engines),
+    l3_not_waited_for: (both_engines, long_move),
+    l3_waits_not_counted: (both_engines, long_move),
+    hidden_twice: (hidden_transfer, exposed_transfer, both_engines),
+    ragged_free: (ragged_tiles,),
+    last_store_not_waited_for: (set_up, ragged_tiles, conducting),
+    endless_queue: (queue_full, queue_full_while_cores_compute, long_move),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_mutations_are_noticed(mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [case() for case in MUTATIONS[mutation]]
+    for case in cases:
+        case.check()
+    mutation(monkeypatch)
+    for case in cases:
+        with pytest.raises(AssertionError):
+            case.check()
