@@ -16,6 +16,9 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
 
+CALLS = ("step", "update", "infer")
+"""The entries in the order in which their costs are shown."""
+
 
 @dataclass(frozen=True, repr=False)
 class Compiled:
@@ -35,6 +38,11 @@ class Compiled:
     def timing(self) -> dict[str, EntryTiming]:
         """Estimated cycles of each entry, where the target has a scratchpad; nothing is run for it."""
         return time_listing(self.listing)
+
+    @property
+    def cycles(self) -> dict[str, int | None]:
+        """Estimated, of one call of each entry; None where the target has no cost model."""
+        return {entry: round(self.timing[entry].cycles) if entry in self.timing else None for entry in CALLS}
 
     @property
     def plan(self) -> Plan:

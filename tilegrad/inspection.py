@@ -63,8 +63,8 @@ class LevelMemory:
 class Inspection:
     """The facts. `state_bytes` are by role, as aligned in memory; `advice` is empty where everything fits.
 
-    `uncounted` are the kernels whose estimated cycles rest on no counts of their own. `image_bytes` are what the image
-    of a board takes beside state and arena, by what it is for.
+    `cycles` are estimated, of one call of each entry; `uncounted` are the kernels that were not counted for it.
+    `image_bytes` are what the image of a board takes beside state and arena, by what it is for.
     """
 
     model: str
@@ -87,6 +87,8 @@ class Inspection:
     stack: StackUse = field(default_factory=StackUse)
     advice: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
+    cycles: Mapping[str, int | None] = field(default_factory=dict)
+    is_calibrated: bool = True
 
     @property
     def arena_bytes(self) -> int:
@@ -155,6 +157,8 @@ def inspect_program(compiled: Compiled, target: Target | None = None, stack: Sta
         notes=compiled.model.notes,
         stack=stack or StackUse(),
         uncounted=uncounted_kernels(plan.schedule),
+        cycles=compiled.cycles,
+        is_calibrated=chip.is_calibrated,
     )
     if facts.fits and chip.board is not None:
         place(replace(plan.schedule, target=chip), chip.board, plan.state_bytes, plan.arena_bytes)

@@ -23,6 +23,7 @@ from tilegrad.commands.compiling import (
 )
 from tilegrad.commands.groups import grouped
 from tilegrad.compiled import Compiled
+from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program, unlimited
@@ -30,7 +31,7 @@ from tilegrad.passes.parameters import parameters_of
 from tilegrad.pipeline import compile_inference, compile_model
 from tilegrad.recipe import expect_count, expect_tolerance
 from tilegrad.report.failure import announce
-from tilegrad.report.format import error_text
+from tilegrad.report.format import cycles_text, error_text
 from tilegrad.report.inference import inference_report
 from tilegrad.report.inspection import inspection_report, parameter_report
 from tilegrad.report.output import Output, Progress, heading
@@ -135,6 +136,7 @@ def compile_project(
             image = observer.run("build", lambda: build_image(compiled, device, steps=steps, use_cache=not no_cache))
         stack = stack_use(compiled, use_cache=not no_cache)
     files = image.files if image is not None else _project_files(compiled, device, target)
+    uncounted = uncounted_kernels(compiled.plan.schedule)
     if output_folder is not None:
         write_project(compiled, output_folder, files=files, stack=stack, force=force)
     output.write_json(
@@ -144,6 +146,8 @@ def compile_project(
             "target": compiled.target.name,
             "output": None if output_folder is None else str(output_folder),
             "memory": {name: memory_json(use) for name, use in compiled.plan.memory.items()},
+            "cycles": compiled.cycles,
+            "uncounted": list(uncounted),
             "stack": stack.as_json(),
             "image": None if image is None else image.facts.as_json(),
             "c_lines": compiled.project.line_count,
@@ -153,7 +157,9 @@ def compile_project(
     )
     if output_folder is not None:
         output.show(heading(f"{compiled.program.name} for {compiled.target.name}"), Text(), memory_table(compiled.plan))
-        output.show(Text(str(stack)), Text(), time_line(observer.seconds), code_line(compiled, output_folder))
+        cycles = cycles_text(compiled.cycles, limited.is_calibrated, uncounted)
+        output.show(Text(str(stack)), *([Text(cycles)] if cycles else []), Text())
+        output.show(time_line(observer.seconds), code_line(compiled, output_folder))
         if image is not None:
             output.show(image_line(image.facts))
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilegrad.sizes import bytes_text
 
@@ -51,6 +51,13 @@ def estimated_cycles(is_calibrated: bool) -> str:
 def uncounted_text(kernels: Sequence[str]) -> str:
     """What is to be said of kernels whose cycles nobody counted; empty where there are none."""
     return f"uncounted, a guess from other kernels: {', '.join(kernels)}" if kernels else ""
+
+
+def cycles_text(cycles: Mapping[str, int | None], is_calibrated: bool, uncounted: Sequence[str]) -> str:
+    """Estimated cycles of the entries; empty where there are none."""
+    known = ", ".join(f"{entry} {count_text(count)}" for entry, count in cycles.items() if count is not None)
+    guessed = f"; {uncounted_text(uncounted)}" if uncounted else ""
+    return f"{estimated_cycles(is_calibrated)}: {known}{guessed}" if known else ""
 
 
 def plural(count: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tilegrad.inspection import Inspection
 from tilegrad.passes.inference import NO_LOSS
-from tilegrad.report.format import bytes_text, count_text, ratio_text, shape_text, uncounted_text
+from tilegrad.report.format import bytes_text, count_text, cycles_text, ratio_text, shape_text
 from tilegrad.report.output import heading, table
 from tilegrad.report.table import FittingTable
 
@@ -32,8 +32,9 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     yield budget_table(facts)
     yield Text()
     yield Text(str(facts.stack))
-    if facts.uncounted:
-        yield Text(f"cycles: {uncounted_text(facts.uncounted)}")
+    cycles = cycles_text(facts.cycles, facts.is_calibrated, facts.uncounted)
+    if cycles:
+        yield Text(cycles)
     if facts.fits:
         yield fits_line(facts)  # else it is an error, which says so with the budget and what would help
 
