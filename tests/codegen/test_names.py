@@ -27,7 +27,7 @@ HOSTILE = {
     "format": "%s%n%d%%",
     "trigraph": "what??/\n??/",
     "unicode": "модель/重み/\u202e\U0001f600",
-    "long": "/".join(["layer"] * 2000),
+    "long": "/".join(["layer"] * 1300),
     "empty": "",
     "digits": "0123",
     "preprocessor": "#define main x",

@@ -17,6 +17,7 @@ from tests.schedule.programs import compiled_for, siracusa
 from tests.support.models import model, node, value, weights
 from tests.support.projects import batch, opened, state_of, zoo_model
 from tilegrad import zoo
+from tilegrad.build.ownership import with_listing
 from tilegrad.build.folder import write_files
 from tilegrad.errors import UserError
 from tilegrad.schedule.options import ScheduleOptions
@@ -85,7 +86,7 @@ def test_every_file_is_the_same_from_any_process_into_any_folder(tmp_path: Path)
                 for path in (folder / name).rglob("*")
                 if path.is_file()
             }
-            assert written == dict(zoo_model(name).project.files), name
+            assert written == dict(with_listing(zoo_model(name).project.files)), name
 
 
 def test_the_folder_is_complete() -> None:

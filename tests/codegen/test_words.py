@@ -71,7 +71,7 @@ def test_the_c_object_has_the_planned_tables(tmp_path: Path, name: str, l1_kib: 
     program = build(toolchain("gcc", CONTRACT_FLAGS), tmp_path, files, "dump")
     content = subprocess.run([str(program)], cwd=tmp_path, capture_output=True, check=True).stdout
     dumped = struct.unpack(f"<{len(content) // 4}i", content)
-    planned = {place.table for entry in compiled.plan.entries.values() for place in entry.places}
+    planned = {nest.table for entry in compiled.listing.entries.values() for nest in entry.nests}
     assert planned
     text = ",".join(map(str, dumped))
     for table in planned:
@@ -82,15 +82,15 @@ def test_the_c_object_has_the_planned_tables(tmp_path: Path, name: str, l1_kib: 
 def test_tables_read_back_from_their_words() -> None:
     compiled = compiled_for("simplemlp", siracusa(2 * 1024), TILED)
     entry = compiled.plan.schedule.entries["step"]
-    for place in compiled.plan.entries["step"].places:
+    for listed in compiled.listing.entries["step"].nests:
         launch = entry.launches[place.launch]
         nest = launch.nests[place.nest]
         fields = argument_fields(launch.node.op, nest.kernel)
-        table = decode_table(place.table, len(fields))
+        table = decode_table(listed.table, len(fields))
         assert len(table.operands) == len(nest.operands) and len(table.args) == len(fields)
         records = (table.nest, *table.operands, *table.loops, *table.dims, *table.fields)
         words = [word for record in records for word in record.values()]
-        assert (*words, *table.args, *table.levels) == place.table
+        assert (*words, *table.args, *table.levels) == listed.table
 
 
 def with_model(compiled: Compiled, text: str) -> Compiled:

@@ -40,7 +40,7 @@ def test_rows_that_a_kernel_needs_whole() -> None:
     nest = next(nest for nest in loss.nests if nest.kernel == "nll_i64")
     sizes = {operand.name: 8 if operand.name == "label" else 4 for operand in nest.operands}
     with pytest.raises(DoesNotFit) as caught:
-        _search(loss.node.op, nest, sizes, 88).choices(loss.node.name)
+        _search(loss.node.op, nest, 88).choices(loss.node.name)
     assert caught.value.message == "the smallest tile of tg_nll_i64 does not fit into L1"
     assert str(caught.value.got).partition(": ")[2].startswith("x 40, label 8, prob 40, loss 4, its description ")
 

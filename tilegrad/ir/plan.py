@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tilegrad.errors import InternalError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.sizes import bytes_text
 
@@ -121,6 +122,9 @@ class Plan:
         """Where a value is when a launch of an entry runs."""
         plan = self.entries[entry]
         if value in plan.stays:
-            return next(stay.address for stay in plan.stays[value] if stay.first <= launch <= stay.last)
-        found = plan.addresses.get(value)
-        return self.state_addresses[value] if found is None else found
+            found = next((stay.address for stay in plan.stays[value] if stay.first <= launch <= stay.last), None)
+            if found is None:
+                raise InternalError(f"'{value}' is not in L2 when launch {launch} of {entry} needs it", stage="memory")
+            return found
+        address = plan.addresses.get(value)
+        return self.state_addresses[value] if address is None else address

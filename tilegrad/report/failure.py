@@ -138,7 +138,12 @@ def _keep(text: str, arguments: Sequence[str]) -> str | None:
 
 def _say(label: str, message: str) -> None:
     with writing_to_stderr():
-        say(console_on(sys.stderr), Text(label, style="bold red") + Text(message))
+        text = Text(label, style="bold red") + Text(message)
+        console = console_on(sys.stderr)
+        if sys.stderr.isatty():
+            say(console, text)
+        else:
+            console.print(text, soft_wrap=True)
 
 
 def _write(document: dict[str, Any], arguments: Sequence[str]) -> None:
