@@ -17,8 +17,8 @@ from tests.schedule.programs import compiled_for, siracusa
 from tests.support.models import model, node, value, weights
 from tests.support.projects import batch, opened, state_of, zoo_model
 from tilegrad import zoo
-from tilegrad.build.ownership import with_listing
 from tilegrad.build.folder import write_files
+from tilegrad.build.ownership import with_listing
 from tilegrad.errors import UserError
 from tilegrad.schedule.options import ScheduleOptions
 

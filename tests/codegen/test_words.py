@@ -83,8 +83,8 @@ def test_tables_read_back_from_their_words() -> None:
     compiled = compiled_for("simplemlp", siracusa(2 * 1024), TILED)
     entry = compiled.plan.schedule.entries["step"]
     for listed in compiled.listing.entries["step"].nests:
-        launch = entry.launches[place.launch]
-        nest = launch.nests[place.nest]
+        launch = entry.launches[listed.launch]
+        nest = listed.nest
         fields = argument_fields(launch.node.op, nest.kernel)
         table = decode_table(listed.table, len(fields))
         assert len(table.operands) == len(nest.operands) and len(table.args) == len(fields)

@@ -38,7 +38,6 @@ def test_rows_that_a_kernel_needs_whole() -> None:
     step = compiled_for("simplemlp", siracusa(), UNTILED).plan.schedule.entries["step"]
     (loss,) = [launch for launch in step.launches if launch.node.op == "SoftmaxCrossEntropyLoss"]
     nest = next(nest for nest in loss.nests if nest.kernel == "nll_i64")
-    sizes = {operand.name: 8 if operand.name == "label" else 4 for operand in nest.operands}
     with pytest.raises(DoesNotFit) as caught:
         _search(loss.node.op, nest, 88).choices(loss.node.name)
     assert caught.value.message == "the smallest tile of tg_nll_i64 does not fit into L1"
