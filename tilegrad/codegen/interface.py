@@ -181,8 +181,8 @@ def _status_comment(has_storage: bool) -> str:
     if not has_storage:
         return "What every function returns. All but TG_OK: nothing was computed, and no memory has changed."
     return (
-        "What every function returns. All but TG_OK and TG_OLDER_SAVE: nothing was computed, and no memory has changed\n"
-        "(of storage apart)."
+        "What every function returns. All but TG_OK and TG_OLDER_SAVE: nothing was computed, and no memory has\n"
+        "changed, that of storage apart."
     )
 
 
