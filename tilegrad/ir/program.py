@@ -47,7 +47,8 @@ class Program:
     """`entries` is keyed by the names in `ENTRIES`. `target_input` is the step's label or target tensor.
 
     `label_classes` is the number of classes where the target holds class indices, None otherwise: generated code
-    refuses labels outside it. `is_fused` programs update parameters within `step` and keep no gradients.
+    refuses labels outside it. `is_fused` programs update parameters within `step` and keep no gradients. `undecayed` are
+    the trained parameters that weight decay leaves alone.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Program:
     target_input: str
     label_classes: int | None
     is_fused: bool = False
+    undecayed: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         entries = ", ".join(f"{name} {len(graph.nodes):,} nodes" for name, graph in self.entries.items())

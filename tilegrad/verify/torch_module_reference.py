@@ -24,6 +24,7 @@ from tilegrad.verify.jitter import jitter
 from tilegrad.verify.reference import Array, ReferenceRecipe
 from tilegrad.verify.torch_executor import FLOAT_DTYPES, UnsupportedByReferenceError, one_thread
 from tilegrad.verify.torch_trainer import loss_value
+from tilegrad.verify.torch_updater import TorchUpdater
 
 Masks = Callable[[int, tuple[int, ...], int], "Array | None"]
 """(dropout call from 0 within one forward pass, shape, mini-batch from 0) -> the keep mask, None to leave values."""
@@ -84,7 +85,7 @@ class ModuleTrainer:
         if dtype == JITTERED:
             jitter(self.parameters.values(), 0)
         self.minibatch = 0
-        self.optimizer = recipe.optimizer.torch_optimizer(torch, list(self.parameters.values()))
+        self.updater = TorchUpdater(recipe, self.parameters)
 
     def step(self, x: Array, y: Array) -> float:
         """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""
@@ -108,8 +109,7 @@ class ModuleTrainer:
 
     def update(self) -> None:
         with one_thread():
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
+            self.updater.update()
 
     def infer(self, x: Array) -> Array:
         modes = [(part, part.training) for part in self.module.modules()]
