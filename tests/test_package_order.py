@@ -20,7 +20,7 @@ ORDER = (
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "data", "samples", "learned", "devices", "stack", "verify", "training", "comparison", "gradcheck", "inference",
+    "data", "samples", "learned", "checkpoint", "devices", "stack", "verify", "keeping", "training", "comparison", "gradcheck", "inference",
     "inspection", "onnx_backend",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",

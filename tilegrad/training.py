@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tilegrad import __version__
 from tilegrad.build.frames import StackUse
+from tilegrad.checkpoint import Checkpoint
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.data import ToldBatches
@@ -23,6 +24,7 @@ from tilegrad.devices.iss_profile import Profile
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
+from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
 from tilegrad.learned import learned, module_state
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
@@ -61,6 +63,8 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
+    resumed_at: int = 0  # mini-batches that were trained before
+    checkpoint: Mapping[str, Any] | None = None  # what was saved, and what that costs a flash
 
     def __repr__(self) -> str:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
@@ -104,7 +108,7 @@ class Run:
 
     def state_dict(self) -> FloatArrays:
         """What `load_state_dict` of the torch module takes, whole."""
-        return module_state(self.compiled, self.learned, len(self.losses))
+        return module_state(self.compiled, self.learned, self.resumed_at + len(self.losses))
 
     @property
     def uncounted(self) -> tuple[str, ...]:
@@ -152,6 +156,8 @@ class Run:
             "lr": program.recipe.optimizer.lr,
             "seed": program.recipe.seed,
             "losses": list(self.losses),
+            "resumed_at": self.resumed_at,
+            "checkpoint": None if self.checkpoint is None else dict(self.checkpoint),
             **judged,
             "weights_sha256": self.weights_sha256,
             "cycles": dict(self.cycles),
@@ -195,18 +201,29 @@ def train(
     verify: bool = True,
     tolerance: float = DEFAULT_TOLERANCE,
     keep_gradients: bool = True,
+    keeping: Keeping = NOTHING_KEPT,
     progress: Progress = no_progress,
 ) -> Run:
     """`steps` updates of `accumulate` mini-batches each, then the verdict.
 
     Where the optimizer is fused into the backward pass, gradients take a second program to read: without a verdict and
-    without `keep_gradients` there are none.
+    without `keep_gradients` there are none. A run that is resumed makes the updates that are left of `steps`, and is
+    verified from there on.
     """
     expect_count("the number of steps", steps)
     expect_tolerance(tolerance)
     batches = make_batches(compiled, data)
     accumulate = compiled.program.recipe.accumulate
+    found = keeping.found(compiled.program, steps)
+    before = 0 if found is None else found.minibatches
     timings: dict[str, float] = {}
+    if keeping.is_wanted and not (device.capabilities.runs and device.capabilities.is_interactive):
+        raise UserError(
+            f"device '{device.name}' neither takes a checkpoint nor gives one",
+            stage="options",
+            expected="a device that answers while it runs",
+            hint="such as host, sim:siracusa or qemu:riscv32",
+        )
     if not device.capabilities.runs:
         with device.load(compiled):
             return Run(compiled, device.name, steps, (), {}, {}, {}, {}, None)
@@ -228,10 +245,13 @@ def train(
     start = time.perf_counter()
     with device.load(compiled) as session:
         timings["build"] = time.perf_counter() - start
+        if found is not None:
+            go_on(session, found)
+        keeper = Keeper.of(session, compiled, keeping, found)
         initial = session.weights()
         start = time.perf_counter()
-        fed = batches.first(accumulate * steps)
-        losses, beginning = _run_steps(session, fed, accumulate, progress)
+        fed = batches.first(accumulate * steps)[before:]
+        losses, beginning = _run_steps(session, fed, accumulate, progress, keeper)
         if device.capabilities.estimates_cycles:
             session.infer(fed[0][0])
         timings["run"] = time.perf_counter() - start
@@ -248,10 +268,12 @@ def train(
             timings,
             session.timings(),
             instructions=session.instructions(),
+            resumed_at=before,
+            checkpoint=keeper.facts(),
         )
     if compiled.program.is_fused and (verify or keep_gradients):
         progress("gradients, of the unfused program", 0, 1)
-        beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning)
+        beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning, found)
         run = replace(run, first_gradients=dict(beginning.first_gradients))
     if not verify:
         return run
@@ -264,6 +286,7 @@ def train(
         beginning,
         told,
         tolerance,
+        None if found is None else start_of(found, compiled.program),
     )
     timings["verify"] = time.perf_counter() - start
     return replace(run, verdict=verdict)
@@ -287,24 +310,36 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
 
 
 def _beginning_with_gradients(
-    compiled: Compiled, device: Device, batches: Sequence[tuple[Array, Array]], beginning: FirstUpdate
+    compiled: Compiled,
+    device: Device,
+    batches: Sequence[tuple[Array, Array]],
+    beginning: FirstUpdate,
+    found: Checkpoint | None,
 ) -> FirstUpdate:
     """A fused program keeps no gradients: they are read from the unfused one, whose bits are the same."""
     with device.load(unfused(compiled)) as session:
-        losses, found = _run_steps(session, batches, len(batches), no_progress)
+        if found is not None:
+            go_on(session, found)
+        losses, again = _run_steps(session, batches, len(batches), no_progress)
     same = np.array_equal(losses, beginning.losses, equal_nan=True) and all(
-        np.array_equal(found.weights_after[name], value, equal_nan=True)
+        np.array_equal(again.weights_after[name], value, equal_nan=True)
         for name, value in beginning.weights_after.items()
     )
     if not same:
         raise InternalError("the fused and the unfused program differ after one update", stage="run")
-    return found
+    return again
 
 
 def _run_steps(
-    session: Session, batches: Sequence[tuple[Array, Array]], accumulate: int, progress: Progress
+    session: Session,
+    batches: Sequence[tuple[Array, Array]],
+    accumulate: int,
+    progress: Progress,
+    keeper: Keeper | None = None,
 ) -> tuple[list[float], FirstUpdate]:
     """A fused program has no gradients to read: a second session of the unfused one is for that."""
+    before = 0 if keeper is None else keeper.minibatches
+    first = accumulate - before % accumulate  # mini-batches up to the first update
     losses: list[float] = []
     beginning = FirstUpdate((), {}, {})
     keeps_gradients = not session.compiled.program.is_fused
@@ -312,12 +347,15 @@ def _run_steps(
         losses.append(session.step(x, y))
         if i == 0 and keeps_gradients:
             beginning = replace(beginning, first_gradients=session.gradients())
-        if i + 1 == accumulate:
+        if i + 1 == first:
             buffers = session.gradients() if keeps_gradients else {}
             beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
-        if (i + 1) % accumulate == 0:
+        updated = (before + i + 1) % accumulate == 0
+        if updated:
             session.update()
-        if i + 1 == accumulate:
+        if i + 1 == first:
             beginning = replace(beginning, weights_after=session.weights())
+        if keeper is not None:
+            keeper.stepped(updated, i + 1 == len(batches))
         progress("train: mini-batch", i + 1, len(batches))
     return losses, beginning

@@ -19,6 +19,7 @@ from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_device
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
+from tilegrad.keeping import Keeping
 from tilegrad.recipe import expect_tolerance
 from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
@@ -115,13 +116,17 @@ def train(
         ),
     ] = False,
     dump_after: options.DumpAfter = None,
+    resume: options.Resume = None,
+    checkpoint: options.CheckpointTo = None,
+    checkpoint_every: options.CheckpointEvery = None,
     no_cache: options.NoCache = False,
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
     target = chip_of(device, chip)
     check_output(output_folder, force=force, certain=() if target.language == OPENCL_C else C_FILES)
-    for path in (save_weights, save_gradients):
+    keeping = Keeping(resume, checkpoint, checkpoint_every)
+    for path in (save_weights, save_gradients, checkpoint):
         if path is not None:
             check_writable(path)
             check_runs(device)
@@ -143,6 +148,7 @@ def train(
             verify=verify,
             tolerance=tolerance,
             keep_gradients=save_gradients is not None,
+            keeping=keeping,
             progress=progress,
         )
         stack = stack_use(compiled, use_cache=not no_cache)
