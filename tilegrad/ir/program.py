@@ -46,8 +46,8 @@ class Program:
     """`entries` is keyed by the names in `ENTRIES`. `target_input` is the step's label or target tensor.
 
     `label_classes` is the number of classes where the target holds class indices, None otherwise: generated code
-    refuses labels outside it. `is_fused` programs update parameters within `step` and keep no gradients. `undecayed` are
-    the trained parameters that weight decay leaves alone.
+    refuses labels outside it. `is_fused` programs update parameters within `step` and keep no gradients. Weight decay
+    leaves the `undecayed` parameters alone.
     """
 
     name: str

@@ -66,7 +66,7 @@ class ReferenceRecipe:
     def first_update(self, weights: Mapping[str, Array], gradients: Mapping[str, Array]) -> dict[str, Array]:
         """Every weight after the first update, in float64 NumPy; no optimizer has state before it."""
         optimizer = dataclasses.replace(self.optimizer, lr=self.optimizer.lr * self.rate.share(0))
-        spared = dataclasses.replace(optimizer, weight_decay=0.0) if hasattr(optimizer, "weight_decay") else optimizer
+        spared = optimizer.without_decay()
         scale = 1.0
         if self.clip is not None:
             norm = float(np.sqrt(sum(float(np.sum(np.square(gradient))) for gradient in gradients.values())))
