@@ -53,7 +53,7 @@ def test_recipes(options: dict[str, Any], expected: str, got: str) -> None:
 def test_optimizers_that_are_none(value: Any) -> None:
     with pytest.raises(UserError) as caught:
         tg.Recipe(optimizer=value)
-    assert caught.value.expected is not None and "tg.SGD(lr=…) or tg.Momentum(lr=…)" in caught.value.expected
+    assert caught.value.expected is not None and "tg.RMSprop(lr=…) or tg.SGD(lr=…)" in caught.value.expected
     if value in ("sgd", tg.SGD):
         assert caught.value.hint == "optimizer=tg.SGD(lr=0.01)"
 
