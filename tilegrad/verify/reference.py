@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilegrad.errors import UserError
-from tilegrad.losses import LOSSES
+from tilegrad.losses import parse
 from tilegrad.optimizers import SGD, Optimizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,8 +32,8 @@ class ReferenceRecipe:
     batchnorm: BatchNormPolicy = "frozen"
 
     def __post_init__(self) -> None:
+        parse(self.loss)
         choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-            ("loss", self.loss, tuple(LOSSES)),
             ("accum_mode", self.accum_mode, ("mean", "sum")),
             ("batchnorm", self.batchnorm, ("frozen", "train")),
         )
