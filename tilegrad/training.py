@@ -16,7 +16,7 @@ from tilegrad import __version__
 from tilegrad.build.frames import StackUse
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
-from tilegrad.data import ToldBatches
+from tilegrad.data import Batch, ToldBatches
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.iss_profile import Profile
@@ -26,7 +26,7 @@ from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.learned import learned, module_state
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
-from tilegrad.samples import make_batches
+from tilegrad.samples import infer_inputs, make_batches
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
@@ -233,7 +233,7 @@ def train(
         fed = batches.first(accumulate * steps)
         losses, beginning = _run_steps(session, fed, accumulate, progress)
         if device.capabilities.estimates_cycles:
-            session.infer(fed[0][0])
+            session.infer(*infer_inputs(compiled, fed[0]))
         timings["run"] = time.perf_counter() - start
         run = Run(
             compiled,
@@ -287,7 +287,7 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
 
 
 def _beginning_with_gradients(
-    compiled: Compiled, device: Device, batches: Sequence[tuple[Array, Array]], beginning: FirstUpdate
+    compiled: Compiled, device: Device, batches: Sequence[Batch], beginning: FirstUpdate
 ) -> FirstUpdate:
     """A fused program keeps no gradients: they are read from the unfused one, whose bits are the same."""
     with device.load(unfused(compiled)) as session:
@@ -302,14 +302,14 @@ def _beginning_with_gradients(
 
 
 def _run_steps(
-    session: Session, batches: Sequence[tuple[Array, Array]], accumulate: int, progress: Progress
+    session: Session, batches: Sequence[Batch], accumulate: int, progress: Progress
 ) -> tuple[list[float], FirstUpdate]:
     """A fused program has no gradients to read: a second session of the unfused one is for that."""
     losses: list[float] = []
     beginning = FirstUpdate((), {}, {})
     keeps_gradients = not session.compiled.program.is_fused
-    for i, (x, y) in enumerate(batches):
-        losses.append(session.step(x, y))
+    for i, batch in enumerate(batches):
+        losses.append(session.step(*batch))
         if i == 0 and keeps_gradients:
             beginning = replace(beginning, first_gradients=session.gradients())
         if i + 1 == accumulate:

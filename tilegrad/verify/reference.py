@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilegrad.errors import UserError
-from tilegrad.losses import LOSSES
+from tilegrad.losses import parse
 from tilegrad.optimizers import SGD, Optimizer
 from tilegrad.rates import Rate
 
@@ -36,8 +36,8 @@ class ReferenceRecipe:
     undecayed: frozenset[str] = frozenset()  # names of parameters without weight decay
 
     def __post_init__(self) -> None:
+        parse(self.loss)
         choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-            ("loss", self.loss, tuple(LOSSES)),
             ("accum_mode", self.accum_mode, ("mean", "sum")),
             ("batchnorm", self.batchnorm, ("frozen", "train")),
         )
