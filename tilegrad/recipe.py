@@ -18,7 +18,7 @@ from tilegrad.expectations import (
     is_a,
     refused,
 )
-from tilegrad.losses import LOSSES
+from tilegrad.losses import LOSSES, parse
 from tilegrad.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Momentum, Optimizer, RMSprop
 from tilegrad.rates import Rate
 
@@ -47,8 +47,8 @@ __all__ = [
     "expect_whole",
 ]
 
-# For type checkers; a test compares it with the folder `losses`.
-LossName = Literal["bce_with_logits", "cross_entropy", "l1", "mse"]
+LossName = str
+"""A name of the folder `losses`, or an expression of them (`tilegrad/losses/_expression.py`)."""
 BatchNormPolicy = Literal["frozen", "train", "fold"]
 AccumulationMode = Literal["mean", "sum"]
 DecayRule = Literal["all", "weights"]
@@ -82,7 +82,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.loss is not None:
-            expect_one_of("the loss", self.loss, LOSSES)
+            parse(self.loss)
         _expect_optimizer(self.optimizer)
         expect_one_of("the accumulation mode", self.accum_mode, ACCUM_MODES)
         expect_one_of("the BatchNorm policy", self.batchnorm, BATCHNORM_POLICIES)

@@ -17,7 +17,7 @@ from tilegrad.build.frames import StackUse
 from tilegrad.checkpoint import Checkpoint
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
-from tilegrad.data import ToldBatches
+from tilegrad.data import Batch, ToldBatches
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.iss_profile import Profile
@@ -28,7 +28,7 @@ from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
 from tilegrad.learned import learned, module_state
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
-from tilegrad.samples import make_batches
+from tilegrad.samples import infer_inputs, make_batches
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
@@ -253,7 +253,7 @@ def train(
         fed = batches.first(accumulate * steps)[before:]
         losses, beginning = _run_steps(session, fed, accumulate, progress, keeper)
         if device.capabilities.estimates_cycles:
-            session.infer(fed[0][0])
+            session.infer(*infer_inputs(compiled, fed[0]))
         timings["run"] = time.perf_counter() - start
         run = Run(
             compiled,
@@ -312,7 +312,7 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
 def _beginning_with_gradients(
     compiled: Compiled,
     device: Device,
-    batches: Sequence[tuple[Array, Array]],
+    batches: Sequence[Batch],
     beginning: FirstUpdate,
     found: Checkpoint | None,
 ) -> FirstUpdate:
@@ -332,7 +332,7 @@ def _beginning_with_gradients(
 
 def _run_steps(
     session: Session,
-    batches: Sequence[tuple[Array, Array]],
+    batches: Sequence[Batch],
     accumulate: int,
     progress: Progress,
     keeper: Keeper | None = None,
@@ -343,8 +343,8 @@ def _run_steps(
     losses: list[float] = []
     beginning = FirstUpdate((), {}, {})
     keeps_gradients = not session.compiled.program.is_fused
-    for i, (x, y) in enumerate(batches):
-        losses.append(session.step(x, y))
+    for i, batch in enumerate(batches):
+        losses.append(session.step(*batch))
         if i == 0 and keeps_gradients:
             beginning = replace(beginning, first_gradients=session.gradients())
         if i + 1 == first:

@@ -15,7 +15,7 @@ from tilegrad.errors import InternalError
 from tilegrad.losses import LOSSES
 from tilegrad.ops import registry
 from tilegrad.optimizers import OPTIMIZERS, Optimizer
-from tilegrad.optimizers.base import LARGEST_FLOAT
+from tilegrad.expectations import LARGEST_FLOAT
 
 
 def test_the_registered_ones() -> None:

@@ -38,7 +38,7 @@ from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import FlatLowering, Lowering
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
-from tilegrad.ir.program import ENTRIES
+from tilegrad.ir.program import ENTRIES, TargetInput
 from tilegrad.ir.schedule import Launch
 
 
@@ -89,8 +89,9 @@ def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowerin
     if present:
         body.append(guard(" || ".join(f"{port.c_name} == NULL" for port in present), "TG_NULL_POINTER"))
     for port in entry_inputs(plan, entry):
-        if port.value == program.target_input and program.label_classes is not None:
-            body += _label_check(port, program.label_classes)
+        labels = program.labels(port.value)
+        if labels is not None:
+            body += _label_check(port, labels)
     body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
@@ -114,14 +115,12 @@ def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowerin
 _COUNTED = {"step": "m->minibatches", "update": "m->updates"}
 
 
-def _label_check(port: Port, classes: int) -> list[Statement]:
-    return [
-        For(
-            "i",
-            str(port.type.size),
-            (guard(f"{port.c_name}[i] < 0 || {port.c_name}[i] >= {classes}", "TG_BAD_LABEL"),),
-        )
-    ]
+def _label_check(port: Port, labels: TargetInput) -> list[Statement]:
+    label = f"{port.c_name}[i]"
+    wrong = f"{label} < 0 || {label} >= {labels.classes}"
+    if labels.ignored is not None:
+        wrong = f"{label} != {labels.ignored} && ({wrong})"
+    return [For("i", str(port.type.size), (guard(wrong, "TG_BAD_LABEL"),))]
 
 
 _ACCESS = (

@@ -9,6 +9,7 @@ from enum import Enum
 import onnx
 
 from tilegrad.frontend.torch_module import TorchModule
+from tilegrad.ir.given import GivenTraining
 from tilegrad.ir.graph import Graph
 from tilegrad.passes.parameters import ParameterInfo
 
@@ -32,7 +33,8 @@ class ImportedModel:
     `unbound` is the model as it came, with its batch dimension still free if it was.
     `parameters` says of each initializer of the original model what it is. `notes` are things a user should know.
     `module` is the torch module that this came from, if it did: what PyTorch trains to judge us. `folded` are layers
-    into which the exporter folded BatchNormalization.
+    into which the exporter folded BatchNormalization. `training` is there where the source was a training graph: `graph`
+    is then its evaluation.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ImportedModel:
     notes: tuple[str, ...] = ()
     module: TorchModule | None = None
     folded: tuple[str, ...] = ()
+    training: GivenTraining | None = None
 
     def with_batch(self, batch: int) -> ImportedModel:
         """The same model imported again for another batch size."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,6 +56,11 @@ class Optimizer(ABC):
     def attributes(self) -> dict[str, float]:
         """Compile-time constants of the update operator; the learning rate is state, so that it can be changed."""
         return {}
+
+    def without_decay(self) -> Optimizer:
+        """The same for parameters that weight decay leaves alone."""
+        changes: dict[str, Any] = {"weight_decay": 0.0}
+        return replace(self, **changes) if "weight_decay" in self.attributes else self
 
     @abstractmethod
     def torch_optimizer(self, torch: Any, parameters: Sequence[Any]) -> Any:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tilegrad.ir.graph import Node
     from tilegrad.ir.program import Program
 
-Batch = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+Batch = tuple[npt.NDArray[Any], ...]
 
 
 def reference_recipe(program: Program) -> ReferenceRecipe:
@@ -141,7 +141,7 @@ def _by_module(
         return None if found is None else found.reshape(shape)
 
     statistics = tuple(n for n, role in compiled.model.roles.items() if role == "statistic" and n in graph.constants)
-    reference = ModuleReference(compiled.model.module.module, mask, len(drops), statistics)
+    reference = ModuleReference(compiled.model.module.module, mask, len(drops), statistics, inputs=len(graph.inputs), outputs=graph.outputs)
     try:
         return torch_reference.run_pair(reference, recipe, batches, _trained(compiled), start=start).as_reference()
     except UnsupportedByReferenceError as error:

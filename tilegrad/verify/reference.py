@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilegrad.errors import UserError
-from tilegrad.losses import LOSSES
+from tilegrad.losses import parse
 from tilegrad.optimizers import SGD, Optimizer
 from tilegrad.rates import Rate
 
@@ -36,8 +36,8 @@ class ReferenceRecipe:
     undecayed: frozenset[str] = frozenset()  # names of parameters without weight decay
 
     def __post_init__(self) -> None:
+        parse(self.loss)
         choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-            ("loss", self.loss, tuple(LOSSES)),
             ("accum_mode", self.accum_mode, ("mean", "sum")),
             ("batchnorm", self.batchnorm, ("frozen", "train")),
         )
@@ -66,7 +66,7 @@ class ReferenceRecipe:
     def first_update(self, weights: Mapping[str, Array], gradients: Mapping[str, Array]) -> dict[str, Array]:
         """Every weight after the first update, in float64 NumPy; no optimizer has state before it."""
         optimizer = dataclasses.replace(self.optimizer, lr=self.optimizer.lr * self.rate.share(0))
-        spared = dataclasses.replace(optimizer, weight_decay=0.0) if hasattr(optimizer, "weight_decay") else optimizer
+        spared = optimizer.without_decay()
         scale = 1.0
         if self.clip is not None:
             norm = float(np.sqrt(sum(float(np.sum(np.square(gradient))) for gradient in gradients.values())))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReferencePair", "ReferenceRecipe", "ReferenceRun", "available", "name", "run", "run_pair"]
 
-Batch = tuple[Array, Array]
+Batch = tuple[Array, ...]
 
 
 def available() -> bool:
@@ -99,9 +99,9 @@ def run(
     recorder = _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots), start)
     if jitter is not None:
         jitter_weights(recorder.trainer.parameters.values(), jitter)
-    for x, y in _checked(batches):
-        recorder.minibatch(x, y)
-    return recorder.finish(batches[0][0])
+    for batch in _checked(batches):
+        recorder.minibatch(batch)
+    return recorder.finish(batches[0])
 
 
 def run_pair(
@@ -124,9 +124,9 @@ def run_pair(
     )
     differences = dict.fromkeys(trainable, 0.0)
     after: dict[int, dict[str, float]] = {}
-    for x, y in _checked(batches):
-        updated = double.minibatch(x, y)
-        single.minibatch(x, y)
+    for batch in _checked(batches):
+        updated = double.minibatch(batch)
+        single.minibatch(batch)
         if updated:
             apart = relative_errors(single.trainer.weights(), double.trainer.weights())
             differences = {key: max(differences[key], error) for key, error in apart.items()}
@@ -139,7 +139,7 @@ def run_pair(
         )
         return Measured(again.losses, again.first_gradients, again.weights, again.statistics)
 
-    exact, rounded = double.finish(batches[0][0]), single.finish(batches[0][0])
+    exact, rounded = double.finish(batches[0]), single.finish(batches[0])
     return ReferencePair(
         name=_title(model),
         recipe=recipe,
@@ -170,9 +170,9 @@ class _Recorder:
         self.snapshots: dict[int, dict[str, Array]] = {}
         self.updates = 0
 
-    def minibatch(self, x: Array, y: Array) -> bool:
+    def minibatch(self, batch: Batch) -> bool:
         """Train on one mini-batch; True if it completed an update."""
-        self.losses.append(self.trainer.step(x, y))
+        self.losses.append(self.trainer.step(*batch))
         if len(self.losses) == 1:
             self.first_gradients = self.trainer.gradients()
         if (self.before + len(self.losses)) % self.trainer.recipe.accumulate:
@@ -183,13 +183,13 @@ class _Recorder:
             self.snapshots[self.updates] = self.trainer.weights()
         return True
 
-    def finish(self, x: Array) -> ReferenceRun:
+    def finish(self, batch: Batch) -> ReferenceRun:
         return ReferenceRun(
             losses=tuple(self.losses),
             first_gradients=self.first_gradients,
             weights=self.trainer.weights(),
             statistics=self.trainer.statistics(),
-            logits=self.trainer.infer(x),
+            logits=self.trainer.infer(*batch),
             snapshots=self.snapshots,
         )
 

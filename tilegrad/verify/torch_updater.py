@@ -21,8 +21,8 @@ class TorchUpdater:
         self.parameters = list(parameters.values())
         self.named = parameters
         spared = [tensor for name, tensor in parameters.items() if name in recipe.undecayed]
-        groups: list[Any] = self.parameters
-        if spared and getattr(recipe.optimizer, "weight_decay", 0.0):
+        groups: list[Any] = list(self.parameters)
+        if spared and recipe.optimizer != recipe.optimizer.without_decay():
             others = [tensor for name, tensor in parameters.items() if name not in recipe.undecayed]
             groups = [{"params": others}, {"params": spared, "weight_decay": 0.0}]
             groups = [group for group in groups if group["params"]]
