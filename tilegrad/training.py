@@ -63,6 +63,7 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
+    wants_verdict: bool = False
     resumed_at: int = 0  # mini-batches that were trained before
     checkpoint: Mapping[str, Any] | None = None  # what was saved, and what that costs a flash
 
@@ -289,7 +290,7 @@ def train(
         None if found is None else start_of(found, compiled.program),
     )
     timings["verify"] = time.perf_counter() - start
-    return replace(run, verdict=verdict)
+    return replace(run, verdict=verdict, wants_verdict=True)
 
 
 def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
