@@ -36,11 +36,10 @@ from tilegrad.codegen.saved import (
 from tilegrad.errors import UserError
 from tilegrad.ir.program import RESET_FLAG, Program
 from tilegrad.ir.types import DType
+from tilegrad.storage import PAGE_BYTES, SECTOR_BYTES
 
 Arrays = dict[str, npt.NDArray[Any]]
 STAGE = "checkpoint"
-SECTOR_BYTES, PAGE_BYTES = 4096, 256
-"""Of a storage in a file, as in tg_storage_file.h."""
 _NAMES_TOLD = 8
 _DTYPES = {dtype.short: dtype for dtype in DType}
 _KNOWN_FILES = {

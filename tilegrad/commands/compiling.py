@@ -23,6 +23,7 @@ from tilegrad.report import json
 from tilegrad.report.dump import dump
 from tilegrad.report.output import Output, Progress
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 
@@ -99,9 +100,12 @@ def compile_for(
     *,
     schedule: ScheduleOptions | None = None,
     weights_as_c: bool = False,
+    storage: Storage | None = None,
 ) -> Compiled:
     imported = import_model(model, recipe, observer)
-    return compile_model(imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c)
+    return compile_model(
+        imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c, storage=storage
+    )
 
 
 C_FILES = ("Makefile", "README.md", "kernels.h", "main.c", "manifest.json", "model.c", "model.h", "weights.bin")
