@@ -19,7 +19,7 @@ ORDER = (
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "data", "samples", "learned", "devices", "stack", "verify", "training", "comparison", "gradcheck", "inference",
+    "data", "samples", "epochs", "learned", "devices", "measures", "course", "stack", "verify", "training", "comparison", "gradcheck", "inference",
     "inspection", "onnx_backend",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",

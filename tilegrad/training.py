@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,27 @@ from tilegrad import __version__
 from tilegrad.build.frames import StackUse
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
-from tilegrad.data import Batch, ToldBatches
+from tilegrad.course import Course, Learning, Progress
+from tilegrad.data import Batch, GivenBatches, ToldBatches
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.iss_profile import Profile
+from tilegrad.epochs import Feed, Plan, make_feed
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.learned import learned, module_state
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
-from tilegrad.samples import infer_inputs, make_batches
+from tilegrad.samples import infer_inputs
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
 from tilegrad.verify.judge import judge
 
 Array = npt.NDArray[Any]
-Progress = Callable[[str, int, int], None]  # what, done, of
+VERIFIED_UPDATES = 200
+"""Of a run over epochs."""
 
 
 def no_progress(what: str, done: int, of: int) -> None:
@@ -61,6 +64,8 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
+    learning: Learning | None = None  # where measures were asked for
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
@@ -150,8 +155,12 @@ class Run:
             "loss": program.loss,
             "optimizer": program.recipe.optimizer.name,
             "lr": program.recipe.optimizer.lr,
+            "rate": program.recipe.rate.as_json(),
+            "clip": program.recipe.clip,
+            "decay": program.recipe.decay,
             "seed": program.recipe.seed,
             "losses": list(self.losses),
+            "learning": None if self.learning is None else self.learning.as_json(),
             **judged,
             "weights_sha256": self.weights_sha256,
             "cycles": dict(self.cycles),
@@ -175,6 +184,14 @@ class Run:
         }
 
 
+def check_patience(patience: int | None, epochs: int | None) -> None:
+    if patience is None:
+        return
+    expect_count("the number of epochs to wait for a better measure", patience)
+    if epochs is None:
+        raise UserError("early stopping is for runs over epochs", stage="options", hint="give --epochs N")
+
+
 def memory_json(use: MemoryUse) -> dict[str, int | None]:
     return {"used": use.used_bytes, "capacity": use.capacity_bytes, "lower_bound": use.lower_bound_bytes}
 
@@ -190,22 +207,34 @@ def train(
     compiled: Compiled,
     device: Device,
     *,
-    steps: int = 4,
+    steps: int | None = None,
     data: str | Path | None = None,
     verify: bool = True,
     tolerance: float = DEFAULT_TOLERANCE,
     keep_gradients: bool = True,
     progress: Progress = no_progress,
+    epochs: int | None = None,
+    validation: float | str | Path | None = None,
+    shuffle: bool | None = None,
+    patience: int | None = None,
+    top_k: Sequence[int] = (),
 ) -> Run:
-    """`steps` updates of `accumulate` mini-batches each, then the verdict.
+    """`steps` updates (4 unless told) of `accumulate` mini-batches each, or `epochs` over the data; then the verdict.
 
+    `validation` is a share of the samples to hold out, or a file of them; loss and accuracy on them are measured
+    before, after each epoch and at the end. `shuffle` orders each epoch by the seed, by default where there are epochs.
+    `patience` stops after so many epochs without a better measure, and keeps the best epoch's parameters.
+
+    Of epochs the first `VERIFIED_UPDATES` updates are judged: float32 itself strays further than any tolerance later.
     Where the optimizer is fused into the backward pass, gradients take a second program to read: without a verdict and
     without `keep_gradients` there are none.
     """
-    expect_count("the number of steps", steps)
     expect_tolerance(tolerance)
-    batches = make_batches(compiled, data)
+    check_patience(patience, epochs)
+    feed = make_feed(compiled, data, Plan(steps, epochs, shuffle, validation))
+    steps = feed.updates
     accumulate = compiled.program.recipe.accumulate
+    judged = steps if epochs is None else min(steps, VERIFIED_UPDATES)
     timings: dict[str, float] = {}
     if not device.capabilities.runs:
         with device.load(compiled):
@@ -230,15 +259,16 @@ def train(
         timings["build"] = time.perf_counter() - start
         initial = session.weights()
         start = time.perf_counter()
-        fed = batches.first(accumulate * steps)
-        losses, beginning = _run_steps(session, fed, accumulate, progress)
+        fed = feed.first(accumulate * steps)
+        course = Course(feed, progress, top_k, patience, snapshot_at=judged if verify and epochs is not None else None)
+        losses, beginning = _run_steps(session, fed, accumulate, course)
         if device.capabilities.estimates_cycles:
             session.infer(*infer_inputs(compiled, fed[0]))
         timings["run"] = time.perf_counter() - start
         run = Run(
             compiled,
             device.name,
-            steps,
+            len(losses) // accumulate,
             tuple(losses),
             dict(beginning.first_gradients),
             session.weights(),
@@ -248,6 +278,8 @@ def train(
             timings,
             session.timings(),
             instructions=session.instructions(),
+            learning=course.learning,
+            notes=feed.notes,
         )
     if compiled.program.is_fused and (verify or keep_gradients):
         progress("gradients, of the unfused program", 0, 1)
@@ -257,14 +289,15 @@ def train(
         return run
     start = time.perf_counter()
     progress("verify", 0, 1)
+    measured = Measured(run.losses, run.first_gradients, run.weights, run.statistics)
+    judged = min(judged, run.steps)
+    if course.snapshot is not None:
+        measured = Measured(run.losses[: accumulate * judged], run.first_gradients, *course.snapshot)
+        fed = fed[: accumulate * judged]
     told = ToldBatches(fed, lambda done, of: progress("verify: mini-batch through the reference", done, of))
-    verdict = judge(
-        compiled,
-        Measured(run.losses, run.first_gradients, run.weights, run.statistics),
-        beginning,
-        told,
-        tolerance,
-    )
+    verdict = judge(compiled, measured, beginning, told, tolerance)
+    if judged < run.steps:
+        verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
     return replace(run, verdict=verdict)
 
@@ -291,7 +324,7 @@ def _beginning_with_gradients(
 ) -> FirstUpdate:
     """A fused program keeps no gradients: they are read from the unfused one, whose bits are the same."""
     with device.load(unfused(compiled)) as session:
-        losses, found = _run_steps(session, batches, len(batches), no_progress)
+        losses, found = _run_steps(session, batches, len(batches), Course(Feed(GivenBatches(()), 1), no_progress))
     same = np.array_equal(losses, beginning.losses, equal_nan=True) and all(
         np.array_equal(found.weights_after[name], value, equal_nan=True)
         for name, value in beginning.weights_after.items()
@@ -302,10 +335,11 @@ def _beginning_with_gradients(
 
 
 def _run_steps(
-    session: Session, batches: Sequence[Batch], accumulate: int, progress: Progress
+    session: Session, batches: Sequence[Batch], accumulate: int, course: Course
 ) -> tuple[list[float], FirstUpdate]:
     """A fused program has no gradients to read: a second session of the unfused one is for that."""
     losses: list[float] = []
+    course.begin(session)
     beginning = FirstUpdate((), {}, {})
     keeps_gradients = not session.compiled.program.is_fused
     for i, batch in enumerate(batches):
@@ -315,9 +349,14 @@ def _run_steps(
         if i + 1 == accumulate:
             buffers = session.gradients() if keeps_gradients else {}
             beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
+        stops = False
         if (i + 1) % accumulate == 0:
             session.update()
+            stops = course.after_update(session, (i + 1) // accumulate, losses)
         if i + 1 == accumulate:
             beginning = replace(beginning, weights_after=session.weights())
-        progress("train: mini-batch", i + 1, len(batches))
+        course.tell(i + 1, len(batches), losses)
+        if stops:
+            break
+    course.end(session, len(losses) // accumulate)
     return losses, beginning

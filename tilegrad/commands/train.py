@@ -16,6 +16,7 @@ from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions, npz_option
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_device
+from tilegrad.epochs import DEFAULT_STEPS
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
 from tilegrad.recipe import expect_tolerance
@@ -89,11 +90,18 @@ def train(
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
     steps: Annotated[
-        int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
-    ] = 4,
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help=f"Updates of the weights. Default: {DEFAULT_STEPS}, or as --epochs says.",
+            show_default=False,
+            rich_help_panel="Recipe",
+        ),
+    ] = None,
     recipe_options: options.RecipeOptions,
     chip: hardware.ChipOptions,
-    data: options.Data = None,
+    data: options.DataOptions,
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
     output_folder: options.OutputFolder = None,
@@ -127,8 +135,9 @@ def train(
             check_runs(device)
     if profile:
         check_profiles(device)
-    recipe = recipe_options.recipe()
+    recipe = recipe_options.recipe(data.updates(steps, recipe_options.batch, recipe_options.accum))
     expect_tolerance(tolerance)
+    training.check_patience(data.patience, data.epochs)
     schedule = chip.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
@@ -139,7 +148,12 @@ def train(
             compiled,
             opened,
             steps=steps,
-            data=data,
+            data=data.data,
+            epochs=data.epochs,
+            validation=data.held_out(),
+            shuffle=data.shuffle,
+            patience=data.patience,
+            top_k=tuple(data.top_k or ()),
             verify=verify,
             tolerance=tolerance,
             keep_gradients=save_gradients is not None,
