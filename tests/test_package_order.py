@@ -19,7 +19,8 @@ ORDER = (
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "data", "samples", "epochs", "learned", "devices", "measures", "course", "stack", "verify", "training", "comparison", "gradcheck", "inference",
+    "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack", "verify", "keeping",
+    "training", "comparison", "gradcheck", "inference",
     "inspection", "onnx_backend",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",

@@ -72,6 +72,7 @@ class Course:
     _epochs: list[Epoch] = field(default_factory=list)
     _best: tuple[int, Measures, Arrays] | None = None
     _stopped: bool = False
+    _counted: int = 0
     _start: float = 0.0
     _measuring: float = 0.0
 
@@ -80,13 +81,14 @@ class Course:
         if self.feed.measured is not None:
             self._before = self._measure(session, "before")
 
-    def tell(self, done: int, of: int, losses: Sequence[float]) -> None:
+    def tell(self, done: int, of: int, losses: Sequence[float], updates: int = 0) -> None:
         """Epoch, loss, the last measure and the time left."""
         if not self.feed.ends:
             self.progress("train: mini-batch", done, of)
             return
         last = self._epochs[-1].measures if self._epochs else self._before
-        parts = [f"epoch {len(self._epochs) + 1} of {len(self.feed.ends)}", f"loss {np.mean(losses[-RECENT:]):.4g}"]
+        number = 1 + sum(end <= updates for end in self.feed.ends[:-1])
+        parts = [f"epoch {number} of {len(self.feed.ends)}", f"loss {np.mean(losses[-RECENT:]):.4g}"]
         if last is not None and last.accuracy is not None:
             parts.append(f"accuracy {100 * last.accuracy:.1f} %")
         passed = time.monotonic() - self._start - self._measuring
@@ -105,8 +107,7 @@ class Course:
         return stops
 
     def _after_epoch(self, session: Session, update: int, losses: Sequence[float]) -> bool:
-        per_update = len(losses) // update
-        begun = per_update * (self._epochs[-1].updates if self._epochs else 0)
+        begun, self._counted = self._counted, len(losses)
         for number in [i + 1 for i, end in enumerate(self.feed.ends) if end == update]:
             measures = self._measure(session, f"epoch {number}")
             mean = float(np.mean(losses[begun:] or losses))

@@ -182,6 +182,7 @@ def compile_model(
     *,
     options: ScheduleOptions | None = None,
     weights_as_c: bool = False,
+    has_storage: bool = False,
 ) -> Compiled:
     watch = observer or Observer()
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
@@ -196,7 +197,7 @@ def compile_model(
         return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
     program: Program = watch.run("program", derive)
-    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c)
+    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, has_storage)
 
 
 def compile_inference(
@@ -222,13 +223,16 @@ def _compile_program(
     watch: Observer,
     options: ScheduleOptions,
     weights_as_c: bool,
+    has_storage: bool = False,
 ) -> Compiled:
     options.check(target)
     program = _rewritten(program, target, options, watch)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
-    project: Project = watch.run("codegen", lambda: generate(listing, weights_as_c=weights_as_c))
+    project: Project = watch.run(
+        "codegen", lambda: generate(listing, weights_as_c=weights_as_c, has_storage=has_storage)
+    )
     return Compiled(model, program, listing, project, options)
 
 

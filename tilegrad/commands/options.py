@@ -306,6 +306,36 @@ DumpAfter = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="F",
+        help="Go on from a checkpoint, bit for bit, whatever device saved it. Updates count from the beginning.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+CheckpointTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="F",
+        help="Write a checkpoint here at the end, for --resume, tg_load and `tilegrad checkpoint`.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="N",
+        help="Write it after every N updates, too.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile all C again instead of reusing objects.")]
 
 

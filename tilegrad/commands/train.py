@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tilegrad import training
+from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
 from tilegrad.commands.groups import grouped
@@ -19,10 +20,10 @@ from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_d
 from tilegrad.epochs import DEFAULT_STEPS
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
+from tilegrad.keeping import Keeping
 from tilegrad.recipe import expect_tolerance
 from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
-from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.gradcheck import gradcheck_report
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.training import run_report
@@ -123,13 +124,17 @@ def train(
         ),
     ] = False,
     dump_after: options.DumpAfter = None,
+    resume: options.Resume = None,
+    checkpoint: options.CheckpointTo = None,
+    checkpoint_every: options.CheckpointEvery = None,
     no_cache: options.NoCache = False,
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
     target = chip_of(device, chip)
     check_output(output_folder, force=force, certain=() if target.language == OPENCL_C else C_FILES)
-    for path in (save_weights, save_gradients):
+    keeping = Keeping(resume, checkpoint, checkpoint_every)
+    for path in (save_weights, save_gradients, checkpoint):
         if path is not None:
             check_writable(path)
             check_runs(device)
@@ -157,6 +162,7 @@ def train(
             verify=verify,
             tolerance=tolerance,
             keep_gradients=save_gradients is not None,
+            keeping=keeping,
             progress=progress,
         )
         stack = stack_use(compiled, use_cache=not no_cache)

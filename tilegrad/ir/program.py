@@ -27,6 +27,7 @@ class Role(Enum):
     HYPER = "hyper"  # learning rate, counters, flags
     GRADIENT = "gradient"
     OPTIMIZER = "optimizer"
+    GUARD = "guard"  # a copy of what a guard restores
 
 
 @dataclass(frozen=True)

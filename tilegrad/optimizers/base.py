@@ -7,7 +7,7 @@ Nothing here or beside it may import operators, differentiation or code generati
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -25,11 +25,13 @@ _ABOVE_ZERO = ("epsilon",)
 @dataclass(frozen=True)
 class Optimizer(ABC):
     """`operator` is the update operator: (weight, gradient, slots…, learning rate, updates before this one where it
-    `counts_updates`) -> (weight, slots…). `slots` are its per-parameter state tensors, all starting at zero."""
+    `counts_updates`) -> (weight, slots…). `slots` are its per-parameter state tensors, all starting at zero;
+    `torch_slots` are those that `torch.optim` has under another name."""
 
     operator: ClassVar[str]
     slots: ClassVar[tuple[str, ...]] = ()
     counts_updates: ClassVar[bool] = False
+    torch_slots: ClassVar[Mapping[str, str]] = {}
 
     lr: float = 0.01
 

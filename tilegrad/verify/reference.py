@@ -78,6 +78,22 @@ class ReferenceRecipe:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where a run goes on that was begun before: what it had learned, and how far it was.
+
+    `slots` is an optimizer's state by parameter; `gradients` what was accumulated since the last update.
+    """
+
+    weights: Mapping[str, Array]
+    statistics: Mapping[str, Array] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
+    gradients: Mapping[str, Array] = field(default_factory=dict)
+    learning_rate: float | None = None
+    minibatches: int = 0
+    updates: int = 0
+
+
+@dataclass(frozen=True)
 class ReferenceRun:
     """What a reference produced.
 
