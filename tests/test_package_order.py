@@ -19,7 +19,7 @@ ORDER = (
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack", "verify", "keeping",
+    "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack", "verify", "keeping",
     "training", "comparison", "gradcheck", "inference",
     "inspection", "onnx_backend",
     # What people see.

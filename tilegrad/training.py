@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad import __version__
+from tilegrad.beside import Beside
 from tilegrad.build.frames import StackUse
 from tilegrad.checkpoint import Checkpoint
 from tilegrad.compiled import Compiled
@@ -68,6 +69,7 @@ class Run:
     profile: Profile | None = None
     learning: Learning | None = None  # where measures were asked for
     notes: tuple[str, ...] = ()
+    beside: Beside | None = None  # what adapters save
     resumed_at: int = 0  # mini-batches that were trained before
     checkpoint: Mapping[str, Any] | None = None  # what was saved, and what that costs a flash
 
@@ -164,6 +166,7 @@ class Run:
             "decay": program.recipe.decay,
             "seed": program.recipe.seed,
             "losses": list(self.losses),
+            "adapters": None if self.beside is None else self.beside.as_json(),
             "learning": None if self.learning is None else self.learning.as_json(),
             "resumed_at": self.resumed_at,
             "checkpoint": None if self.checkpoint is None else dict(self.checkpoint),

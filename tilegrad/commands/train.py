@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tilegrad import training
+from tilegrad.beside import beside_all
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
@@ -166,7 +167,8 @@ def train(
             progress=progress,
         )
         stack = stack_use(compiled, use_cache=not no_cache)
-    run = replace(run, timings_seconds={**observer.seconds, **run.timings_seconds}, stack=stack)
+        beside = beside_all(compiled)
+    run = replace(run, timings_seconds={**observer.seconds, **run.timings_seconds}, stack=stack, beside=beside)
     document = run.as_json()
     error = None if run.verdict is None or run.verdict.verified else disagreement(run.verdict)
     if error is not None:

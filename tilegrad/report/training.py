@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
+from tilegrad.beside import Beside
 from tilegrad.compiled import Compiled
 from tilegrad.course import Learning
 from tilegrad.devices.embedded import Image
@@ -55,6 +56,9 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield from verdict_report(run.verdict)
     yield Text()
     yield memory_table(run.compiled.plan)
+    if run.beside is not None:
+        yield Text()
+        yield from beside_report(run.beside)
     yield Text(str(run.stack))
     yield Text()
     if run.estimates or run.counted_cycles:
@@ -103,6 +107,19 @@ def recipe_lines(run: Run) -> Iterator[Text]:
         fusible = not run.compiled.target.is_flat and recipe.accumulate == 1
         cost = ", which fusing the update into the backward pass would save" if fusible else ""
         yield Text(f"gradients clipped to norm {recipe.clip:g}: all of them are kept, {bytes_text(held)}{cost}")
+
+
+def beside_report(beside: Beside) -> Iterator[RenderableType]:
+    """What adapters save."""
+    made = table("adapters save", "adapters", "everything", "", right=("adapters", "everything", ""))
+    a, b = beside.adapters, beside.everything
+    made.add_row("trained parameters", count_text(a.trained), count_text(b.trained), f"{b.trained / a.trained:.1f}×")
+    less = 100 * (1 - a.dynamic_bytes / b.dynamic_bytes)
+    made.add_row("dynamic memory", bytes_text(a.dynamic_bytes), bytes_text(b.dynamic_bytes), f"{less:.1f} % less")
+    if a.dma_bytes and b.dma_bytes:
+        ratio = f"{b.dma_bytes / a.dma_bytes:.2f}×"
+        made.add_row("DMA a step (estimated)", bytes_text(a.dma_bytes), bytes_text(b.dma_bytes), ratio)
+    yield made
 
 
 def learning_table(learning: Learning) -> FittingTable:
