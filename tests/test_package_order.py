@@ -12,14 +12,14 @@ PACKAGE = Path(tilegrad.__file__).parent
 
 ORDER = (
     # What everything may use.
-    "visible", "errors", "sizes", "regular", "npz", "random", "bounds", "expectations", "found", "losses", "optimizers",
+    "visible", "errors", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds", "expectations", "found", "losses", "optimizers",
     "rates", "adapters", "recipe",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack", "verify", "keeping",
+    "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack", "verify", "kept", "keeping",
     "training", "comparison", "gradcheck", "inference",
     "inspection", "onnx_backend",
     # What people see.
