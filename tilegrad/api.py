@@ -10,7 +10,7 @@ from tilegrad.frontend import ImportedModel, load
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
-from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Recipe
+from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
@@ -24,6 +24,8 @@ __all__ = [
     "ImportedModel",
     "Momentum",
     "Operator",
+    "RMSprop",
+    "Rate",
     "Recipe",
     "Residency",
     "Target",
