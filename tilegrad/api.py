@@ -10,7 +10,7 @@ from tilegrad.frontend import ImportedModel, load
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
-from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Recipe
+from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
@@ -25,6 +25,8 @@ __all__ = [
     "ImportedModel",
     "Momentum",
     "Operator",
+    "RMSprop",
+    "Rate",
     "Recipe",
     "Residency",
     "Storage",

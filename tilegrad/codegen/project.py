@@ -17,6 +17,7 @@ from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.image import HEADER, model_hash, state_image
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, kernels_header
 from tilegrad.codegen.opencl import opencl_files
+from tilegrad.codegen.rate_access import rate_declarations
 from tilegrad.codegen.saved import saved_header
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -71,7 +72,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
     model_c, used = model.source(listing, kernels, has_storage)
     target = plan.schedule.target
     texts = {
-        "model.h": interface.header(plan, has_storage),
+        "model.h": interface.header(plan, has_storage, rate_declarations(plan)),
         "model.c": model_c,
         "kernels.h": kernels_header(kernels, used),
         "tg_image.h": (RUNTIME_FOLDER / "tg_image.h").read_text(encoding="utf-8"),

@@ -102,7 +102,7 @@ def _by_torch(
 
     masks, trained = masks_of(compiled.program), _trained(compiled)
     problem = ""
-    if compiled.model.module is not None:
+    if compiled.model.module is not None and compiled.model.adapted is None:
         try:
             return _by_module(compiled, recipe, batches, start)
         except UnsupportedByReferenceError as error:
