@@ -43,7 +43,7 @@ def declarations(plan: Plan) -> tuple[Item, ...]:
     if not is_guarded(plan):
         return ()
     return (
-        Comment('The norm of all tensors of a role: "gradient", "parameter" or "optimizer". TG_BAD_INDEX: there is none.'),
+        Comment('The norm of all tensors of a role ("gradient", "parameter", "optimizer"). TG_BAD_INDEX: it has none.'),
         _NORM,
         Line(),
     )
