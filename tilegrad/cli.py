@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tilegrad import __version__
 from tilegrad.build import written
-from tilegrad.commands import catalogue, compare, describe, evaluate, train
+from tilegrad.commands import catalogue, checkpoint, compare, describe, evaluate, train
 from tilegrad.errors import TilegradError
 from tilegrad.interrupts import interrupted
 from tilegrad.report import failure
@@ -115,6 +115,12 @@ app.command(cls=_Command, epilog=_examples("ops", "ops --json -"))(catalogue.ops
 app.command(cls=_Command, epilog=_examples("targets"))(catalogue.targets)
 app.command(cls=_Command, epilog=_examples("devices"))(catalogue.devices)
 app.command(cls=_Command, epilog=_examples("doctor"))(catalogue.doctor)
+
+checkpoints = typer.Typer(cls=_Group, help="Show, export or compare what a device saved.", rich_markup_mode="rich")
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint show flash.bin"))(checkpoint.show)
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint export flash.bin -o learned.npz"))(checkpoint.export)
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint diff before.bin after.bin"))(checkpoint.diff)
+app.add_typer(checkpoints, name="checkpoint")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -69,6 +69,7 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
+    wants_verdict: bool = False
     learning: Learning | None = None  # where measures were asked for
     notes: tuple[str, ...] = ()
     beside: Beside | None = None  # what adapters save
@@ -335,10 +336,10 @@ def train(
     told = ToldBatches(fed, lambda done, of: progress("verify: mini-batch through the reference", done, of))
     start_at = None if found is None else start_of(found, compiled.program)
     verdict = judge(compiled, measured, beginning, told, tolerance, start_at)
-    if judged < run.steps:
+    if verdict is not None and judged < run.steps:
         verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
-    return replace(run, verdict=verdict)
+    return replace(run, verdict=verdict, wants_verdict=True)
 
 
 def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:

@@ -23,6 +23,7 @@ from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
+from tilegrad.storage import Storage
 from tilegrad.targets.base import OPENCL_C, Target
 
 _STORAGE_FOLDER = RUNTIME_FOLDER / "storage"
@@ -52,11 +53,11 @@ class Project:
         )
 
 
-def generate(listing: Listing, *, weights_as_c: bool = False, has_storage: bool = False) -> Project:
+def generate(listing: Listing, *, weights_as_c: bool = False, storage: Storage | None = None) -> Project:
     plan = listing.plan
     kernels = collect_kernels(plan.schedule)
     is_opencl = plan.schedule.target.language == OPENCL_C
-    texts = opencl_files(plan, kernels) if is_opencl else _c_files(listing, kernels, weights_as_c, has_storage)
+    texts = opencl_files(plan, kernels) if is_opencl else _c_files(listing, kernels, weights_as_c, storage)
     texts["manifest.json"] = json.dumps(_manifest(plan), indent=1) + "\n"
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)
@@ -65,8 +66,9 @@ def generate(listing: Listing, *, weights_as_c: bool = False, has_storage: bool 
     return Project(plan, dict(sorted(files.items())))
 
 
-def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, has_storage: bool) -> dict[str, str]:
+def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: Storage | None) -> dict[str, str]:
     plan = listing.plan
+    has_storage = storage is not None
     model_c, used = model.source(listing, kernels, has_storage)
     target = plan.schedule.target
     texts = {
@@ -89,9 +91,9 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, has_stora
         texts |= board_files(plan, target.board, objects, beside)
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
-    if has_storage:
+    if storage is not None:
         texts |= {path.name: path.read_text(encoding="utf-8") for path in sorted(_STORAGE_FOLDER.iterdir())}
-        texts["tg_saved.h"] = saved_header(plan)
+        texts["tg_saved.h"] = saved_header(plan, storage)
     texts |= {f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()}
     return texts
 

@@ -26,6 +26,7 @@ from tilegrad.report import json
 from tilegrad.report.dump import dump
 from tilegrad.report.output import Output, Progress
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 from tilegrad.tensor_files import check_suffix, read_tensors
@@ -115,10 +116,13 @@ def compile_for(
     *,
     schedule: ScheduleOptions | None = None,
     weights_as_c: bool = False,
+    storage: Storage | None = None,
     weights: Path | None = None,
 ) -> Compiled:
     imported = import_model(model, recipe, observer, weights)
-    return compile_model(imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c)
+    return compile_model(
+        imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c, storage=storage
+    )
 
 
 C_FILES = ("Makefile", "README.md", "kernels.h", "main.c", "manifest.json", "model.c", "model.h", "weights.bin")
