@@ -13,6 +13,7 @@ PACKAGE = Path(tilegrad.__file__).parent
 ORDER = (
     # What everything may use.
     "visible", "errors", "sizes", "regular", "npz", "random", "bounds", "expectations", "found", "losses", "optimizers",
+    "rates",
     "recipe",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",

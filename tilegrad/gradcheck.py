@@ -63,7 +63,7 @@ def check_gradients(
         timings["run"] = time.perf_counter() - start
     progress("central differences", 0, 1)
     start = time.perf_counter()
-    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
+    recipe = reference_recipe(compiled.program)
     verdict = gradient_verdict(
         float64_model(compiled), batch, loss, gradients, tolerance=tolerance, gradient_scale=recipe.gradient_scale
     )

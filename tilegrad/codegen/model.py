@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilegrad.codegen.c import (
+    Assign,
     Call,
     Comment,
     For,
@@ -81,7 +82,7 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
-def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering) -> Function:
+def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering, has_storage: bool) -> Function:
     program = plan.schedule.program
     body: list[Statement] = [NOT_READY]
     present = [port for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)) if port.type.size_bytes]
@@ -105,8 +106,13 @@ def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowerin
             body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
     body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
+    if has_storage and entry in _COUNTED:
+        body.append(Assign(_COUNTED[entry], f"{_COUNTED[entry]} + 1"))
     body.append(Return(lowering.result))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
+
+
+_COUNTED = {"step": "m->minibatches", "update": "m->updates"}
 
 
 def _label_check(port: Port, labels: TargetInput) -> list[Statement]:
@@ -129,6 +135,7 @@ def _functions(
     lowering: Lowering,
     groups: Mapping[str, Sequence[tuple[tuple[Statement, ...], str | None]]],
     shared: Mapping[tuple[Statement, ...], tuple[_Group, Sequence[str | None]]],
+    has_storage: bool,
 ) -> list[Item]:
     """Of the entries, each behind those of the nodes that it is the first to need."""
     functions: list[Item] = []
@@ -144,11 +151,11 @@ def _functions(
                 functions += [Line(), *declared, *([Line()] if declared else [])]
                 functions += [lowering.function(group.name, group.title, body, firsts)]
             calls.append(lowering.call(group.name, first, len(firsts) > 1))
-        functions += [Line(), _entry_function(plan, entry, calls, lowering)]
+        functions += [Line(), _entry_function(plan, entry, calls, lowering, has_storage)]
     return functions
 
 
-def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
+def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> tuple[str, set[str]]:
     """model.c, and the kernels it calls."""
     plan = listing.plan
     program = plan.schedule.program
@@ -184,12 +191,12 @@ def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
             key = tuple(lowering.body(body))
             groups[entry].append((key, first))
             shared.setdefault(key, (group, []))[1].append(first)
-    functions = _functions(plan, lowering, groups, shared)
+    functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
     items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
     items += [
         Line(),
-        *init_functions(plan),
+        *init_functions(plan, has_storage),
         Line(),
         *tensor_access(plan),
         Line(),

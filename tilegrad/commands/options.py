@@ -19,7 +19,6 @@ from tilegrad.recipe import (
     OPTIMIZERS,
     AccumulationMode,
     BatchNormPolicy,
-    LossName,
     Optimizer,
     Recipe,
 )
@@ -271,7 +270,7 @@ class RecipeOptions:
     def recipe(self) -> Recipe:
         """The recipe checks what the options hold, so that Python and the command line say the same."""
         return Recipe(
-            loss=cast(LossName | None, self.loss),
+            loss=self.loss,
             optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay),
             batch=self.batch,
             accumulate=self.accum,

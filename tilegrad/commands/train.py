@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tilegrad import training
+from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
 from tilegrad.commands.groups import grouped
@@ -21,7 +22,6 @@ from tilegrad.gradcheck import check_gradients
 from tilegrad.recipe import expect_tolerance
 from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
-from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.gradcheck import gradcheck_report
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.training import run_report

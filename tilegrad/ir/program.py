@@ -27,6 +27,7 @@ class Role(Enum):
     HYPER = "hyper"  # learning rate, counters, flags
     GRADIENT = "gradient"
     OPTIMIZER = "optimizer"
+    GUARD = "guard"  # a copy of what a guard restores
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class TargetInput:
 class Program:
     """`entries` is keyed by the names in `ENTRIES`. `targets` are the step's inputs behind the model's own.
 
-    `is_fused` programs update parameters within `step` and keep no gradients.
+    `is_fused` programs update parameters within `step` and keep no gradients. `undecayed` are the trained parameters that
+    weight decay leaves alone.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Program:
     entries: Mapping[str, Graph]
     targets: tuple[TargetInput, ...] = ()
     is_fused: bool = False
+    undecayed: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         entries = ", ".join(f"{name} {len(graph.nodes):,} nodes" for name, graph in self.entries.items())

@@ -18,7 +18,7 @@ from tilegrad.expectations import expect, expect_number, expect_share
 Array = np.ndarray[Any, np.dtype[Any]]
 _WORDS = {"weight_decay": "the weight decay", "momentum": "the momentum"}
 # Beyond these an optimizer does not average any more: it amplifies, or divides by zero.
-_BELOW_ONE = ("momentum", "beta1", "beta2")
+_BELOW_ONE = ("momentum", "beta1", "beta2", "alpha")
 _ABOVE_ZERO = ("epsilon",)
 
 
@@ -42,7 +42,7 @@ class Optimizer(ABC):
             expect_number(what, value)
             if name in _ABOVE_ZERO:
                 expect(value > 0.0, what, "more than 0", value)
-        for each in fields(self):
+        for each in (each for each in fields(self) if not isinstance(getattr(self, each.name), bool)):
             object.__setattr__(self, each.name, float(getattr(self, each.name)))  # NumPy's own are not for JSON
 
     @property

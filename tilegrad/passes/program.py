@@ -29,7 +29,8 @@ from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
 from tilegrad.passes.builder import GraphBuilder
 from tilegrad.passes.freeze_statistics import freeze_statistics
 from tilegrad.passes.fuse_activation import FuseActivation
-from tilegrad.recipe import Recipe
+from tilegrad.rates import RATE_KINDS
+from tilegrad.recipe import Rate, Recipe
 
 SCALAR_F32 = TensorType(DType.F32, ())
 COUNTER = TensorType(DType.I64, ())
@@ -39,9 +40,15 @@ _ROLES = {"parameter": Role.FROZEN, "statistic": Role.STATISTIC, "constant": Rol
 
 
 def derive_program(
-    graph: Graph, recipe: Recipe, roles: Mapping[str, str], trainable: tuple[str, ...], loss: str
+    graph: Graph,
+    recipe: Recipe,
+    roles: Mapping[str, str],
+    trainable: tuple[str, ...],
+    loss: str,
+    undecayed: Container[str] = (),
 ) -> Program:
-    """`roles` says of each constant what it is (see passes.parameters); `trainable` are the ones that train."""
+    """`roles` says of each constant what it is (see passes.parameters); `trainable` are the ones that train, without
+    weight decay those that are `undecayed`."""
     for name in (RESET_FLAG, LEARNING_RATE, UPDATE_COUNTER, MINIBATCH_COUNTER):
         if name in graph.types:
             raise UserError(
@@ -58,12 +65,14 @@ def derive_program(
         state[name] = StateTensor(name, constant.type, role, constant, variances.get(name))
     step, targets = _step_entry(graph, recipe, parse(loss), state)
     infer = _in_the_steps_form(_with_state(graph, "infer", state), step)
-    update = _update_entry(recipe, state)
+    update = _update_entry(recipe, state, undecayed)
     entries, state = _promote_constants({"infer": infer, "step": step, "update": update}, state)
     entries = {name: verify_graph(_only_own_state(entry)) for name, entry in entries.items()}
     used = {name for entry in entries.values() for name in entry.state}
     tensors = tuple(tensor for tensor in state.values() if tensor.name in used)
-    return Program(graph.name, recipe, loss, tensors, entries, targets)
+    trained = {tensor.name for tensor in tensors if tensor.role is Role.PARAMETER}
+    spared = frozenset(name for name in trained if name in undecayed)
+    return Program(graph.name, recipe, loss, tensors, entries, targets, undecayed=spared)
 
 
 def _with_state(graph: Graph, name: str, state: Mapping[str, StateTensor]) -> Graph:
@@ -304,18 +313,25 @@ def _step_entry(
     return _without_dead_nodes(builder.finish((loss_value,))), targets
 
 
-def _update_entry(recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
+def _update_entry(recipe: Recipe, state: dict[str, StateTensor], undecayed: Container[str]) -> Graph:
+    """The optimizer on every parameter. A schedule makes the rate of the update from the base rate first; clipping
+    scales the gradients where they are."""
     optimizer = recipe.optimizer
     builder = GraphBuilder("update")
+    counts_updates = optimizer.counts_updates or not recipe.rate.is_constant
     state[LEARNING_RATE] = StateTensor(LEARNING_RATE, SCALAR_F32, Role.HYPER, Constant(np.float32(optimizer.lr)))
     builder.add_state(LEARNING_RATE, SCALAR_F32)
-    if optimizer.counts_updates:
+    if counts_updates:
         state[UPDATE_COUNTER] = StateTensor(UPDATE_COUNTER, COUNTER, Role.HYPER)
         builder.add_state(UPDATE_COUNTER, COUNTER)
-    gradients = {tensor.owner: tensor for tensor in state.values() if tensor.role is Role.GRADIENT}
+    buffers = {tensor.owner: tensor for tensor in state.values() if tensor.role is Role.GRADIENT}
     parameters = [name for name, tensor in state.items() if tensor.role is Role.PARAMETER]
     for name in parameters:
         builder.add_state(name, state[name].type)
+    rate = _rate_of_the_update(builder, recipe.rate)
+    gradients = {name: builder.add_state(buffers[name].name, state[name].type) for name in parameters}
+    if recipe.clip is not None:
+        gradients = _clipped(builder, gradients, recipe.clip)
     for name in parameters:
         tensor_type = state[name].type
         builder.node_name = f"update/{name}"
@@ -324,19 +340,18 @@ def _update_entry(recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
             slot_name = _fresh(f"{name}.{slot}", state)
             state[slot_name] = StateTensor(slot_name, tensor_type, Role.OPTIMIZER, owner=name)
             slots.append(builder.add_state(slot_name, tensor_type))
-        gradient = builder.add_state(gradients[name].name, tensor_type)
-        counter = [UPDATE_COUNTER] if optimizer.counts_updates else []
         written = [name, *slots]
+        spared = {"weight_decay": 0.0} if name in undecayed and "weight_decay" in optimizer.attributes else {}
         outputs = builder.emit(
             optimizer.operator,
-            [name, gradient, *slots, LEARNING_RATE, *counter],
-            optimizer.attributes,
+            [name, gradients[name], *slots, rate, *([UPDATE_COUNTER] if optimizer.counts_updates else [])],
+            {**optimizer.attributes, **spared},
             outputs=(True,) * len(written),
             hint=f"{name}.updated",
         )
         builder.writes += zip(outputs, written, strict=True)
     builder.node_name = "end_of_update"
-    if optimizer.counts_updates:
+    if counts_updates:
         (following,) = builder.emit(
             "Add", [UPDATE_COUNTER, builder.constant(1, DType.I64)], hint=f"{UPDATE_COUNTER}.next"
         )
@@ -345,6 +360,35 @@ def _update_entry(recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
     (on,) = builder.emit("Copy", [builder.constant([True], DType.BOOL)], hint=f"{RESET_FLAG}.on")
     builder.writes.append((on, RESET_FLAG))
     return builder.finish(())
+
+
+def _rate_of_the_update(builder: GraphBuilder, rate: Rate) -> str:
+    """The value that the optimizer reads: the base rate itself, unless it follows the updates."""
+    if rate.is_constant:
+        return LEARNING_RATE
+    builder.node_name = "learning_rate"
+    options = {
+        "kind": RATE_KINDS.index(rate.kind),
+        "warmup": rate.warmup,
+        "period": {"step": rate.every, "cosine": rate.updates}.get(rate.kind, 0),
+        "factor": rate.factor,
+        "floor": rate.floor,
+    }
+    return builder.emit("LearningRate", [LEARNING_RATE, UPDATE_COUNTER], options, hint="tg.rate")[0]
+
+
+def _clipped(builder: GraphBuilder, gradients: Mapping[str, str], max_norm: float) -> dict[str, str]:
+    """The gradients, scaled where they lie: what is read after the update are the clipped ones, as in PyTorch."""
+    builder.node_name = "clip"
+    total = builder.constant(np.float32(0.0))
+    for gradient in gradients.values():
+        (total,) = builder.emit("SquaredNorm", [gradient, total], hint="tg.squared_norm")
+    (scale,) = builder.emit("ClipScale", [total], {"max_norm": max_norm}, hint="tg.clip_scale")
+    clipped = {}
+    for name, gradient in gradients.items():
+        (clipped[name],) = builder.emit("Mul", [gradient, scale], hint=f"{gradient}.clipped")
+        builder.writes.append((clipped[name], gradient))
+    return clipped
 
 
 def _without_dead_nodes(graph: Graph) -> Graph:

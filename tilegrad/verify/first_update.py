@@ -107,13 +107,18 @@ def _check_weights(
     weights: Mapping[str, Array],
     tolerance: float,
 ) -> tuple[TensorCheck, ...]:
-    rows = []
-    for name, after in weights.items():
-        before = model.weights[name]
-        gradient = np.asarray(buffers[name], dtype=np.float64).reshape(before.shape)
-        expected = recipe.optimizer.first_update(np.asarray(before, dtype=np.float64), gradient)
-        error = relative_error(after, expected)
-        rows.append(
-            TensorCheck(kind="weight", name=name, error=error, allowed=tolerance, note="after the first update")
+    before = {name: np.asarray(model.weights[name], dtype=np.float64) for name in weights}
+    gradients = {
+        name: np.asarray(buffers[name], dtype=np.float64).reshape(before[name].shape) for name in weights
+    }
+    expected = recipe.first_update(before, gradients)
+    return tuple(
+        TensorCheck(
+            kind="weight",
+            name=name,
+            error=relative_error(after, expected[name]),
+            allowed=tolerance,
+            note="after the first update",
         )
-    return tuple(rows)
+        for name, after in weights.items()
+    )

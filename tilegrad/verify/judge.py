@@ -17,7 +17,6 @@ import onnx
 
 from tilegrad.build.torch_cache import settle_torch
 from tilegrad.frontend.model import SourceKind
-from tilegrad.recipe import Recipe
 from tilegrad.verify import goldens, torch_reference
 from tilegrad.verify.compare import Measured, Reference, Verdict, compare
 from tilegrad.verify.dropout import masks_of
@@ -29,19 +28,24 @@ from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe
 if TYPE_CHECKING:
     from tilegrad.compiled import Compiled
     from tilegrad.ir.graph import Node
+    from tilegrad.ir.program import Program
 
 Batch = tuple[npt.NDArray[Any], ...]
 
 
-def reference_recipe(recipe: Recipe, loss: str) -> ReferenceRecipe:
+def reference_recipe(program: Program) -> ReferenceRecipe:
     """The recipe as references know it. A folded BatchNorm is gone, so its policy no longer matters."""
+    recipe = program.recipe
     policy = "train" if recipe.batchnorm == "train" else "frozen"
     return ReferenceRecipe(
-        loss=loss,
+        loss=program.loss,
         optimizer=recipe.optimizer,
         accumulate=recipe.accumulate,
         accum_mode="sum" if recipe.accum_mode == "sum" else "mean",
         batchnorm=cast(BatchNormPolicy, policy),
+        rate=recipe.rate,
+        clip=recipe.clip,
+        undecayed=program.undecayed,
     )
 
 
@@ -56,7 +60,7 @@ def judge(
     compiled: Compiled, measured: Measured, beginning: FirstUpdate, batches: Sequence[Batch], tolerance: float
 ) -> Verdict:
     """`beginning` is what the run left up to its first update: all that differences can judge."""
-    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
+    recipe = reference_recipe(compiled.program)
     reference = _by_torch(compiled, recipe, batches) or _by_golden(compiled, recipe, batches)
     if reference is not None:
         return compare(measured, reference, tolerance)
@@ -65,7 +69,7 @@ def judge(
 
 def float64_model(compiled: Compiled) -> Float64Model:
     """The first mini-batch's forward pass and loss in float64, by code that shares nothing with ours."""
-    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
+    recipe = reference_recipe(compiled.program)
     return Float64Model(
         reference_model(compiled), recipe.loss, batchnorm=recipe.batchnorm, dropout_mask=masks_of(compiled.program)
     )
@@ -120,7 +124,8 @@ def _by_module(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Ba
         return None if found is None else found.reshape(shape)
 
     statistics = tuple(n for n, role in compiled.model.roles.items() if role == "statistic" and n in graph.constants)
-    reference = ModuleReference(compiled.model.module.module, mask, len(drops), statistics, inputs=len(graph.inputs), outputs=graph.outputs)
+    module, inputs = compiled.model.module.module, len(graph.inputs)
+    reference = ModuleReference(module, mask, len(drops), statistics, inputs=inputs, outputs=graph.outputs)
     try:
         return torch_reference.run_pair(reference, recipe, batches, _trained(compiled)).as_reference()
     except UnsupportedByReferenceError as error:

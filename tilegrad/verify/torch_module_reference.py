@@ -24,6 +24,7 @@ from tilegrad.losses import parse
 from tilegrad.verify.jitter import jitter
 from tilegrad.verify.reference import Array, ReferenceRecipe
 from tilegrad.verify.torch_executor import FLOAT_DTYPES, UnsupportedByReferenceError, one_thread
+from tilegrad.verify.torch_updater import TorchUpdater
 
 Masks = Callable[[int, tuple[int, ...], int], "Array | None"]
 """(dropout call from 0 within one forward pass, shape, mini-batch from 0) -> the keep mask, None to leave values."""
@@ -37,9 +38,8 @@ JITTERED = "float32, weights jittered"
 class ModuleReference:
     """A module to train. `dropouts` is how many masks one forward pass takes; another number is another model.
 
-    `statistics` are the running statistics to compare. `inputs` is how many the module takes, `outputs` the names of what
-    it returns. A module that does not run in float64 is its own reference in
-    float32, and `problem` says why.
+    `statistics` are the running statistics to compare. A module that does not run in float64 is its own reference in
+    float32, and `problem` says why. `inputs` is how many it takes, `outputs` the names of what it returns.
     """
 
     module: nn.Module
@@ -87,7 +87,7 @@ class ModuleTrainer:
         if dtype == JITTERED:
             jitter(self.parameters.values(), 0)
         self.minibatch = 0
-        self.optimizer = recipe.optimizer.torch_optimizer(torch, list(self.parameters.values()))
+        self.updater = TorchUpdater(recipe, self.parameters)
 
     def step(self, *batch: Array) -> float:
         """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""
@@ -111,8 +111,7 @@ class ModuleTrainer:
 
     def update(self) -> None:
         with one_thread():
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
+            self.updater.update()
 
     def infer(self, *batch: Array) -> Array:
         modes = [(part, part.training) for part in self.module.modules()]

@@ -14,6 +14,7 @@ from tilegrad.losses import parse
 from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe
 from tilegrad.verify.torch_executor import TorchModel, one_thread
 from tilegrad.verify.torch_ops import INFERENCE, Mode
+from tilegrad.verify.torch_updater import TorchUpdater
 
 
 class TorchTrainer:
@@ -40,7 +41,7 @@ class TorchTrainer:
         self.parameters = {name: self.model.tensors[name].requires_grad_(True) for name in trainable}
         self.dropout_mask = dropout_mask
         self.minibatch = 0
-        self.optimizer = recipe.optimizer.torch_optimizer(torch, list(self.parameters.values()))
+        self.updater = TorchUpdater(recipe, self.parameters)
 
     def step(self, *batch: Array) -> float:
         """The unscaled loss of one mini-batch (the model's inputs in order, then targets), whose gradient is added to
@@ -56,8 +57,7 @@ class TorchTrainer:
 
     def update(self) -> None:
         with one_thread():
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
+            self.updater.update()
 
     def infer(self, *batch: Array) -> Array:
         with torch.no_grad():

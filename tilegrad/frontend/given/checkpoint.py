@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from flatbuffers import number_types
-from flatbuffers.table import Table
+from flatbuffers import number_types  # type: ignore[import-untyped]
+from flatbuffers.table import Table  # type: ignore[import-untyped]
 
 from tilegrad.errors import UserError
 from tilegrad.frontend.onnx_values import dtype_of, element_type_name

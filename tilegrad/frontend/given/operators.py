@@ -177,7 +177,7 @@ def _layer_norm_gradient(context: Context, node: onnx.NodeProto) -> list[Node] |
 def _batch_norm(context: Context, node: onnx.NodeProto) -> list[Node]:
     """ONNX's running variance is the population's."""
     given = attributes_of(node)
-    kept = {key: given[key] for key in ("epsilon", "momentum") if key in given}
+    kept: dict[str, Any] = {key: given[key] for key in ("epsilon", "momentum") if key in given}
     outputs = [*node.output, *[""] * (5 - len(node.output))]
     for position in (1, 2, 3, 4):
         outputs[position] = outputs[position] or context.fresh(f"{node.output[0]}.statistic{position}")

@@ -160,7 +160,7 @@ class Translation:
         if found is None:
             array = self._known.constants.get(value)
             dtype = DType.from_numpy(array.dtype) if isinstance(array, np.ndarray) else None
-            if dtype is None:
+            if dtype is None or array is None:
                 raise UserError(f"the shape of '{value}' is not known", stage="import", node=self._label)
             found = TensorType(dtype, array.shape)
             self.types[value] = found
