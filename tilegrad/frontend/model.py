@@ -8,6 +8,7 @@ from enum import Enum
 
 import onnx
 
+from tilegrad.frontend.given.files import GivenFiles
 from tilegrad.frontend.torch_module import TorchModule
 from tilegrad.ir.given import GivenTraining
 from tilegrad.ir.graph import Graph
@@ -21,6 +22,7 @@ class SourceKind(Enum):
     PROTO = "proto"
     ZOO = "zoo"
     TORCH = "torch"
+    GRAPHS = "training graphs"
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,8 +35,9 @@ class ImportedModel:
     `unbound` is the model as it came, with its batch dimension still free if it was.
     `parameters` says of each initializer of the original model what it is. `notes` are things a user should know.
     `module` is the torch module that this came from, if it did: what PyTorch trains to judge us. `folded` are layers
-    into which the exporter folded BatchNormalization. `training` is there where the source was a training graph: `graph`
-    is then its evaluation.
+    into which the exporter folded BatchNormalization. `training` is there where
+    the source was a training graph: `graph` is then its evaluation. `given` are its files, and the seed of what they
+    leave open.
     """
 
     name: str
@@ -49,6 +52,7 @@ class ImportedModel:
     module: TorchModule | None = None
     folded: tuple[str, ...] = ()
     training: GivenTraining | None = None
+    given: tuple[GivenFiles, int] | None = None
 
     def with_batch(self, batch: int) -> ImportedModel:
         """The same model imported again for another batch size."""
@@ -57,6 +61,10 @@ class ImportedModel:
 
         if batch == self.batch:
             return self
+        if self.given is not None:
+            from tilegrad.frontend.given import import_given
+
+            return self if batch == 1 else import_given(self.given[0], batch, self.given[1])
         return import_source(Source(self.name, self.kind, self.unbound, self.module), batch)
 
     def __repr__(self) -> str:

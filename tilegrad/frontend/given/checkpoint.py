@@ -20,7 +20,7 @@ from tilegrad.frontend.weights import Array, Arrays
 from tilegrad.regular import open_regular
 
 IDENTIFIER = b"ODTC"
-NEWEST_VERSION = 1
+NEWEST_VERSION = 2
 _MOST_BYTES = 1 << 31
 _DAMAGED = (struct.error, IndexError, ValueError, TypeError, OverflowError, MemoryError, UnicodeDecodeError)
 
