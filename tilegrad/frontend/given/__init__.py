@@ -48,7 +48,7 @@ def import_given(files: GivenFiles, batch: int | None, seed: int = 0) -> Importe
     optimizer, updates = read_optimizer(files, roles)
     initial, notes = _initial(files, roles, stored, types, seed)
     _check_shapes(files, roles, types, initial)
-    step, writes = _step(files, roles, types, initial, updates)
+    step, writes, more_notes = _step(files, roles, types, initial, updates)
     evaluate = _evaluation(files, roles, step, types, initial, bound)
     training = GivenTraining(
         kind=_kind(files, roles),
@@ -78,7 +78,7 @@ def import_given(files: GivenFiles, batch: int | None, seed: int = 0) -> Importe
         _infos(training, roles, initial),
         bound,
         files.training,
-        (said, *notes, *stored.notes),
+        (said, *notes, *stored.notes, *more_notes),
         training=training,
         given=(files, seed),
     )
@@ -219,7 +219,7 @@ def _translated(model: onnx.ModelProto, types: Mapping[str, TensorType], initial
 
 def _step(
     files: GivenFiles, roles: Roles, types: Mapping[str, TensorType], initial: Arrays, updates: tuple[GivenUpdate, ...]
-) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+) -> tuple[Graph, tuple[tuple[str, str], ...], list[str]]:
     done = _translated(files.training, types, initial, roles)
     nodes = [*done.nodes, *(_inner_accumulators(roles, updates)), *done.accumulators]
     loss = _loss_of(files.training, done)
@@ -232,7 +232,7 @@ def _step(
         if value.name in known and value.name != loss and not _is_bookkeeping(files.training, value.name)
     )
     graph = Graph("step", roles.data, (loss, *extra), tuple(nodes), dict(known), {}, (), ())
-    return _with_constants(graph, done.constants), _statistics(nodes, roles)
+    return _with_constants(graph, done.constants), _statistics(nodes, roles), done.notes
 
 
 def _inner_accumulators(roles: Roles, updates: tuple[GivenUpdate, ...]) -> list[Node]:

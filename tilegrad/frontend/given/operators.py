@@ -45,6 +45,10 @@ class Context(Protocol):
 
     def fresh(self, hint: str) -> str: ...
 
+    def note(self, text: str) -> None:
+        """Something that a user should know."""
+        ...
+
     def make(self, op: str, inputs: Sequence[str], outputs: Sequence[str], attributes: Mapping[str, Any]) -> Node: ...
 
     def define(self, value: str, array: Any) -> None:
@@ -121,6 +125,22 @@ def _bias_gelu_gradient(context: Context, node: onnx.NodeProto) -> list[Node]:
     return [*made, context.make("GeluGrad", [node.input[0], x], [node.output[0]], how)]
 
 
+@_rule("GeluGrad")
+def _gelu_gradient(context: Context, node: onnx.NodeProto) -> list[Node]:
+    """The peer takes a BiasGelu apart into Add and Gelu, and leaves its gradient with what the bias was added to. What
+    a Gelu's gradient reads is that Gelu's input."""
+    x, how = node.input[1], {k: v for k, v in attributes_of(node).items() if k == "approximate"}
+    inputs = [gelu.input[0] for gelu in context.nodes_of("Gelu")]
+    if x not in inputs and inputs:
+        sums = {total: context.producer(total) for total in inputs}
+        found = [total for total, made in sums.items() if made is not None and made.op_type == "Add" and x in made.input]
+        if len(found) == 1:
+            label = node.name or node.output[0]
+            context.note(f"GeluGrad '{label}' reads '{x}', which its Gelu adds a bias to: '{found[0]}' is taken")
+            x = found[0]
+    return [context.make("GeluGrad", [node.input[0], x], [node.output[0]], how)]
+
+
 def _biased(context: Context, node: onnx.NodeProto, x: str, bias: str) -> tuple[list[Node], str]:
     if not bias:
         return [], x
@@ -157,9 +177,8 @@ def _softmax_gradient(context: Context, node: onnx.NodeProto) -> list[Node]:
         return [context.make(op, list(node.input[:2]), [node.output[0]], {"axis": axis})]
     rows = (prod(shape[:axis]), prod(shape[axis:]))
     flat = [context.fresh(f"{name}.rows") for name in (*node.input[:2], node.output[0])]
-    made = [
-        context.make("Reshape", [name], [to], {"shape": rows}) for name, to in zip(node.input[:2], flat[:2], strict=True)
-    ]
+    pairs = zip(node.input[:2], flat[:2], strict=True)
+    made = [context.make("Reshape", [name], [to], {"shape": rows}) for name, to in pairs]
     made.append(context.make(op, flat[:2], [flat[2]], {"axis": 1}))
     return [*made, context.make("Reshape", [flat[2]], [node.output[0]], {"shape": shape})]
 

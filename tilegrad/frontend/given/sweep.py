@@ -71,6 +71,7 @@ class Translation:
     nodes: list[Node] = field(default_factory=list)
     accumulators: list[Node] = field(default_factory=list)
     unsupported: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.opset = opset_of(self.model)
@@ -81,6 +82,7 @@ class Translation:
         self._names: set[str] = {*self.types, *self.arrays, *self._producers}
         self._node_names: set[str] = set()
         self._label = ""
+        self._lost: set[str] = set()  # what unsupported nodes make, and what is made of that
 
     def run(self) -> Translation:
         for position, node in enumerate(self._sources):
@@ -103,8 +105,9 @@ class Translation:
         kept = [attribute for attribute in node.attribute if attribute.name != "description"]
         del plain.attribute[:]
         plain.attribute.extend(kept)
-        if any(name and name not in self.types and name not in self._known.constants for name in node.input):
-            return  # behind an unsupported one
+        if any(name in self._lost for name in node.input):
+            self._lost.update(node.output)
+            return
         if plain.domain in ONNX_DOMAINS and plain.op_type not in RULES and self._known.fold(plain):
             for name in filter(None, plain.output):
                 found = tensor_type(self._known.types.get(name))
@@ -127,6 +130,7 @@ class Translation:
         operator = registry.find(plain.op_type)
         if operator is None:
             self.unsupported[label] = f"{plain.domain}.{plain.op_type}".lstrip(".")
+            self._lost.update(filter(None, plain.output))
             return
         plain.domain = ""
         translated = to_node(plain, label, operator, self._known.constants, self.opaque)
@@ -191,6 +195,9 @@ class Translation:
         self._known.constants[value] = found
         self._known.types[value] = array_type(found)
         self._names.add(value)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def fresh(self, hint: str) -> str:
         name, count = hint, 0
