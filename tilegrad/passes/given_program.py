@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from tilegrad.ir.given import GivenTraining
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import LEARNING_RATE, RESET_FLAG, UPDATE_COUNTER, Program, Role, StateTensor
 from tilegrad.ir.types import Constant, DType
+from tilegrad.ops import registry
 from tilegrad.passes.builder import GraphBuilder
 from tilegrad.passes.program import (
     COUNTER,
@@ -85,13 +87,12 @@ def _refuse_choices(recipe: Recipe) -> None:
 
 
 def _step(training: GivenTraining, state: dict[str, StateTensor]) -> Graph:
-    """The nodes as they came; each accumulator follows the node that makes its gradient."""
+    """The nodes as they came; each accumulator follows its gradient, and the last node that reads its parameter: an
+    update that takes its place may write there."""
     graph = training.step
     owners = {buffer: parameter for parameter, buffer in training.gradients.items()}
-    waiting: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        if node.op == _ACCUMULATE:
-            waiting.setdefault(node.inputs[1], []).append(node)
+    nodes = tuple(node for node in graph.nodes if node.op != _ACCUMULATE)
+    waiting = _places(graph, nodes, owners)
     builder = GraphBuilder("step")
     builder.types.update({value: graph.types[value] for value in (*graph.inputs, *graph.constants)})
     builder.inputs += graph.inputs
@@ -100,9 +101,9 @@ def _step(training: GivenTraining, state: dict[str, StateTensor]) -> Graph:
     state[RESET_FLAG] = StateTensor(RESET_FLAG, FLAG, Role.HYPER, Constant(np.array([True])))
     builder.add_state(RESET_FLAG, FLAG)
 
-    def accumulate(gradient: str) -> None:
-        for node in waiting.pop(gradient, ()):
-            buffer = node.inputs[0]
+    def accumulate(position: int) -> None:
+        for node in waiting.get(position, ()):
+            buffer, gradient = node.inputs[:2]
             owner = owners[buffer]
             state[buffer] = StateTensor(buffer, state[owner].type, Role.GRADIENT, owner=owner)
             builder.add_state(buffer, state[owner].type)
@@ -111,20 +112,33 @@ def _step(training: GivenTraining, state: dict[str, StateTensor]) -> Graph:
             builder.append(Node(builder.unique_node_name(node.name), _ACCUMULATE, inputs, ("", updated)))
             builder.writes.append((updated, buffer))
 
-    for value in list(waiting):
-        if value in builder.types:
-            accumulate(value)
-    for node in graph.nodes:
-        if node.op == _ACCUMULATE:
-            continue
+    accumulate(-1)
+    for position, node in enumerate(nodes):
         builder.append(node)
-        for value in filter(None, node.outputs):
-            accumulate(value)
+        accumulate(position)
     builder.writes += training.writes
     builder.node_name = "end_of_step"
     (off,) = builder.emit("Copy", [builder.constant([False], DType.BOOL)], hint=f"{RESET_FLAG}.off")
     builder.writes.append((off, RESET_FLAG))
     return without_dead_nodes(builder.finish(graph.outputs))
+
+
+def _places(graph: Graph, nodes: tuple[Node, ...], owners: Mapping[str, str]) -> dict[int, list[Node]]:
+    """The accumulators by the position of the node that they follow."""
+    made = {value: position for position, node in enumerate(nodes) for value in node.outputs if value}
+    last: dict[str, int] = {}  # reader of each value, through views of it
+    for position, node in reversed(list(enumerate(nodes))):
+        until = position
+        if registry.get(node.op).is_view:
+            until = max([position, *(last.get(value, position) for value in node.outputs)])
+        for value in node.inputs:
+            last[value] = max(last.get(value, until), until)
+    found: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == _ACCUMULATE:
+            place = max(made.get(node.inputs[1], -1), last.get(owners[node.inputs[0]], -1))
+            found.setdefault(place, []).append(node)
+    return found
 
 
 def _update(training: GivenTraining, recipe: Recipe, state: dict[str, StateTensor], own: bool) -> Graph:
