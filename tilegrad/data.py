@@ -224,10 +224,21 @@ class StoredSamples:
     arrays: Batch
     is_batched: tuple[bool, ...] = ()
 
+    @property
+    def count(self) -> int:
+        return next((len(array) for array, along in zip(self.arrays, self._batched, strict=True) if along), 1)
+
+    @property
+    def _batched(self) -> tuple[bool, ...]:
+        return self.is_batched or (True,) * len(self.arrays)
+
+    def chosen(self, numbers: npt.NDArray[np.int64]) -> StoredSamples:
+        """Only these samples."""
+        return StoredSamples(self.take(numbers), self.is_batched)
+
     def take(self, numbers: npt.NDArray[np.int64]) -> Batch:
-        batched = self.is_batched or (True,) * len(self.arrays)
-        count = next((len(array) for array, along in zip(self.arrays, batched, strict=True) if along), 1)
-        wrapped = numbers % count
+        batched = self._batched
+        wrapped = numbers % self.count
         return tuple(array[wrapped] if along else array for array, along in zip(self.arrays, batched, strict=True))
 
 
@@ -391,7 +402,18 @@ def _checked(path: str | Path, name: str, array: Array, port: PortSpec) -> Array
     return array.astype(port.dtype.numpy)
 
 
+def count_samples(path: str | Path) -> int:
+    """How many samples a file seems to hold; what is wrong with it is said when it is loaded."""
+    try:
+        arrays = _read_arrays(Path(path), ("x", "y"))
+    except UserError:
+        return 1
+    return max((len(array) for array in arrays.values() if array.ndim), default=1)
+
+
 def _read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
+    if path.is_dir():
+        return _read_folder(path, names)
     try:
         return read_npz(path, names, stage=_STAGE)
     except SingleArrayError as error:
@@ -427,6 +449,53 @@ def _read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
             got=str(error).splitlines()[0] if str(error) else type(error).__name__,
             hint="write it with numpy.savez(file, x=..., y=...)",
         ) from error
+
+
+def _read_folder(folder: Path, names: tuple[str, ...]) -> dict[str, Array]:
+    """One array a file, NAME.npy; or several .npz files in the order of their names, joined along the samples."""
+    single = {path.stem: path for path in sorted(folder.glob("*.npy"))}
+    parts = sorted(folder.glob("*.npz"))
+    if bool(single) == bool(parts):
+        raise UserError(
+            f"the folder '{folder}' cannot be used as data",
+            stage=_STAGE,
+            expected="arrays as NAME.npy, or .npz files that are joined in the order of their names",
+            got="both" if single else "neither",
+        )
+    if single:
+        wanted = {name: path for name, path in single.items() if name in names} or single
+        return {name: _read_single(path) for name, path in wanted.items()}
+    read = [_read_arrays(path, names) for path in parts]
+    for path, arrays in zip(parts, read, strict=True):
+        if set(arrays) != set(read[0]):
+            raise UserError(
+                f"'{path}' has other arrays than '{parts[0]}'",
+                stage=_STAGE,
+                expected=_arrays_there(read[0]),
+                got=_arrays_there(arrays),
+            )
+        for name, array in arrays.items():
+            if array.ndim == 0 or array.shape[1:] != read[0][name].shape[1:]:
+                raise UserError(
+                    f"array '{name}' of '{path}' has another shape than in '{parts[0]}'",
+                    stage=_STAGE,
+                    expected=_wanted_shape(read[0][name].shape[1:]),
+                    got=_shape(array.shape),
+                )
+    return {name: np.concatenate([arrays[name] for arrays in read]) for name in read[0]}
+
+
+def _read_single(path: Path) -> Array:
+    try:
+        found: Array = np.load(path, allow_pickle=False)
+    except _UNREADABLE as error:
+        raise UserError(
+            f"cannot read '{path}' as an array",
+            stage=_STAGE,
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint="write it with numpy.save(file, array)",
+        ) from error
+    return found
 
 
 def _arrays_there(arrays: Mapping[str, Array]) -> str:

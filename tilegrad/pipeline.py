@@ -19,11 +19,13 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tilegrad import zoo
+from tilegrad.adapters import lora_of
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
+from tilegrad.frontend.lora import with_adapters
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -190,6 +192,10 @@ def compile_model(
         given, name = model.training, model.name
         program = watch.run("program", lambda: given_program(given, name, recipe))
         return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, has_storage)
+    lora = lora_of(recipe.train)
+    if lora is not None:
+        unadapted = model
+        model = watch.run("adapters", lambda: with_adapters(unadapted, lora, recipe.seed), "import")
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
     graph = canonical_graph(model, recipe, watch)
 

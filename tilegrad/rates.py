@@ -78,9 +78,7 @@ class Rate:
         base = optimizer.param_groups[0]["lr"]
         parts, ends = [], []
         if self.warmup:
-            parts.append(
-                made.LinearLR(optimizer, start_factor=1.0 / self.warmup, total_iters=max(1, self.warmup - 1))
-            )
+            parts.append(made.LinearLR(optimizer, start_factor=1.0 / self.warmup, total_iters=max(1, self.warmup - 1)))
             ends.append(self.warmup)
         if self.kind == "step":
             parts.append(made.StepLR(optimizer, self.every, self.factor))

@@ -19,7 +19,8 @@ FOLDER = Path(tilegrad.verify.__file__).parent
 # `goldens/__main__` asks the frontend what trains by default.
 JOINS = {"judge.py", "dropout.py", "__main__.py"}
 # Losses and optimizers bring their references with them, and are held to the same.
-SHARED = {"tilegrad.errors", "tilegrad.found", "tilegrad.losses", "tilegrad.optimizers", "tilegrad.verify"}
+PLAIN = {"tilegrad.errors", "tilegrad.expectations", "tilegrad.found"}
+SHARED = {*PLAIN, "tilegrad.losses", "tilegrad.optimizers", "tilegrad.rates", "tilegrad.verify"}
 BROUGHT = [Path(package.__file__).parent for package in (tilegrad.losses, tilegrad.optimizers)]
 
 

@@ -59,8 +59,8 @@ class TargetInput:
 class Program:
     """`entries` is keyed by the names in `ENTRIES`. `targets` are the step's inputs behind the model's own.
 
-    `is_fused` programs update parameters within `step` and keep no gradients. `undecayed` are the trained parameters that
-    weight decay leaves alone.
+    `is_fused` programs update parameters within `step` and keep no gradients. Weight decay leaves the `undecayed`
+    parameters alone.
     """
 
     name: str

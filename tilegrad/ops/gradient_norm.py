@@ -1,8 +1,8 @@
 """Clipping by the norm of all gradients: SquaredNorm adds one tensor's squares to a running sum, ClipScale makes of the
 sum what every gradient is multiplied with.
 
-The sum's order is part of the meaning: blocks of `BLOCK` elements of a tensor in flat order, each summed from +0 by fma,
-then the blocks' sums added in order to what the tensors before gave.
+The sum's order is part of the meaning: blocks of `BLOCK` elements of a tensor in flat order, each summed from +0 by
+fma, then the blocks' sums added in order to what the tensors before gave.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Nothing here or beside it may import operators, differentiation or code generati
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,11 +25,13 @@ _ABOVE_ZERO = ("epsilon",)
 @dataclass(frozen=True)
 class Optimizer(ABC):
     """`operator` is the update operator: (weight, gradient, slots…, learning rate, updates before this one where it
-    `counts_updates`) -> (weight, slots…). `slots` are its per-parameter state tensors, all starting at zero."""
+    `counts_updates`) -> (weight, slots…). `slots` are its per-parameter state tensors, all starting at zero;
+    `torch_slots` are those that `torch.optim` has under another name."""
 
     operator: ClassVar[str]
     slots: ClassVar[tuple[str, ...]] = ()
     counts_updates: ClassVar[bool] = False
+    torch_slots: ClassVar[Mapping[str, str]] = {}
 
     lr: float = 0.01
 
@@ -54,6 +56,11 @@ class Optimizer(ABC):
     def attributes(self) -> dict[str, float]:
         """Compile-time constants of the update operator; the learning rate is state, so that it can be changed."""
         return {}
+
+    def without_decay(self) -> Optimizer:
+        """The same for parameters that weight decay leaves alone."""
+        changes: dict[str, Any] = {"weight_decay": 0.0}
+        return replace(self, **changes) if "weight_decay" in self.attributes else self
 
     @abstractmethod
     def torch_optimizer(self, torch: Any, parameters: Sequence[Any]) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tilegrad.expectations import expect
 from tilegrad.optimizers.base import Array, Optimizer
@@ -14,6 +14,7 @@ from tilegrad.optimizers.base import Array, Optimizer
 class Momentum(Optimizer):
     operator = "Momentum"
     slots = ("momentum",)
+    torch_slots: ClassVar[Mapping[str, str]] = {"momentum": "momentum_buffer"}
     momentum: float = 0.9
     weight_decay: float = 0.0
     nesterov: bool = False

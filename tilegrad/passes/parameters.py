@@ -342,17 +342,14 @@ class _Rule:
 def parameters_of(infos: Mapping[str, ParameterInfo]) -> tuple[str, ...]:
     """Names of the model's own parameters that can train, in initializer order."""
     return tuple(
-        name
-        for name, info in infos.items()
-        if info.role == "parameter" and not info.is_frozen and not info.is_adapter
+        name for name, info in infos.items() if info.role == "parameter" and not info.is_frozen and not info.is_adapter
     )
 
 
 def normalising(graph: Graph) -> frozenset[str]:
     """The scales and biases of normalisations, decomposed ones included where they were found to be one."""
-    return frozenset(
-        name for node in graph.nodes if node.op in _NORMALISATIONS for name in node.inputs[1:3] if name in graph.constants
-    )
+    operands = (name for node in graph.nodes if node.op in _NORMALISATIONS for name in node.inputs[1:3])
+    return frozenset(name for name in operands if name in graph.constants)
 
 
 def undecayed(graph: Graph, infos: Mapping[str, ParameterInfo], recipe: Recipe) -> frozenset[str]:

@@ -341,11 +341,11 @@ def update_entry(recipe: Recipe, state: dict[str, StateTensor], undecayed: Conta
             state[slot_name] = StateTensor(slot_name, tensor_type, Role.OPTIMIZER, owner=name)
             slots.append(builder.add_state(slot_name, tensor_type))
         written = [name, *slots]
-        spared = {"weight_decay": 0.0} if name in undecayed and "weight_decay" in optimizer.attributes else {}
+        rule = optimizer.without_decay() if name in undecayed else optimizer
         outputs = builder.emit(
             optimizer.operator,
             [name, gradients[name], *slots, rate, *([UPDATE_COUNTER] if optimizer.counts_updates else [])],
-            {**optimizer.attributes, **spared},
+            rule.attributes,
             outputs=(True,) * len(written),
             hint=f"{name}.updated",
         )

@@ -108,9 +108,7 @@ def _check_weights(
     tolerance: float,
 ) -> tuple[TensorCheck, ...]:
     before = {name: np.asarray(model.weights[name], dtype=np.float64) for name in weights}
-    gradients = {
-        name: np.asarray(buffers[name], dtype=np.float64).reshape(before[name].shape) for name in weights
-    }
+    gradients = {name: np.asarray(buffers[name], dtype=np.float64).reshape(before[name].shape) for name in weights}
     expected = recipe.first_update(before, gradients)
     return tuple(
         TensorCheck(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 
@@ -23,7 +24,7 @@ from tilegrad.verify.dropout import masks_of
 from tilegrad.verify.first_update import FirstUpdate, verify_first_update
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.folded import folded_model
-from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe
+from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start
 
 if TYPE_CHECKING:
     from tilegrad.compiled import Compiled
@@ -57,13 +58,25 @@ def reference_model(compiled: Compiled) -> onnx.ModelProto:
 
 
 def judge(
-    compiled: Compiled, measured: Measured, beginning: FirstUpdate, batches: Sequence[Batch], tolerance: float
-) -> Verdict:
-    """`beginning` is what the run left up to its first update: all that differences can judge."""
+    compiled: Compiled,
+    measured: Measured,
+    beginning: FirstUpdate,
+    batches: Sequence[Batch],
+    tolerance: float,
+    start: Start | None = None,
+) -> Verdict | None:
+    """`beginning` is what the run left up to its first update: all that differences can judge. A run that goes on from
+    `start` is judged from there on, by PyTorch; None where that is not here."""
     recipe = reference_recipe(compiled.program)
-    reference = _by_torch(compiled, recipe, batches) or _by_golden(compiled, recipe, batches)
+    if start is not None and start.learning_rate not in (None, float(np.float32(recipe.optimizer.lr))):
+        recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=start.learning_rate))
+    reference = _by_torch(compiled, recipe, batches, start)
+    if reference is None and start is None:
+        reference = _by_golden(compiled, recipe, batches)
     if reference is not None:
         return compare(measured, reference, tolerance)
+    if start is not None:
+        return None
     return verify_first_update(float64_model(compiled), recipe, batches, beginning, tolerance=tolerance)
 
 
@@ -79,7 +92,9 @@ def _trained(compiled: Compiled) -> list[str]:
     return [tensor.name for tensor in compiled.program.trainable]
 
 
-def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference | None:
+def _by_torch(
+    compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch], start: Start | None
+) -> Reference | None:
     if not torch_reference.available():
         return None
     settle_torch()
@@ -87,14 +102,14 @@ def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Bat
 
     masks, trained = masks_of(compiled.program), _trained(compiled)
     problem = ""
-    if compiled.model.module is not None:
+    if compiled.model.module is not None and compiled.model.adapted is None:
         try:
-            return _by_module(compiled, recipe, batches)
+            return _by_module(compiled, recipe, batches, start)
         except UnsupportedByReferenceError as error:
             problem = f", executing the exported graph because of the module: {error.message}"
     for model in _candidates(compiled):
         try:
-            pair = torch_reference.run_pair(model, recipe, batches, trained, dropout_mask=masks)
+            pair = torch_reference.run_pair(model, recipe, batches, trained, dropout_mask=masks, start=start)
         except UnsupportedByReferenceError:
             continue
         reference = pair.as_reference()
@@ -102,7 +117,9 @@ def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Bat
     return None
 
 
-def _by_module(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference:
+def _by_module(
+    compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch], start: Start | None
+) -> Reference:
     """The user's own module, in float64 if it can."""
     from tilegrad.verify.torch_executor import UnsupportedByReferenceError
     from tilegrad.verify.torch_module_reference import ModuleReference
@@ -127,12 +144,12 @@ def _by_module(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Ba
     module, inputs = compiled.model.module.module, len(graph.inputs)
     reference = ModuleReference(module, mask, len(drops), statistics, inputs=inputs, outputs=graph.outputs)
     try:
-        return torch_reference.run_pair(reference, recipe, batches, _trained(compiled)).as_reference()
+        return torch_reference.run_pair(reference, recipe, batches, _trained(compiled), start=start).as_reference()
     except UnsupportedByReferenceError as error:
         if "float64" not in error.message:
             raise
         reference = replace(reference, problem=error.message)
-    return torch_reference.run_pair(reference, recipe, batches, _trained(compiled)).as_reference()
+    return torch_reference.run_pair(reference, recipe, batches, _trained(compiled), start=start).as_reference()
 
 
 def _ratio(node: Node) -> float:

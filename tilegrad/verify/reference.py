@@ -66,7 +66,7 @@ class ReferenceRecipe:
     def first_update(self, weights: Mapping[str, Array], gradients: Mapping[str, Array]) -> dict[str, Array]:
         """Every weight after the first update, in float64 NumPy; no optimizer has state before it."""
         optimizer = dataclasses.replace(self.optimizer, lr=self.optimizer.lr * self.rate.share(0))
-        spared = dataclasses.replace(optimizer, weight_decay=0.0) if hasattr(optimizer, "weight_decay") else optimizer
+        spared = optimizer.without_decay()
         scale = 1.0
         if self.clip is not None:
             norm = float(np.sqrt(sum(float(np.sum(np.square(gradient))) for gradient in gradients.values())))
@@ -75,6 +75,22 @@ class ReferenceRecipe:
             name: (spared if name in self.undecayed else optimizer).first_update(weights[name], scale * gradient)
             for name, gradient in gradients.items()
         }
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run goes on that was begun before: what it had learned, and how far it was.
+
+    `slots` is an optimizer's state by parameter; `gradients` what was accumulated since the last update.
+    """
+
+    weights: Mapping[str, Array]
+    statistics: Mapping[str, Array] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
+    gradients: Mapping[str, Array] = field(default_factory=dict)
+    learning_rate: float | None = None
+    minibatches: int = 0
+    updates: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tilegrad.errors import UserError
 from tilegrad.losses import parse
 from tilegrad.verify.jitter import jitter
-from tilegrad.verify.reference import Array, ReferenceRecipe
+from tilegrad.verify.reference import Array, ReferenceRecipe, Start
 from tilegrad.verify.torch_executor import FLOAT_DTYPES, UnsupportedByReferenceError, one_thread
 from tilegrad.verify.torch_updater import TorchUpdater
 
@@ -88,6 +88,16 @@ class ModuleTrainer:
             jitter(self.parameters.values(), 0)
         self.minibatch = 0
         self.updater = TorchUpdater(recipe, self.parameters)
+
+    def begin_at(self, start: Start) -> None:
+        """Goes on where another run was."""
+        own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        with torch.no_grad():
+            for name, value in {**start.weights, **start.statistics}.items():
+                tensor = own[name]
+                tensor.copy_(torch.tensor(np.asarray(value), dtype=tensor.dtype).reshape(tensor.shape))
+        self.minibatch = start.minibatches
+        self.updater.begin_at(start)
 
     def step(self, *batch: Array) -> float:
         """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""

@@ -22,6 +22,7 @@ from tilegrad.verify.reference import (
     DropoutMask,
     ReferenceRecipe,
     ReferenceRun,
+    Start,
     loss_errors,
     relative_errors,
 )
@@ -89,12 +90,13 @@ def run(
     dropout_mask: DropoutMask | None = None,
     snapshots: Sequence[int] = (),
     jitter: int | None = None,
+    start: Start | None = None,
 ) -> ReferenceRun:
     """Train `model` on `batches` in order, with an update after every `recipe.accumulate` of them.
 
     `jitter` numbers a choice of directions: each initial weight is moved by one float32 unit in the last place.
     """
-    recorder = _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
+    recorder = _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots), start)
     if jitter is not None:
         jitter_weights(recorder.trainer.parameters.values(), jitter)
     for batch in _checked(batches):
@@ -110,10 +112,14 @@ def run_pair(
     *,
     dropout_mask: DropoutMask | None = None,
     snapshots: Sequence[int] = (),
+    start: Start | None = None,
 ) -> ReferencePair:
-    """The same training in float64 and float32 side by side; the distance between them is measured at every update."""
+    """The same training in float64 and float32 side by side; the distance between them is measured at every update.
+
+    `start` is where a run goes on that was begun before.
+    """
     double, single = (
-        _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
+        _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots), start)
         for dtype in _float_types(model)
     )
     differences = dict.fromkeys(trainable, 0.0)
@@ -128,7 +134,9 @@ def run_pair(
                 after[double.updates] = dict(differences)
 
     def jittered(number: int) -> Measured:
-        again = run(model, recipe, batches, trainable, "float32", dropout_mask=dropout_mask, jitter=number)
+        again = run(
+            model, recipe, batches, trainable, "float32", dropout_mask=dropout_mask, jitter=number, start=start
+        )
         return Measured(again.losses, again.first_gradients, again.weights, again.statistics)
 
     exact, rounded = double.finish(batches[0]), single.finish(batches[0])
@@ -149,8 +157,13 @@ def run_pair(
 class _Recorder:
     """One trainer and what its run has left so far."""
 
-    def __init__(self, trainer: TorchTrainer | ModuleTrainer, snapshot_updates: frozenset[int]) -> None:
+    def __init__(
+        self, trainer: TorchTrainer | ModuleTrainer, snapshot_updates: frozenset[int], start: Start | None = None
+    ) -> None:
         self.trainer = trainer
+        self.before = 0 if start is None else start.minibatches
+        if start is not None:
+            trainer.begin_at(start)
         self.snapshot_updates = snapshot_updates
         self.losses: list[float] = []
         self.first_gradients: dict[str, Array] = {}
@@ -162,7 +175,7 @@ class _Recorder:
         self.losses.append(self.trainer.step(*batch))
         if len(self.losses) == 1:
             self.first_gradients = self.trainer.gradients()
-        if len(self.losses) % self.trainer.recipe.accumulate:
+        if (self.before + len(self.losses)) % self.trainer.recipe.accumulate:
             return False
         self.trainer.update()
         self.updates += 1

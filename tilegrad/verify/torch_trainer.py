@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tilegrad.errors import UserError
 from tilegrad.losses import parse
-from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe
+from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe, Start
 from tilegrad.verify.torch_executor import TorchModel, one_thread
 from tilegrad.verify.torch_ops import INFERENCE, Mode
 from tilegrad.verify.torch_updater import TorchUpdater
@@ -42,6 +42,15 @@ class TorchTrainer:
         self.dropout_mask = dropout_mask
         self.minibatch = 0
         self.updater = TorchUpdater(recipe, self.parameters)
+
+    def begin_at(self, start: Start) -> None:
+        """Goes on where another run was."""
+        with torch.no_grad():
+            for name, value in {**start.weights, **start.statistics}.items():
+                tensor = self.model.tensors[name]
+                tensor.copy_(torch.tensor(np.asarray(value), dtype=tensor.dtype).reshape(tensor.shape))
+        self.minibatch = start.minibatches
+        self.updater.begin_at(start)
 
     def step(self, *batch: Array) -> float:
         """The unscaled loss of one mini-batch (the model's inputs in order, then targets), whose gradient is added to

@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tilegrad.verify.reference import ReferenceRecipe
+from tilegrad.verify.reference import ReferenceRecipe, Start
 
 
 class TorchUpdater:
@@ -18,9 +19,10 @@ class TorchUpdater:
     def __init__(self, recipe: ReferenceRecipe, parameters: Mapping[str, Tensor]) -> None:
         self.recipe = recipe
         self.parameters = list(parameters.values())
+        self.named = parameters
         spared = [tensor for name, tensor in parameters.items() if name in recipe.undecayed]
-        groups: list[Any] = self.parameters
-        if spared and getattr(recipe.optimizer, "weight_decay", 0.0):
+        groups: list[Any] = list(self.parameters)
+        if spared and recipe.optimizer != recipe.optimizer.without_decay():
             others = [tensor for name, tensor in parameters.items() if name not in recipe.undecayed]
             groups = [{"params": others}, {"params": spared, "weight_decay": 0.0}]
             groups = [group for group in groups if group["params"]]
@@ -30,6 +32,24 @@ class TorchUpdater:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # one scheduler of a sequence steps before the optimizer does
                 self.scheduler = recipe.rate.torch_scheduler(torch, self.optimizer)
+
+    def begin_at(self, start: Start) -> None:
+        """As if it had made `start.updates` already."""
+        names = self.recipe.optimizer.torch_slots
+        for name, slots in start.slots.items():
+            state = self.optimizer.state[self.named[name]]
+            state["step"] = torch.tensor(float(start.updates))
+            for slot, value in slots.items():
+                like = self.named[name]
+                state[names.get(slot, slot)] = torch.tensor(np.asarray(value), dtype=like.dtype).reshape(like.shape)
+        for name, value in start.gradients.items():
+            like = self.named[name]
+            like.grad = torch.tensor(np.asarray(value), dtype=like.dtype).reshape(like.shape)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(start.updates if self.scheduler is not None else 0):
+                assert self.scheduler is not None
+                self.scheduler.step()
 
     def update(self) -> None:
         """One optimizer step, and all gradients zero after it."""
