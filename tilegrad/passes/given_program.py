@@ -68,7 +68,7 @@ def given_program(training: GivenTraining, name: str, recipe: Recipe) -> Program
     entries = {key: verify_graph(only_own_state(entry)) for key, entry in entries.items()}
     used = {value for entry in entries.values() for value in entry.state}
     tensors = tuple(tensor for tensor in state.values() if tensor.name in used)
-    return Program(name, recipe, "given", tensors, entries, label_inputs(entries["step"]))
+    return Program(name, recipe, f"output:{graph.outputs[0]}", tensors, entries, label_inputs(entries["step"]))
 
 
 def _refuse_choices(recipe: Recipe) -> None:
