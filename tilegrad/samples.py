@@ -57,8 +57,8 @@ def input_spec(compiled: Compiled, loss: str, target_shape: tuple[int, ...], cla
 def _also_by_name(spec: SampleSpec, x: str, y: str) -> SampleSpec:
     """Arrays x and y may go by the names of the program's inputs as well."""
     first, second = spec.ports
-    names = (tuple(dict.fromkeys(("x", x))), tuple(dict.fromkeys(("y", y))))
-    if "x" in names[1] or "y" in names[0]:
+    names = (tuple(dict.fromkeys(("x", x, "X"))), tuple(dict.fromkeys(("y", y, "Y"))))
+    if set(names[0]) & set(names[1]):
         return spec
     ports = tuple(
         PortSpec(own, port.shape, port.dtype, port.drawn, port.bound, port.ignored)
@@ -93,7 +93,8 @@ def _given_spec(compiled: Compiled) -> SampleSpec:
     step, infer = program.entries["step"], program.entries["infer"]
     own = [name for name in step.inputs if name in infer.inputs or program.labels(name) is None]
     separate = [target for target in program.targets if target.name not in infer.inputs]
-    terms = {} if compiled.model.training else dict(zip((t.name for t in separate), parse(program.loss).targets))
+    compared = () if compiled.model.training else parse(program.loss).targets
+    terms = dict(zip((target.name for target in separate), compared, strict=False))
     ports = []
     for name in step.inputs:
         if name not in terms:

@@ -21,7 +21,7 @@ from tilegrad.frontend.torch_module import TorchModule, export_module
 
 @dataclass(frozen=True)
 class Source:
-    """`module` is what PyTorch knows of a torch module, `given` what a training graph came in; None for anything else."""
+    """`module` is what PyTorch knows of a torch module, `given` what a training graph came in; else None."""
 
     name: str
     kind: SourceKind

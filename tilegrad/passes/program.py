@@ -199,7 +199,8 @@ def _append_losses(
                 (value,) = builder.emit("Reshape", [value], {"shape": (), "allowzero": 1}, hint="loss")
         else:
             position = loss.target_of(term)
-            targets.setdefault(position, _add_target(builder, graph, prediction, term))
+            if position not in targets:
+                targets[position] = _add_target(builder, graph, prediction, term)
             value = _append_loss(builder, prediction, targets[position].name, term)
         if term.weight != 1.0:
             (value,) = builder.emit("Mul", [value, builder.constant(np.float32(term.weight))], hint="loss.part")

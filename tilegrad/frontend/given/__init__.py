@@ -112,8 +112,9 @@ def _batch_of(model: onnx.ModelProto, roles: Roles, stored: Stored, wanted: int 
         return fixed
     if wanted not in (None, 1):
         return int(wanted or 1)
-    held = next((len(array) for array in stored.batches[0].values() if array.ndim), 1) if stored.batches else 1
-    return held
+    if not stored.batches:
+        return 1
+    return next((len(array) for array in stored.batches[0].values() if array.ndim), 1)
 
 
 def _input_types(model: onnx.ModelProto, roles: Roles, batch: int) -> dict[str, TensorType]:

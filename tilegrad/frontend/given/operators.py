@@ -133,7 +133,7 @@ def _gelu_gradient(context: Context, node: onnx.NodeProto) -> list[Node]:
     inputs = [gelu.input[0] for gelu in context.nodes_of("Gelu")]
     if x not in inputs and inputs:
         sums = {total: context.producer(total) for total in inputs}
-        found = [total for total, made in sums.items() if made is not None and made.op_type == "Add" and x in made.input]
+        found = [total for total, made in sums.items() if made and made.op_type == "Add" and x in made.input]
         if len(found) == 1:
             label = node.name or node.output[0]
             context.note(f"GeluGrad '{label}' reads '{x}', which its Gelu adds a bias to: '{found[0]}' is taken")

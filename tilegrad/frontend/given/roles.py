@@ -1,4 +1,4 @@
-"""What each input of a training graph is: data, weight, gradient buffer or reset flag. By role, never by place alone."""
+"""What each input of a training graph is, by its role: data, weight, gradient buffer or reset flag."""
 
 from __future__ import annotations
 
