@@ -136,6 +136,7 @@ def own_loss() -> onnx.ModelProto:
             "axes": ints(0, 1),
             "share": 0.01,
         },
+        opset=20,
     )
 
 
