@@ -108,10 +108,15 @@ def _frozen(files: GivenFiles, inputs: Sequence[str], rest: Sequence[str]) -> li
 
 
 def _is_weight(model: onnx.ModelProto, name: str) -> bool:
+    """By its first use, which is in the forward pass. Data has a free batch, or stands where data does."""
+    value = next(each for each in model.graph.input if each.name == name)
+    dims = value.type.tensor_type.shape.dim
+    if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT or any(dim.dim_param for dim in dims):
+        return False
     for node in model.graph.node:
-        operator = registry.find(node.op_type)
-        for position, value in enumerate(node.input):
-            declared = () if operator is None else operator.parameter_inputs
-            if value == name and position in declared and not (node.op_type in ("MatMul", "Gemm") and position == 0):
-                return True
+        if name in node.input:
+            operator, position = registry.find(node.op_type), list(node.input).index(name)
+            if operator is None or (node.op_type in ("MatMul", "FusedMatMul", "Gemm") and position == 0):
+                return False
+            return position in operator.parameter_inputs
     return False
