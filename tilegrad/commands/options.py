@@ -24,7 +24,6 @@ from tilegrad.recipe import (
     AccumulationMode,
     BatchNormPolicy,
     DecayRule,
-    LossName,
     Optimizer,
     Recipe,
 )
@@ -435,7 +434,7 @@ class RecipeOptions:
         """The recipe checks what the options hold, so that Python and the command line say the same. `updates` is how
         many the run has."""
         return Recipe(
-            loss=cast(LossName | None, self.loss),
+            loss=self.loss,
             optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay, self.nesterov),
             batch=self.batch,
             accumulate=self.accum,

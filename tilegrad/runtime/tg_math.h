@@ -220,8 +220,8 @@ TG_INLINE float tg_pow(float x, float y)
 TG_INLINE float tg_cos_pi(float x)
 {
     float a = tg_abs(x);
-    float half = 0.5f * a;
-    float turns = half < 4194304.0f ? (half + 12582912.0f) - 12582912.0f : half;
+    float halved = 0.5f * a;
+    float turns = halved < 4194304.0f ? (halved + 12582912.0f) - 12582912.0f : halved;
     a = tg_abs(TG_FMA(-2.0f, turns, a)); /* 0 to 1 */
     float b = a > 0.5f ? 1.0f - a : a;   /* 0 to 1/2 */
     float z = b * b;
