@@ -274,7 +274,8 @@ class SyntheticSamples:
         self, port: PortSpec, purpose: Purpose, streams: npt.NDArray[np.int64], shape: tuple[int, ...]
     ) -> random.U32Array:
         size = int(np.prod(shape, dtype=np.int64))
-        return random.words(self.seed, random.family(purpose, port.ordinal), streams, size).reshape(len(streams), *shape)
+        drawn = random.words(self.seed, random.family(purpose, port.ordinal), streams, size)
+        return drawn.reshape(len(streams), *shape)
 
     def _make(self, port: PortSpec, numbers: npt.NDArray[np.int64]) -> Array:
         if port.drawn is Drawn.LABELS:

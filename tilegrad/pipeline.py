@@ -37,6 +37,7 @@ from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
+from tilegrad.passes.given_program import given_program
 from tilegrad.passes.group_updates import GroupUpdates
 from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
@@ -192,6 +193,10 @@ def compile_model(
     storage: Storage | None = None,
 ) -> Compiled:
     watch = observer or Observer()
+    if model.training is not None:
+        given, name = model.training, model.name
+        program = watch.run("program", lambda: given_program(given, name, recipe))
+        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
     lora = lora_of(recipe.train)
     if lora is not None:
         unadapted = model
@@ -207,7 +212,7 @@ def compile_model(
         spared = undecayed(graph, parameters, recipe)
         return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
-    program: Program = watch.run("program", derive)
+    program = watch.run("program", derive)
     return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tilegrad.compiled import Compiled
@@ -29,7 +30,8 @@ def sample_spec(compiled: Compiled) -> SampleSpec:
     program = compiled.program
     infer = program.entries["infer"]
     separate = [target for target in program.targets if target.name not in infer.inputs]
-    if len(infer.inputs) == 1 and len(separate) == 1 and len(program.targets) == 1:
+    is_plain = len(infer.inputs) == 1 and len(separate) == 1 and len(program.targets) == 1
+    if is_plain and compiled.model.training is None:
         y = program.entries["step"].types[separate[0].name]
         spec = input_spec(compiled, program.loss, y.shape[1:], program.label_classes)
         return _also_by_name(spec, infer.inputs[0], separate[0].name)
@@ -57,8 +59,8 @@ def input_spec(compiled: Compiled, loss: str, target_shape: tuple[int, ...], cla
 def _also_by_name(spec: SampleSpec, x: str, y: str) -> SampleSpec:
     """Arrays x and y may go by the names of the program's inputs as well."""
     first, second = spec.ports
-    names = (tuple(dict.fromkeys(("x", x))), tuple(dict.fromkeys(("y", y))))
-    if "x" in names[1] or "y" in names[0]:
+    names = (tuple(dict.fromkeys(("x", x, "X"))), tuple(dict.fromkeys(("y", y, "Y"))))
+    if set(names[0]) & set(names[1]):
         return spec
     ports = tuple(
         PortSpec(own, port.shape, port.dtype, port.drawn, port.bound, port.ignored)
@@ -93,7 +95,8 @@ def _given_spec(compiled: Compiled) -> SampleSpec:
     step, infer = program.entries["step"], program.entries["infer"]
     own = [name for name in step.inputs if name in infer.inputs or program.labels(name) is None]
     separate = [target for target in program.targets if target.name not in infer.inputs]
-    terms = {} if compiled.model.training else dict(zip((t.name for t in separate), parse(program.loss).targets))
+    compared = () if compiled.model.training else parse(program.loss).targets
+    terms = dict(zip((target.name for target in separate), compared, strict=False))
     ports = []
     for name in step.inputs:
         if name not in terms:
@@ -115,7 +118,18 @@ def _given_spec(compiled: Compiled) -> SampleSpec:
             expected=f"a first dimension of {program.recipe.batch}",
             got=", ".join(f"'{name}' {step.types[name]}" for name in step.inputs),
         )
-    return SampleSpec((), program.loss, given=tuple(ports))
+    return SampleSpec((), program.loss, given=_with_usual_names(ports))
+
+
+def _with_usual_names(ports: Sequence[PortSpec]) -> tuple[PortSpec, ...]:
+    """x is the one input and y the one target, where there is one."""
+    made = list(ports)
+    for usual, is_target in ((("x", "X"), False), (("y", "Y"), True)):
+        found = [i for i, port in enumerate(made) if port.is_target is is_target]
+        if len(found) == 1:
+            port = made[found[0]]
+            made[found[0]] = replace(port, names=tuple(dict.fromkeys((*port.names, *usual))))
+    return tuple(made)
 
 
 def make_batches(compiled: Compiled, data: str | Path | None) -> Batches | GivenBatches:

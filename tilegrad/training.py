@@ -302,6 +302,7 @@ def train(
         losses, beginning = _run_steps(session, fed, accumulate, course, keeper)
         if device.capabilities.estimates_cycles:
             session.infer(*infer_inputs(compiled, fed[0]))
+        evaluation = _evaluation(session, fed[0]) if compiled.model.training is not None else None
         timings["run"] = time.perf_counter() - start
         run = Run(
             compiled,
@@ -332,7 +333,7 @@ def train(
         return replace(run, unverified="the guard has undone what no reference would")
     start = time.perf_counter()
     progress("verify", 0, 1)
-    measured = Measured(run.losses, run.first_gradients, run.weights, run.statistics)
+    measured = Measured(run.losses, run.first_gradients, run.weights, run.statistics, evaluation)
     judged = min(judged, run.steps)
     if course.snapshot is not None:
         count = accumulate * judged - before
@@ -345,6 +346,12 @@ def train(
         verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
     return replace(run, verdict=verdict, unverified="a run that is resumed needs PyTorch for it")
+
+
+def _evaluation(session: Session, batch: Batch) -> float | None:
+    """The loss of a training graph's own evaluation on the first mini-batch."""
+    value = np.asarray(session.infer(*infer_inputs(session.compiled, batch)))
+    return float(value.reshape(-1)[0]) if value.size == 1 else None
 
 
 def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:

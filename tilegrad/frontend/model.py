@@ -8,6 +8,7 @@ from enum import Enum
 
 import onnx
 
+from tilegrad.frontend.given.files import GivenFiles
 from tilegrad.frontend.lora import Adapted
 from tilegrad.frontend.torch_module import TorchModule
 from tilegrad.ir.given import GivenTraining
@@ -22,6 +23,7 @@ class SourceKind(Enum):
     PROTO = "proto"
     ZOO = "zoo"
     TORCH = "torch"
+    GRAPHS = "training graphs"
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +37,8 @@ class ImportedModel:
     `parameters` says of each initializer of the original model what it is. `notes` are things a user should know.
     `module` is the torch module that this came from, if it did: what PyTorch trains to judge us. `folded` are layers
     into which the exporter folded BatchNormalization. `training` is there where the source was a training graph:
-    `graph` is then its evaluation. `adapted` is there where adapters were put in.
+    `graph` is then its evaluation. `given` are its files, and the seed of what they leave open.
+    `adapted` is there where adapters were put in.
     """
 
     name: str
@@ -50,6 +53,7 @@ class ImportedModel:
     module: TorchModule | None = None
     folded: tuple[str, ...] = ()
     training: GivenTraining | None = None
+    given: tuple[GivenFiles, int] | None = None
     adapted: Adapted | None = None
 
     def with_batch(self, batch: int) -> ImportedModel:
@@ -60,6 +64,10 @@ class ImportedModel:
 
         if batch == self.batch:
             return self
+        if self.given is not None:
+            from tilegrad.frontend.given import import_given
+
+            return self if batch == 1 else import_given(self.given[0], batch, self.given[1])
         if self.adapted is not None:
             return with_adapters(self.adapted.base.with_batch(batch), self.adapted.lora, self.adapted.seed)
         return import_source(Source(self.name, self.kind, self.unbound, self.module), batch)

@@ -208,7 +208,8 @@ class _LabelLoss(Operator):
 
     @staticmethod
     def loss_attributes(node: NodeView) -> dict[str, Attribute]:
-        return {key: node.node.attributes[key] for key in ("reduction", "ignore_index", "smoothing") if key in node.node.attributes}
+        kept = ("reduction", "ignore_index", "smoothing")
+        return {key: node.node.attributes[key] for key in kept if key in node.node.attributes}
 
 
 class SoftmaxCrossEntropyLoss(_LabelLoss):

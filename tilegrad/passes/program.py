@@ -64,10 +64,10 @@ def derive_program(
         role = Role.PARAMETER if name in training else _ROLES[roles.get(variances.get(name, name), "constant")]
         state[name] = StateTensor(name, constant.type, role, constant, variances.get(name))
     step, targets = _step_entry(graph, recipe, parse(loss), state)
-    infer = _in_the_steps_form(_with_state(graph, "infer", state), step)
-    update = _update_entry(recipe, state, undecayed)
-    entries, state = _promote_constants({"infer": infer, "step": step, "update": update}, state)
-    entries = {name: verify_graph(_only_own_state(entry)) for name, entry in entries.items()}
+    infer = _in_the_steps_form(with_state(graph, "infer", state), step)
+    update = update_entry(recipe, state, undecayed)
+    entries, state = promote_constants({"infer": infer, "step": step, "update": update}, state)
+    entries = {name: verify_graph(only_own_state(entry)) for name, entry in entries.items()}
     used = {name for entry in entries.values() for name in entry.state}
     tensors = tuple(tensor for tensor in state.values() if tensor.name in used)
     trained = {tensor.name for tensor in tensors if tensor.role is Role.PARAMETER}
@@ -75,7 +75,7 @@ def derive_program(
     return Program(graph.name, recipe, loss, tensors, entries, targets, undecayed=spared)
 
 
-def _with_state(graph: Graph, name: str, state: Mapping[str, StateTensor]) -> Graph:
+def with_state(graph: Graph, name: str, state: Mapping[str, StateTensor]) -> Graph:
     """The graph with its constants turned into state reads."""
     return replace(graph, name=name, constants={}, state=tuple(n for n in graph.constants if n in state))
 
@@ -199,7 +199,8 @@ def _append_losses(
                 (value,) = builder.emit("Reshape", [value], {"shape": (), "allowzero": 1}, hint="loss")
         else:
             position = loss.target_of(term)
-            targets.setdefault(position, _add_target(builder, graph, prediction, term))
+            if position not in targets:
+                targets[position] = _add_target(builder, graph, prediction, term)
             value = _append_loss(builder, prediction, targets[position].name, term)
         if term.weight != 1.0:
             (value,) = builder.emit("Mul", [value, builder.constant(np.float32(term.weight))], hint="loss.part")
@@ -310,10 +311,10 @@ def _step_entry(
             "Add", [MINIBATCH_COUNTER, builder.constant(1, DType.I64)], hint=f"{MINIBATCH_COUNTER}.next"
         )
         builder.writes.append((following, MINIBATCH_COUNTER))
-    return _without_dead_nodes(builder.finish((loss_value,))), targets
+    return without_dead_nodes(builder.finish((loss_value,))), targets
 
 
-def _update_entry(recipe: Recipe, state: dict[str, StateTensor], undecayed: Container[str]) -> Graph:
+def update_entry(recipe: Recipe, state: dict[str, StateTensor], undecayed: Container[str]) -> Graph:
     """The optimizer on every parameter. A schedule makes the rate of the update from the base rate first; clipping
     scales the gradients where they are."""
     optimizer = recipe.optimizer
@@ -391,7 +392,7 @@ def _clipped(builder: GraphBuilder, gradients: Mapping[str, str], max_norm: floa
     return clipped
 
 
-def _without_dead_nodes(graph: Graph) -> Graph:
+def without_dead_nodes(graph: Graph) -> Graph:
     """Drops nodes, and names of optional outputs, that nothing reads."""
     live = {*graph.outputs, *(value for value, _ in graph.writes)}
     kept: list[Node] = []
@@ -407,7 +408,7 @@ def _without_dead_nodes(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes, types=types)
 
 
-def _promote_constants(
+def promote_constants(
     entries: Mapping[str, Graph], state: dict[str, StateTensor]
 ) -> tuple[dict[str, Graph], dict[str, StateTensor]]:
     """Constants that the passes made become state as well, shared between the entries by content."""
@@ -430,7 +431,7 @@ def _promote_constants(
     return result, state
 
 
-def _only_own_state(entry: Graph) -> Graph:
+def only_own_state(entry: Graph) -> Graph:
     """Keeps only the state that an entry reads or writes."""
     used = {name for node in entry.nodes for name in node.inputs}
     used |= {target for _, target in entry.writes} | set(entry.outputs)

@@ -24,6 +24,7 @@ from tilegrad.verify.dropout import masks_of
 from tilegrad.verify.first_update import FirstUpdate, verify_first_update
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.folded import folded_model
+from tilegrad.verify.judge_given import judge_given
 from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def judge(
 ) -> Verdict | None:
     """`beginning` is what the run left up to its first update: all that differences can judge. A run that goes on from
     `start` is judged from there on, by PyTorch; None where that is not here."""
+    if compiled.model.training is not None:
+        return None if start is not None else judge_given(compiled, measured, batches, tolerance)
     recipe = reference_recipe(compiled.program)
     if start is not None and start.learning_rate not in (None, float(np.float32(recipe.optimizer.lr))):
         recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=start.learning_rate))
@@ -141,7 +144,8 @@ def _by_module(
         return None if found is None else found.reshape(shape)
 
     statistics = tuple(n for n, role in compiled.model.roles.items() if role == "statistic" and n in graph.constants)
-    reference = ModuleReference(compiled.model.module.module, mask, len(drops), statistics, inputs=len(graph.inputs), outputs=graph.outputs)
+    module, inputs = compiled.model.module.module, len(graph.inputs)
+    reference = ModuleReference(module, mask, len(drops), statistics, inputs=inputs, outputs=graph.outputs)
     try:
         return torch_reference.run_pair(reference, recipe, batches, _trained(compiled), start=start).as_reference()
     except UnsupportedByReferenceError as error:

@@ -38,9 +38,8 @@ JITTERED = "float32, weights jittered"
 class ModuleReference:
     """A module to train. `dropouts` is how many masks one forward pass takes; another number is another model.
 
-    `statistics` are the running statistics to compare. `inputs` is how many the module takes, `outputs` the names of what
-    it returns. A module that does not run in float64 is its own reference in
-    float32, and `problem` says why.
+    `statistics` are the running statistics to compare. A module that does not run in float64 is its own reference in
+    float32, and `problem` says why. `inputs` is how many it takes, `outputs` the names of what it returns.
     """
 
     module: nn.Module
