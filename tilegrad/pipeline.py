@@ -39,6 +39,7 @@ from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.given_program import given_program
 from tilegrad.passes.group_updates import GroupUpdates
+from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.parameters import ParameterInfo, select, undecayed
@@ -48,6 +49,7 @@ from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.storage import Storage
 from tilegrad.targets.base import Target
 
 R = TypeVar("R")
@@ -60,6 +62,7 @@ class Where(Enum):
     EVERYWHERE = "every program"
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
     SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update, without clipping"
+    GUARDED = "a recipe with a guard (--guard nan)"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -79,6 +82,7 @@ GRAPH_PASSES: tuple[Pass[Graph], ...] = (
 """Of the stage `canonicalize`, in order: before differentiation."""
 
 PROGRAM_PASSES: tuple[Pass[Program], ...] = (
+    Pass("guard", AddGuard().apply, Where.GUARDED),
     Pass("fuse-update", FuseUpdate().apply, Where.SCRATCHPAD),
     Pass("fuse-activation-grad", FuseActivationGrad().apply),
     Pass("fuse-outer-product", FuseOuterProduct().apply),
@@ -103,10 +107,10 @@ DUMPS = (
 def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bool:
     """The one policy: where an update is one mini-batch, a target with a scratchpad updates parameters where their
     gradients come into being, which saves writing and reading these. Clipping needs all gradients before the first
-    update, so it does without. `options` may say otherwise."""
+    update, and a guard those that a bad loss came with, so they do without. `options` may say otherwise."""
     if options.fuses_update is not None:
         return options.fuses_update
-    return not target.is_flat and recipe.accumulate == 1 and recipe.clip is None
+    return not target.is_flat and recipe.accumulate == 1 and recipe.clip is None and recipe.guard is None
 
 
 @dataclass
@@ -151,6 +155,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
         applies = {
             Where.SCRATCHPAD: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
+            Where.GUARDED: program.recipe.guard is not None,
         }.get(each.where, True)
         if applies:
             program = watch.run(each.name, partial(each.apply, program), "program")
@@ -185,13 +190,13 @@ def compile_model(
     *,
     options: ScheduleOptions | None = None,
     weights_as_c: bool = False,
-    has_storage: bool = False,
+    storage: Storage | None = None,
 ) -> Compiled:
     watch = observer or Observer()
     if model.training is not None:
         given, name = model.training, model.name
         program = watch.run("program", lambda: given_program(given, name, recipe))
-        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, has_storage)
+        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
     lora = lora_of(recipe.train)
     if lora is not None:
         unadapted = model
@@ -208,7 +213,7 @@ def compile_model(
         return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
     program = watch.run("program", derive)
-    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, has_storage)
+    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
 
 
 def compile_inference(
@@ -234,7 +239,7 @@ def _compile_program(
     watch: Observer,
     options: ScheduleOptions,
     weights_as_c: bool,
-    has_storage: bool = False,
+    storage: Storage | None = None,
 ) -> Compiled:
     options.check(target)
     program = _rewritten(program, target, options, watch)
@@ -242,7 +247,7 @@ def _compile_program(
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
     project: Project = watch.run(
-        "codegen", lambda: generate(listing, weights_as_c=weights_as_c, has_storage=has_storage)
+        "codegen", lambda: generate(listing, weights_as_c=weights_as_c, storage=storage)
     )
     return Compiled(model, program, listing, project, options)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tilegrad import __version__
 from tilegrad.beside import Beside
+from tilegrad.build.files import write_file
 from tilegrad.build.frames import StackUse
 from tilegrad.checkpoint import Checkpoint
 from tilegrad.compiled import Compiled
@@ -28,6 +29,7 @@ from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
+from tilegrad.kept import kept_arrays, kept_bytes
 from tilegrad.learned import learned, module_state
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
@@ -67,6 +69,8 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
+    unverified: str = "--no-verify"  # why there is no verdict, where there is none
+    undone: tuple[tuple[int, str], ...] = ()  # by a guard: in which mini-batch, and for what
     learning: Learning | None = None  # where measures were asked for
     notes: tuple[str, ...] = ()
     beside: Beside | None = None  # what adapters save
@@ -114,8 +118,18 @@ class Run:
         return learned(self.compiled, self.weights, lambda: self.statistics)
 
     def state_dict(self) -> FloatArrays:
-        """What `load_state_dict` of the torch module takes, whole."""
+        """What `load_state_dict` of the torch module takes, whole; adapters are merged into their weights."""
+        if self.compiled.model.module is not None and self.compiled.model.adapted is not None:
+            return kept_arrays(self.compiled, self.learned, self.resumed_at + len(self.losses), merges=True)
         return module_state(self.compiled, self.learned, self.resumed_at + len(self.losses))
+
+    def kept_bytes(self, path: str | Path, *, merges: bool = True) -> bytes:
+        """What `save` writes."""
+        return kept_bytes(path, self.compiled, self.learned, self.resumed_at + len(self.losses), merges=merges)
+
+    def save(self, path: str | Path, *, merges: bool = True) -> None:
+        """The trained model as .safetensors, .npz or .onnx; adapters merged into their weights, or beside them."""
+        write_file(Path(path), self.kept_bytes(path, merges=merges))
 
     @property
     def uncounted(self) -> tuple[str, ...]:
@@ -169,6 +183,7 @@ class Run:
             "adapters": None if self.beside is None else self.beside.as_json(),
             "learning": None if self.learning is None else self.learning.as_json(),
             "resumed_at": self.resumed_at,
+            "undone": [{"minibatch": number, "by": why} for number, why in self.undone],
             "checkpoint": None if self.checkpoint is None else dict(self.checkpoint),
             **judged,
             "weights_sha256": self.weights_sha256,
@@ -306,6 +321,7 @@ def train(
             notes=feed.notes,
             resumed_at=before,
             checkpoint=keeper.facts(),
+            undone=tuple((before + number, why) for number, why in session.undone),
         )
     if compiled.program.is_fused and (verify or keep_gradients):
         progress("gradients, of the unfused program", 0, 1)
@@ -313,6 +329,8 @@ def train(
         run = replace(run, first_gradients=dict(beginning.first_gradients))
     if not verify:
         return run
+    if run.undone:
+        return replace(run, unverified="the guard has undone what no reference would")
     start = time.perf_counter()
     progress("verify", 0, 1)
     measured = Measured(run.losses, run.first_gradients, run.weights, run.statistics, evaluation)
@@ -324,10 +342,10 @@ def train(
     told = ToldBatches(fed, lambda done, of: progress("verify: mini-batch through the reference", done, of))
     start_at = None if found is None else start_of(found, compiled.program)
     verdict = judge(compiled, measured, beginning, told, tolerance, start_at)
-    if judged < run.steps:
+    if verdict is not None and judged < run.steps:
         verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
-    return replace(run, verdict=verdict)
+    return replace(run, verdict=verdict, unverified="a run that is resumed needs PyTorch for it")
 
 
 def _evaluation(session: Session, batch: Batch) -> float | None:

@@ -13,6 +13,8 @@ import typer
 from tilegrad.data import count_samples
 from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
+from tilegrad.guards import FORM as GUARD_FORM
+from tilegrad.guards import Guard
 from tilegrad.pipeline import DUMPS
 from tilegrad.rates import parse_rate
 from tilegrad.recipe import (
@@ -232,6 +234,17 @@ Train = Annotated[
         rich_help_panel=_RECIPE,
     ),
 ]
+GuardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--guard",
+        metavar=GUARD_FORM,
+        help="Undo what leads to a NaN or an infinity, or to a loss above X: the last good parameters come back, and "
+        "tg_step or tg_update says so.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
 BatchNorm = Annotated[
     str,
     typer.Option(
@@ -257,6 +270,30 @@ Data = Annotated[
         show_default=False,
         rich_help_panel=_DATA,
     ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="F.safetensors|F.npz|F.onnx",
+        help="Begin with these weights, by initializer name, in place of the model's own: what --save wrote.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Save = Annotated[
+    Path | None,
+    typer.Option(
+        "--save",
+        metavar="F.safetensors|F.npz|F.onnx",
+        help="Write the trained model here: all of its parameters and running statistics, or the ONNX model it came "
+        "as with these in it. Adapters are merged into their weights.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+KeepAdapters = Annotated[
+    bool, typer.Option("--keep-adapters", help="With --save, leave adapters as they are.", rich_help_panel=_OUTPUT)
 ]
 Verify = Annotated[
     bool,
@@ -409,6 +446,7 @@ class RecipeOptions:
     clip: Clip = None
     train: Train = None
     batchnorm: BatchNorm = "frozen"
+    guard: GuardOption = None
     seed: Seed = 0
 
     def recipe(self, updates: int = DEFAULT_STEPS) -> Recipe:
@@ -426,6 +464,7 @@ class RecipeOptions:
             rate=parse_rate(self.schedule, self.warmup).over(updates),
             clip=self.clip,
             decay=cast(DecayRule, self.decay),
+            guard=None if self.guard is None else Guard.parse(self.guard),
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -16,6 +17,7 @@ from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Role
 from tilegrad.measures import Measures
 from tilegrad.place.board import image_parts
+from tilegrad.report.checkpoint import wear_text
 from tilegrad.report.format import (
     bytes_text,
     count_text,
@@ -34,6 +36,7 @@ from tilegrad.verify.compare import Verdict
 
 ALL_LOSSES_UP_TO = 12
 LOSSES_AT_EACH_END = 5
+UNDONE_TOLD = 5
 SHORTEST_TOLD_SECONDS = 0.001
 
 
@@ -51,7 +54,7 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     if not run.losses:
         yield Text("not verified: nothing was run")
     elif run.verdict is None:
-        yield Text("not verified (--no-verify)")
+        yield Text(f"not verified ({run.unverified})")
     else:
         yield from verdict_report(run.verdict)
     yield Text()
@@ -69,8 +72,23 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield Text()
     if run.instructions:
         yield instructions_line(run)
+    if run.undone:
+        yield undone_line(run.undone)
+    if run.checkpoint is not None:
+        yield checkpoint_line(run.checkpoint)
     yield time_line(run.timings_seconds)
     yield code_line(run.compiled, folder)
+
+
+def undone_line(undone: Sequence[tuple[int, str]]) -> Text:
+    told = ", ".join(f"mini-batch {number} ({why})" for number, why in undone[:UNDONE_TOLD])
+    more = f" and {len(undone) - UNDONE_TOLD} more" if len(undone) > UNDONE_TOLD else ""
+    return Text(f"guard: the last good parameters came back {plural(len(undone), 'time')}, in {told}{more}")
+
+
+def checkpoint_line(facts: Mapping[str, Any]) -> Text:
+    wear = wear_text(facts["erases_per_save"], facts["sector_bytes"], facts["erases_per_1000_updates"])
+    return Text(f"checkpoint: {facts['file']}, save {count_text(facts['saves'])}, {bytes_text(facts['bytes'])}; {wear}")
 
 
 def header(run: Run) -> Iterator[Text]:
@@ -90,6 +108,8 @@ def header(run: Run) -> Iterator[Text]:
         f"{plural(run.steps, 'update')}{mini_batches}"
     )
     yield from recipe_lines(run)
+    if run.resumed_at:
+        yield Text(f"resumed behind mini-batch {count_text(run.resumed_at)}")
     for note in (*run.compiled.model.notes, *run.notes):
         yield Text(f"note: {note}")
 
@@ -196,7 +216,7 @@ def loss_table(run: Run) -> FittingTable:
     for i in shown:
         if i == count - LOSSES_AT_EACH_END and len(shown) < count:
             made.add_row("…")
-        row = [str(i + 1), f"{run.losses[i]:.7g}"]
+        row = [str(run.resumed_at + i + 1), f"{run.losses[i]:.7g}"]
         if references:
             row += [f"{references[i]:.7g}", error_text(checks[i].error)] if i < len(references) else ["-", "-"]
         made.add_row(*row)
