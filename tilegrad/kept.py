@@ -32,7 +32,7 @@ def kept_bytes(
     path = Path(path)
     check_suffix(path, "--save")
     if path.suffix.lower() == ".onnx":
-        return kept_model(compiled, learned, merges=merges).SerializeToString(deterministic=True)
+        return bytes(kept_model(compiled, learned, merges=merges).SerializeToString(deterministic=True))
     return tensor_bytes(path, kept_arrays(compiled, learned, minibatches, merges=merges))
 
 
