@@ -200,7 +200,8 @@ class _Run:
         self.losses: list[float] = []
         self.first_gradients: dict[str, Array] = {}
         self.buffers: dict[str, Array] = {}
-        self.moments: dict[str, list[Array]] = {name: [np.asarray(a, kind) for a in arrays] for name, arrays in graphs.slots.items()}
+        stored = graphs.slots.items()
+        self.moments: dict[str, list[Array]] = {name: [np.asarray(a, kind) for a in held] for name, held in stored}
         self.updates = graphs.updates_done
         self.written: set[str] = set()
 
