@@ -34,16 +34,22 @@ TG_INLINE float tg_absolute_error(float x, float t, float sum) { return sum + tg
 TG_INLINE float tg_binary_cross_entropy(float x, float t, float sum) { return sum + TG_FMA(-x, t, tg_softplus(x)); }
 
 TG_KERNEL void tg_mse_loss(TG_MEM const float *x, TG_MEM const float *t, TG_MEM float *part,
-                           TG_ARG const tg_mean_loss_args *p, int core_id,
-                           int core_count){TG_MEAN_LOSS(tg_squared_error)}
+                           TG_ARG const tg_mean_loss_args *p, int core_id, int core_count)
+{
+    TG_MEAN_LOSS(tg_squared_error)
+}
 
-TG_KERNEL
-    void tg_l1_loss(TG_MEM const float *x, TG_MEM const float *t, TG_MEM float *part, TG_ARG const tg_mean_loss_args *p,
-                    int core_id, int core_count){TG_MEAN_LOSS(tg_absolute_error)}
+TG_KERNEL void tg_l1_loss(TG_MEM const float *x, TG_MEM const float *t, TG_MEM float *part,
+                          TG_ARG const tg_mean_loss_args *p, int core_id, int core_count)
+{
+    TG_MEAN_LOSS(tg_absolute_error)
+}
 
 TG_KERNEL void tg_bce_with_logits_loss(TG_MEM const float *x, TG_MEM const float *t, TG_MEM float *part,
-                                       TG_ARG const tg_mean_loss_args *p, int core_id,
-                                       int core_count){TG_MEAN_LOSS(tg_binary_cross_entropy)}
+                                       TG_ARG const tg_mean_loss_args *p, int core_id, int core_count)
+{
+    TG_MEAN_LOSS(tg_binary_cross_entropy)
+}
 
 TG_KERNEL void tg_mean_loss_total(TG_MEM const float *part, TG_MEM float *loss, TG_ARG const tg_loss_total_args *p,
                                   int core_id, int core_count)
@@ -66,14 +72,16 @@ typedef struct {
         dx[i] = EXPRESSION;
 
 TG_KERNEL void tg_mse_loss_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *t, TG_MEM float *dx,
-                                TG_ARG const tg_mean_loss_grad_args *p, int core_id,
-                                int core_count){TG_MEAN_LOSS_GRAD((2.0f * scale) * (x[i] - t[i]))}
+                                TG_ARG const tg_mean_loss_grad_args *p, int core_id, int core_count)
+{
+    TG_MEAN_LOSS_GRAD((2.0f * scale) * (x[i] - t[i]))
+}
 
 TG_KERNEL void tg_l1_loss_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *t, TG_MEM float *dx,
-                               TG_ARG const tg_mean_loss_grad_args *p, int core_id,
-                               int core_count){TG_MEAN_LOSS_GRAD(x[i] > t[i]   ? scale
-                                                                 : x[i] < t[i] ? -scale
-                                                                               : 0.0f)}
+                               TG_ARG const tg_mean_loss_grad_args *p, int core_id, int core_count)
+{
+    TG_MEAN_LOSS_GRAD(x[i] > t[i] ? scale : x[i] < t[i] ? -scale : 0.0f)
+}
 
 TG_KERNEL void tg_bce_with_logits_loss_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *t,
                                             TG_MEM float *dx, TG_ARG const tg_mean_loss_grad_args *p, int core_id,
@@ -108,7 +116,10 @@ typedef struct {
     float count, delta;
 } tg_huber_loss_grad_args;
 
-TG_INLINE float tg_clamped(float value, float limit) { return value > limit ? limit : value < -limit ? -limit : value; }
+TG_INLINE float tg_clamped(float value, float limit)
+{
+    return value > limit ? limit : value < -limit ? -limit : value;
+}
 
 TG_KERNEL void tg_huber_loss_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *t,
                                   TG_MEM float *dx, TG_ARG const tg_huber_loss_grad_args *p, int core_id,

@@ -49,11 +49,17 @@ TG_INLINE void tg_nll_row(TG_MEM const float *x, int64_t label, TG_MEM const flo
 
 TG_KERNEL void tg_nll_i32(TG_MEM const float *x, TG_MEM const int32_t *label, TG_MEM const float *weight,
                           TG_MEM float *prob, TG_MEM float *loss, TG_MEM float *share, TG_ARG const tg_nll_args *p,
-                          int core_id, int core_count){TG_LABEL_ROWS(TG_NLL_ROW)}
+                          int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_NLL_ROW)
+}
 
 TG_KERNEL void tg_nll_i64(TG_MEM const float *x, TG_MEM const int64_t *label, TG_MEM const float *weight,
                           TG_MEM float *prob, TG_MEM float *loss, TG_MEM float *share, TG_ARG const tg_nll_args *p,
-                          int core_id, int core_count){TG_LABEL_ROWS(TG_NLL_ROW)}
+                          int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_NLL_ROW)
+}
 
 TG_KERNEL void tg_nll_total(TG_MEM const float *part, TG_MEM const float *weight, TG_MEM float *loss,
                             TG_MEM float *total, TG_ARG const tg_loss_total_args *p, int core_id, int core_count)
@@ -75,12 +81,14 @@ typedef struct {
         return;                                                                                                        \
     float sum = p->first ? 0.0f : *total;                                                                              \
     for (int i = 0; i < p->n_i; i++)                                                                                   \
-        sum = sum + tg_label_weight(label[i], p->classes, p->has_ignored, p->ignored, weight);                         \
+        sum = sum + tg_label_weight(label[i], p->classes, p->has_ignored, p->ignored, weight);                            \
     *total = sum;
 
 TG_KERNEL void tg_label_weights_i32(TG_MEM const int32_t *label, TG_MEM const float *weight, TG_MEM float *total,
-                                    TG_ARG const tg_label_weights_args *p, int core_id,
-                                    int core_count){TG_LABEL_WEIGHTS}
+                                    TG_ARG const tg_label_weights_args *p, int core_id, int core_count)
+{
+    TG_LABEL_WEIGHTS
+}
 
 TG_KERNEL void tg_label_weights_i64(TG_MEM const int64_t *label, TG_MEM const float *weight, TG_MEM float *total,
                                     TG_ARG const tg_label_weights_args *p, int core_id, int core_count)
@@ -114,8 +122,10 @@ TG_INLINE void tg_nll_grad_row(float dy, TG_MEM const float *prob, int64_t label
 
 TG_KERNEL void tg_nll_grad_i32(TG_MEM const float *dy, TG_MEM const float *prob, TG_MEM const int32_t *label,
                                TG_MEM const float *weight, TG_MEM const float *total, TG_MEM float *dx,
-                               TG_ARG const tg_nll_grad_args *p, int core_id,
-                               int core_count){TG_LABEL_ROWS(TG_NLL_GRAD_ROW)}
+                               TG_ARG const tg_nll_grad_args *p, int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_NLL_GRAD_ROW)
+}
 
 TG_KERNEL void tg_nll_grad_i64(TG_MEM const float *dy, TG_MEM const float *prob, TG_MEM const int64_t *label,
                                TG_MEM const float *weight, TG_MEM const float *total, TG_MEM float *dx,
@@ -154,8 +164,10 @@ TG_INLINE void tg_smooth_nll_row(TG_MEM const float *x, int64_t label, TG_MEM co
 
 TG_KERNEL void tg_smooth_nll_i32(TG_MEM const float *x, TG_MEM const int32_t *label, TG_MEM const float *weight,
                                  TG_MEM float *prob, TG_MEM float *loss, TG_MEM float *share,
-                                 TG_ARG const tg_smooth_nll_args *p, int core_id,
-                                 int core_count){TG_LABEL_ROWS(TG_SMOOTH_NLL_ROW)}
+                                 TG_ARG const tg_smooth_nll_args *p, int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_SMOOTH_NLL_ROW)
+}
 
 TG_KERNEL void tg_smooth_nll_i64(TG_MEM const float *x, TG_MEM const int64_t *label, TG_MEM const float *weight,
                                  TG_MEM float *prob, TG_MEM float *loss, TG_MEM float *share,
@@ -195,8 +207,10 @@ TG_INLINE void tg_smooth_nll_grad_row(float dy, TG_MEM const float *prob, int64_
 
 TG_KERNEL void tg_smooth_nll_grad_i32(TG_MEM const float *dy, TG_MEM const float *prob, TG_MEM const int32_t *label,
                                       TG_MEM const float *weight, TG_MEM const float *total, TG_MEM float *dx,
-                                      TG_ARG const tg_smooth_nll_grad_args *p, int core_id,
-                                      int core_count){TG_LABEL_ROWS(TG_SMOOTH_NLL_GRAD_ROW)}
+                                      TG_ARG const tg_smooth_nll_grad_args *p, int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_SMOOTH_NLL_GRAD_ROW)
+}
 
 TG_KERNEL void tg_smooth_nll_grad_i64(TG_MEM const float *dy, TG_MEM const float *prob, TG_MEM const int64_t *label,
                                       TG_MEM const float *weight, TG_MEM const float *total, TG_MEM float *dx,
