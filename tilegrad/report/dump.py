@@ -10,6 +10,7 @@ from tilegrad.codegen.project import Project
 from tilegrad.errors import InternalError
 from tilegrad.frontend import ImportedModel
 from tilegrad.ir.graph import Graph
+from tilegrad.ir.listing import Enter, Listing, describe
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.program import Program
@@ -45,6 +46,11 @@ def _(schedule: Schedule) -> str:
 @dump.register
 def _(plan: Plan) -> str:
     return _joined(_plan(plan))
+
+
+@dump.register
+def _(listing: Listing) -> str:
+    return _joined(_listing(listing))
 
 
 @dump.register
@@ -102,6 +108,21 @@ def _plan(plan: Plan) -> Iterator[str]:
 
 def _address(address: Address) -> str:
     return f"{address.memory} {address.region}+{address.offset}"
+
+
+def _listing(listing: Listing) -> Iterator[str]:
+    schedule = listing.plan.schedule
+    yield f"listing {schedule.program.name} on {schedule.target.name}"
+    if schedule.target.is_flat:
+        yield "  one flat memory: launches follow each other as in the schedule"
+    for name, entry in listing.entries.items():
+        yield f"entry {name}: {len(entry.nests)} nests, {len(entry.events)} events"
+        for event in entry.events:
+            of = ""
+            if isinstance(event, Enter):
+                kernel, node = entry.nests[event.nest].nest.kernel, listing.launch_of(name, event.nest).node.name
+                of = f": {kernel} of '{node}'"
+            yield f"  {describe(event)}{of}"
 
 
 def _project(project: Project) -> Iterator[str]:
