@@ -65,11 +65,13 @@ class Change:
 
 
 def annotations(tree: ast.AST) -> set[ast.AST]:
+    """And decorators."""
     roots: list[ast.AST | None] = []
     for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            roots += node.decorator_list
         if isinstance(node, ast.FunctionDef):
             roots.append(node.returns)
-            roots += node.decorator_list
         elif isinstance(node, ast.AnnAssign | ast.arg):
             roots.append(node.annotation)
     return {inner for root in roots if root is not None for inner in ast.walk(root)}
