@@ -385,6 +385,11 @@ def test_a_stall_may_be_shorter_than_a_cycle() -> None:
     assert clock.now == 0.5 and clock.stall_cycles[LOAD] == 0.5 and clock.stall_cycles[STORE] == 0.0
 
 
+def test_an_engine_that_never_worked_is_free() -> None:
+    """4 bytes at once: 4 cycles, and 10 until the last is there."""
+    assert EngineClock(chip().engine("L2", "L1")).take(0.0, True, 4, 1) == (0.0, 14.0)
+
+
 def test_simple_steps_cost_what_they_cost() -> None:
     """Between kernel calls 4, meanwhile 15, as CONDUCT says; others 6 + 2 * 2 and 17 + 2 * 1."""
     clock = Clock(chip(), ToyCosts(conduct=CONDUCT))  # type: ignore[arg-type]
