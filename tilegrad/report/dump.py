@@ -106,6 +106,21 @@ def _plan(plan: Plan) -> Iterator[str]:
             )
 
 
+def _listing(listing: Listing) -> Iterator[str]:
+    yield f"listing {listing.plan.schedule.program.name} on {listing.plan.schedule.target.name}"
+    if not listing.entries:
+        yield "  one flat memory: launches run in the order of the schedule, and nothing is transferred"
+    for name, entry in listing.entries.items():
+        yield f"entry {name}: {len(entry.nests)} nests, {len(entry.events)} events"
+        for event in entry.events:
+            what = ""
+            if isinstance(event, Enter):
+                nest = entry.nests[event.nest]
+                node = listing.launch_of(name, event.nest).node.name
+                what = f": {nest.nest.kernel} of '{node}', {nest.tile_count} tiles"
+            yield f"  {describe(event)}{what}"
+
+
 def _address(address: Address) -> str:
     return f"{address.memory} {address.region}+{address.offset}"
 
