@@ -125,21 +125,6 @@ def _address(address: Address) -> str:
     return f"{address.memory} {address.region}+{address.offset}"
 
 
-def _listing(listing: Listing) -> Iterator[str]:
-    schedule = listing.plan.schedule
-    yield f"listing {schedule.program.name} on {schedule.target.name}"
-    if schedule.target.is_flat:
-        yield "  one flat memory: launches follow each other as in the schedule"
-    for name, entry in listing.entries.items():
-        yield f"entry {name}: {len(entry.nests)} nests, {len(entry.events)} events"
-        for event in entry.events:
-            of = ""
-            if isinstance(event, Enter):
-                kernel, node = entry.nests[event.nest].nest.kernel, listing.launch_of(name, event.nest).node.name
-                of = f": {kernel} of '{node}'"
-            yield f"  {describe(event)}{of}"
-
-
 def _project(project: Project) -> Iterator[str]:
     yield f"project: {project.line_count} lines of C"
     for name, content in project.files.items():
