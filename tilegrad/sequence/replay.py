@@ -115,6 +115,7 @@ class _Replay:
         self.held: list[Held] = []
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
+        self.far_homes: dict[str, int] = {}  # of values that were moved to L3
         self.progress = [_Progress() for _ in self.nests]
         self.running: Begin | None = None
         self.turn = -1
@@ -367,6 +368,7 @@ class _Replay:
 
     def move(self, event: Move) -> None:
         transfer, what = self.open(event), f"'{event.tensor}'"
+        self.expect_whole(event)
         near = self.home(Address(L2, ARENA, event.l2_offset), event.size_bytes, what)
         far = self.home(Address(L3, OUTSIDE, event.l3_offset), event.size_bytes, what)
         (source, source_readers), (target, target_readers) = (far, near) if event.inward else (near, far)
@@ -377,6 +379,19 @@ class _Replay:
         target[...] = UNDER_WAY
         source_readers += 1
         transfer.sources.append(source_readers)
+
+    def expect_whole(self, event: Move) -> None:
+        """All of a tensor, from where it begins to where it begins: memories know whose bytes lie where, but not which
+        of them."""
+        name, plan, size_bytes = event.tensor, self.plan, self.schedule.types[event.tensor].size_bytes
+        stays = {stay.address.offset for stay in plan.entries[self.entry].stays.get(name, ())}
+        state = plan.state_addresses.get(name)
+        if state is not None and state.region == OUTSIDE:
+            self.far_homes[name] = state.offset
+        elif not event.inward:
+            self.far_homes[name] = event.l3_offset
+        if event.l2_offset not in stays or event.l3_offset != self.far_homes.get(name) or event.size_bytes < size_bytes:
+            raise self.error(f"'{name}' is not moved whole, from where it begins to where it begins")
 
     def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
