@@ -368,13 +368,13 @@ class _Replay:
 
     def move(self, event: Move) -> None:
         transfer, what = self.open(event), f"'{event.tensor}'"
-        self.expect_whole(event)
         near = self.home(Address(L2, ARENA, event.l2_offset), event.size_bytes, what)
         far = self.home(Address(L3, OUTSIDE, event.l3_offset), event.size_bytes, what)
         (source, source_readers), (target, target_readers) = (far, near) if event.inward else (near, far)
         if (source == UNDER_WAY).any():
             raise self.error(f"{what} moves before it has arrived")
         self.expect_writable(target, target_readers, what)
+        self.expect_whole(event)
         transfer.arrivals.append((target, source.copy()))
         target[...] = UNDER_WAY
         source_readers += 1
@@ -384,13 +384,15 @@ class _Replay:
         """All of a tensor, from where it begins to where it begins: memories know whose bytes lie where, but not which
         of them."""
         name, plan, size_bytes = event.tensor, self.plan, self.schedule.types[event.tensor].size_bytes
-        stays = {stay.address.offset for stay in plan.entries[self.entry].stays.get(name, ())}
+        stays = plan.entries[self.entry].stays.get(name)
+        near = {stay.address for stay in stays} if stays else {plan.address(self.entry, name)}
         state = plan.state_addresses.get(name)
         if state is not None and state.region == OUTSIDE:
             self.far_homes[name] = state.offset
-        elif not event.inward:
+        elif not event.inward or name not in self.far_homes:
             self.far_homes[name] = event.l3_offset
-        if event.l2_offset not in stays or event.l3_offset != self.far_homes.get(name) or event.size_bytes < size_bytes:
+        at_home = Address(L2, ARENA, event.l2_offset) in near and event.l3_offset == self.far_homes[name]
+        if not at_home or event.size_bytes < size_bytes:
             raise self.error(f"'{name}' is not moved whole, from where it begins to where it begins")
 
     def wait(self, event: Wait) -> None:
