@@ -79,7 +79,7 @@ def annotations(tree: ast.AST) -> set[ast.AST]:
 
 def visible(node: ast.AST, hidden: set[ast.AST]) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
-        if child in hidden:
+        if child in hidden or (isinstance(child, ast.keyword) and child.arg == "strict"):
             continue
         yield child
         if not isinstance(child, PASSED_OVER):
