@@ -111,6 +111,7 @@ class Judge:
         played = min(count, MOST_PLAYED)
         inner = 1.0 / max(count - 1, 1)  # of what is moved between tiles, the share of one step
         before = latest = clock.now
+        period = 0.0  # of a tile that others follow: double buffered, the next nest's first loads follow the last too
         for tile in range(played):
             if tile:
                 clock.step(operands, is_simple)
@@ -124,14 +125,16 @@ class Judge:
                 waits += [self._move(clock, one, inner * (one.loads - 1)) for one in results if tile]
                 waits += [self._move(clock, one, inner * (one.loads - 1)) for one in reads if one.loads > 1]
             clock.end(span)
-            if not candidate.is_double and tile + 1 < count:
+            if not candidate.is_double and tile + 1 < played:
                 waits += [self._move(clock, one, inner * (one.loads - 1)) for one in results if one.loads > 1]
                 clock.stall_until(max(waits, default=0.0), Reason.STORE)
                 clock.step(operands, is_simple)
                 waits += [self._move(clock, one, inner * (one.loads - 1)) for one in reads if one.loads > 1]
             clock.stall_until(max(waits, default=0.0), Reason.LOAD)
             before, latest = latest, clock.now
-        repeated = (count - played) * (latest - before)
+            if candidate.is_double or tile + 1 < played:
+                period = latest - before
+        repeated = (count - played) * period
         stored = [self._move(clock, one, 1.0) for one in results]
         clock.stall_until(max(stored, default=0.0), Reason.STORE)
         return clock.now + repeated, first, clock.now - latest

@@ -115,6 +115,7 @@ class _Replay:
         self.held: list[Held] = []
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
+        self.far_homes: dict[str, int] = {}  # of values that were moved to L3
         self.progress = [_Progress() for _ in self.nests]
         self.running: Begin | None = None
         self.turn = -1
@@ -373,10 +374,26 @@ class _Replay:
         if (source == UNDER_WAY).any():
             raise self.error(f"{what} moves before it has arrived")
         self.expect_writable(target, target_readers, what)
+        self.expect_whole(event)
         transfer.arrivals.append((target, source.copy()))
         target[...] = UNDER_WAY
         source_readers += 1
         transfer.sources.append(source_readers)
+
+    def expect_whole(self, event: Move) -> None:
+        """All of a tensor, from where it begins to where it begins: memories know whose bytes lie where, but not which
+        of them."""
+        name, plan, size_bytes = event.tensor, self.plan, self.schedule.types[event.tensor].size_bytes
+        stays = plan.entries[self.entry].stays.get(name)
+        near = {stay.address for stay in stays} if stays else {plan.address(self.entry, name)}
+        state = plan.state_addresses.get(name)
+        if state is not None and state.region == OUTSIDE:
+            self.far_homes[name] = state.offset
+        elif not event.inward or name not in self.far_homes:
+            self.far_homes[name] = event.l3_offset
+        at_home = Address(L2, ARENA, event.l2_offset) in near and event.l3_offset == self.far_homes[name]
+        if not at_home or event.size_bytes < size_bytes:
+            raise self.error(f"'{name}' is not moved whole, from where it begins to where it begins")
 
     def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
