@@ -44,7 +44,7 @@ def kernels(compiled: Compiled) -> dict[str, str]:
 
 def _kernel_texts(files: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
     for path, content in files.items():
-        if path.startswith("kernels/") and path.endswith((".c", ".h")) or path == "kernels.cl":
+        if path == "kernels.cl" or (path.startswith("kernels/") and path.endswith((".c", ".h"))):
             for match in _KERNEL.finditer(content.decode()):
                 yield match[1], match[0]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegrad.compiled import Compiled
-from tilegrad.ir.plan import Buffer, EntryPlan
+from tilegrad.ir.plan import EntryPlan, Staging
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets.base import L1, L3
 
@@ -113,7 +113,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _spilled(own: EntryPlan, times: _Times) -> Iterator[Held]:
     """In L3, from a tensor's first way out to its last way in."""
-    found: dict[tuple[str, int], list[Any]] = {}
+    found: dict[tuple[str, int], list[Staging]] = {}
     for move in own.staging:
         found.setdefault((move.tensor, move.l3_offset), []).append(move)
     for (tensor, offset), moves in found.items():
@@ -147,11 +147,10 @@ def _scratch(compiled: Compiled, entry: str, times: _Times) -> Iterator[Held]:
                 yield Held(L1, "scratch", name, who, offset, slot.slot_bytes, *span, *where)
 
 
-def live_bytes(buffers: Sequence[Buffer] | Sequence[Held], ends: float) -> list[tuple[float, int]]:
+def live_bytes(buffers: Sequence[Held], ends: float) -> list[tuple[float, int]]:
     """How many bytes are held, whenever that changes: (time, bytes)."""
     changes: dict[float, int] = {}
     for one in buffers:
-        assert isinstance(one, Held)
         changes[one.start] = changes.get(one.start, 0) + one.size_bytes
         changes[one.stop] = changes.get(one.stop, 0) - one.size_bytes
     found, live = [], 0
@@ -160,6 +159,11 @@ def live_bytes(buffers: Sequence[Buffer] | Sequence[Held], ends: float) -> list[
         found.append((time, live))
     position = bisect_left(found, (ends, -1))
     return found[: position + 1]
+
+
+def _columns(one: Held) -> list[Any]:
+    when = round(one.start, 1), round(one.stop, 1), one.first, one.last
+    return [one.kind, one.name, one.operator, one.offset, one.size_bytes, *when]
 
 
 def memory_json(compiled: Compiled, timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
@@ -176,11 +180,7 @@ def memory_json(compiled: Compiled, timings: Mapping[str, EntryTiming]) -> dict[
                     "used": use.used_bytes,
                     "capacity": use.capacity_bytes,
                     "lower_bound": use.lower_bound_bytes,
-                    "buffers": [
-                        [one.kind, one.name, one.operator, one.offset, one.size_bytes]
-                        + [round(one.start, 1), round(one.stop, 1), one.first, one.last]
-                        for one in own
-                    ],
+                    "buffers": [_columns(one) for one in own],
                     "live": [[round(time, 1), size] for time, size in live_bytes(own, times.end)],
                 }
         if levels:

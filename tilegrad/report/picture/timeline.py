@@ -95,26 +95,25 @@ def timeline_json(compiled: Compiled, timings: Mapping[str, EntryTiming]) -> dic
     """By entry: names once, slices as columns of numbers, since there may be a hundred thousand of them."""
     found: dict[str, Any] = {}
     for entry, timing in timings.items():
+        launches = compiled.plan.schedule.entries[entry].launches
         drawn = list(slices(compiled, entry, timing))
         if not drawn:
             continue
         tracks = track_order({one.track for one in drawn})
         kinds = sorted({one.kind for one in drawn})
         names = sorted({one.what for one in drawn})
-        at = {name: i for i, name in enumerate(tracks)}, {k: i for i, k in enumerate(kinds)}, {n: i for i, n in enumerate(names)}
+        track_at, kind_at, name_at = ({one: i for i, one in enumerate(every)} for every in (tracks, kinds, names))
         found[entry] = {
             "cycles": timing.cycles,
             "tracks": tracks,
             "kinds": kinds,
             "names": names,
-            "nests": [
-                f"{compiled.listing.launch_of(entry, i).node.name}" for i in range(len(compiled.listing.entries[entry].nests))
-            ],
-            "track": [at[0][one.track] for one in drawn],
+            "nests": [launches[listed.launch].node.name for listed in compiled.listing.entries[entry].nests],
+            "track": [track_at[one.track] for one in drawn],
             "start": [round(one.start, 1) for one in drawn],
             "end": [round(one.end, 1) for one in drawn],
-            "kind": [at[1][one.kind] for one in drawn],
-            "name": [at[2][one.what] for one in drawn],
+            "kind": [kind_at[one.kind] for one in drawn],
+            "name": [name_at[one.what] for one in drawn],
             "nest": [one.nest for one in drawn],
             "tile": [one.tile for one in drawn],
             "bytes": [one.size_bytes for one in drawn],

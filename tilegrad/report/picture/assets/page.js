@@ -81,7 +81,7 @@ function showLoss() {
   }
   if (chart) chart.destroy();
   $("loss").replaceChildren();
-  chart = new uPlot({ width: $("loss").clientWidth, height: 260, series, axes: [axis, axis], scales: { x: { time: false } } }, data, $("loss"));
+  chart = new uPlot({ width: $("loss").clientWidth, height: 260, series, axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000] }, axis], scales: { x: { time: false } } }, data, $("loss"));
   $("loss-note").textContent = `Largest relative error of a loss: ${number(run.max_loss_error)}.`;
 }
 
