@@ -51,6 +51,7 @@ def entries_json(timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
             "conduct_cycles": round(one.conduct_cycles),
             "dma_wait_cycles": round(one.dma_wait_cycles),
             "l3_wait_cycles": round(one.l3_wait_cycles),
+            "before_first_cycles": round(one.cycles - sum(nest.cycles for nest in one.nests)),
             "tiles": one.tile_count,
         }
         for entry, one in timings.items()

@@ -289,7 +289,8 @@ function showOperators() {
     return make("td", { className: "text" }, button);
   })));
   $("operators").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
-  $("shown").textContent = `${rows.length} of ${shown().operators.length} nests, in order of execution unless sorted`;
+  $("shown").textContent = `${rows.length} of ${shown().operators.length} nests, in order of execution unless sorted`
+    + (shown().entries.step ? `; ${count(shown().entries.step.before_first_cycles)} cycles of a step pass before its first nest` : "");
 }
 function showCode(row) {
   $("code-title").textContent = `${row.op} ${row.node}`;
