@@ -193,7 +193,7 @@ function showTimeline() {
     const track = own.track[i];
     const x0 = left + (own.start[i] - view.from) * scale;
     const x1 = Math.max(x0 + 0.7, left + (own.end[i] - view.from) * scale);
-    if (x1 <= reach[track]) continue;  // nothing of it would be seen
+    if (x1 - reach[track] < 0.5) continue; // nothing of it would be seen
     reach[track] = x1;
     context.fillStyle = colours[own.kind[i]];
     context.fillRect(x0, track * ROW + 4, x1 - x0, ROW - 8);
