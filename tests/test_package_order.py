@@ -13,13 +13,14 @@ PACKAGE = Path(tilegrad.__file__).parent
 ORDER = (
     # What everything may use.
     "visible", "errors", "sizes", "regular", "npz", "random", "bounds", "expectations", "found", "losses", "optimizers",
-    "recipe",
+    "rates", "adapters", "recipe",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "data", "samples", "learned", "devices", "stack", "verify", "training", "comparison", "gradcheck", "inference",
+    "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack", "verify", "keeping",
+    "training", "comparison", "gradcheck", "inference",
     "inspection", "onnx_backend",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",

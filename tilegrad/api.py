@@ -46,10 +46,12 @@ def compile(
     home: str = "auto",
     observer: Observer | None = None,
     weights_as_c: bool = False,
+    storage: bool = False,
 ) -> Compiled:
     """Compiles a model (anything `load` takes, or what it gave) for a target: the C that `tilegrad compile` writes.
 
     `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
+    `storage` adds `tg_save` and `tg_load`.
     Pure: no file is written, no device is touched.
     """
     options = ScheduleOptions(tiling, buffering, home)
@@ -69,4 +71,4 @@ def compile(
     model = model.with_batch(recipe.batch)
     chip = targets.get(target) if isinstance(target, str) else target
     options.check(chip)
-    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c)
+    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, has_storage=storage)

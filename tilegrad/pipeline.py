@@ -19,12 +19,14 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tilegrad import zoo
+from tilegrad.adapters import lora_of
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
 from tilegrad.frontend.gradient_policy import check_gradients
+from tilegrad.frontend.lora import with_adapters
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -36,10 +38,11 @@ from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
+from tilegrad.passes.given_program import given_program
 from tilegrad.passes.group_updates import GroupUpdates
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
-from tilegrad.passes.parameters import ParameterInfo, select
+from tilegrad.passes.parameters import ParameterInfo, select, undecayed
 from tilegrad.passes.program import derive_program
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
@@ -57,7 +60,7 @@ class Where(Enum):
 
     EVERYWHERE = "every program"
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
-    SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update"
+    SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update, without clipping"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -100,10 +103,11 @@ DUMPS = (
 
 def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bool:
     """The one policy: where an update is one mini-batch, a target with a scratchpad updates parameters where their
-    gradients come into being, which saves writing and reading these. `options` may say otherwise."""
+    gradients come into being, which saves writing and reading these. Clipping needs all gradients before the first
+    update, so it does without. `options` may say otherwise."""
     if options.fuses_update is not None:
         return options.fuses_update
-    return not target.is_flat and recipe.accumulate == 1
+    return not target.is_flat and recipe.accumulate == 1 and recipe.clip is None
 
 
 @dataclass
@@ -182,8 +186,17 @@ def compile_model(
     *,
     options: ScheduleOptions | None = None,
     weights_as_c: bool = False,
+    has_storage: bool = False,
 ) -> Compiled:
     watch = observer or Observer()
+    if model.training is not None:
+        given, name = model.training, model.name
+        program = watch.run("program", lambda: given_program(given, name, recipe))
+        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, has_storage)
+    lora = lora_of(recipe.train)
+    if lora is not None:
+        unadapted = model
+        model = watch.run("adapters", lambda: with_adapters(unadapted, lora, recipe.seed), "import")
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
     graph = canonical_graph(model, recipe, watch)
 
@@ -193,10 +206,11 @@ def compile_model(
         trainable = select(graph, parameters, recipe.train or default_train)
         check_gradients(model, trainable)
         roles = {name: info.role for name, info in parameters.items()}
-        return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss)
+        spared = undecayed(graph, parameters, recipe)
+        return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
-    program: Program = watch.run("program", derive)
-    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c)
+    program = watch.run("program", derive)
+    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, has_storage)
 
 
 def compile_inference(
@@ -222,13 +236,16 @@ def _compile_program(
     watch: Observer,
     options: ScheduleOptions,
     weights_as_c: bool,
+    has_storage: bool = False,
 ) -> Compiled:
     options.check(target)
     program = _rewritten(program, target, options, watch)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
-    project: Project = watch.run("codegen", lambda: generate(listing, weights_as_c=weights_as_c))
+    project: Project = watch.run(
+        "codegen", lambda: generate(listing, weights_as_c=weights_as_c, has_storage=has_storage)
+    )
     return Compiled(model, program, listing, project, options)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilegrad.codegen.c import (
+    Assign,
     Call,
     Comment,
     For,
@@ -37,7 +38,7 @@ from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import FlatLowering, Lowering
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
-from tilegrad.ir.program import ENTRIES
+from tilegrad.ir.program import ENTRIES, TargetInput
 from tilegrad.ir.schedule import Launch
 
 
@@ -81,15 +82,16 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
-def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering) -> Function:
+def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering, has_storage: bool) -> Function:
     program = plan.schedule.program
     body: list[Statement] = [NOT_READY]
     present = [port for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)) if port.type.size_bytes]
     if present:
         body.append(guard(" || ".join(f"{port.c_name} == NULL" for port in present), "TG_NULL_POINTER"))
     for port in entry_inputs(plan, entry):
-        if port.value == program.target_input and program.label_classes is not None:
-            body += _label_check(port, program.label_classes)
+        labels = program.labels(port.value)
+        if labels is not None:
+            body += _label_check(port, labels)
     body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
@@ -104,18 +106,21 @@ def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowerin
             body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
     body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
+    if has_storage and entry in _COUNTED:
+        body.append(Assign(_COUNTED[entry], f"{_COUNTED[entry]} + 1"))
     body.append(Return(lowering.result))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
 
 
-def _label_check(port: Port, classes: int) -> list[Statement]:
-    return [
-        For(
-            "i",
-            str(port.type.size),
-            (guard(f"{port.c_name}[i] < 0 || {port.c_name}[i] >= {classes}", "TG_BAD_LABEL"),),
-        )
-    ]
+_COUNTED = {"step": "m->minibatches", "update": "m->updates"}
+
+
+def _label_check(port: Port, labels: TargetInput) -> list[Statement]:
+    label = f"{port.c_name}[i]"
+    wrong = f"{label} < 0 || {label} >= {labels.classes}"
+    if labels.ignored is not None:
+        wrong = f"{label} != {labels.ignored} && ({wrong})"
+    return [For("i", str(port.type.size), (guard(wrong, "TG_BAD_LABEL"),))]
 
 
 _ACCESS = (
@@ -130,6 +135,7 @@ def _functions(
     lowering: Lowering,
     groups: Mapping[str, Sequence[tuple[tuple[Statement, ...], str | None]]],
     shared: Mapping[tuple[Statement, ...], tuple[_Group, Sequence[str | None]]],
+    has_storage: bool,
 ) -> list[Item]:
     """Of the entries, each behind those of the nodes that it is the first to need."""
     functions: list[Item] = []
@@ -145,11 +151,11 @@ def _functions(
                 functions += [Line(), *declared, *([Line()] if declared else [])]
                 functions += [lowering.function(group.name, group.title, body, firsts)]
             calls.append(lowering.call(group.name, first, len(firsts) > 1))
-        functions += [Line(), _entry_function(plan, entry, calls, lowering)]
+        functions += [Line(), _entry_function(plan, entry, calls, lowering, has_storage)]
     return functions
 
 
-def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
+def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> tuple[str, set[str]]:
     """model.c, and the kernels it calls."""
     plan = listing.plan
     program = plan.schedule.program
@@ -185,12 +191,12 @@ def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
             key = tuple(lowering.body(body))
             groups[entry].append((key, first))
             shared.setdefault(key, (group, []))[1].append(first)
-    functions = _functions(plan, lowering, groups, shared)
+    functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
     items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
     items += [
         Line(),
-        *init_functions(plan),
+        *init_functions(plan, has_storage),
         Line(),
         *tensor_access(plan),
         Line(),

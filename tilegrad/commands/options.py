@@ -10,16 +10,20 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from tilegrad.data import count_samples
+from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
 from tilegrad.pipeline import DUMPS
+from tilegrad.rates import parse_rate
 from tilegrad.recipe import (
     ACCUM_MODES,
     BATCHNORM_POLICIES,
+    DECAY_RULES,
     LOSSES,
     OPTIMIZERS,
     AccumulationMode,
     BatchNormPolicy,
-    LossName,
+    DecayRule,
     Optimizer,
     Recipe,
 )
@@ -119,13 +123,106 @@ WeightDecay = Annotated[
         rich_help_panel=_RECIPE,
     ),
 ]
+Nesterov = Annotated[
+    bool, typer.Option("--nesterov", help="Nesterov's momentum, for --optimizer momentum.", rich_help_panel=_RECIPE)
+]
+Decay = Annotated[
+    str,
+    typer.Option(
+        "--decay",
+        metavar="|".join(DECAY_RULES),
+        help="What --weight-decay is for. weights: no decay on biases and normalisations.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Schedule = Annotated[
+    str,
+    typer.Option(
+        "--schedule",
+        metavar="constant|step:EVERY[:FACTOR]|cosine[:UPDATES[:FLOOR]]",
+        help="How the learning rate follows the updates; evaluated on the device. step multiplies it by FACTOR (0.1) "
+        "each EVERY updates; cosine lets it fall to FLOOR (0) of it within UPDATES, by default all of the run.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Warmup = Annotated[
+    int,
+    typer.Option(
+        "--warmup",
+        metavar="N",
+        help="Before that, let the learning rate rise in N equal steps.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Clip = Annotated[
+    float | None,
+    typer.Option(
+        "--clip",
+        metavar="X",
+        help="Scale the gradients of an update down where the norm of all of them is above X. Keeps every gradient "
+        "until the update.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epochs",
+        metavar="N",
+        help="Go through the data N times, in place of --steps; the first updates are verified.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Validation = Annotated[
+    str | None,
+    typer.Option(
+        "--validation",
+        metavar="SHARE|F.npz",
+        help="Measure loss and accuracy before, after each epoch and at the end: on this share of the samples, held "
+        "out, or on another file. Default with --epochs: on the samples that train.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Shuffle = Annotated[
+    bool | None,
+    typer.Option(
+        "--shuffle/--no-shuffle",
+        help="Another order of the samples in each epoch, from the seed. Default: with --epochs.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(
+        "--patience",
+        metavar="N",
+        help="Stop after N epochs without a better measure, and keep the best epoch's parameters.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+TopK = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--top-k",
+        metavar="K",
+        help="Also tell how often the label is among the K most likely classes. May be given several times.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
 Train = Annotated[
     str | None,
     typer.Option(
         "--train",
-        metavar="all|last:K|bias|names:GLOB,…",
-        help="Which parameters train: every one, those of the last K layers, the biases, or those whose initializer "
-        "name matches. Default: the zoo model's own, else all.",
+        metavar="all|last:K|bias|norm|names:GLOB,…|lora:R[:ALPHA][:GLOB,…]",
+        help="Which parameters train: every one, those of the last K layers, the biases, scales and biases of "
+        "normalisations, those whose initializer name matches, or new adapters of rank R on every matrix (or on those "
+        "that match), scaled by ALPHA / R. + joins several: lora:4+last:1. Default: the zoo model's own, else all.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -148,8 +245,9 @@ Data = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        metavar="F.npz",
-        help="Arrays x (samples along the first axis) and y (class indices, or targets), in order, wrapping round. "
+        metavar="F.npz|DIR",
+        help="Arrays x (samples along the first axis) and y (class indices, or targets), or one by the name of each "
+        "input, in order, wrapping round. A folder has them as NAME.npy, or in several .npz files that are joined. "
         "Default: synthetic data from the seed.",
         show_default=False,
         rich_help_panel=_DATA,
@@ -207,6 +305,36 @@ DumpAfter = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="F",
+        help="Go on from a checkpoint, bit for bit, whatever device saved it. Updates count from the beginning.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+CheckpointTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="F",
+        help="Write a checkpoint here at the end, for --resume, tg_load and `tilegrad checkpoint`.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="N",
+        help="Write it after every N updates, too.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile all C again instead of reusing objects.")]
 
 
@@ -214,7 +342,9 @@ def npz_option(flag: str, what: str) -> Any:
     return typer.Option(flag, metavar="F.npz", help=f"Write {what} here.", show_default=False, rich_help_panel=_OUTPUT)
 
 
-def make_optimizer(name: str, lr: float, momentum: float | None, weight_decay: float | None) -> Optimizer:
+def make_optimizer(
+    name: str, lr: float, momentum: float | None, weight_decay: float | None, nesterov: bool = False
+) -> Optimizer:
     """An optimizer from its options; one that it does not have is refused, not ignored."""
     kind = OPTIMIZERS.get(name)
     if kind is None:
@@ -237,7 +367,10 @@ def make_optimizer(name: str, lr: float, momentum: float | None, weight_decay: f
             raise UserError(
                 f"{flag} cannot be used", stage="recipe", expected="a finite number, 0 or more", got=str(value)
             )
-    return kind(lr=lr, **options)
+    if nesterov and "nesterov" not in known:
+        raise UserError(f"--nesterov does not apply to the optimizer {name}", stage="recipe")
+    flags: dict[str, Any] = {"nesterov": True} if nesterov else {}
+    return kind(lr=lr, **options, **flags)
 
 
 def check_stage(stage: str | None) -> None:
@@ -264,19 +397,55 @@ class RecipeOptions:
     lr: LearningRate = 0.01
     momentum: MomentumFactor = None
     weight_decay: WeightDecay = None
+    nesterov: Nesterov = False
+    decay: Decay = "all"
+    schedule: Schedule = "constant"
+    warmup: Warmup = 0
+    clip: Clip = None
     train: Train = None
     batchnorm: BatchNorm = "frozen"
     seed: Seed = 0
 
-    def recipe(self) -> Recipe:
-        """The recipe checks what the options hold, so that Python and the command line say the same."""
+    def recipe(self, updates: int = DEFAULT_STEPS) -> Recipe:
+        """The recipe checks what the options hold, so that Python and the command line say the same. `updates` is how
+        many the run has."""
         return Recipe(
-            loss=cast(LossName | None, self.loss),
-            optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay),
+            loss=self.loss,
+            optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay, self.nesterov),
             batch=self.batch,
             accumulate=self.accum,
             accum_mode=cast(AccumulationMode, self.accum_mode),
             train=self.train,
             batchnorm=cast(BatchNormPolicy, self.batchnorm),
             seed=self.seed,
+            rate=parse_rate(self.schedule, self.warmup).over(updates),
+            clip=self.clip,
+            decay=cast(DecayRule, self.decay),
         )
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What a run is fed, and what is measured of it."""
+
+    data: Data = None
+    epochs: Epochs = None
+    validation: Validation = None
+    shuffle: Shuffle = None
+    patience: Patience = None
+    top_k: TopK = None
+
+    def held_out(self) -> float | Path | None:
+        """A share, or a file."""
+        if self.validation is None:
+            return None
+        try:
+            return float(self.validation)
+        except ValueError:
+            return Path(self.validation)
+
+    def updates(self, steps: int | None, batch: int, accum: int) -> int:
+        """Of the run, for what follows their number. Whatever is wrong with the data is said when it is loaded."""
+        plan = Plan(steps, self.epochs, self.shuffle, self.held_out())
+        samples = 1 if self.epochs is None or self.data is None else count_samples(self.data)
+        return count_updates(samples, plan, max(batch, 1), max(accum, 1))

@@ -18,6 +18,7 @@ from tilegrad.frontend.check import check_attributes, check_model, check_opset, 
 from tilegrad.frontend.copies import split_copies, tied_notes
 from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.folded import folding_note, name_folded
+from tilegrad.frontend.given import import_given
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
@@ -57,6 +58,8 @@ def load(
 def import_source(found: Source, batch: int | None) -> ImportedModel:
     """A model that has been read, as our graph. What PyTorch knows of a torch module is not asked of the rule."""
     check_text(found.model)
+    if found.given is not None:
+        return import_given(found.given, batch, found.seed)
     check_opset(found.model)
     model, arrays = take_initializers(found.model)
     check_model(model)
