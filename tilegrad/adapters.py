@@ -34,7 +34,7 @@ def lora_of(train: str | None) -> Lora | None:
     if not parts:
         return None
     if len(parts) > 1:
-        raise UserError("adapters are asked for twice", stage="recipe", expected="one lora:… in --train", got=str(train))
+        raise UserError("adapters are asked for twice", stage="recipe", expected="one lora:…", got=str(train))
     _, *words = parts[0].split(":", 3)
     try:
         rank = int(words[0]) if words else 0
@@ -64,7 +64,7 @@ def _refused(text: str) -> UserError:
 
 
 def first_factor(seed: int, ordinal: int, inputs: int, rank: int) -> npt.NDArray[np.float32]:
-    """A [inputs, rank], uniform in ±1/sqrt(inputs), keyed by the adapter's place in the model. B starts at zero, so that
-    the model begins as it was."""
+    """A [inputs, rank], uniform in ±1/sqrt(inputs), keyed by the adapter's place in the model. B starts at zero, so
+    that the model begins as it was."""
     drawn = random.to_signed(random.words(seed, Purpose.ADAPTERS, ordinal, inputs * rank))
     return (drawn * np.float32(1.0 / sqrt(inputs))).reshape(inputs, rank)

@@ -10,8 +10,9 @@ from tilegrad.frontend import ImportedModel, load
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
-from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Recipe
+from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 from tilegrad.training import train
@@ -24,8 +25,11 @@ __all__ = [
     "ImportedModel",
     "Momentum",
     "Operator",
+    "RMSprop",
+    "Rate",
     "Recipe",
     "Residency",
+    "Storage",
     "Target",
     "compile",
     "load",
@@ -46,12 +50,12 @@ def compile(
     home: str = "auto",
     observer: Observer | None = None,
     weights_as_c: bool = False,
-    storage: bool = False,
+    storage: str | Storage | None = None,
 ) -> Compiled:
     """Compiles a model (anything `load` takes, or what it gave) for a target: the C that `tilegrad compile` writes.
 
     `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
-    `storage` adds `tg_save` and `tg_load`.
+    `storage` (`tg.Storage`, or as `64K:4K:256`) adds `tg_save` and `tg_load`.
     Pure: no file is written, no device is touched.
     """
     options = ScheduleOptions(tiling, buffering, home)
@@ -71,4 +75,5 @@ def compile(
     model = model.with_batch(recipe.batch)
     chip = targets.get(target) if isinstance(target, str) else target
     options.check(chip)
-    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, has_storage=storage)
+    kept = Storage.parse(storage) if isinstance(storage, str) else storage
+    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept)

@@ -45,6 +45,7 @@ def _cost(compiled: Compiled) -> Cost:
     timing = compiled.timing
     moved = None
     if timing:
-        moved = sum(h.size_bytes for entry in ("step", "update") if entry in timing for h in timing[entry].hops.values())
+        entries = [timing[entry] for entry in ("step", "update") if entry in timing]
+        moved = sum(hop.size_bytes for entry in entries for hop in entry.hops.values())
     trained = sum(tensor.type.size for tensor in program.trainable)
     return Cost(trained, dynamic, moved)

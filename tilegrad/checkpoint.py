@@ -36,11 +36,10 @@ from tilegrad.codegen.saved import (
 from tilegrad.errors import UserError
 from tilegrad.ir.program import RESET_FLAG, Program
 from tilegrad.ir.types import DType
+from tilegrad.storage import PAGE_BYTES, SECTOR_BYTES
 
 Arrays = dict[str, npt.NDArray[Any]]
 STAGE = "checkpoint"
-SECTOR_BYTES, PAGE_BYTES = 4096, 256
-"""Of a storage in a file, as in tg_storage_file.h."""
 _NAMES_TOLD = 8
 _DTYPES = {dtype.short: dtype for dtype in DType}
 _KNOWN_FILES = {
@@ -256,18 +255,15 @@ def expect_same_training(found: Checkpoint, program: Program, path: str | Path) 
             got="others, which no checkpoint holds",
             hint="train from the same model file, seed and --weights as when it was saved",
         )
-    ours = recipe_facts(program)
-    other = {
-        key: (found.recipe.get(key), ours.get(key))
-        for key in {**found.recipe, **ours}
-        if key not in _NOT_COMPARED and found.recipe.get(key) != ours.get(key)
-    }
+    theirs, ours = flat_recipe(found.recipe), flat_recipe(recipe_facts(program))
+    other = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    other = [key for key in other if key.split(".")[0] not in _NOT_COMPARED]
     if other:
         raise UserError(
             f"checkpoint '{path}' was trained under another recipe",
             stage=STAGE,
-            expected=", ".join(f"{key} {_value(was)}" for key, (was, _) in sorted(other.items())),
-            got=", ".join(f"{key} {_value(now)}" for key, (_, now) in sorted(other.items())),
+            expected=", ".join(f"{key} {theirs.get(key)}" for key in other),
+            got=", ".join(f"{key} {ours.get(key)}" for key in other),
             hint="go on under the same one, or start anew from its weights: `tilegrad checkpoint export`",
         )
     if found.is_accumulating and not saved(program).gradients:
@@ -279,10 +275,15 @@ def expect_same_training(found: Checkpoint, program: Program, path: str | Path) 
         )
 
 
-def _value(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_value(each)}" for key, each in value.items())
-    return "none" if value is None else str(value)
+def flat_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as one level: `optimizer.lr`."""
+    flat: dict[str, Any] = {}
+    for key, value in recipe.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": each for inner, each in flat_recipe(value).items()}
+        else:
+            flat[key] = value
+    return flat
 
 
 def _refuse_model(found: Checkpoint, program: Program, path: str | Path) -> None:

@@ -406,7 +406,8 @@ def _checked(path: str | Path, name: str, array: Array, port: PortSpec) -> Array
 def count_samples(path: str | Path) -> int:
     """How many samples a file seems to hold; what is wrong with it is said when it is loaded."""
     try:
-        arrays = _read_arrays(Path(path), ("x", "y"))
+        names = tuple(_read_arrays(Path(path), ()))
+        arrays = _read_arrays(Path(path), names)
     except UserError:
         return 1
     return max((len(array) for array in arrays.values() if array.ndim), default=1)

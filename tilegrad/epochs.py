@@ -94,11 +94,12 @@ def make_feed(compiled: Compiled, data: str | Path | None, plan: Plan, default_s
         default_steps = max(1, given.steps * (given.accumulate or 1) // compiled.program.recipe.accumulate)
     if plan.epochs is None and plan.validation is None and not plan.shuffles:
         return Feed(batches, plan.steps or default_steps)
-    stored = batches.samples if isinstance(batches, Batches) else None
-    if not isinstance(stored, StoredSamples):
+    if not isinstance(batches, Batches) or not isinstance(batches.samples, StoredSamples):
         raise UserError("epochs are of samples that are stored", stage="data", hint="give --data F.npz")
+    stored = batches.samples
     recipe = compiled.program.recipe
-    held, notes = None, ()
+    held: StoredSamples | None = None
+    notes: tuple[str, ...] = ()
     chosen = np.arange(stored.count, dtype=np.int64)
     if isinstance(plan.validation, float | int):
         chosen, held, notes = _split(stored, float(plan.validation), recipe.seed)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad.compiled import Compiled
+from tilegrad.course import Progress
 from tilegrad.devices.base import Device
 from tilegrad.pipeline import unfused
 from tilegrad.samples import make_batches
-from tilegrad.training import Progress, no_progress
+from tilegrad.training import no_progress
 from tilegrad.verify.compare import Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE, gradient_verdict
 from tilegrad.verify.judge import float64_model, reference_recipe

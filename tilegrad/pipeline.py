@@ -49,6 +49,7 @@ from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.storage import Storage
 from tilegrad.targets.base import Target
 
 R = TypeVar("R")
@@ -186,13 +187,13 @@ def compile_model(
     *,
     options: ScheduleOptions | None = None,
     weights_as_c: bool = False,
-    has_storage: bool = False,
+    storage: Storage | None = None,
 ) -> Compiled:
     watch = observer or Observer()
     if model.training is not None:
         given, name = model.training, model.name
         program = watch.run("program", lambda: given_program(given, name, recipe))
-        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, has_storage)
+        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
     lora = lora_of(recipe.train)
     if lora is not None:
         unadapted = model
@@ -210,7 +211,7 @@ def compile_model(
         return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
     program = watch.run("program", derive)
-    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, has_storage)
+    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
 
 
 def compile_inference(
@@ -236,7 +237,7 @@ def _compile_program(
     watch: Observer,
     options: ScheduleOptions,
     weights_as_c: bool,
-    has_storage: bool = False,
+    storage: Storage | None = None,
 ) -> Compiled:
     options.check(target)
     program = _rewritten(program, target, options, watch)
@@ -244,7 +245,7 @@ def _compile_program(
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
     project: Project = watch.run(
-        "codegen", lambda: generate(listing, weights_as_c=weights_as_c, has_storage=has_storage)
+        "codegen", lambda: generate(listing, weights_as_c=weights_as_c, storage=storage)
     )
     return Compiled(model, program, listing, project, options)
 

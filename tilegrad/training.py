@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tilegrad import __version__
 from tilegrad.beside import Beside
+from tilegrad.build.files import write_file
 from tilegrad.build.frames import StackUse
 from tilegrad.checkpoint import Checkpoint
 from tilegrad.compiled import Compiled
@@ -28,6 +29,7 @@ from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
+from tilegrad.kept import kept_arrays, kept_bytes
 from tilegrad.learned import learned, module_state
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
@@ -67,6 +69,7 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
+    wants_verdict: bool = False
     learning: Learning | None = None  # where measures were asked for
     notes: tuple[str, ...] = ()
     beside: Beside | None = None  # what adapters save
@@ -114,8 +117,18 @@ class Run:
         return learned(self.compiled, self.weights, lambda: self.statistics)
 
     def state_dict(self) -> FloatArrays:
-        """What `load_state_dict` of the torch module takes, whole."""
+        """What `load_state_dict` of the torch module takes, whole; adapters are merged into their weights."""
+        if self.compiled.model.module is not None and self.compiled.model.adapted is not None:
+            return kept_arrays(self.compiled, self.learned, self.resumed_at + len(self.losses), merges=True)
         return module_state(self.compiled, self.learned, self.resumed_at + len(self.losses))
+
+    def kept_bytes(self, path: str | Path, *, merges: bool = True) -> bytes:
+        """What `save` writes."""
+        return kept_bytes(path, self.compiled, self.learned, self.resumed_at + len(self.losses), merges=merges)
+
+    def save(self, path: str | Path, *, merges: bool = True) -> None:
+        """The trained model as .safetensors, .npz or .onnx; adapters merged into their weights, or beside them."""
+        write_file(Path(path), self.kept_bytes(path, merges=merges))
 
     @property
     def uncounted(self) -> tuple[str, ...]:
@@ -324,10 +337,10 @@ def train(
     told = ToldBatches(fed, lambda done, of: progress("verify: mini-batch through the reference", done, of))
     start_at = None if found is None else start_of(found, compiled.program)
     verdict = judge(compiled, measured, beginning, told, tolerance, start_at)
-    if judged < run.steps:
+    if verdict is not None and judged < run.steps:
         verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
-    return replace(run, verdict=verdict)
+    return replace(run, verdict=verdict, wants_verdict=True)
 
 
 def _evaluation(session: Session, batch: Batch) -> float | None:

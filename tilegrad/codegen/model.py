@@ -36,6 +36,7 @@ from tilegrad.codegen.interface import (
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import FlatLowering, Lowering
+from tilegrad.codegen.rate_access import rate_definitions
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, TargetInput
@@ -199,6 +200,7 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
         *init_functions(plan, has_storage),
         Line(),
         *tensor_access(plan),
+        *rate_definitions(plan),
         Line(),
         *static_instance(plan),
     ]

@@ -17,11 +17,13 @@ from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.image import HEADER, model_hash, state_image
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, kernels_header
 from tilegrad.codegen.opencl import opencl_files
+from tilegrad.codegen.rate_access import rate_declarations
 from tilegrad.codegen.saved import saved_header
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
+from tilegrad.storage import Storage
 from tilegrad.targets.base import OPENCL_C, Target
 
 _STORAGE_FOLDER = RUNTIME_FOLDER / "storage"
@@ -51,11 +53,11 @@ class Project:
         )
 
 
-def generate(listing: Listing, *, weights_as_c: bool = False, has_storage: bool = False) -> Project:
+def generate(listing: Listing, *, weights_as_c: bool = False, storage: Storage | None = None) -> Project:
     plan = listing.plan
     kernels = collect_kernels(plan.schedule)
     is_opencl = plan.schedule.target.language == OPENCL_C
-    texts = opencl_files(plan, kernels) if is_opencl else _c_files(listing, kernels, weights_as_c, has_storage)
+    texts = opencl_files(plan, kernels) if is_opencl else _c_files(listing, kernels, weights_as_c, storage)
     texts["manifest.json"] = json.dumps(_manifest(plan), indent=1) + "\n"
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)
@@ -64,12 +66,13 @@ def generate(listing: Listing, *, weights_as_c: bool = False, has_storage: bool 
     return Project(plan, dict(sorted(files.items())))
 
 
-def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, has_storage: bool) -> dict[str, str]:
+def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: Storage | None) -> dict[str, str]:
     plan = listing.plan
+    has_storage = storage is not None
     model_c, used = model.source(listing, kernels, has_storage)
     target = plan.schedule.target
     texts = {
-        "model.h": interface.header(plan, has_storage),
+        "model.h": interface.header(plan, has_storage, rate_declarations(plan)),
         "model.c": model_c,
         "kernels.h": kernels_header(kernels, used),
         "tg_image.h": (RUNTIME_FOLDER / "tg_image.h").read_text(encoding="utf-8"),
@@ -78,6 +81,8 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, has_stora
         "ports.h": ports_header(plan),
         "README.md": project_readme(plan, weights_as_c, has_storage),
     }
+    if plan.schedule.program.trainable:  # the order of samples, for firmware that has its own
+        texts["tg_random.h"] = (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8")
     objects = _objects(kernels, target)
     beside = (*(("weights.o",) if weights_as_c else ()), *(("tg_storage.o",) if has_storage else ()))
     if target.board is None:
@@ -86,9 +91,9 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, has_stora
         texts |= board_files(plan, target.board, objects, beside)
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
-    if has_storage:
+    if storage is not None:
         texts |= {path.name: path.read_text(encoding="utf-8") for path in sorted(_STORAGE_FOLDER.iterdir())}
-        texts["tg_saved.h"] = saved_header(plan)
+        texts["tg_saved.h"] = saved_header(plan, storage)
     texts |= {f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()}
     return texts
 

@@ -21,8 +21,10 @@ import numpy.typing as npt
 from tilegrad.codegen.c import Comment, Item, Line, SourceFile, Verbatim, aligned_comments, print_file
 from tilegrad.codegen.image import HASH_WORDS, attribute_text
 from tilegrad.codegen.lowering import filled
+from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Program, Role, StateTensor
+from tilegrad.storage import Storage
 
 MAGIC = int.from_bytes(b"TGCK", "little")
 VERSION = 1
@@ -130,16 +132,59 @@ def save_bytes(program: Program, target: str, page_bytes: int, *, with_gradients
     return RECORDS * rounded_up(RECORD.size, page_bytes) + payload
 
 
-def saved_header(plan: Plan) -> str:
+@dataclass(frozen=True)
+class SaveCost:
+    """Of one save: bytes of its slot between updates and in the middle of one, and sectors to erase."""
+
+    save_bytes: int
+    largest_bytes: int
+    erases: int
+    sector_bytes: int
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "save_bytes": self.save_bytes,
+            "largest_save_bytes": self.largest_bytes,
+            "sector_bytes": self.sector_bytes,
+            "erases_per_save": self.erases,
+        }
+
+
+def save_cost(program: Program, target: str, storage: Storage) -> SaveCost:
+    """What a save takes of a storage; one that is too small is refused."""
+    between = save_bytes(program, target, storage.page_bytes)
+    slot = rounded_up(between, storage.sector_bytes)
+    if 2 * slot > storage.size_bytes:
+        largest = max(saved(program).always, key=lambda tensor: tensor.type.size_bytes)
+        raise DoesNotFit(
+            f"two saves of '{program.name}' do not fit into the storage",
+            stage="storage",
+            expected=f"at most {storage.size_bytes} bytes, two slots in sectors of {storage.sector_bytes}",
+            got=f"{2 * slot} bytes: {len(saved(program).always)} tensors, the largest '{largest.name}' {largest.type}",
+            hint="train fewer parameters (--train last:K), or with a stateless optimizer (sgd)",
+        )
+    within = save_bytes(program, target, storage.page_bytes, with_gradients=True)
+    return SaveCost(between, within, slot // storage.sector_bytes, storage.sector_bytes)
+
+
+def saved_header(plan: Plan, storage: Storage) -> str:
     """tg_saved.h."""
     program = plan.schedule.program
     kinds = saved(program)
     places = {tensor.name: place for place, tensor in enumerate(program.state)}
     text = directory(program, plan.schedule.target.name)
+    cost = save_cost(program, plan.schedule.target.name, storage)
     words = struct.unpack(f"<{HASH_WORDS}I", saved_hash(program))
     items: list[Item] = [
         Comment("What tg_save saves of this model: places in tg_tensors, and a directory for those who read it."),
         Line("#include <stdint.h>"),
+        Line(),
+        Comment("The storage that was asked for, and the bytes that a save takes of its slot."),
+        Line(f"#define TG_STORAGE_BYTES {storage.size_bytes}u"),
+        Line(f"#define TG_SECTOR_BYTES {storage.sector_bytes}u"),
+        Line(f"#define TG_PAGE_BYTES {storage.page_bytes}u"),
+        Line(f"#define TG_SAVE_BYTES {cost.save_bytes}u /* between updates */"),
+        Line(f"#define TG_LARGEST_SAVE_BYTES {cost.largest_bytes}u /* in the middle of one, with gradients */"),
         Line(),
         Line(f"#define TG_SAVED_HASH {', '.join(f'0x{word:08x}u' for word in words)}"),
         Line(f"#define TG_SAVED_COUNT {len(kinds.always)}"),

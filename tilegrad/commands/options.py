@@ -253,6 +253,30 @@ Data = Annotated[
         rich_help_panel=_DATA,
     ),
 ]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="F.safetensors|F.npz|F.onnx",
+        help="Begin with these weights, by initializer name, in place of the model's own: what --save wrote.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Save = Annotated[
+    Path | None,
+    typer.Option(
+        "--save",
+        metavar="F.safetensors|F.npz|F.onnx",
+        help="Write the trained model here: all of its parameters and running statistics, or the ONNX model it came "
+        "as with these in it. Adapters are merged into their weights.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+KeepAdapters = Annotated[
+    bool, typer.Option("--keep-adapters", help="With --save, leave adapters as they are.", rich_help_panel=_OUTPUT)
+]
 Verify = Annotated[
     bool,
     typer.Option("--verify/--no-verify", help="Compare with an independent reference; exit 1 where they disagree."),

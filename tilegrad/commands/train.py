@@ -109,6 +109,9 @@ def train(
     output_folder: options.OutputFolder = None,
     force: options.Force = False,
     json_to: options.JsonTo = None,
+    weights: options.Weights = None,
+    save: options.Save = None,
+    keep_adapters: options.KeepAdapters = False,
     save_weights: Annotated[
         Path | None,
         npz_option("--save-weights", "all that was learned (weights, running statistics), by initializer name,"),
@@ -147,7 +150,7 @@ def train(
     schedule = chip.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, target, observer, schedule=schedule)
+        compiled = compile_for(model, recipe, target, observer, schedule=schedule, weights=weights)
         if isinstance(opened, AutonomousDevice):
             opened.wants_profile = profile
         run = training.train(
@@ -175,6 +178,8 @@ def train(
         document |= error.as_json()
     if output_folder is not None:
         write_project(compiled, output_folder, document, stack=stack, force=force)
+    if save is not None:
+        write_file(save, run.kept_bytes(save, merges=not keep_adapters))
     if save_weights is not None:
         write_file(save_weights, npz_bytes(run.learned))
     if save_gradients is not None:

@@ -243,7 +243,7 @@ def _with_adapter(layer: _Layer, adapter: Adapter, taken: set[str]) -> list[onnx
     node.output[0] = base
     made = [node]
 
-    def add(op: str, inputs: list[str], output: str, word: str, **attributes: object) -> None:
+    def add(op: str, inputs: list[str], output: str, word: str, **attributes: Any) -> None:
         made.append(helper.make_node(op, inputs, [output], name=f"{path}/lora_{word}", **attributes))
 
     x = node.input[0]

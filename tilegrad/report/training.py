@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -16,6 +17,7 @@ from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Role
 from tilegrad.measures import Measures
 from tilegrad.place.board import image_parts
+from tilegrad.report.checkpoint import wear_text
 from tilegrad.report.format import (
     bytes_text,
     count_text,
@@ -51,7 +53,8 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     if not run.losses:
         yield Text("not verified: nothing was run")
     elif run.verdict is None:
-        yield Text("not verified (--no-verify)")
+        reason = "--no-verify" if not run.wants_verdict else "a run that is resumed needs PyTorch for it"
+        yield Text(f"not verified ({reason})")
     else:
         yield from verdict_report(run.verdict)
     yield Text()
@@ -69,8 +72,15 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield Text()
     if run.instructions:
         yield instructions_line(run)
+    if run.checkpoint is not None:
+        yield checkpoint_line(run.checkpoint)
     yield time_line(run.timings_seconds)
     yield code_line(run.compiled, folder)
+
+
+def checkpoint_line(facts: Mapping[str, Any]) -> Text:
+    wear = wear_text(facts["erases_per_save"], facts["sector_bytes"], facts["erases_per_1000_updates"])
+    return Text(f"checkpoint: {facts['file']}, save {count_text(facts['saves'])}, {bytes_text(facts['bytes'])}; {wear}")
 
 
 def header(run: Run) -> Iterator[Text]:
@@ -90,6 +100,8 @@ def header(run: Run) -> Iterator[Text]:
         f"{plural(run.steps, 'update')}{mini_batches}"
     )
     yield from recipe_lines(run)
+    if run.resumed_at:
+        yield Text(f"resumed behind mini-batch {count_text(run.resumed_at)}")
     for note in (*run.compiled.model.notes, *run.notes):
         yield Text(f"note: {note}")
 
@@ -196,7 +208,7 @@ def loss_table(run: Run) -> FittingTable:
     for i in shown:
         if i == count - LOSSES_AT_EACH_END and len(shown) < count:
             made.add_row("…")
-        row = [str(i + 1), f"{run.losses[i]:.7g}"]
+        row = [str(run.resumed_at + i + 1), f"{run.losses[i]:.7g}"]
         if references:
             row += [f"{references[i]:.7g}", error_text(checks[i].error)] if i < len(references) else ["-", "-"]
         made.add_row(*row)
