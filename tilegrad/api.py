@@ -7,6 +7,8 @@ from tilegrad.devices.registry import open_device
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
+from tilegrad.guards import Guard
+from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
@@ -22,7 +24,9 @@ __all__ = [
     "Adam",
     "AdamW",
     "Compiled",
+    "Guard",
     "ImportedModel",
+    "Keeping",
     "Momentum",
     "Operator",
     "RMSprop",

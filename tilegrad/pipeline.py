@@ -40,6 +40,7 @@ from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.given_program import given_program
 from tilegrad.passes.group_updates import GroupUpdates
+from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.parameters import ParameterInfo, select, undecayed
@@ -62,6 +63,7 @@ class Where(Enum):
     EVERYWHERE = "every program"
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
     SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update, without clipping"
+    GUARDED = "a recipe with a guard (--guard nan)"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -81,6 +83,7 @@ GRAPH_PASSES: tuple[Pass[Graph], ...] = (
 """Of the stage `canonicalize`, in order: before differentiation."""
 
 PROGRAM_PASSES: tuple[Pass[Program], ...] = (
+    Pass("guard", AddGuard().apply, Where.GUARDED),
     Pass("fuse-update", FuseUpdate().apply, Where.SCRATCHPAD),
     Pass("fuse-activation-grad", FuseActivationGrad().apply),
     Pass("fuse-outer-product", FuseOuterProduct().apply),
@@ -105,10 +108,10 @@ DUMPS = (
 def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bool:
     """The one policy: where an update is one mini-batch, a target with a scratchpad updates parameters where their
     gradients come into being, which saves writing and reading these. Clipping needs all gradients before the first
-    update, so it does without. `options` may say otherwise."""
+    update, and a guard those that a bad loss came with, so they do without. `options` may say otherwise."""
     if options.fuses_update is not None:
         return options.fuses_update
-    return not target.is_flat and recipe.accumulate == 1 and recipe.clip is None
+    return not target.is_flat and recipe.accumulate == 1 and recipe.clip is None and recipe.guard is None
 
 
 @dataclass
@@ -153,6 +156,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
         applies = {
             Where.SCRATCHPAD: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
+            Where.GUARDED: program.recipe.guard is not None,
         }.get(each.where, True)
         if applies:
             program = watch.run(each.name, partial(each.apply, program), "program")

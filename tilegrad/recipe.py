@@ -18,6 +18,7 @@ from tilegrad.expectations import (
     is_a,
     refused,
 )
+from tilegrad.guards import Guard
 from tilegrad.losses import LOSSES, parse
 from tilegrad.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Momentum, Optimizer, RMSprop
 from tilegrad.rates import Rate
@@ -35,6 +36,7 @@ __all__ = [
     "AdamW",
     "BatchNormPolicy",
     "DecayRule",
+    "Guard",
     "LossName",
     "Momentum",
     "Optimizer",
@@ -65,7 +67,7 @@ class Recipe:
 
     `rate` is how the learning rate follows the updates. `clip` scales the gradients of an update down where the norm of
     all of them is larger. `decay` says what the optimizer's weight decay is for: all parameters, or all but biases and
-    the scales of normalisations.
+    the scales of normalisations. `guard` says which losses and updates are undone.
     """
 
     loss: LossName | None = None
@@ -79,6 +81,7 @@ class Recipe:
     rate: Rate = field(default_factory=Rate)
     clip: float | None = None
     decay: DecayRule = "all"
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         if self.loss is not None:
@@ -96,6 +99,7 @@ class Recipe:
             expect(self.clip > 0.0, "the largest norm of the gradients", "more than 0", self.clip)
             object.__setattr__(self, "clip", float(self.clip))
         expect_one_of("the rule of weight decay", self.decay, DECAY_RULES)
+        expect(self.guard is None or isinstance(self.guard, Guard), "the guard", "tg.Guard(…)", self.guard)
         for name in ("batch", "accumulate", "seed"):
             object.__setattr__(self, name, int(getattr(self, name)))
 

@@ -69,7 +69,8 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
-    wants_verdict: bool = False
+    unverified: str = "--no-verify"  # why there is no verdict, where there is none
+    undone: tuple[tuple[int, str], ...] = ()  # by a guard: in which mini-batch, and for what
     learning: Learning | None = None  # where measures were asked for
     notes: tuple[str, ...] = ()
     beside: Beside | None = None  # what adapters save
@@ -182,6 +183,7 @@ class Run:
             "adapters": None if self.beside is None else self.beside.as_json(),
             "learning": None if self.learning is None else self.learning.as_json(),
             "resumed_at": self.resumed_at,
+            "undone": [{"minibatch": number, "by": why} for number, why in self.undone],
             "checkpoint": None if self.checkpoint is None else dict(self.checkpoint),
             **judged,
             "weights_sha256": self.weights_sha256,
@@ -319,6 +321,7 @@ def train(
             notes=feed.notes,
             resumed_at=before,
             checkpoint=keeper.facts(),
+            undone=tuple((before + number, why) for number, why in session.undone),
         )
     if compiled.program.is_fused and (verify or keep_gradients):
         progress("gradients, of the unfused program", 0, 1)
@@ -326,6 +329,8 @@ def train(
         run = replace(run, first_gradients=dict(beginning.first_gradients))
     if not verify:
         return run
+    if run.undone:
+        return replace(run, unverified="the guard has undone what no reference would")
     start = time.perf_counter()
     progress("verify", 0, 1)
     measured = Measured(run.losses, run.first_gradients, run.weights, run.statistics, evaluation)
@@ -340,7 +345,7 @@ def train(
     if verdict is not None and judged < run.steps:
         verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
-    return replace(run, verdict=verdict, wants_verdict=True)
+    return replace(run, verdict=verdict, unverified="a run that is resumed needs PyTorch for it")
 
 
 def _evaluation(session: Session, batch: Batch) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tilegrad.codegen import guard as guards
 from tilegrad.codegen.c import (
     KEYWORDS,
     Assign,
@@ -135,17 +136,23 @@ def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) 
         Line(f"#define TG_MODEL_HASH {', '.join(f'0x{word:08x}u' for word in hash_words(plan))}"),
         Line(f"#define TG_ARENA_BYTES {max(plan.arena_bytes, 1)} /* activations: free between calls */"),
         Line(f"#define TG_ALIGNMENT {plan.alignment_bytes} /* of both memories */"),
+        *([Line("#define TG_GUARD")] if guards.is_guarded(plan) else []),
         Line(f"#define TG_TENSOR_COUNT {len(program.state)}"),
         Line(f"#define TG_LARGEST_TENSOR {max(tensor.type.size_bytes for tensor in program.state)} /* bytes */"),
         Line(),
         Comment(_status_comment(has_storage)),
         Enumeration(
             "tg_status",
-            (*_STATUSES, *(_STORAGE_STATUSES if has_storage else ()), *(_RATE_STATUSES if rates else ())),
+            (
+                *_STATUSES,
+                *(_STORAGE_STATUSES if has_storage else ()),
+                *(_RATE_STATUSES if rates else ()),
+                *(guards.STATUSES if guards.is_guarded(plan) else ()),
+            ),
         ),
         Line(),
         Comment("One instance. The caller owns its memories; instances share nothing."),
-        Struct("tg_model", (*_model_fields(plan), *(_COUNTERS if has_storage else ()))),
+        Struct("tg_model", (*_model_fields(plan), *_kept_fields(plan, has_storage))),
         Line(),
         Comment("A tensor of the state, for reading and writing parameters, gradients and optimizer state by index."),
         Struct("tg_tensor", _tensor_fields(plan)),
@@ -163,7 +170,7 @@ def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) 
         *(Function(f.result, f.name, f.parameters) for f in tensor_access(plan)[1:] if isinstance(f, Function)),
         Line(),
     ]
-    items += rates
+    items += (*rates, *guards.declarations(plan))
     for entry in ENTRIES:
         items.append(
             Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), comment=_entry_comment(plan, entry))
@@ -180,6 +187,14 @@ def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) 
         Line("#endif"),
     ]
     return "\n".join(aligned_comments(print_file(SourceFile(tuple(items), guard="TG_MODEL_H")).split("\n")))
+
+
+def _kept_fields(plan: Plan, has_storage: bool) -> tuple[str, ...]:
+    """How far a training is, and what its guard knows."""
+    counters = _COUNTERS if has_storage else ()
+    if not guards.is_guarded(plan):
+        return counters
+    return (*counters, *guards.FIELDS, *(("uint64_t kept_updates",) if has_storage else ()))
 
 
 def _status_comment(has_storage: bool) -> str:
@@ -294,6 +309,7 @@ def tensor_access(plan: Plan) -> tuple[Item, ...]:
         else:
             far = Call(f"tg_l3_{word}", ("tg_tensors[index].offset", "data", "tg_tensors[index].bytes"))
             body.append(If("tg_tensors[index].in_l3", (far,), (copy,)))
+        body += guards.reset(word == "write" and guards.is_guarded(plan))
         body.append(Return("TG_OK"))
         signature = (model, "int index", data, "size_t bytes")
         found += [Line(), Function("tg_status", f"tg_{word}_tensor", signature, tuple(body))]
@@ -358,7 +374,7 @@ def _attaching(plan: Plan, names: tuple[str, ...], has_storage: bool) -> tuple[I
         Return("TG_OK"),
     )
     attached: list[Statement] = [Assign(f"m->{name}", f"(unsigned char *){name}") for name in names]
-    attached += [Assign(f"m->{name.split()[1]}", "0") for name in _COUNTERS if has_storage]
+    attached += [Assign(f"m->{name.split()[1]}", "0") for name in _kept_fields(plan, has_storage)]
     if not plan.schedule.target.is_flat:
         attached.append(Call("tg_attach", ("m->scratch", "m->state", "m->arena")))
     memories = ("tg_model *m", *(f"const void *{name}" for name in names))

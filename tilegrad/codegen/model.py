@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilegrad.codegen import guard as guards
 from tilegrad.codegen.c import (
     Assign,
     Call,
@@ -13,7 +14,6 @@ from tilegrad.codegen.c import (
     Function,
     Item,
     Line,
-    Return,
     SourceFile,
     Statement,
     comment_text,
@@ -93,6 +93,7 @@ def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowerin
         labels = program.labels(port.value)
         if labels is not None:
             body += _label_check(port, labels)
+    body += guards.at_start(plan, entry)
     body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
@@ -108,8 +109,8 @@ def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowerin
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
     body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
     if has_storage and entry in _COUNTED:
-        body.append(Assign(_COUNTED[entry], f"{_COUNTED[entry]} + 1"))
-    body.append(Return(lowering.result))
+        body.append(guards.on_first_core(plan, Assign(_COUNTED[entry], f"{_COUNTED[entry]} + 1")))
+    body += guards.at_end(plan, entry, lowering.result, next((p.c_name for p in entry_outputs(plan, entry)), ""))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
 
 
@@ -194,6 +195,7 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
             shared.setdefault(key, (group, []))[1].append(first)
     functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
+    items += guards.tables(plan, has_storage)
     items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
     items += [
         Line(),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad.codegen import guard as guards
 from tilegrad.codegen import interface, model
 from tilegrad.codegen.board import board_files
 from tilegrad.codegen.folder import makefile, project_readme
@@ -19,6 +20,7 @@ from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, k
 from tilegrad.codegen.opencl import opencl_files
 from tilegrad.codegen.rate_access import rate_declarations
 from tilegrad.codegen.saved import saved_header
+from tilegrad.errors import UserError
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
@@ -57,6 +59,13 @@ def generate(listing: Listing, *, weights_as_c: bool = False, storage: Storage |
     plan = listing.plan
     kernels = collect_kernels(plan.schedule)
     is_opencl = plan.schedule.target.language == OPENCL_C
+    if is_opencl and guards.is_guarded(plan):
+        raise UserError(
+            f"a program for '{plan.schedule.target.name}' has no guard",
+            stage="codegen",
+            expected="a target in C",
+            got=f"--guard {plan.schedule.program.recipe.guard}",
+        )
     texts = opencl_files(plan, kernels) if is_opencl else _c_files(listing, kernels, weights_as_c, storage)
     texts["manifest.json"] = json.dumps(_manifest(plan), indent=1) + "\n"
     files = {name: text.encode() for name, text in texts.items()}
@@ -91,6 +100,9 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
         texts |= board_files(plan, target.board, objects, beside)
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
+    if guards.is_guarded(plan):
+        texts[guards.HEADER_FILE] = guards.guard_text()
+        texts.setdefault("kernels/tg_fma.h", (RUNTIME_FOLDER / "tg_fma.h").read_text(encoding="utf-8"))
     if storage is not None:
         texts |= {path.name: path.read_text(encoding="utf-8") for path in sorted(_STORAGE_FOLDER.iterdir())}
         texts["tg_saved.h"] = saved_header(plan, storage)

@@ -13,6 +13,8 @@ import typer
 from tilegrad.data import count_samples
 from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
+from tilegrad.guards import FORM as GUARD_FORM
+from tilegrad.guards import Guard
 from tilegrad.pipeline import DUMPS
 from tilegrad.rates import parse_rate
 from tilegrad.recipe import (
@@ -227,6 +229,17 @@ Train = Annotated[
         rich_help_panel=_RECIPE,
     ),
 ]
+GuardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--guard",
+        metavar=GUARD_FORM,
+        help="Undo what leads to a NaN or an infinity, or to a loss above X: the last good parameters come back, and "
+        "tg_step or tg_update says so.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
 BatchNorm = Annotated[
     str,
     typer.Option(
@@ -428,6 +441,7 @@ class RecipeOptions:
     clip: Clip = None
     train: Train = None
     batchnorm: BatchNorm = "frozen"
+    guard: GuardOption = None
     seed: Seed = 0
 
     def recipe(self, updates: int = DEFAULT_STEPS) -> Recipe:
@@ -445,6 +459,7 @@ class RecipeOptions:
             rate=parse_rate(self.schedule, self.warmup).over(updates),
             clip=self.clip,
             decay=cast(DecayRule, self.decay),
+            guard=None if self.guard is None else Guard.parse(self.guard),
         )
 
 

@@ -99,6 +99,7 @@ class Session(ABC):
         self._results: tuple[str, list[Array] | None] | None = None
         self._host_gradients: FloatArrays | None = None
         self._minibatches = 0
+        self.undone: list[tuple[int, str]] = []  # what a guard has undone: in which mini-batch, and why
         self._companion = Companion(compiled, no_loader) if compiled.program.is_fused else None
 
     def __enter__(self) -> Session:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from tilegrad.verify.compare import Verdict
 
 ALL_LOSSES_UP_TO = 12
 LOSSES_AT_EACH_END = 5
+UNDONE_TOLD = 5
 SHORTEST_TOLD_SECONDS = 0.001
 
 
@@ -53,8 +54,7 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     if not run.losses:
         yield Text("not verified: nothing was run")
     elif run.verdict is None:
-        reason = "--no-verify" if not run.wants_verdict else "a run that is resumed needs PyTorch for it"
-        yield Text(f"not verified ({reason})")
+        yield Text(f"not verified ({run.unverified})")
     else:
         yield from verdict_report(run.verdict)
     yield Text()
@@ -72,10 +72,18 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield Text()
     if run.instructions:
         yield instructions_line(run)
+    if run.undone:
+        yield undone_line(run.undone)
     if run.checkpoint is not None:
         yield checkpoint_line(run.checkpoint)
     yield time_line(run.timings_seconds)
     yield code_line(run.compiled, folder)
+
+
+def undone_line(undone: Sequence[tuple[int, str]]) -> Text:
+    told = ", ".join(f"mini-batch {number} ({why})" for number, why in undone[:UNDONE_TOLD])
+    more = f" and {len(undone) - UNDONE_TOLD} more" if len(undone) > UNDONE_TOLD else ""
+    return Text(f"guard: the last good parameters came back {plural(len(undone), 'time')}, in {told}{more}")
 
 
 def checkpoint_line(facts: Mapping[str, Any]) -> Text:

@@ -400,6 +400,9 @@ tg_status tg_load(tg_model *m, tg_storage *storage)
     unsigned char starts_anew = !has_gradients(&slots[last].record);
     if (TG_SAVED_FLAG >= 0)
         write_part(m, TG_SAVED_FLAG, 0, &starts_anew, 1);
+#ifdef TG_GUARD
+    m->is_kept = 0;
+#endif
     m->minibatches = long_at(&slots[last].record, AT_MINIBATCHES);
     m->updates = long_at(&slots[last].record, AT_UPDATES);
     return slots[!last].latest > slots[last].record.word[AT_SEQUENCE] ? TG_OLDER_SAVE : TG_OK;
