@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from tilegrad import training
+from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import chip_of, compile_for, watch
 from tilegrad.commands.groups import grouped
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import UserError
-from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.picture.page import page
 from tilegrad.report.picture.plots import PLOTS, check_plot, plot_bytes
