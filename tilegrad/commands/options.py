@@ -337,8 +337,8 @@ TraceTo = Annotated[
     typer.Option(
         "--trace",
         metavar="FILE",
-        help="Write the timed events of one call of each entry: in Chrome's format, which Perfetto reads too, where FILE "
-        "ends in .json, else in Perfetto's own.",
+        help="Write the timed events of one call of each entry: in Chrome's format, which Perfetto reads too, where "
+        "FILE ends in .json, else in Perfetto's own.",
         show_default=False,
         rich_help_panel=_OUTPUT,
     ),
