@@ -17,6 +17,7 @@ from tilegrad.errors import DoesNotFit, VerificationError
 from tilegrad.recipe import expect_tolerance
 from tilegrad.report import json
 from tilegrad.report.comparison import comparison_json, comparison_report
+from tilegrad.report.comparison_text import FORMATS, change_lines, check_format, formatted, read_comparison
 from tilegrad.report.failure import announce
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.picture.record import FILE as RECORD_FILE
@@ -49,17 +50,35 @@ def compare(
     ] = None,
     force: options.Force = False,
     json_to: options.JsonTo = None,
+    style: Annotated[
+        str,
+        typer.Option("--format", metavar="|".join(FORMATS), help="How rows are printed.", rich_help_panel="Output"),
+    ] = "table",
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="OLD.json",
+            help="Say in per cent what changed since a comparison that --json wrote.",
+            show_default=False,
+            rich_help_panel="Output",
+        ),
+    ] = None,
     no_cache: options.NoCache = False,
 ) -> int:
     """Run a model untiled, tiled, and tiled with double buffering, and put estimated cycles side by side."""
     output = Output(json_to)
     check_output(output_folder, force=force)
+    check_format(style)
+    if against is not None:
+        read_comparison(against)
     expect_tolerance(tolerance)
     recipe = recipe_options.recipe()
     target = chip_of(device, budget)
     base = budget.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         imported = import_model(model, recipe, watch(output, progress, None))
+        before = None if against is None else read_comparison(against, imported.name)
         rows = compare_modes(
             imported,
             recipe,
@@ -77,7 +96,12 @@ def compare(
         kept = {RECORD_FILE: record_bytes(record_of(runs, rows)), "comparison.json": json.dumps(document).encode()}
         write_folder(output_folder, kept, force=force)
     output.write_json(document)
-    output.show(*comparison_report(imported.name, device, target, recipe, rows))
+    if style == "table":
+        output.show(*comparison_report(imported.name, device, target, recipe, rows))
+        if before is not None and against is not None:
+            output.show(*change_lines(document, before, against))
+    else:
+        output.dump(formatted(document, before, style))
     if all(row.run is None for row in rows):
         return announce(DoesNotFit(f"no mode of '{imported.name}' fits", stage="memory", hint="the reasons are above"))
     wrong = [
