@@ -94,6 +94,8 @@ class Recipe:
         expect_count("the number of mini-batches to accumulate", self.accumulate)
         expect_seed(self.seed)
         expect(isinstance(self.rate, Rate), "the learning-rate schedule", "tg.Rate(…)", self.rate)
+        if self.rate.kind == "cosine" and not self.rate.updates:
+            raise refused("the learning-rate schedule", "cosine:UPDATES, where a run does not tell", "cosine")
         if self.clip is not None:
             expect_number("the largest norm of the gradients", self.clip)
             expect(self.clip > 0.0, "the largest norm of the gradients", "more than 0", self.clip)

@@ -17,7 +17,7 @@ from tilegrad.devices.host import HostDevice
 from tilegrad.devices.sim import SimDevice
 from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import compile_model
-from tilegrad.recipe import SGD, Adam, Recipe
+from tilegrad.recipe import SGD, Adam, Momentum, Rate, Recipe
 from tilegrad.samples import infer_inputs, make_batches
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
@@ -177,7 +177,18 @@ RECIPES: Mapping[str, Recipe] = {
         optimizer=SGD(lr=0.05),
         loss="cross_entropy:smoothing=0.1,weight=1/2/0.5,ignore=2+0.5*huber:delta=0.3@image",
     ),
+    "adapted": Recipe(
+        batch=2, optimizer=SGD(lr=0.05), train="lora:3:6+bias", rate=Rate("cosine", warmup=1, updates=3, floor=0.1)
+    ),
+    "clipped": Recipe(
+        batch=2,
+        optimizer=Momentum(lr=0.05, nesterov=True, weight_decay=0.1),
+        clip=0.5,
+        decay="weights",
+        rate=Rate("step", every=1, factor=0.5),
+    ),
 }
+SAME_MODEL = {"adapted": "simplemlp", "clipped": "simplemlp"}
 
 
 def recipe_of(name: str) -> Recipe:
@@ -187,7 +198,7 @@ def recipe_of(name: str) -> Recipe:
 @cache
 def imported(name: str) -> ImportedModel:
     recipe = recipe_of(name)
-    source = HAND_MADE[name]() if name in HAND_MADE else name
+    source = HAND_MADE[name]() if name in HAND_MADE else SAME_MODEL.get(name, name)
     return frontend.load(source, batch=recipe.batch, seed=recipe.seed)
 
 

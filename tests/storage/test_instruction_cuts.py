@@ -1,7 +1,7 @@
 """The firmware of examples/power_cut on an emulated board whose power fails at a random instruction.
 
-The board's NOR flash is QEMU's own, in a file. A run that was cut off, once or several times, and was started again ends
-with the weights of one that was not, bit for bit: those of this machine.
+The board's NOR flash is QEMU's own, in a file. A run that was cut off, once or several times, and was started again
+ends with the weights of one that was not, bit for bit: those of this machine.
 """
 
 from __future__ import annotations

@@ -95,10 +95,8 @@ def test_every_sample_is_used_and_what_is_left_is_said(digits: Path) -> None:
 
 
 def test_measures_do_not_depend_on_the_batch(digits: Path, tilegrad: CommandLine) -> None:
-    found = [
-        tilegrad("evaluate", "simplemlp", "--data", str(digits), "--batch", str(batch), "--top-k", "2", "--json", "-").json
-        for batch in (1, 7, 600)
-    ]
+    asked = ("evaluate", "simplemlp", "--data", digits, "--top-k", 2, "--json", "-")
+    found = [tilegrad(*asked, "--batch", batch).json for batch in (1, 7, 600)]
     assert {document["accuracy"] for document in found} == {found[0]["accuracy"]}
     for document in found[1:]:
         assert document["loss"] == pytest.approx(found[0]["loss"], rel=1e-6)

@@ -55,6 +55,7 @@ def infer(
     batchnorm: options.BatchNorm = "frozen",
     seed: options.Seed = 0,
     data: options.Data = None,
+    weights: options.Weights = None,
     chip: hardware.ChipOptions,
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
@@ -72,10 +73,8 @@ def infer(
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
-        imported = import_model(model, recipe, observer)
-        compiled = compile_inference(
-            imported, recipe, target, observer, options=chip.schedule(target)
-        )
+        imported = import_model(model, recipe, observer, weights)
+        compiled = compile_inference(imported, recipe, target, observer, options=chip.schedule(target))
         result = inference.infer(compiled, opened, data=data, verify=verify, tolerance=tolerance, progress=progress)
     result = replace(result, timings_seconds={**observer.seconds, **result.timings_seconds})
     document = result.as_json()
@@ -119,6 +118,7 @@ def compile_project(
         int, typer.Option("--steps", metavar="N", help="Updates of an image that runs by itself (on Siracusa).")
     ] = 4,
     recipe_options: options.RecipeOptions,
+    weights: options.Weights = None,
     chip: hardware.ChipOptions,
     json_to: options.JsonTo = None,
     dump_after: options.DumpAfter = None,
@@ -137,7 +137,7 @@ def compile_project(
             hint=f"tilegrad compile {model} -o {Path(model).stem}-c",
         )
     check_output(output_folder, force=force)
-    recipe = recipe_options.recipe()
+    recipe = recipe_options.recipe(None)
     expect_count("the number of steps", steps)
     limited = chip_of(device, chip, target)
     schedule = chip.schedule(limited)
@@ -145,7 +145,7 @@ def compile_project(
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(
-            model, recipe, limited, observer, schedule=schedule, weights_as_c=weights_c, storage=flash
+            model, recipe, limited, observer, schedule=schedule, weights_as_c=weights_c, weights=weights, storage=flash
         )
         image = None
         if output_folder is not None and target is None:

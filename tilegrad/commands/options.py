@@ -27,6 +27,7 @@ from tilegrad.recipe import (
     BatchNormPolicy,
     DecayRule,
     Optimizer,
+    Rate,
     Recipe,
 )
 
@@ -455,9 +456,9 @@ class RecipeOptions:
     guard: GuardOption = None
     seed: Seed = 0
 
-    def recipe(self, updates: int = DEFAULT_STEPS) -> Recipe:
+    def recipe(self, updates: int | None = DEFAULT_STEPS) -> Recipe:
         """The recipe checks what the options hold, so that Python and the command line say the same. `updates` is how
-        many the run has."""
+        many the run has, None where nobody knows."""
         return Recipe(
             loss=self.loss,
             optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay, self.nesterov),
@@ -467,11 +468,15 @@ class RecipeOptions:
             train=self.train,
             batchnorm=cast(BatchNormPolicy, self.batchnorm),
             seed=self.seed,
-            rate=parse_rate(self.schedule, self.warmup).over(updates),
+            rate=parse_rate(self.schedule, self.warmup) if updates is None else self._rate(updates),
             clip=self.clip,
             decay=cast(DecayRule, self.decay),
             guard=None if self.guard is None else Guard.parse(self.guard),
         )
+
+
+    def _rate(self, updates: int) -> Rate:
+        return parse_rate(self.schedule, self.warmup).over(updates)
 
 
 @dataclass(frozen=True)

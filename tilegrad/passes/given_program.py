@@ -51,7 +51,8 @@ def given_program(training: GivenTraining, name: str, recipe: Recipe) -> Program
     graph = training.step
     state: dict[str, StateTensor] = {}
     written = {target for _, target in training.writes}
-    for value, constant in {**training.evaluate.constants, **graph.constants}.items():
+    own = {value: Constant(training.initial[value]) for value in training.parameters}
+    for value, constant in {**own, **training.evaluate.constants, **graph.constants}.items():
         if value in training.gradients:
             role = Role.PARAMETER
         elif value in written:

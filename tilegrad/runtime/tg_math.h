@@ -216,12 +216,12 @@ TG_INLINE float tg_pow(float x, float y)
 }
 
 /* cos(pi x), where pi is exact and so is the reduction: 1 at even x, 0 at halves, NaN for what is not finite. Adding
- * 1.5 * 2^23 to x / 2 rounds it to a whole number. */
+ * 2^23 to |x| / 2 rounds it to a whole number; from 2^24 on every x is even. */
 TG_INLINE float tg_cos_pi(float x)
 {
     float a = tg_abs(x);
     float halved = 0.5f * a;
-    float turns = halved < 4194304.0f ? (halved + 12582912.0f) - 12582912.0f : halved;
+    float turns = halved < 8388608.0f ? (halved + 8388608.0f) - 8388608.0f : halved;
     a = tg_abs(TG_FMA(-2.0f, turns, a)); /* 0 to 1 */
     float b = a > 0.5f ? 1.0f - a : a;   /* 0 to 1/2 */
     float z = b * b;

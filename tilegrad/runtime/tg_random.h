@@ -108,11 +108,11 @@ TG_INLINE uint32_t tg_shuffled(uint32_t seed, uint32_t epoch, uint32_t index, ui
     uint32_t bits = 0;
     while (bits < 32u && (count - 1u) >> bits != 0u)
         bits++;
-    const uint32_t half = bits < 2u ? 1u : (bits + 1u) / 2u, mask = (1u << half) - 1u;
+    const uint32_t width = bits < 2u ? 1u : (bits + 1u) / 2u, mask = (1u << width) - 1u;
     do {
         for (uint32_t round = 0; round < 8u; round++) {
-            uint32_t left = index >> half, right = index & mask;
-            index = right << half | (left ^ (tg_random_u32(seed, TG_RANDOM_ORDER, epoch, right * 8u + round) & mask));
+            uint32_t left = index >> width, right = index & mask;
+            index = right << width | (left ^ (tg_random_u32(seed, TG_RANDOM_ORDER, epoch, right * 8u + round) & mask));
         }
     } while (index >= count);
     return index;

@@ -100,6 +100,9 @@ def _frozen(files: GivenFiles, inputs: Sequence[str], rest: Sequence[str]) -> li
     count = positional_data_count(files)
     if count is not None:
         return [name for name in rest if inputs.index(name) >= count]
+    named = files.arrays.get("inputs", {})
+    if any(name in named for name in rest):
+        return [name for name in rest if name not in named]
     held = files.arrays.get("reference", {})
     fed = len([name for name in held if name not in ("losses", "eval_loss")])
     if fed:
