@@ -72,7 +72,8 @@ def test_the_forward_graph_through_our_own_differentiation(name: str) -> None:
     optimizer = AdamWOrt(lr=0.005) if "adamw" in name else tg.SGD(lr=0.05)
     policy = "train" if "dscnn" in name else "frozen"
     compiled = tg.compile(
-        str(folder / "forward.onnx"), tg.Recipe(optimizer=optimizer, batch=8, batchnorm=policy)  # type: ignore[arg-type]
+        str(folder / "forward.onnx"),
+        tg.Recipe(optimizer=optimizer, batch=8, batchnorm=policy),  # type: ignore[arg-type]
     )
     with tg.open_device("host") as device:
         run = tg.train(compiled, device, steps=30, data=folder / "reference.npz", verify=not NO_TORCH)

@@ -53,6 +53,10 @@ def gradient_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return expected
 
 
+def wide(values: Any) -> Any:
+    return torch.tensor(np.asarray(values, np.float64))
+
+
 def case(inputs: dict[str, Any], nodes: list[onnx.NodeProto], expected: Any, opset: int = 14, **constants: Any) -> Case:
     return Case(inputs, nodes, expected, constants, opset)
 
@@ -99,7 +103,7 @@ CASES: dict[str, Callable[[], Case]] = {
             node("BiasGeluGrad_dX", "dy x b", "g"),
             node("Sum", "g y", "w_grad", ""),
         ],
-        lambda x, dy: gradient_of(lambda x: F.gelu(x + torch.tensor(BIAS)))(x=x, dy=dy) + F.gelu(x + torch.tensor(BIAS)),
+        lambda x, dy: gradient_of(lambda x: F.gelu(x + wide(BIAS)))(x=x, dy=dy) + F.gelu(x + wide(BIAS)),
         b=BIAS,
     ),
     "FastGelu": lambda: case(
@@ -153,9 +157,7 @@ CASES: dict[str, Callable[[], Case]] = {
             node("BatchNormInternal", "x g b m v", "y rm rv sm si", epsilon=1e-3, momentum=0.8, training_mode=1),
             node("BatchNormalizationGrad", "dy x g sm si", "w_grad dg db", epsilon=1e-3),
         ],
-        gradient_of(
-            lambda x: F.batch_norm(x, None, None, torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64), None, True, 0.1, 1e-3)
-        ),
+        gradient_of(lambda x: F.batch_norm(x, None, None, wide([0.5, 2.0, 1.0]), None, True, 0.1, 1e-3)),
         g=np.array([0.5, 2.0, 1.0], np.float32),
         b=np.zeros(3, np.float32),
         m=np.zeros(3, np.float32),

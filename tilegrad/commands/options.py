@@ -38,7 +38,10 @@ _OUTPUT = "Output"
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A zoo name (`tilegrad zoo` lists them) or an .onnx file.", show_default=False
+        metavar="MODEL",
+        help="A zoo name (`tilegrad zoo` lists them), an .onnx file, or a training graph or its folder "
+        "(docs/training-graphs.md).",
+        show_default=False,
     ),
 ]
 Device = Annotated[
@@ -97,7 +100,9 @@ Loss = Annotated[
     typer.Option(
         "--loss",
         metavar="|".join(LOSSES),
-        help="Default: the zoo model's own, else cross_entropy.",
+        help="Options behind a colon (cross_entropy:smoothing=0.1,ignore=-100, huber:delta=1), sums with weights "
+        "(mse+0.5*l1), of an output (mse@NAME), or output:NAME, which the model computes itself. Default: the zoo "
+        "model's own, else cross_entropy.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),

@@ -55,8 +55,8 @@ class Reference:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a device's run left: see `ReferenceRun` for what each field means. `evaluation` is the loss afterwards, where
-    a training graph came with one for that."""
+    """What a device's run left: see `ReferenceRun` for what each field means. `evaluation` is the loss of a training
+    graph's own evaluation afterwards."""
 
     losses: Sequence[float]
     first_gradients: Mapping[str, Array]

@@ -77,9 +77,9 @@ class _Graph:
     def _of_kind(self, array: Array) -> Array:
         return array.astype(self.kind) if array.dtype.kind == "f" else array
 
-    def run(self, fed: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, fed: Mapping[str, Array], nodes: Sequence[onnx.NodeProto] | None = None) -> dict[str, Array]:
         values = {**self.stored, **{name: self._of_kind(np.asarray(array)) for name, array in fed.items()}}
-        waiting = list(self.nodes)
+        waiting = list(self.nodes if nodes is None else nodes)
         while waiting:
             left = [node for node in waiting if not self._try(node, values)]
             if len(left) == len(waiting):
@@ -159,6 +159,36 @@ class _Graph:
         return found
 
 
+class GivenModel:
+    """The loss of a given graph as a function of its weights: what central differences are taken of."""
+
+    evaluator = NAME
+
+    def __init__(self, graphs: GivenGraphs) -> None:
+        self._run = _Run(graphs, np.float64)
+        graph = self._run.graph
+        wanted = {*graph.outputs, *(name for node in graph.nodes if node.op_type in _LOSSES for name in node.output)}
+        for node in reversed(graph.nodes):
+            gradient = node.op_type.endswith(("Grad", "Grad_13", "Grad_dX")) or node.op_type == _ACCUMULATE
+            if not gradient and any(name in wanted for name in node.output):
+                wanted.update(node.input)
+        self._graph = graph
+        self._forward = [
+            node
+            for node in graph.nodes
+            if any(name in wanted for name in node.output)
+            and not node.op_type.endswith(("Grad", "Grad_13", "Grad_dX"))
+            and node.op_type != _ACCUMULATE
+        ]
+        self.weights = dict(self._run.weights)
+
+    def loss(self, batch: Sequence[Array], overrides: Mapping[str, Array] | None = None) -> float:
+        fed = dict(zip(self._run.graphs.inputs, batch, strict=True))
+        shaped = {name: np.asarray(a).reshape(self.weights[name].shape) for name, a in (overrides or {}).items()}
+        values = self._graph.run({**self.weights, **shaped, **fed}, self._forward)
+        return self._run.loss_of(values)
+
+
 class _Run:
     """One training in one float type."""
 
@@ -166,11 +196,12 @@ class _Run:
         self.graphs = graphs
         self.kind = kind
         self.graph = _Graph(graphs.training, kind)
-        self.weights = {name: np.asarray(array, kind) for name, array in graphs.initial.items()}
+        self.weights: dict[str, Array] = {name: np.asarray(array, kind) for name, array in graphs.initial.items()}
         self.losses: list[float] = []
         self.first_gradients: dict[str, Array] = {}
         self.buffers: dict[str, Array] = {}
-        self.moments = {name: [np.asarray(a, kind) for a in arrays] for name, arrays in graphs.slots.items()}
+        stored = graphs.slots.items()
+        self.moments: dict[str, list[Array]] = {name: [np.asarray(a, kind) for a in held] for name, held in stored}
         self.updates = graphs.updates_done
         self.written: set[str] = set()
 
@@ -196,7 +227,7 @@ class _Run:
 
     def _step(self, fed: Mapping[str, Array]) -> None:
         values = self.graph.run({**self.weights, **fed})
-        self.losses.append(self._loss(values))
+        self.losses.append(self.loss_of(values))
         gradients = self._gradients(values)
         for name, gradient in gradients.items():
             self.buffers[name] = self.buffers[name] + gradient if name in self.buffers else gradient
@@ -207,7 +238,7 @@ class _Run:
                         self.weights[state] = values[value]
                         self.written.add(state)
 
-    def _loss(self, values: Mapping[str, Array]) -> float:
+    def loss_of(self, values: Mapping[str, Array]) -> float:
         for name in self.graph.outputs:
             if name in values and values[name].size == 1 and values[name].dtype.kind == "f" and not self._updates(name):
                 return float(values[name].reshape(-1)[0])

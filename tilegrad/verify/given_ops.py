@@ -379,6 +379,11 @@ def _padded(x: Array, pads: Sequence[tuple[int, int]], value: float = 0.0) -> Ar
     return np.pad(x, [(0, 0), (0, 0), *pads], constant_values=value)
 
 
+def _at(place: Sequence[int]) -> Any:
+    """The index of one place of a window, in the last dimensions."""
+    return (..., *place)
+
+
 @defines("Conv")
 def _conv(call: Call) -> Results:
     x, w, b = call.inputs[0], call.inputs[1], call.at(2)
@@ -389,7 +394,7 @@ def _conv(call: Call) -> Results:
     parts = w.reshape(group, w.shape[0] // group, *w.shape[1:])
     for place in product(*map(range, window.kernel)):
         seen = wide[window.slices(place)].reshape(x.shape[0], group, -1, *window.output)
-        y += np.einsum("ngc...,goc->ngo...", seen, parts[(..., *place)], optimize=True)
+        y += np.einsum("ngc...,goc->ngo...", seen, parts[_at(place)], optimize=True)
     y = y.reshape(x.shape[0], w.shape[0], *window.output)
     return [y if b is None else y + b.reshape(1, -1, *[1] * len(window.output))]
 
@@ -402,12 +407,13 @@ def _conv_gradient(call: Call) -> Results:
     group, wide = int(call.get("group", 1)), _padded(x, pads)
     parts = w.reshape(group, w.shape[0] // group, *w.shape[1:])
     given = dy.reshape(dy.shape[0], group, -1, *dy.shape[2:])
-    dwide, dw = np.zeros_like(wide), np.zeros_like(parts)
+    dwide: Array = np.zeros_like(wide)
+    dw: Array = np.zeros_like(parts)
     for place in product(*map(range, window.kernel)):
         seen = wide[window.slices(place)].reshape(x.shape[0], group, -1, *window.output)
         flat = (given.reshape(*given.shape[:3], -1), seen.reshape(*seen.shape[:3], -1))
-        dw[(..., *place)] = np.einsum("ngos,ngcs->goc", *flat, optimize=True)
-        back = np.einsum("ngo...,goc->ngc...", given, parts[(..., *place)], optimize=True)
+        dw[_at(place)] = np.einsum("ngos,ngcs->goc", *flat, optimize=True)
+        back = np.einsum("ngo...,goc->ngc...", given, parts[_at(place)], optimize=True)
         dwide[window.slices(place)] += back.reshape(x.shape[0], x.shape[1], *window.output)
     inside = tuple(slice(p[0], p[0] + n) for p, n in zip(pads, x.shape[2:], strict=True))
     dx = dwide[(slice(None), slice(None), *inside)]

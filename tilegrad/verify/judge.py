@@ -24,7 +24,8 @@ from tilegrad.verify.dropout import masks_of
 from tilegrad.verify.first_update import FirstUpdate, verify_first_update
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.folded import folded_model
-from tilegrad.verify.judge_given import judge_given
+from tilegrad.verify.given_graph import GivenModel
+from tilegrad.verify.judge_given import given_graphs, judge_given
 from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def judge(
 
 def float64_model(compiled: Compiled) -> Float64Model:
     """The first mini-batch's forward pass and loss in float64, by code that shares nothing with ours."""
+    if compiled.model.training is not None:
+        return cast(Float64Model, GivenModel(given_graphs(compiled)))
     recipe = reference_recipe(compiled.program)
     return Float64Model(
         reference_model(compiled), recipe.loss, batchnorm=recipe.batchnorm, dropout_mask=masks_of(compiled.program)

@@ -25,8 +25,23 @@ def judge_given(compiled: Compiled, measured: Measured, batches: Sequence[Batch]
     training = compiled.model.training
     assert training is not None
     recipe = compiled.program.recipe
+    reference, evaluation = reference_of(given_graphs(compiled), batches, recipe.accumulate)
+    verdict = compare(measured, reference, tolerance)
+    if measured.evaluation is not None and np.isfinite(evaluation):
+        verdict = _with_tensors(verdict, [_evaluated(measured.evaluation, evaluation, tolerance, "")])
+    stored = training.references
+    if stored is None or not _is_theirs(training, compiled, batches):
+        return verdict
+    return _with_stored(verdict, measured, stored, tolerance)
+
+
+def given_graphs(compiled: Compiled) -> GivenGraphs:
+    """The graphs as they came, with what the recipe decides."""
+    training = compiled.model.training
+    assert training is not None
+    recipe = compiled.program.recipe
     rates = {u.parameter: u.learning_rate for u in training.updates if u.learning_rate is not None}
-    graphs = GivenGraphs(
+    return GivenGraphs(
         training=training.protos["training"],
         evaluation=training.protos["evaluation"],
         parameters=training.gradients,
@@ -37,14 +52,6 @@ def judge_given(compiled: Compiled, measured: Measured, batches: Sequence[Batch]
         slots={u.parameter: u.slots for u in training.updates if u.slots},
         updates_done=training.updates_done,
     )
-    reference, evaluation = reference_of(graphs, batches, recipe.accumulate)
-    verdict = compare(measured, reference, tolerance)
-    if measured.evaluation is not None and np.isfinite(evaluation):
-        verdict = _with_tensors(verdict, [_evaluated(measured.evaluation, evaluation, tolerance, "")])
-    stored = training.references
-    if stored is None or not _is_theirs(training, compiled, batches):
-        return verdict
-    return _with_stored(verdict, measured, stored, tolerance)
 
 
 def _is_theirs(training: GivenTraining, compiled: Compiled, batches: Sequence[Batch]) -> bool:

@@ -19,6 +19,7 @@ from tilegrad.errors import UserError
 from tilegrad.frontend.given.files import GivenFiles, files_of, is_given, kind_of
 from tilegrad.frontend.given.operators import LOSSES
 from tilegrad.frontend.given.optimizer import read_optimizer
+from tilegrad.frontend.given.protos import evaluation_proto
 from tilegrad.frontend.given.roles import ACCUMULATE, Roles, roles_of
 from tilegrad.frontend.given.stored import Stored, read_stored
 from tilegrad.frontend.given.sweep import Translation
@@ -49,7 +50,7 @@ def import_given(files: GivenFiles, batch: int | None, seed: int = 0) -> Importe
     initial, notes = _initial(files, roles, stored, types, seed)
     _check_shapes(files, roles, types, initial)
     step, writes, more_notes = _step(files, roles, types, initial, updates)
-    evaluate = _evaluation(files, roles, step, types, initial, bound)
+    evaluate = replace(_evaluation(files, roles, step, types, initial, bound), name=files.name)
     training = GivenTraining(
         kind=_kind(files, roles),
         step=step,
@@ -73,7 +74,7 @@ def import_given(files: GivenFiles, batch: int | None, seed: int = 0) -> Importe
         files.name,
         SourceKind.GRAPHS,
         evaluate,
-        files.training,
+        evaluation_proto(files, evaluate, initial),
         files.training,
         _infos(training, roles, initial),
         bound,
@@ -255,7 +256,7 @@ def _loss_of(model: onnx.ModelProto, done: Translation) -> str:
     for value in model.graph.output:
         found = done.types.get(value.name)
         if found is not None and found.dtype.is_float and found.size == 1 and not _is_bookkeeping(model, value.name):
-            return value.name
+            return str(value.name)
     for node in done.nodes:
         if node.op in LOSSES:
             return node.outputs[0]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from tilegrad.errors import UserError
@@ -18,6 +18,7 @@ OPTIMIZERS = ("SGD", "SGDOptimizerV2", "AdamWOptimizer")
 _ACCUMULATOR = "InPlaceAccumulatorV2"
 _PREFERRED = ("training_model.onnx", "network_train.onnx", "network.onnx")
 _EVALUATIONS = ("eval_model.onnx", "network_eval.onnx")
+_STORED = re.compile(r"inputs|outputs|reference|params_after\d+")
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, KeyError, TypeError, SyntaxError)
 
 
@@ -57,7 +58,7 @@ def is_given(path: Path) -> bool:
 def files_of(path: Path, model: onnx.ModelProto | None = None) -> GivenFiles:
     """Of a folder, or of a training graph (`model`) that lies in one beside what belongs to it."""
     folder = path if model is None else path.parent
-    graphs = {file: read_model(file) for file in sorted(folder.glob("*.onnx")) if model is None or file != path}
+    graphs = {file: read_model(file) for file in sorted(folder.glob("*.onnx")) if model is None or _belongs(file, path)}
     kinds = {file: kind_of(graph) for file, graph in graphs.items()}
     if model is None:
         file, model = _training_of(path, graphs, kinds)
@@ -74,8 +75,13 @@ def files_of(path: Path, model: onnx.ModelProto | None = None) -> GivenFiles:
         evaluation=next((graph for each, graph in others.items() if each.name in _EVALUATIONS), None),
         forward=next((graph for each, graph in others.items() if each.name == "forward.onnx"), None),
         checkpoint=read_checkpoint(checkpoint) if checkpoint.is_file() else None,
-        arrays={each.stem: _arrays(each) for each in sorted(folder.glob("*.npz"))},
+        arrays={each.stem: _arrays(each) for each in sorted(folder.glob("*.npz")) if _STORED.fullmatch(each.stem)},
     )
+
+
+def _belongs(file: Path, training: Path) -> bool:
+    """Whether a graph beside a training graph that was named is part of it: other models may lie there too."""
+    return file != training and ("optim" in file.name or file.name in (*_EVALUATIONS, "forward.onnx"))
 
 
 def _training_of(
@@ -119,9 +125,3 @@ def _arrays(path: Path) -> Arrays:
         return dict(read_npz(path, names, stage="import"))
     except _UNREADABLE as error:
         raise UserError(f"cannot read '{path}' as an .npz file", stage="import", got=str(error)) from error
-
-
-def check_finite(arrays: Arrays, place: str) -> None:
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UserError(f"'{name}' of '{place}' has a value that is not finite", stage="import")

@@ -71,7 +71,7 @@ def roles_of(files: GivenFiles) -> Roles:
 def _owner(node: onnx.NodeProto, known: set[str]) -> str:
     """The parameter that an accumulator is of, by the names of its buffer or of its gradient."""
     for name, suffix in ((node.input[0], _BUFFER), (node.input[1], _GRADIENT)):
-        owner = name.removesuffix(suffix)
+        owner = str(name).removesuffix(suffix)
         if owner != name and owner in known:
             return owner
     raise UserError(
