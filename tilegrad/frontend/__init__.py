@@ -18,6 +18,7 @@ from tilegrad.frontend.check import check_attributes, check_model, check_opset, 
 from tilegrad.frontend.copies import split_copies, tied_notes
 from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.folded import folding_note, name_folded
+from tilegrad.frontend.gradient_policy import with_padding
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
@@ -77,7 +78,7 @@ def import_source(found: Source, batch: int | None) -> ImportedModel:
     refuse_bad_numbers(arrays, parameters)
     try:
         swept = sweep(model, arrays, parameters, found.name)
-        graph = canonicalize(verify_graph(swept.graph))
+        graph = with_padding(canonicalize(verify_graph(swept.graph)), found.module)
         _check_outputs(swept, bound, original)
     except UserError as error:
         raise _explained(error, bound) from error
