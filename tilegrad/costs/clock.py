@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import mul
 
-from tilegrad.costs.kernel_cost import KernelCosts, Span, nest_trips
+from tilegrad.costs.conduct import Act
+from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.targets.base import L2, L3, DmaEngine, Target
 
 Interval = tuple[float, float]
@@ -96,6 +96,7 @@ class Clock:
             self.far.restart()
         self.now = 0.0
         self.forked: float | None = None
+        self.latest = Act.START
         self.compute_cycles = 0.0
         self.conduct_cycles = 0.0
         self.stall_cycles = dict.fromkeys(Reason, 0.0)  # while no core computes
@@ -107,21 +108,16 @@ class Clock:
         if self.forked is None:
             self.conduct_cycles += cycles
 
-    def conduct(self, *trips: float) -> None:
-        """What the tile runtime does, in the order of CONDUCT_TRIPS."""
-        conduct = self.costs.conduct
-        self.spend(sum(map(mul, conduct.between if self.forked is None else conduct.meanwhile, trips)))
+    def act(self, act: Act, share: float = 1.0) -> None:
+        """The conductor comes to its next act, or to a share of such acts."""
+        self.spend(share * self.costs.conduct.cycles(self.latest, act))
+        self.latest = act
 
-    def enter(self, operands: int, at_once: bool) -> None:
-        """A nest in tiles begins: one part of what that takes is done before its first kernel call, one meanwhile."""
-        self.conduct(*nest_trips(operands, at_once))
-
-    def step(self, operands: int, is_simple: bool) -> None:
-        """From one tile to the next."""
-        if is_simple:
-            self.conduct(0, 0, 0, 1)
-        else:
-            self.conduct(0, 0, 0, 0, 1, operands)
+    def wait(self, act: Act, time: float, reason: Reason) -> Stall | None:
+        """It comes to wait for a transfer that is done at `time`, and goes on when it has seen that."""
+        conduct, came = self.costs.conduct, self.now
+        self.spend(conduct.waits.get(act, 0.0))
+        return self.stall_until(time + conduct.wakes.get(act, 0.0), reason) if time > came else None
 
     def command(self, engine: EngineClock, inward: bool, size_bytes: float, rows: int = 1) -> Interval:
         """The conductor gives an engine a command, as soon as the queue takes it."""

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "iss.h"
 
-enum { L2_BANKS = 4, HOOKS = 8, MOST_FILE = 64 << 20 };
+enum { L2_BANKS = 4, HOOKS = 128, MOST_FILE = 64 << 20 };
 enum { PRIVATE0_BASE = 0x1c000000, PRIVATE1_BASE = 0x1c008000, PRIVATE_BYTES = 0x8000 };
 /* The cluster's clock is faster than that of the fabric controller and L2, by these. */
 enum { CLUSTER_CLOCK = 14407, FABRIC_CLOCK = 10000 };

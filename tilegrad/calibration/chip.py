@@ -1,0 +1,210 @@
+"""`python -m tilegrad.calibration.chip`: measures kernels and conductor on `iss:siracusa` and writes measured.json.
+
+Trainings of the zoo are run as they are; each event of their listings gets the cycle at which it happened. What the
+conductor takes from act to act is the mean of what it took. How long kernel calls took, beside what counted
+instructions say, gives each kernel a factor, a cost of the call, and a cost of code that is not in the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tilegrad.calibration.aligned import Happened, align_trace
+from tilegrad.calibration.cases import KIB, TARGET, Case
+from tilegrad.calibration.fit import non_negative_least_squares
+from tilegrad.calibration.observed import Observation, observe
+from tilegrad.compiled import Compiled
+from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
+from tilegrad.ir.listing import Begin, End
+from tilegrad.targets.base import L1, L2, L3, Target, get
+
+SOURCE = "iss:siracusa"
+CASES = (
+    *(Case(model, "auto", 128 * KIB) for model in ("simplemlp", "autoencoder_tiny", "mlp", "autoencoder", "dscnn")),
+    *(Case(model, "auto", 128 * KIB) for model in ("resnet8", "mobilenetv1", "cct_lora", "cct")),
+    *(Case(model, mode, 64 * KIB) for model in ("simplemlp", "autoencoder", "dscnn") for mode in ("single", "double")),
+    *(Case(model, "untiled", 64 * KIB) for model in ("simplemlp", "autoencoder_tiny", "mlp", "autoencoder", "dscnn")),
+    *(Case(model, "auto", 64 * KIB, "momentum, accum 2") for model in ("simplemlp", "autoencoder_tiny", "mlp")),
+    *(Case(model, "auto", 32 * KIB, "adam") for model in ("simplemlp", "autoencoder_tiny", "mlp")),
+    Case("autoencoder", "auto", 32 * KIB),
+    Case("dscnn", "auto", 32 * KIB),
+)
+# Short calls are measured by what they are off in cycles, long ones by the share of it.
+SHORT_CYCLES = 400.0
+# How many calls of a kernel weigh as much as what others of its kind take.
+PRIOR_CALLS = 1.0
+TYPICAL = KernelScale(1.05, 60.0, 500.0)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    kernel: str
+    level: str
+    counted: float
+    cycles: int
+    is_cold: bool
+
+
+@dataclass
+class Samples:
+    """What was measured, over all cases."""
+
+    pairs: dict[tuple[Act, Act], list[float]] = field(default_factory=lambda: defaultdict(list))
+    waits: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
+    wakes: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
+    around: list[float] = field(default_factory=list)
+    kernels: list[KernelCall] = field(default_factory=list)
+
+    def add(self, compiled: Compiled, seen: Observation) -> None:
+        for entry, events in seen.entries.items():
+            listing = compiled.listing.entries.get(entry)
+            if listing is None or not listing.events:
+                continue
+            happened = align_trace(listing, events)
+            self._add_conduct(happened, events[0].cycle, events[-1].cycle, compiled.target)
+            self.kernels += _calls(compiled, entry, happened)
+            if seen.ran.cycles.get(entry):
+                self.around.append(seen.ran.cycles[entry][-1] - seen.cycles(entry))
+
+    def _add_conduct(self, happened: Sequence[Happened], begun: int, ended: int, target: Target) -> None:
+        near, far = target.engine(L2, L1).enqueue_cycles, target.engine(L3, L2).enqueue_cycles
+        before, went = Act.START, begun
+        for one in happened:
+            enqueued = near if one.parts else 0
+            self.pairs[before, one.act].append(one.came - went - enqueued)
+            for a, b in pairwise(one.parts):
+                self.pairs[one.act, Act.PART].append(b - a - near)
+            if one.act is Act.MOVE:
+                self.waits[one.act].append(one.went - one.came - far)
+            elif one.arrived > one.came:
+                self.wakes[one.act].append(one.went - one.arrived)
+            elif one.arrived:
+                self.waits[one.act].append(one.went - one.came)
+            before, went = one.act, one.went
+        self.pairs[before, Act.STOP].append(ended - went)
+
+
+def _calls(compiled: Compiled, entry: str, happened: Sequence[Happened]) -> Iterator[KernelCall]:
+    """Kernel calls of an entry: from where cores begin to where the last one is done."""
+    costs, target = KernelCosts(compiled.target), compiled.target
+    nests = compiled.listing.entries[entry].nests
+    begun: Happened | None = None
+    latest = ""
+    for one in happened:
+        if isinstance(one.event, Begin):
+            begun = one
+        elif isinstance(one.event, End):
+            assert begun is not None and isinstance(begun.event, Begin)
+            listed = nests[one.event.nest]
+            level = target.home if listed.tiling is None else target.compute
+            sizes = {axis: tile_range.size for axis, tile_range in begun.event.ranges.items()}
+            counted = costs.counted(listed.nest, sizes, level, target.cores).cycles
+            kernel = listed.nest.kernel
+            yield KernelCall(kernel, level, counted, one.computed - begun.went, kernel != latest)
+            latest = kernel
+
+
+def fit_kernel(calls: Sequence[KernelCall], typical: KernelScale, prior: float = PRIOR_CALLS) -> KernelScale:
+    """By least squares of relative errors, none of the three below zero; little is drawn to what is typical."""
+    rows = [[call.counted, 1.0, float(call.is_cold)] for call in calls]
+    measured = [float(call.cycles) for call in calls]
+    weights = [1.0 / max(call.cycles, SHORT_CYCLES) for call in calls]
+    x, y, w = np.array(rows), np.array(measured), np.array(weights)
+    size = float(np.median(y))
+    drawn = prior / size
+    pulls = np.array([[size, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) * drawn
+    wanted = np.array([typical.factor * size, typical.call, typical.cold]) * drawn
+    found = non_negative_least_squares(np.vstack([x * w[:, None], pulls]), np.concatenate([y * w, wanted]))
+    return KernelScale(round(float(found[0]), 4), round(float(found[1]), 1), round(float(found[2]), 1), len(calls))
+
+
+def fit_kernels(calls: Sequence[KernelCall]) -> tuple[dict[tuple[str, str], KernelScale], dict[str, KernelScale]]:
+    groups: dict[tuple[str, str], list[KernelCall]] = defaultdict(list)
+    for call in calls:
+        groups[call.kernel, call.level].append(call)
+    kernels, others = {}, {}
+    for level in sorted({level for _, level in groups}):
+        own = {key: found for key, found in groups.items() if key[1] == level}
+        first = {key: fit_kernel(found, TYPICAL) for key, found in own.items()}
+        typical = KernelScale(
+            round(float(np.median([scale.factor for scale in first.values()])), 4),
+            round(float(np.median([scale.call for scale in first.values()])), 1),
+            round(float(np.median([scale.cold for scale in first.values()])), 1),
+        )
+        kernels.update({key: fit_kernel(found, typical) for key, found in own.items()})
+        others[level] = typical
+    return kernels, others
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Without the largest few: among them are those that waited for a queue."""
+    ordered = sorted(values)
+    kept = ordered[: max(1, round(0.97 * len(ordered)))]
+    return round(max(0.0, float(np.mean(kept))), 1)
+
+
+def fit_conduct(samples: Samples) -> Conduct:
+    acts: dict[Act, list[float]] = defaultdict(list)
+    for (_, act), values in samples.pairs.items():
+        acts[act] += values
+    return Conduct(
+        {pair: _mean(values) for pair, values in samples.pairs.items()},
+        {act: _mean(values) for act, values in acts.items()},
+        {act: round(float(np.median(values)), 1) for act, values in samples.waits.items()},
+        {act: round(float(np.median(values)), 1) for act, values in samples.wakes.items()},
+        round(float(np.median(samples.around)), 1) if samples.around else 0.0,
+    )
+
+
+def fit(samples: Samples) -> Measured:
+    return Measured(SOURCE, *fit_kernels(samples.kernels), fit_conduct(samples))
+
+
+def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:
+    table = {**as_json(measured), "cases": [case.name for case in cases]}
+    (folder / FILE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    load_measured.cache_clear()
+
+
+def _report(measured: Measured, before: Mapping[str, float]) -> Iterator[str]:
+    for name, error in before.items():
+        yield f"{name}: {100 * error:+.1f} %"
+    yield f"{len(measured.kernels)} kernels, {len(measured.conduct.pairs)} pairs of acts"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=1, help="tiles are chosen by what was measured: so often")
+    parser.add_argument("--models", nargs="*", help="only these")
+    arguments = parser.parse_args()
+    cases = [case for case in CASES if not arguments.models or case.model in arguments.models]
+    target = get(TARGET)
+    for _ in range(arguments.rounds):
+        samples = Samples()
+        errors = {}
+        for case in cases:
+            compiled = case.compile()
+            seen = observe(compiled)
+            samples.add(compiled, seen)
+            estimate = compiled.timing["step"].cycles
+            errors[case.name] = estimate / seen.ran.cycles["step"][-1] - 1.0
+            print(f"{case.name}: {estimate:,.0f} estimated before, {seen.ran.cycles['step'][-1]:,} measured", flush=True)
+        measured = fit(samples)
+        write_measured(measured, target.folder, cases)
+        print("\n".join(_report(measured, errors)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
