@@ -89,6 +89,9 @@ class Slowed:
     def conduct(self) -> object:
         return self.costs.conduct
 
+    def cold_cycles(self, kernel: str, level: str) -> float:
+        return self.costs.cold_cycles(kernel, level)
+
     def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
         found = self.costs.span(nest, sizes, level, cores)
         if nest.kernel != self.kernel:

@@ -45,6 +45,7 @@ SHORT_CYCLES = 400.0
 # How many calls of a kernel weigh as much as what others of its kind take.
 PRIOR_CALLS = 1.0
 TYPICAL = KernelScale(1.05, 60.0, 500.0)
+LEAST_FACTOR = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ def fit_kernel(calls: Sequence[KernelCall], typical: KernelScale, prior: float =
     pulls = np.array([[size, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) * drawn
     wanted = np.array([typical.factor * size, typical.call, typical.cold]) * drawn
     found = non_negative_least_squares(np.vstack([x * w[:, None], pulls]), np.concatenate([y * w, wanted]))
-    return KernelScale(round(float(found[0]), 4), round(float(found[1]), 1), round(float(found[2]), 1), len(calls))
+    factor = max(float(found[0]), LEAST_FACTOR)
+    return KernelScale(round(factor, 4), round(float(found[1]), 1), round(float(found[2]), 1), len(calls))
 
 
 def fit_kernels(calls: Sequence[KernelCall]) -> tuple[dict[tuple[str, str], KernelScale], dict[str, KernelScale]]:
@@ -197,9 +199,9 @@ def main() -> int:
             compiled = case.compile()
             seen = observe(compiled)
             samples.add(compiled, seen)
-            estimate = compiled.timing["step"].cycles
-            errors[case.name] = estimate / seen.ran.cycles["step"][-1] - 1.0
-            print(f"{case.name}: {estimate:,.0f} estimated before, {seen.ran.cycles['step'][-1]:,} measured", flush=True)
+            estimate, cycles = compiled.timing["step"].cycles, seen.ran.cycles["step"][-1]
+            errors[case.name] = estimate / cycles - 1.0
+            print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured", flush=True)
         measured = fit(samples)
         write_measured(measured, target.folder, cases)
         print("\n".join(_report(measured, errors)), flush=True)

@@ -120,7 +120,7 @@ class Judge:
         loaded = [self._move(clock, one, 1.0, Act.FIRST_LOAD) for one in reads]
         clock.act(Act.WAIT_LOAD)
         clock.wait(Act.WAIT_LOAD, max(loaded, default=0.0), Reason.LOAD)
-        first = before = latest = clock.now
+        first = before = latest = computed = clock.now
         played = min(count, MOST_PLAYED)
         cold = self.costs.cold_cycles(nest.kernel, self.target.compute)
         for tile in range(played):
@@ -136,6 +136,7 @@ class Judge:
                 loaded = self._load(clock, reads, inner, is_simple)
             clock.act(Act.END)
             clock.end(span if tile else span.later(cold))
+            computed = clock.now
             if tile + 1 < count:
                 if not is_double:
                     stored = [
@@ -146,7 +147,8 @@ class Judge:
                     loaded = self._load(clock, reads, inner, is_simple)
                 self._settle(clock, loaded, Act.WAIT_LOAD, Reason.LOAD)
             before, latest = latest, clock.now
-        repeated = (count - played) * (latest - before)
+        # Nothing is moved behind the last tile but its results.
+        repeated = (count - played) * (latest - before) - (latest - computed)
         left = [self._move(clock, one, 1.0, Act.STORE) for one in results]
         clock.stall_until(max(left, default=0.0), Reason.STORE)
         return clock.now + repeated, first, clock.now - latest
