@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tilegrad as tg
 from tests.calibration.nests import nest_of
-from tilegrad.costs.kernel_cost import KernelCosts, Span, cluster_span, cycles_of_mix, uncounted_kernels
+from tilegrad.costs.kernel_cost import KernelCosts, Span, call_cycles, cluster_span, cycles_of_mix, uncounted_kernels
 from tilegrad.ir.nest import Nest
 from tilegrad.targets.base import CoreCosts, get
 
@@ -32,8 +32,12 @@ def whole_sizes(nest: Nest) -> dict[str, int]:
 @pytest.mark.parametrize("cores", [1, 2, 8])
 def test_cycles_follow_from_the_mix(nest: Nest, level: str, cores: int) -> None:
     sizes = whole_sizes(nest)
-    expected = cycles_of_mix(COSTS.mix(nest, sizes, cores), COSTS.target, level, cores)
-    assert COSTS.cycles(nest, sizes, level, cores) == pytest.approx(expected, rel=1e-3)
+    assert COSTS.target.costs is not None and COSTS.measured is not None
+    call = call_cycles(cores, COSTS.target.costs)
+    expected = cycles_of_mix(COSTS.mix(nest, sizes, cores), COSTS.target, level, cores) - call
+    assert COSTS.counted(nest, sizes, level, cores).cycles == pytest.approx(expected, rel=1e-3)
+    scale = COSTS.measured.scale(nest.kernel, level)
+    assert COSTS.cycles(nest, sizes, level, cores) == pytest.approx(scale.factor * expected + scale.call, rel=1e-3)
 
 
 @pytest.mark.parametrize("nest", [GEMM, CONV, SOFTMAX], ids=lambda nest: nest.kernel)
