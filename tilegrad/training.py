@@ -18,7 +18,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.data import ToldBatches
 from tilegrad.devices.base import Device, FloatArrays, Session
-from tilegrad.devices.embedded import AutonomousDevice
+from tilegrad.devices.embedded import AutonomousDevice, CoreStack
 from tilegrad.devices.iss_profile import Profile
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
@@ -61,6 +61,7 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
+    stacks: tuple[CoreStack, ...] = ()  # as the image measured them
 
     def __repr__(self) -> str:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
@@ -165,6 +166,7 @@ class Run:
                 "lower_bound": max(entry.lower_bound_bytes for entry in self.compiled.plan.entries.values()),
             },
             "stack": self.stack.as_json(),
+            "stacks": [stack.as_json() for stack in self.stacks],
             "params": parameter_count(self.compiled),
             "trainable_params": sum(tensor.type.size for tensor in program.trainable),
             "macs_per_step": self.macs_per_step,
@@ -283,6 +285,7 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
         counted_cycles=cycles,
         counted_how=device.cycles_are,
         profile=device.profile,
+        stacks=device.stacks,
     )
 
 

@@ -140,16 +140,20 @@ class Clock:
         self.forked = self.now
 
     def end(self, span: Span) -> Interval:
-        """The conductor comes to the barrier of a kernel call, and goes on when all cores are there."""
+        """The conductor comes to the barrier of a kernel call, and goes on when all cores are there. A worker that
+        conducts has its own share to do first; a controller has none."""
         assert self.forked is not None
         delay = self.now - self.forked
-        start, self.now = self.forked, self.forked + span.ending(delay)
-        if self.target.cores == 1:  # nobody computes while it conducts
+        start, alone = self.forked, self.target.has_controller
+        self.now = start + (max(span.cycles, delay) if alone else span.ending(delay))
+        if self.target.cores == 1 and not alone:  # nobody computes while it conducts
             self.conduct_cycles += delay
             start += delay
+        stop = min(self.now, start + span.cycles) if alone else self.now
         self.forked = None
-        self.computing.append((start, self.now))
-        self.compute_cycles += self.now - start
+        self.computing.append((start, stop))
+        self.compute_cycles += stop - start
+        self.conduct_cycles += self.now - stop
         return start, self.now
 
 

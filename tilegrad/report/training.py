@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from tilegrad.compiled import Compiled
-from tilegrad.devices.embedded import Image
+from tilegrad.devices.embedded import CoreStack, Image
 from tilegrad.ir.plan import Plan
 from tilegrad.place.board import image_parts
 from tilegrad.report.format import (
@@ -50,6 +50,8 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield Text()
     yield memory_table(run.compiled.plan)
     yield Text(str(run.stack))
+    if run.stacks:
+        yield stacks_line(run.stacks)
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)
@@ -61,6 +63,14 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield instructions_line(run)
     yield time_line(run.timings_seconds)
     yield code_line(run.compiled, folder)
+
+
+def stacks_line(stacks: Sequence[CoreStack]) -> Text:
+    """What the image painted and found used: of each size, the stack that was used most."""
+    deepest = {stack.capacity_bytes: stack for stack in sorted(stacks, key=lambda stack: stack.used_bytes)}
+    parts = [f"core {one.core} {one.used_bytes:,} of {one.capacity_bytes:,}" for one in deepest.values()]
+    guards = "all guard zones intact" if all(one.is_intact for one in stacks) else "a guard zone was overwritten"
+    return Text(f"stacks as measured on {plural(len(stacks), 'core')}, the deepest: {', '.join(parts)}; {guards}")
 
 
 def header(run: Run) -> Iterator[Text]:

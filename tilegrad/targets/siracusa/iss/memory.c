@@ -171,7 +171,7 @@ static uint32_t number_at(const uint8_t *bytes, size_t at, size_t count)
 
 static void load_segment(const uint8_t *file, size_t size, size_t header)
 {
-    uint32_t offset = number_at(file, header + 4, 4), address = number_at(file, header + 8, 4);
+    uint32_t offset = number_at(file, header + 4, 4), address = number_at(file, header + 12, 4); /* where it is stored */
     uint32_t bytes = number_at(file, header + 16, 4), flags = number_at(file, header + 24, 4);
     if (number_at(file, header, 4) != 1 || bytes == 0)
         return;
