@@ -99,5 +99,7 @@ def _happened(reader: _Reader, event: Event, act: Act, arrived: dict[tuple[Queue
             next(reader.arrivals)
         return Happened(event, act, came, went)
     assert isinstance(event, End)
-    came, went = reader.take("jp").cycle, reader.take("p").cycle
-    return Happened(event, act, came, went, computed=next(reader.arrivals))
+    one = reader.take("jp")
+    other = reader.take("p" if one.kind == "j" else "j")
+    came, passed = (one.cycle, other.cycle) if one.kind == "j" else (other.cycle, one.cycle)
+    return Happened(event, act, came, max(came, passed), computed=next(reader.arrivals))

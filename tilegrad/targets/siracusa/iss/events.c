@@ -212,6 +212,8 @@ static uint32_t barrier_register(core_state *core, uint32_t offset, int is_write
         fault("register 0x%x of barrier %u", part, which);
     if (!is_write)
         return *word;
+    if (word == 0)
+        trace('b', core->number, which, 0);
     if (word != 0)
         *word = value;
     else
