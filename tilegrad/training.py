@@ -67,8 +67,8 @@ class Run:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
         verdict = "not verified" if self.verdict is None else "verified" if self.verdict.verified else "DISAGREES"
         step = self.cycles["step"]
-        word = "counted" if self.counted_cycles else "estimated"
-        cycles = "" if step is None else f", {step:,} {word} cycles a step"
+        word = "counted" if self.counted_cycles else self.compiled.target.cycles_are
+        cycles = "" if step is None else f", {step:,} cycles a step ({word})"
         name = self.compiled.program.name
         return f"<Run of '{name}' on {self.device}: {self.steps:,} updates, {losses}, {verdict}{cycles}>"
 
@@ -86,7 +86,7 @@ class Run:
     def cycles_are(self) -> str | None:
         if self.counted_cycles:
             return self.counted_how
-        return "estimated" if self.estimates else None
+        return self.compiled.target.cycles_are if self.estimates else None
 
     @property
     def weights_sha256(self) -> str | None:

@@ -34,8 +34,11 @@ class _Reader:
     def __init__(self, events: Sequence[TraceEvent]) -> None:
         self.core = events[0].core
         self.dispatches = any(event.kind == "f" for event in events)
-        own = (event for event in events if event.core == self.core or event.kind == "p")
+        # Where work is dispatched, workers are done while the conductor does other things.
+        passes = "" if self.dispatches else "p"
+        own = (event for event in events if event.core == self.core or event.kind in passes)
         self.events = [event for event in own if event.kind in "bdEfjlLpsSwW"]
+        self.passes = iter([event.cycle for event in events if event.kind == "p"])
         self.at = 0
         ends: dict[int, list[int]] = {0: [], 1: []}
         for event in events:
@@ -99,7 +102,6 @@ def _happened(reader: _Reader, event: Event, act: Act, arrived: dict[tuple[Queue
             next(reader.arrivals)
         return Happened(event, act, came, went)
     assert isinstance(event, End)
-    one = reader.take("jp")
-    other = reader.take("p" if one.kind == "j" else "j")
-    came, passed = (one.cycle, other.cycle) if one.kind == "j" else (other.cycle, one.cycle)
+    came = reader.take("j").cycle
+    passed = next(reader.passes) if reader.dispatches else reader.take("p").cycle
     return Happened(event, act, came, max(came, passed), computed=next(reader.arrivals))

@@ -168,6 +168,11 @@ class Target:
             _expect(known, f"a hierarchy without a way from {far} to {near}", "a DMA engine", "none")
 
     @property
+    def cycles_are(self) -> str:
+        """What its cycles are called in JSON: never just cycles."""
+        return "estimated" if self.is_calibrated else "estimated, uncalibrated"
+
+    @property
     def has_controller(self) -> bool:
         """Whether a core of its own conducts, so that all `cores` begin a kernel together."""
         return self.conductor == CONTROLLER

@@ -1,4 +1,7 @@
-"""Siracusa's cluster with half the scratchpad and less L2: what a cheaper sibling would look like."""
+"""Siracusa's cluster with half the scratchpad and less L2: what a cheaper sibling would look like.
+
+Nothing of it was measured, so every estimate says that it is uncalibrated: costs are Siracusa's.
+"""
 
 from dataclasses import replace
 
@@ -11,5 +14,6 @@ TARGET = replace(
     name="pulp_small",
     summary="PULP-like cluster: 8 cores, 4 shared FPUs, 128 KB L1, 1.5 MB L2, 8 MB HyperRAM",
     conductor=WORKER,
+    is_calibrated=False,
     runtime="siracusa",
 )
