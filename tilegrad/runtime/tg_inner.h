@@ -1,0 +1,9 @@
+/* The innermost loops that a chip has instructions of its own for. Here there are none: a chip's own header of this name
+ * defines some of
+ *
+ *   TG_INNER_GEMM   tg_inner_gemm_{nn,nt,tn,tt}(): a 4x4 block of a matrix product (tg_gemm.h)
+ *
+ * and each gives the bits of the loop that it takes the place of. */
+#ifndef TG_INNER_H
+#define TG_INNER_H
+#endif
