@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilegrad.sequence.clock import EntryTiming
+from tilegrad.sequence.timing import EntryTiming
 
 from benchmarks import truth
 from tilegrad import zoo
