@@ -83,8 +83,13 @@ def read(path: Path = RESULTS) -> list[Row]:
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as stream:
-        kinds = {field.name: int if field.type == "int" else str for field in fields(Row)}
-        return [Row(**{name: kinds[name](value) for name, value in row.items()}) for row in csv.DictReader(stream)]
+        return [
+            Row(
+                row["model"], row["recipe"], row["mode"], int(row["l1_kib"]), row["entry"], int(row["estimated"]),
+                int(row["measured"]),
+            )
+            for row in csv.DictReader(stream)
+        ]  # fmt: skip
 
 
 def write(rows: Sequence[Row], path: Path = RESULTS) -> None:

@@ -21,12 +21,12 @@ import numpy as np
 from tilegrad.calibration.aligned import Happened, align_trace
 from tilegrad.calibration.cases import KIB, TARGET, Case
 from tilegrad.calibration.fit import non_negative_least_squares
-from tilegrad.calibration.observed import Observation, observe
+from tilegrad.calibration.observed import Observation, TraceEvent, observe
 from tilegrad.compiled import Compiled
 from tilegrad.costs.conduct import Act, Conduct
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
-from tilegrad.ir.listing import Begin, End
+from tilegrad.ir.listing import Begin, End, Fetch, Load, Store
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
 SOURCE = "iss:siracusa"
@@ -43,9 +43,11 @@ CASES = (
 # Short calls are measured by what they are off in cycles, long ones by the share of it.
 SHORT_CYCLES = 400.0
 # How many calls of a kernel weigh as much as what others of its kind take.
-PRIOR_CALLS = 1.0
+PRIOR_CALLS = 0.3
 TYPICAL = KernelScale(1.05, 60.0, 500.0)
 LEAST_FACTOR = 0.3
+# Transfers whose time says how fast bytes move.
+LONG_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Samples:
     wakes: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
     around: list[float] = field(default_factory=list)
     kernels: list[KernelCall] = field(default_factory=list)
+    crowded: dict[bool, list[tuple[float, float]]] = field(default_factory=lambda: {True: [], False: []})
 
     def add(self, compiled: Compiled, seen: Observation) -> None:
         for entry, events in seen.entries.items():
@@ -75,6 +78,8 @@ class Samples:
             happened = align_trace(listing, events)
             self._add_conduct(happened, events[0].cycle, events[-1].cycle, compiled.target)
             self.kernels += _calls(compiled, entry, happened)
+            for inward, nominal, taken in _crowded(compiled.target, happened, events):
+                self.crowded[inward].append((nominal, taken))
             if seen.ran.cycles.get(entry):
                 self.around.append(seen.ran.cycles[entry][-1] - seen.cycles(entry))
 
@@ -114,6 +119,36 @@ def _calls(compiled: Compiled, entry: str, happened: Sequence[Happened]) -> Iter
             kernel = listed.nest.kernel
             yield KernelCall(kernel, level, counted, one.computed - begun.went, kernel != latest)
             latest = kernel
+
+
+def _crowded(
+    target: Target, happened: Sequence[Happened], events: Sequence[TraceEvent]
+) -> Iterator[tuple[bool, float, float]]:
+    """Long transfers that went on while cores computed: which way, what they would take alone, and what they took."""
+    engine, calls, begun = target.engine(L2, L1), [], 0
+    for one in happened:
+        if isinstance(one.event, Begin):
+            begun = one.went
+        elif isinstance(one.event, End):
+            calls.append((begun, one.computed))
+    for inward in (True, False):
+        timing = engine.inward if inward else engine.outward
+        ends = [event.cycle for event in events if event.kind == "D" and bool(event.a) is inward]
+        kinds = (Fetch, Load) if inward else (Store,)
+        parts = [
+            (part.size_bytes, started)
+            for one in happened
+            if isinstance(one.event, Fetch | Load | Store) and isinstance(one.event, kinds)
+            for part, started in zip(one.event.parts, one.parts, strict=True)
+        ]
+        free = at = 0
+        for (size_bytes, started), end in zip(parts, ends, strict=True):
+            start, free = max(started, free), end
+            while at < len(calls) and calls[at][1] < start:
+                at += 1
+            if size_bytes >= LONG_BYTES and at < len(calls) and calls[at][0] <= start and end <= calls[at][1]:
+                latency = timing.setup_cycles if start == started else 0.0
+                yield inward, size_bytes * timing.cycles_per_byte, end - start - latency
 
 
 def fit_kernel(calls: Sequence[KernelCall], typical: KernelScale, prior: float = PRIOR_CALLS) -> KernelScale:
@@ -166,7 +201,12 @@ def fit_conduct(samples: Samples) -> Conduct:
         {act: round(float(np.median(values)), 1) for act, values in samples.waits.items()},
         {act: round(float(np.median(values)), 1) for act, values in samples.wakes.items()},
         round(float(np.median(samples.around)), 1) if samples.around else 0.0,
+        (_ratio(samples.crowded[True]), _ratio(samples.crowded[False])),
     )
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    return round(max(1.0, sum(taken for _, taken in pairs) / sum(alone for alone, _ in pairs)), 3) if pairs else 1.0
 
 
 def fit(samples: Samples) -> Measured:

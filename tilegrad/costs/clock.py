@@ -63,8 +63,11 @@ class EngineClock:
         """When the queue takes another command."""
         return max(now, self.ends[0]) if len(self.ends) == self.engine.queue_depth else now
 
-    def take(self, now: float, inward: bool, size_bytes: float, rows: int) -> Interval:
-        """A command that the queue has taken: when it begins to move bytes, and when the last has arrived."""
+    def take(
+        self, now: float, inward: bool, size_bytes: float, rows: int, crowded: float = 1.0, until: float = 0.0
+    ) -> Interval:
+        """A command that the queue has taken: when it begins to move bytes, and when the last has arrived. Where memory
+        is crowded, `until` some time, everything takes `crowded` times as long."""
         timing = self.engine.inward if inward else self.engine.outward
         channel = self.inward if inward else self.outward
         busy = size_bytes * timing.cycles_per_byte + (rows - 1) * timing.cycles_per_extra_row
@@ -72,6 +75,8 @@ class EngineClock:
         if not self.engine.overlaps_setup:
             busy, latency = busy + latency, 0.0
         start = max(now, channel.free)
+        if start < until and crowded > 1.0:
+            busy = min(busy * crowded, busy + (until - start) * (1.0 - 1.0 / crowded))
         channel.free = start + busy
         channel.busy.append((start, channel.free))
         channel.size_bytes += size_bytes
@@ -97,6 +102,7 @@ class Clock:
         self.now = 0.0
         self.forked: float | None = None
         self.latest = Act.START
+        self.computes_until = 0.0  # as far as is known
         self.compute_cycles = 0.0
         self.conduct_cycles = 0.0
         self.stall_cycles = dict.fromkeys(Reason, 0.0)  # while no core computes
@@ -123,7 +129,10 @@ class Clock:
         """The conductor gives an engine a command, as soon as the queue takes it."""
         self.stall_until(engine.accepted(self.now), Reason.QUEUE)
         self.spend(engine.engine.enqueue_cycles)
-        return engine.take(self.now, inward, size_bytes, rows)
+        if engine is not self.near:
+            return engine.take(self.now, inward, size_bytes, rows)
+        crowded = self.costs.conduct.crowded[not inward]
+        return engine.take(self.now, inward, size_bytes, rows, crowded, self.computes_until)
 
     def stall_until(self, time: float, reason: Reason) -> Stall | None:
         """The conductor waits."""
@@ -135,9 +144,11 @@ class Clock:
             self.stall_cycles[reason] += cycles
         return Stall(reason, cycles)
 
-    def begin(self) -> None:
+    def begin(self, cycles: float = 0.0) -> None:
+        """Cores begin a kernel call, which will take about so many cycles."""
         assert self.forked is None
         self.forked = self.now
+        self.computes_until = self.now + cycles
 
     def end(self, span: Span) -> Interval:
         """The conductor comes to the barrier of a kernel call, and goes on when all cores are there. A worker that

@@ -45,7 +45,8 @@ class Conduct:
     """Cycles between acts, by pair. A pair that was never seen takes what its second act takes on average.
 
     A wait for what is there already takes `waits` cycles; one that has to wait ends `wakes` cycles behind the transfer,
-    by act. `call` is what a caller of an entry spends around it.
+    by act. `call` is what a caller of an entry spends around it. `crowded` is how much longer transfers to and from
+    scratchpad take while cores compute there, inward and outward.
     """
 
     pairs: Mapping[Pair, float] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Conduct:
     waits: Mapping[Act, float] = field(default_factory=dict)
     wakes: Mapping[Act, float] = field(default_factory=dict)
     call: float = 0.0
+    crowded: tuple[float, float] = (1.0, 1.0)
 
     def cycles(self, before: Act, act: Act) -> float:
         found = self.pairs.get((before, act))

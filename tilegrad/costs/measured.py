@@ -68,7 +68,8 @@ def from_json(table: Mapping[str, Any]) -> Measured:
     acts, waits, wakes = (
         {Act(name): cycles for name, cycles in conduct[part].items()} for part in ("acts", "waits", "wakes")
     )
-    return Measured(table["source"], kernels, others, Conduct(pairs, acts, waits, wakes, conduct["call"]))
+    crowded = conduct["crowded"]["inward"], conduct["crowded"]["outward"]
+    return Measured(table["source"], kernels, others, Conduct(pairs, acts, waits, wakes, conduct["call"], crowded))
 
 
 def as_json(measured: Measured) -> dict[str, Any]:
@@ -85,9 +86,10 @@ def as_json(measured: Measured) -> dict[str, Any]:
         name: {act.value: cycles for act, cycles in sorted(of.items(), key=lambda item: item[0].value)}
         for name, of in (("acts", conduct.acts), ("waits", conduct.waits), ("wakes", conduct.wakes))
     }
+    crowded = dict(zip(("inward", "outward"), conduct.crowded, strict=True))
     return {
         "source": measured.source,
         "kernels": kernels,
         "others": {level: scale.as_json() for level, scale in sorted(measured.others.items())},
-        "conduct": {"call": conduct.call, **parts, "pairs": pairs},
+        "conduct": {"call": conduct.call, "crowded": crowded, **parts, "pairs": pairs},
     }

@@ -125,7 +125,7 @@ class Judge:
         cold = self.costs.cold_cycles(nest.kernel, self.target.compute)
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
-            clock.begin()
+            clock.begin(span.cycles)
             if not tile:
                 clock.act(Act.FETCH)  # the next nest's table
                 clock.act(Act.PART)
@@ -169,7 +169,7 @@ class Judge:
         """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
         what that one `stores`, it waits for it, then for what is `waiting`."""
         clock = self._fresh()
-        clock.begin()
+        clock.begin(compute)
         arrived = [self._box(clock, box, Act.FIRST_LOAD) for box in hidden]
         clock.now = 0.0  # that the conductor is late is counted with the nest
         clock.end(Span(compute, 0.0, 0.0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, Stall, merged, overlap_cycles
 from tilegrad.costs.conduct import Act
-from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.listing import Begin, End, Enter, Event, Fetch, Listing, Load, Move, Queue, Store, Wait
 from tilegrad.sequence.acts import acts_of
 
@@ -88,7 +88,7 @@ class _Timing:
         self.timed: list[TimedEvent] = []
         self.nests: list[NestTiming] = []
         self.nest: int | None = None
-        self.begun: Begin | None = None
+        self.span = Span(0.0, 0.0, 0.0)  # of the kernel call under way
         self.kernel = ""  # the one whose code ran last
         self.nest_start = self.compute_before = self.stalled_before = 0.0
 
@@ -128,21 +128,20 @@ class _Timing:
 
     def begin(self, event: Begin, act: Act, before: float) -> None:
         del act, before
-        self.clock.begin()
-        self.begun = event
+        listed = self.listed[event.nest]
+        level = self.target.home if listed.tiling is None else self.target.compute
+        sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
+        self.span = self.costs.span(listed.nest, sizes, level, self.target.cores)
+        if listed.nest.kernel != self.kernel:
+            self.span = self.span.later(self.costs.cold_cycles(listed.nest.kernel, level))
+            self.kernel = listed.nest.kernel
+        self.clock.begin(self.span.cycles)
         self._note(event, self.clock.now, self.clock.now)
 
     def end(self, event: End, act: Act, before: float) -> None:
         del act, before
-        assert self.begun is not None
-        listed = self.listed[event.nest]
-        level = self.target.home if listed.tiling is None else self.target.compute
-        sizes = {axis: tile_range.size for axis, tile_range in self.begun.ranges.items()}
-        came, span = self.clock.now, self.costs.span(listed.nest, sizes, level, self.target.cores)
-        if listed.nest.kernel != self.kernel:
-            span = span.later(self.costs.cold_cycles(listed.nest.kernel, level))
-            self.kernel = listed.nest.kernel
-        start, end = self.clock.end(span)
+        came = self.clock.now
+        start, end = self.clock.end(self.span)
         self._note(event, max(came, start), end)
 
     def fetch(self, event: Fetch, act: Act, before: float) -> None:
