@@ -33,7 +33,8 @@ from tests.sequence.toy import (
     wait_far,
 )
 from tilegrad.costs.clock import Clock, EngineClock, Reason, Stall, merged, overlap_cycles
-from tilegrad.costs.conduct import Act
+from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.kernel_cost import Span
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import Begin, End, Enter, Event, Listing, Load, Wait
 from tilegrad.sequence import timing as timing_module
@@ -216,6 +217,29 @@ def exposed_transfer() -> Case:
     )  # fmt: skip
 
 
+def crowded_transfer() -> Case:
+    """30 bytes come half as fast while cores compute, until 60: 27.5 bytes from 5 to 60, the rest by 62.5, there at
+    72.5. The tile is over at 65, so the wait is 7.5. While the second computes, from 72.5, 5 bytes leave at a third of
+    the speed, from 77.5 on: 30 cycles, there at 117.5, before the tile ends at 137.5."""
+    events = [
+        Enter(0), begin(), load(0, 30, tile=1), end(), wait(0), begin(tile=1), store(1, 5), end(tile=1), wait(1),
+    ]  # fmt: skip
+    return Case(
+        by_hand(events, tiles=2), 137.5, 65 + 65, 0, 7.5, spans={2: (5, 72.5), 6: (77.5, 117.5)},
+        stalls={4: (LOAD, 7.5)}, hops={"L2-L1": HopTiming(35, 57.5 + 30, 57.5 + 30)},
+        costs=ToyCosts(conduct=Conduct(crowded=(2.0, 3.0))),
+    )  # fmt: skip
+
+
+def not_crowded_any_more() -> Case:
+    """Behind the kernel call nothing is crowded: 40 bytes from 65 to 105, there at 115."""
+    events = [Enter(0), begin(), end(), load(0, 40, tile=1), wait(0)]
+    return Case(
+        by_hand(events, tiles=2), 115, 60, 5, 50, stalls={4: (LOAD, 50)}, spans={3: (65, 115)},
+        costs=ToyCosts(conduct=Conduct(crowded=(2.0, 3.0))),
+    )  # fmt: skip
+
+
 def ragged_tiles() -> Case:
     """Tiles of 4, 4 and 2 steps: 60 + 60 + 40, and a store of 8 bytes behind them: 165, 165 to 181, there at 191."""
     sizes = (4, 4, 2)
@@ -311,7 +335,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_while_cores_compute, both_directions,
     one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core, hidden_transfer,
     exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting, conducting_transfers,
-    cold_code,
+    cold_code, crowded_transfer, not_crowded_any_more,
 )  # fmt: skip
 
 
@@ -396,9 +420,11 @@ def no_set_up(patch: pytest.MonkeyPatch) -> None:
     """Transfer set-up dropped."""
     real = EngineClock.take
 
-    def take(self: EngineClock, now: float, inward: bool, size_bytes: float, rows: int) -> tuple[float, float]:
+    def take(
+        self: EngineClock, now: float, inward: bool, size_bytes: float, rows: int, crowded: float = 1, until: float = 0
+    ) -> tuple[float, float]:
         timing = self.engine.inward if inward else self.engine.outward
-        start, arrived = real(self, now, inward, size_bytes, rows)
+        start, arrived = real(self, now, inward, size_bytes, rows, crowded, until)
         return start, arrived - timing.setup_cycles
 
     patch.setattr(EngineClock, "take", take)
@@ -433,18 +459,15 @@ def hidden_twice(patch: pytest.MonkeyPatch) -> None:
 
 def ragged_free(patch: pytest.MonkeyPatch) -> None:
     """Ragged tiles free: a tile smaller than the first takes no time."""
-    real = _Timing.end
+    real = _Timing.begin
 
-    def end(self: _Timing, event: End, act: Act, before: float) -> None:
-        assert self.begun is not None
-        tiling = self.listed[event.nest].tiling
-        if tiling is not None and any(self.begun.ranges[loop.axis].size < loop.tile for loop in tiling.loops):
-            self.clock.forked = None
-            self._note(event, self.clock.now, self.clock.now)
-            return
+    def begin(self: _Timing, event: Begin, act: Act, before: float) -> None:
         real(self, event, act, before)
+        tiling = self.listed[event.nest].tiling
+        if tiling is not None and any(event.ranges[loop.axis].size < loop.tile for loop in tiling.loops):
+            self.span = Span(0.0, 0.0, 0.0)
 
-    patch.setattr(_Timing, "end", end)
+    patch.setattr(_Timing, "begin", begin)
 
 
 def last_store_not_waited_for(patch: pytest.MonkeyPatch) -> None:
