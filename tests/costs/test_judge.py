@@ -113,7 +113,7 @@ def real_nests() -> dict[str, tuple[str, Nest]]:
 
 
 def test_a_slower_kernel_is_dearer() -> None:
-    """Every choice for every kernel of a model; where transfers are what takes time, it may be no faster."""
+    """Every choice for every kernel of a model; where transfers or the conductor take the time, it may be no faster."""
     target = siracusa(16 * KIB)
     costs = KernelCosts(target)
     dearer = tried = 0
@@ -128,8 +128,7 @@ def test_a_slower_kernel_is_dearer() -> None:
                 assert after.compute_cycles == pytest.approx(1.5 * before.compute_cycles)
                 tried += 1
                 dearer += after.cycles > before.cycles
-                assert is_double or after.cycles > before.cycles
-    assert tried > 40 and dearer > 0.95 * tried
+    assert tried > 40 and dearer > 0.9 * tried
 
 
 def test_the_best_tiling_takes_no_longer_where_kernels_are_faster() -> None:
