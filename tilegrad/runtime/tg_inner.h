@@ -2,6 +2,7 @@
  * defines some of
  *
  *   TG_INNER_GEMM   tg_inner_gemm_{nn,nt,tn,tt}(): a 4x4 block of a matrix product (tg_gemm.h)
+ *   TG_INNER_CONV   tg_inner_conv_{right,left}(): a 4x4 block of a convolution with three taps (tg_convolution.h)
  *
  * and each gives the bits of the loop that it takes the place of. */
 #ifndef TG_INNER_H

@@ -24,6 +24,7 @@ static inline void console_put(char c) { REGISTER(CONSOLE) = (uint32_t)(unsigned
 #define EVENT_UNIT 0x00204000u
 enum {
     EVENT_MASK = 0x00,
+    EVENT_BUFFER = 0x1c,
     EVENT_WAIT = 0x3c,
     DISPATCH_FIFO = 0x80,
     DISPATCH_TEAM = 0x84,
@@ -56,6 +57,7 @@ static inline void barrier_set_up(uint32_t cores, uint32_t woken)
 static inline void barrier(void) { (void)event_load(EVENT_UNIT + BARRIER_WAIT); }
 static inline void barrier_pass(void) { REGISTER(EVENT_UNIT + BARRIER_TRIGGER_SELF) = 0; }
 static inline void barrier_await(void) { (void)event_load(EVENT_UNIT + EVENT_WAIT); }
+static inline uint32_t barrier_is_passed(void) { return REGISTER(EVENT_UNIT + EVENT_BUFFER) & BARRIER_EVENT; }
 
 /* Every core of the team gets each word that is dispatched, once; it sleeps until there is one. */
 static inline void dispatch_to(uint32_t cores) { REGISTER(EVENT_UNIT + DISPATCH_TEAM) = cores; }
@@ -97,7 +99,7 @@ static inline void mchan_push(void *l1, const void *l2, uint32_t row_bytes, uint
 #define HYPER_CHANNEL(i) (UDMA + (HYPER_PERIPHERAL << 7) + 0x80 + 0x80 * (uint32_t)(i))
 #define HYPER_COMMON HYPER_CHANNEL(HYPER_CHANNELS)
 
-enum { HYPER_QUEUE = 8, HYPER_BUSY = 0x24, HYPER_READS = 5, HYPER_WRITES = 1 };
+enum { HYPER_BUSY = 0x24, HYPER_READS = 5, HYPER_WRITES = 1 };
 
 static inline void hyper_set_up(void)
 {
@@ -118,7 +120,7 @@ static inline void hyper_direct(uint32_t channel, int inward)
     REGISTER(HYPER_CHANNEL(channel) + 0x18) = inward ? HYPER_READS : HYPER_WRITES;
 }
 
-/* Queues a transfer on a channel that has room for it. Which half of the channel was written last says whether it
+/* Starts a transfer on a channel that is idle. Which half of the channel was written last says whether it
  * reads or writes, so two cores must not do this at once. */
 static inline void hyper_start(uint32_t channel, uint32_t l3, void *l2, uint32_t bytes, int inward)
 {

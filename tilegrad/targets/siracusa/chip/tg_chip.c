@@ -107,70 +107,74 @@ void tg_dma_wait(int request)
         dma.latest = NO_REQUEST;
 }
 
-/* ---- L3 <-> L2. Transfers queue on the channels. A channel tells only that it is idle: then all that was queued on it
- * is done. So a request goes to an idle channel if there is one. Registers are behind a slow bus, so what they would
- * tell is kept in L1 as far as it is known. */
+/* ---- L3 <-> L2. A channel tells only whether it is idle, so each has one transfer at a time, by which is known when that
+ * is done. Others wait here, in L1, and are started while the conductor waits for something. */
 
-enum { HYPER_LONGEST = 1 << 19 }; /* of one transfer; the size register has 20 bits */
+enum { HYPER_LONGEST = 1 << 19 /* of one transfer; the size register has 20 bits */, HYPER_WAITING = 32 };
 IN_L1 static struct {
-    uint32_t started;
+    uint32_t queued, started; /* transfers so far, numbered from 1 */
     struct {
-        uint32_t latest, done; /* requests by number: the one queued last, and up to which all are done */
-        int queued;            /* at most so many are */
-        int inward;            /* what it was told to do */
+        unsigned char *l2;
+        uint32_t l3, bytes;
+        int inward;
+    } waiting[HYPER_WAITING];
+    struct {
+        uint32_t number; /* of the transfer under way, or 0 */
+        int inward;      /* what the channel was told to do */
     } channels[HYPER_CHANNELS];
 } hyper;
 
-static int is_idle(uint32_t channel)
+static void start_waiting(void)
 {
-    if (hyper.channels[channel].queued == 0)
-        return 1;
-    if (hyper_is_busy(channel))
-        return 0;
-    (void)hyper_is_busy(channel); /* once more: the last word may still be on its way from the channel to L2 */
-    hyper.channels[channel].queued = 0;
-    hyper.channels[channel].done = hyper.channels[channel].latest;
-    return 1;
-}
-
-/* An idle channel, or the one with the shortest queue. */
-static uint32_t choose_channel(void)
-{
-    uint32_t best = 0;
     for (uint32_t i = 0; i < HYPER_CHANNELS; i++) {
-        if (is_idle(i))
-            return i;
-        if (hyper.channels[i].queued < hyper.channels[best].queued)
-            best = i;
+        if (hyper.channels[i].number != 0 && !hyper_is_busy(i)) {
+            (void)hyper_is_busy(i); /* once more: the last word may still be on its way from the channel to L2 */
+            hyper.channels[i].number = 0;
+        }
+        if (hyper.channels[i].number != 0 || hyper.started == hyper.queued)
+            continue;
+        uint32_t at = hyper.started % HYPER_WAITING;
+        int inward = hyper.waiting[at].inward;
+        if (hyper.channels[i].inward != inward)
+            hyper_direct(i, hyper.channels[i].inward = inward);
+        hyper_start(i, hyper.waiting[at].l3, hyper.waiting[at].l2, hyper.waiting[at].bytes, inward);
+        hyper.channels[i].number = ++hyper.started;
     }
-    return best;
 }
 
-/* Sizes are rounded up to whole words: buffers are aligned to eight bytes. A request is its number and its channel. */
+/* Whether all transfers up to this one are done. */
+static int are_done(uint32_t number)
+{
+    for (uint32_t i = 0; i < HYPER_CHANNELS; i++)
+        if (hyper.channels[i].number != 0 && hyper.channels[i].number <= number)
+            return 0;
+    return hyper.started >= number;
+}
+
+/* Sizes are rounded up to whole words: buffers are aligned to eight bytes. A request is named by its last transfer. */
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
 {
     unsigned char *near = l2;
-    uint32_t channel = choose_channel();
-    hyper.channels[channel].latest = ++hyper.started;
-    if (hyper.channels[channel].inward != inward)
-        hyper_direct(channel, hyper.channels[channel].inward = inward);
     for (uint32_t piece; bytes > 0; bytes -= piece) {
         piece = bytes < HYPER_LONGEST ? bytes : HYPER_LONGEST;
-        while (hyper.channels[channel].queued == HYPER_QUEUE && !is_idle(channel)) {
-        }
-        hyper.channels[channel].queued++;
-        hyper_start(channel, l3_offset, near, (piece + 3) & ~3u, inward);
+        while (hyper.queued - hyper.started == HYPER_WAITING)
+            start_waiting();
+        uint32_t at = hyper.queued++ % HYPER_WAITING;
+        hyper.waiting[at].l2 = near;
+        hyper.waiting[at].l3 = l3_offset;
+        hyper.waiting[at].bytes = (piece + 3) & ~3u;
+        hyper.waiting[at].inward = inward;
+        start_waiting();
         near += piece;
         l3_offset += piece;
     }
-    return (int)(hyper.started * HYPER_CHANNELS + channel);
+    return (int)hyper.queued;
 }
 
 void tg_l3_wait(int request)
 {
-    uint32_t channel = (uint32_t)request % HYPER_CHANNELS, number = (uint32_t)request / HYPER_CHANNELS;
-    while (hyper.channels[channel].done < number && !is_idle(channel)) {
-    }
+    while (!are_done((uint32_t)request))
+        start_waiting();
 }
 
 void tg_l3_write(uint32_t l3_offset, const void *data, uint32_t bytes)
@@ -210,6 +214,8 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
 {
     (void)call;
     (void)job;
+    while (hyper.started != hyper.queued && !barrier_is_passed())
+        start_waiting();
     barrier_await();
 }
 #else
@@ -277,10 +283,9 @@ static void set_up(void)
 {
     dma.taken = dma.first = 0;
     dma.latest = NO_REQUEST;
-    hyper.started = 0;
+    hyper.queued = hyper.started = 0;
     for (uint32_t i = 0; i < HYPER_CHANNELS; i++) {
-        hyper.channels[i].latest = hyper.channels[i].done = 0;
-        hyper.channels[i].queued = 0;
+        hyper.channels[i].number = 0;
         hyper.channels[i].inward = NO_REQUEST;
     }
     for (int i = 0; i < MCHAN_COUNTERS; i++)

@@ -122,17 +122,154 @@ typedef struct {
     }
 #define TG_G_ROWS_OF_A const float *p1 = a + g->a_by_m, *p2 = p1 + g->a_by_m, *p3 = p2 + g->a_by_m;
 #define TG_G_ROWS_OF_B const float *q1 = b + g->b_by_n, *q2 = q1 + g->b_by_n, *q3 = q2 + g->b_by_n;
-#define TG_G_OUT_A [p0] "+r"(a), [p1] "+r"(p1), [p2] "+r"(p2), [p3] "+r"(p3)
-#define TG_G_OUT_B [q0] "+r"(b), [q1] "+r"(q1), [q2] "+r"(q2), [q3] "+r"(q3)
-#define TG_G_OUT_NN TG_G_OUT_A, [q0] "+r"(b)
+#define TG_G_OUT_A [p0] "+&r"(a), [p1] "+&r"(p1), [p2] "+&r"(p2), [p3] "+&r"(p3)
+#define TG_G_OUT_B [q0] "+&r"(b), [q1] "+&r"(q1), [q2] "+&r"(q2), [q3] "+&r"(q3)
+#define TG_G_OUT_NN TG_G_OUT_A, [q0] "+&r"(b)
 #define TG_G_OUT_NT TG_G_OUT_A, TG_G_OUT_B
-#define TG_G_OUT_TN [p0] "+r"(a), [q0] "+r"(b)
-#define TG_G_OUT_TT [p0] "+r"(a), TG_G_OUT_B
+#define TG_G_OUT_TN [p0] "+&r"(a), [q0] "+&r"(b)
+#define TG_G_OUT_TT [p0] "+&r"(a), TG_G_OUT_B
 TG_G_BLOCK(nn, TG_ALONG, TG_ACROSS, 54, TG_G_ROWS_OF_A, TG_G_OUT_NN)
 TG_G_BLOCK(nt, TG_ALONG, TG_ALONG, 56, TG_G_ROWS_OF_A TG_G_ROWS_OF_B, TG_G_OUT_NT)
 TG_G_BLOCK(tn, TG_ACROSS, TG_ACROSS, 52, , TG_G_OUT_TN)
 TG_G_BLOCK(tt, TG_ACROSS, TG_ALONG, 54, TG_G_ROWS_OF_B, TG_G_OUT_TT)
 #define TG_INNER_GEMM
+
+/* ---- Convolutions with three taps in a row: four channels by four columns, channel by channel and row by row. Sums are
+ * in f0 to f15, the row's six elements in f16 to f21, weights in the rest. RIGHT is for taps from left to right, LEFT for
+ * the other way, as seen in a mirror: element 0 is then the rightmost. The outermost lane of the first tap (LOW) and of
+ * the last (HIGH) may not exist. While a row computes, the place of the next one is found: a row or a channel further,
+ * or, behind the last, the same again. */
+
+#define TG_C_FMA(S, X, W) TG_LINE("fmadd.s " S ", " X ", " W ", " S)
+#define TG_C_WITH(TEXT) TEXT
+#define TG_C_WITHOUT(TEXT) ""
+#define TG_C_RIGHT_00 "f0"
+#define TG_C_RIGHT_01 "f1"
+#define TG_C_RIGHT_02 "f2"
+#define TG_C_RIGHT_03 "f3"
+#define TG_C_RIGHT_10 "f4"
+#define TG_C_RIGHT_11 "f5"
+#define TG_C_RIGHT_12 "f6"
+#define TG_C_RIGHT_13 "f7"
+#define TG_C_RIGHT_20 "f8"
+#define TG_C_RIGHT_21 "f9"
+#define TG_C_RIGHT_22 "f10"
+#define TG_C_RIGHT_23 "f11"
+#define TG_C_RIGHT_30 "f12"
+#define TG_C_RIGHT_31 "f13"
+#define TG_C_RIGHT_32 "f14"
+#define TG_C_RIGHT_33 "f15"
+#define TG_C_LEFT_00 "f3"
+#define TG_C_LEFT_01 "f2"
+#define TG_C_LEFT_02 "f1"
+#define TG_C_LEFT_03 "f0"
+#define TG_C_LEFT_10 "f7"
+#define TG_C_LEFT_11 "f6"
+#define TG_C_LEFT_12 "f5"
+#define TG_C_LEFT_13 "f4"
+#define TG_C_LEFT_20 "f11"
+#define TG_C_LEFT_21 "f10"
+#define TG_C_LEFT_22 "f9"
+#define TG_C_LEFT_23 "f8"
+#define TG_C_LEFT_30 "f15"
+#define TG_C_LEFT_31 "f14"
+#define TG_C_LEFT_32 "f13"
+#define TG_C_LEFT_33 "f12"
+#define TG_C_RIGHT_X0 "0(%[x])"
+#define TG_C_RIGHT_X1 "4(%[x])"
+#define TG_C_RIGHT_X2 "8(%[x])"
+#define TG_C_RIGHT_X3 "12(%[x])"
+#define TG_C_RIGHT_X4 "16(%[x])"
+#define TG_C_RIGHT_X5 "20(%[x])"
+#define TG_C_LEFT_X0 "20(%[x])"
+#define TG_C_LEFT_X1 "16(%[x])"
+#define TG_C_LEFT_X2 "12(%[x])"
+#define TG_C_LEFT_X3 "8(%[x])"
+#define TG_C_LEFT_X4 "4(%[x])"
+#define TG_C_LEFT_X5 "0(%[x])"
+#define TG_C_ROW(D, LOW, HIGH)                                                                                         \
+    LOW(TG_C_FMA(D##_00, "f16", "f30")) TG_LINE("flw f18, " D##_X2)                                                    \
+    TG_C_FMA(D##_01, "f17", "f30") TG_LINE("flw f19, " D##_X3)                                                         \
+    LOW(TG_C_FMA(D##_10, "f16", "f31")) TG_LINE("flw f24, 0(%[w2])")                                                   \
+    TG_C_FMA(D##_11, "f17", "f31") TG_LINE("flw f25, 0(%[w3])")                                                        \
+    TG_C_FMA(D##_02, "f18", "f30") TG_LINE("flw f20, " D##_X4)                                                         \
+    TG_C_FMA(D##_03, "f19", "f30") TG_LINE("flw f26, 4(%[w0])")                                                        \
+    TG_C_FMA(D##_12, "f18", "f31") TG_LINE("flw f27, 4(%[w1])")                                                        \
+    TG_C_FMA(D##_13, "f19", "f31") TG_LINE("flw f28, 4(%[w2])")                                                        \
+    LOW(TG_C_FMA(D##_20, "f16", "f24")) TG_LINE("flw f29, 4(%[w3])")                                                   \
+    TG_C_FMA(D##_21, "f17", "f24") HIGH(TG_LINE("flw f21, " D##_X5))                                                   \
+    TG_C_FMA(D##_22, "f18", "f24") TG_LINE("flw f22, 8(%[w0])")                                                        \
+    TG_C_FMA(D##_23, "f19", "f24") TG_LINE("flw f23, 8(%[w1])")                                                        \
+    LOW(TG_C_FMA(D##_30, "f16", "f25")) TG_LINE("addi %[left], %[left], -1")                                           \
+    TG_C_FMA(D##_31, "f17", "f25") TG_LINE("addi %[row], %[row], -1")                                                  \
+    TG_C_FMA(D##_32, "f18", "f25") TG_LINE("snez %[more], %[left]")                                                    \
+    TG_C_FMA(D##_33, "f19", "f25") TG_LINE("seqz %[end], %[row]")                                                      \
+    TG_C_FMA(D##_00, "f17", "f26") TG_LINE("flw f24, 8(%[w2])")                                                        \
+    TG_C_FMA(D##_01, "f18", "f26") TG_LINE("flw f25, 8(%[w3])")                                                        \
+    TG_C_FMA(D##_02, "f19", "f26") TG_LINE("neg %[more], %[more]")                                                     \
+    TG_C_FMA(D##_03, "f20", "f26") TG_LINE("neg %[end], %[end]")                                                       \
+    TG_C_FMA(D##_10, "f17", "f27") TG_LINE("and %[by], %[end], %[x_turn]")                                             \
+    TG_C_FMA(D##_11, "f18", "f27") TG_LINE("add %[by], %[by], %[x_row]")                                               \
+    TG_C_FMA(D##_12, "f19", "f27") TG_LINE("and %[by], %[by], %[more]")                                                \
+    TG_C_FMA(D##_13, "f20", "f27") TG_LINE("add %[x], %[x], %[by]")                                                    \
+    TG_C_FMA(D##_20, "f17", "f28") TG_LINE("and %[by], %[end], %[rows]")                                               \
+    TG_C_FMA(D##_21, "f18", "f28") TG_LINE("add %[row], %[row], %[by]")                                                \
+    TG_C_FMA(D##_22, "f19", "f28") TG_LINE("and %[by], %[end], %[w_turn]")                                             \
+    TG_C_FMA(D##_23, "f20", "f28") TG_LINE("add %[by], %[by], %[w_row]")                                               \
+    TG_C_FMA(D##_30, "f17", "f29") TG_LINE("and %[by], %[by], %[more]")                                                \
+    TG_C_FMA(D##_31, "f18", "f29") TG_LINE("add %[w0], %[w0], %[by]")                                                  \
+    TG_C_FMA(D##_32, "f19", "f29") TG_LINE("add %[w1], %[w1], %[by]")                                                  \
+    TG_C_FMA(D##_33, "f20", "f29") TG_LINE("add %[w2], %[w2], %[by]")                                                  \
+    TG_C_FMA(D##_00, "f18", "f22") TG_LINE("add %[w3], %[w3], %[by]")                                                  \
+    TG_C_FMA(D##_01, "f19", "f22") LOW(TG_LINE("flw f16, " D##_X0))                                                    \
+    TG_C_FMA(D##_02, "f20", "f22") TG_LINE("flw f17, " D##_X1)                                                         \
+    HIGH(TG_C_FMA(D##_03, "f21", "f22")) TG_LINE("flw f30, 0(%[w0])")                                                  \
+    TG_C_FMA(D##_10, "f18", "f23") TG_LINE("flw f31, 0(%[w1])") TG_C_FMA(D##_11, "f19", "f23")                         \
+    TG_C_FMA(D##_12, "f20", "f23") HIGH(TG_C_FMA(D##_13, "f21", "f23")) TG_C_FMA(D##_20, "f18", "f24")                 \
+    TG_C_FMA(D##_21, "f19", "f24") TG_C_FMA(D##_22, "f20", "f24") HIGH(TG_C_FMA(D##_23, "f21", "f24"))                 \
+    TG_C_FMA(D##_30, "f18", "f25") TG_C_FMA(D##_31, "f19", "f25") TG_C_FMA(D##_32, "f20", "f25")                       \
+    HIGH(TG_C_FMA(D##_33, "f21", "f25"))
+/* `COUNT` is how many instructions a row is. */
+#define TG_C_ROWS(D, LOW, HIGH, COUNT)                                                                                 \
+    LOW(TG_LINE("flw f16, " D##_X0)) TG_LINE("flw f17, " D##_X1) TG_LINE("flw f30, 0(%[w0])")                          \
+    TG_LINE("flw f31, 0(%[w1])") TG_REPEAT("%[left]", COUNT) TG_C_ROW(D, LOW, HIGH) TG_REPEATED
+
+typedef struct {
+    int total, rows;                   /* of channels times rows, and of a channel; at least one */
+    int x_row, x_turn, w_row, w_turn;  /* bytes from row to row, and how many more from channel to channel */
+    int w_out, y_out, first;
+} tg_inner_conv;
+
+#define TG_C_CALL(TEXT)                                                                                                \
+    __asm__ volatile(TG_LINE("beqz %[first], 1f") TG_G_ALL_ZERO TG_LINE("j 2f") TG_LINE("1:") TG_G_ALL_Y("flw")        \
+                     TG_LINE("2:") TEXT TG_G_ALL_Y("fsw")                                                              \
+                     : [x] "+&r"(x), [w0] "+&r"(w), [w1] "+&r"(w1), [w2] "+&r"(w2), [w3] "+&r"(w3), [left] "+&r"(left),      \
+                       [row] "+&r"(row), [more] "=&r"(more), [end] "=&r"(end), [by] "=&r"(by)                           \
+                     : [y0] "r"(y), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [first] "r"(c->first),                   \
+                       [rows] "r"(c->rows), [x_row] "r"(c->x_row), [x_turn] "r"(c->x_turn), [w_row] "r"(c->w_row),     \
+                       [w_turn] "r"(c->w_turn)                                                                         \
+                     : TG_G_CLOBBERS)
+#define TG_C_BLOCK(NAME, D)                                                                                            \
+    TG_APART void tg_inner_conv_##NAME(const float *x, const float *w, float *y, const tg_inner_conv *c, int outs,     \
+                                       int has_low, int has_high)                                                      \
+    {                                                                                                                  \
+        const float *w1 = w + (outs > 1 ? c->w_out : 0), *w2 = w1 + (outs > 2 ? c->w_out : 0);                         \
+        const float *w3 = w2 + (outs > 3 ? c->w_out : 0);                                                              \
+        float *y1 = y + (outs > 1 ? c->y_out : 0), *y2 = y1 + (outs > 2 ? c->y_out : 0);                               \
+        float *y3 = y2 + (outs > 3 ? c->y_out : 0);                                                                    \
+        int left = c->total, row = c->rows, more, end, by;                                                             \
+        if (has_low && has_high)                                                                                       \
+            TG_C_CALL(TG_C_ROWS(D, TG_C_WITH, TG_C_WITH, 85));                                                         \
+        else if (has_high)                                                                                             \
+            TG_C_CALL(TG_C_ROWS(D, TG_C_WITHOUT, TG_C_WITH, 80));                                                      \
+        else if (has_low)                                                                                              \
+            TG_C_CALL(TG_C_ROWS(D, TG_C_WITH, TG_C_WITHOUT, 80));                                                      \
+        else                                                                                                           \
+            TG_C_CALL(TG_C_ROWS(D, TG_C_WITHOUT, TG_C_WITHOUT, 75));                                                   \
+    }
+TG_C_BLOCK(right, TG_C_RIGHT)
+TG_C_BLOCK(left, TG_C_LEFT)
+#define TG_INNER_CONV
 
 #endif
 #endif
