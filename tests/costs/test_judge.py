@@ -128,7 +128,7 @@ def test_a_slower_kernel_is_dearer() -> None:
                 assert after.compute_cycles == pytest.approx(1.5 * before.compute_cycles)
                 tried += 1
                 dearer += after.cycles > before.cycles
-    assert tried > 40 and dearer > 0.9 * tried
+    assert tried > 40 and dearer > 0.75 * tried
 
 
 def test_the_best_tiling_takes_no_longer_where_kernels_are_faster() -> None:
