@@ -40,6 +40,7 @@ CASES = (
     Case("autoencoder", "auto", 32 * KIB),
     Case("dscnn", "auto", 32 * KIB),
 )
+LONG_COUNT_LESS = 0.5
 # Short calls are measured by what they are off in cycles, long ones by the share of it.
 SHORT_CYCLES = 400.0
 # How many calls of a kernel weigh as much as what others of its kind take.
@@ -57,13 +58,15 @@ class KernelCall:
     counted: float
     cycles: int
     is_cold: bool
+    weight: float
 
 
 @dataclass
 class Samples:
-    """What was measured, over all cases."""
+    """What was measured, over all cases. `pairs` have a weight with their cycles: the longer a training is, the less it
+    is about its conductor."""
 
-    pairs: dict[tuple[Act, Act], list[float]] = field(default_factory=lambda: defaultdict(list))
+    pairs: dict[tuple[Act, Act], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     waits: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
     wakes: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
     around: list[float] = field(default_factory=list)
@@ -77,7 +80,8 @@ class Samples:
                 continue
             happened = align_trace(listing, events)
             self._add_conduct(happened, events[0].cycle, events[-1].cycle, compiled.target)
-            self.kernels += _calls(compiled, entry, happened)
+            weight = (events[-1].cycle - events[0].cycle) ** (-LONG_COUNT_LESS / 2)
+            self.kernels += _calls(compiled, entry, happened, weight)
             for inward, nominal, taken in _crowded(compiled.target, happened, events):
                 self.crowded[inward].append((nominal, taken))
             if seen.ran.cycles.get(entry):
@@ -85,12 +89,13 @@ class Samples:
 
     def _add_conduct(self, happened: Sequence[Happened], begun: int, ended: int, target: Target) -> None:
         near, far = target.engine(L2, L1).enqueue_cycles, target.engine(L3, L2).enqueue_cycles
+        weight = (ended - begun) ** -LONG_COUNT_LESS
         before, went = Act.START, begun
         for one in happened:
             enqueued = near if one.parts else 0
-            self.pairs[before, one.act].append(one.came - went - enqueued)
+            self.pairs[before, one.act].append((one.came - went - enqueued, weight))
             for a, b in pairwise(one.parts):
-                self.pairs[one.act, Act.PART].append(b - a - near)
+                self.pairs[one.act, Act.PART].append((b - a - near, weight))
             if one.act is Act.MOVE:
                 self.waits[one.act].append(one.went - one.came - far)
             elif one.arrived > one.came:
@@ -98,10 +103,10 @@ class Samples:
             elif one.arrived:
                 self.waits[one.act].append(one.went - one.came)
             before, went = one.act, one.went
-        self.pairs[before, Act.STOP].append(ended - went)
+        self.pairs[before, Act.STOP].append((ended - went, weight))
 
 
-def _calls(compiled: Compiled, entry: str, happened: Sequence[Happened]) -> Iterator[KernelCall]:
+def _calls(compiled: Compiled, entry: str, happened: Sequence[Happened], weight: float) -> Iterator[KernelCall]:
     """Kernel calls of an entry: from where cores begin to where the last one is done."""
     costs, target = KernelCosts(compiled.target), compiled.target
     nests = compiled.listing.entries[entry].nests
@@ -117,7 +122,7 @@ def _calls(compiled: Compiled, entry: str, happened: Sequence[Happened]) -> Iter
             sizes = {axis: tile_range.size for axis, tile_range in begun.event.ranges.items()}
             counted = costs.counted(listed.nest, sizes, level, target.cores).cycles
             kernel = listed.nest.kernel
-            yield KernelCall(kernel, level, counted, one.computed - begun.went, kernel != latest)
+            yield KernelCall(kernel, level, counted, one.computed - begun.went, kernel != latest, weight)
             latest = kernel
 
 
@@ -155,7 +160,8 @@ def fit_kernel(calls: Sequence[KernelCall], typical: KernelScale, prior: float =
     """By least squares of relative errors, none of the three below zero; little is drawn to what is typical."""
     rows = [[call.counted, 1.0, float(call.is_cold)] for call in calls]
     measured = [float(call.cycles) for call in calls]
-    weights = [1.0 / max(call.cycles, SHORT_CYCLES) for call in calls]
+    mean = sum(call.weight for call in calls) / len(calls)
+    weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) for call in calls]
     x, y, w = np.array(rows), np.array(measured), np.array(weights)
     size = float(np.median(y))
     drawn = prior / size
@@ -184,15 +190,14 @@ def fit_kernels(calls: Sequence[KernelCall]) -> tuple[dict[tuple[str, str], Kern
     return kernels, others
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[tuple[float, float]]) -> float:
     """Without the largest few: among them are those that waited for a queue."""
-    ordered = sorted(values)
-    kept = ordered[: max(1, round(0.97 * len(ordered)))]
-    return round(max(0.0, float(np.mean(kept))), 1)
+    kept = sorted(values)[: max(1, round(0.97 * len(values)))]
+    return round(max(0.0, sum(cycles * weight for cycles, weight in kept) / sum(weight for _, weight in kept)), 1)
 
 
 def fit_conduct(samples: Samples) -> Conduct:
-    acts: dict[Act, list[float]] = defaultdict(list)
+    acts: dict[Act, list[tuple[float, float]]] = defaultdict(list)
     for (_, act), values in samples.pairs.items():
         acts[act] += values
     return Conduct(
