@@ -272,6 +272,109 @@ TG_C_BLOCK(right, TG_C_RIGHT)
 TG_C_BLOCK(left, TG_C_LEFT)
 #define TG_INNER_CONV
 
+/* ---- Weight gradients of three neighbouring taps: four channels by three, over rows of whole blocks of four columns.
+ * Sums are in f0 to f11, the image from f12 on, two columns of gradients in f18 to f25. Of a row, the first tap of the
+ * first column (`low`) and the last tap of the last one (`high`) may be outside the image. What a block begins with is
+ * loaded by the one before; behind a row, up to three elements that are not used. */
+#define TG_W_BLOCK_1                                                                                                   \
+    TG_LINE("beqz %[low], 3f") TG_LINE("fmadd.s f0, f18, f12, f0") TG_LINE("fmadd.s f3, f19, f12, f3")                 \
+    TG_LINE("fmadd.s f6, f20, f12, f6") TG_LINE("fmadd.s f9, f21, f12, f9") TG_LINE("3:")                              \
+    TG_LINE("fmadd.s f1, f18, f13, f1") TG_LINE("flw f15, 12(%[x])") TG_LINE("fmadd.s f4, f19, f13, f4")               \
+    TG_LINE("flw f22, 4(%[d0])") TG_LINE("fmadd.s f7, f20, f13, f7") TG_LINE("flw f23, 4(%[d1])")                      \
+    TG_LINE("fmadd.s f10, f21, f13, f10") TG_LINE("flw f24, 4(%[d2])") TG_LINE("fmadd.s f2, f18, f14, f2")             \
+    TG_LINE("flw f25, 4(%[d3])") TG_LINE("fmadd.s f5, f19, f14, f5") TG_LINE("addi %[left], %[left], -1")              \
+    TG_LINE("fmadd.s f8, f20, f14, f8") TG_LINE("seqz %[skips], %[left]") TG_LINE("fmadd.s f11, f21, f14, f11")        \
+    TG_LINE("fmadd.s f0, f22, f13, f0") TG_LINE("flw f16, 16(%[x])") TG_LINE("fmadd.s f3, f23, f13, f3")               \
+    TG_LINE("flw f18, 8(%[d0])") TG_LINE("fmadd.s f6, f24, f13, f6") TG_LINE("flw f19, 8(%[d1])")                      \
+    TG_LINE("fmadd.s f9, f25, f13, f9") TG_LINE("flw f20, 8(%[d2])") TG_LINE("fmadd.s f1, f22, f14, f1")               \
+    TG_LINE("flw f21, 8(%[d3])") TG_LINE("fmadd.s f4, f23, f14, f4") TG_LINE("and %[skips], %[skips], %[no_high]")     \
+    TG_LINE("fmadd.s f7, f24, f14, f7") TG_LINE("fmadd.s f10, f25, f14, f10") TG_LINE("fmadd.s f2, f22, f15, f2")      \
+    TG_LINE("fmadd.s f5, f23, f15, f5") TG_LINE("fmadd.s f8, f24, f15, f8") TG_LINE("fmadd.s f11, f25, f15, f11")      \
+    TG_LINE("fmadd.s f0, f18, f14, f0") TG_LINE("flw f17, 20(%[x])") TG_LINE("fmadd.s f3, f19, f14, f3")               \
+    TG_LINE("flw f22, 12(%[d0])") TG_LINE("fmadd.s f6, f20, f14, f6") TG_LINE("flw f23, 12(%[d1])")                    \
+    TG_LINE("fmadd.s f9, f21, f14, f9") TG_LINE("flw f24, 12(%[d2])") TG_LINE("fmadd.s f1, f18, f15, f1")              \
+    TG_LINE("flw f25, 12(%[d3])") TG_LINE("fmadd.s f4, f19, f15, f4") TG_LINE("addi %[x], %[x], 16")                   \
+    TG_LINE("fmadd.s f7, f20, f15, f7") TG_LINE("addi %[d0], %[d0], 16") TG_LINE("fmadd.s f10, f21, f15, f10")         \
+    TG_LINE("addi %[d1], %[d1], 16") TG_LINE("fmadd.s f2, f18, f16, f2") TG_LINE("addi %[d2], %[d2], 16")              \
+    TG_LINE("fmadd.s f5, f19, f16, f5") TG_LINE("addi %[d3], %[d3], 16") TG_LINE("fmadd.s f8, f20, f16, f8")           \
+    TG_LINE("fmadd.s f11, f21, f16, f11") TG_LINE("fmadd.s f0, f22, f15, f0") TG_LINE("flw f12, 0(%[x])")              \
+    TG_LINE("fmadd.s f3, f23, f15, f3") TG_LINE("flw f13, 4(%[x])") TG_LINE("fmadd.s f6, f24, f15, f6")                \
+    TG_LINE("flw f14, 8(%[x])") TG_LINE("fmadd.s f9, f25, f15, f9") TG_LINE("flw f18, 0(%[d0])")                       \
+    TG_LINE("fmadd.s f1, f22, f16, f1") TG_LINE("flw f19, 0(%[d1])") TG_LINE("fmadd.s f4, f23, f16, f4")               \
+    TG_LINE("flw f20, 0(%[d2])") TG_LINE("fmadd.s f7, f24, f16, f7") TG_LINE("flw f21, 0(%[d3])")                      \
+    TG_LINE("fmadd.s f10, f25, f16, f10") TG_LINE("bnez %[skips], 4f") TG_LINE("fmadd.s f2, f22, f17, f2")             \
+    TG_LINE("fmadd.s f5, f23, f17, f5") TG_LINE("fmadd.s f8, f24, f17, f8") TG_LINE("fmadd.s f11, f25, f17, f11")      \
+    TG_LINE("4: li %[low], 1")
+#define TG_W_BLOCK_2                                                                                                   \
+    TG_LINE("beqz %[low], 3f") TG_LINE("fmadd.s f0, f18, f12, f0") TG_LINE("fmadd.s f3, f19, f12, f3")                 \
+    TG_LINE("fmadd.s f6, f20, f12, f6") TG_LINE("fmadd.s f9, f21, f12, f9") TG_LINE("3:")                              \
+    TG_LINE("fmadd.s f1, f18, f13, f1") TG_LINE("flw f15, 12(%[x])") TG_LINE("fmadd.s f4, f19, f13, f4")               \
+    TG_LINE("flw f16, 16(%[x])") TG_LINE("fmadd.s f7, f20, f13, f7") TG_LINE("flw f22, 4(%[d0])")                      \
+    TG_LINE("fmadd.s f10, f21, f13, f10") TG_LINE("flw f23, 4(%[d1])") TG_LINE("fmadd.s f2, f18, f14, f2")             \
+    TG_LINE("flw f24, 4(%[d2])") TG_LINE("fmadd.s f5, f19, f14, f5") TG_LINE("flw f25, 4(%[d3])")                      \
+    TG_LINE("fmadd.s f8, f20, f14, f8") TG_LINE("addi %[left], %[left], -1") TG_LINE("fmadd.s f11, f21, f14, f11")     \
+    TG_LINE("seqz %[skips], %[left]") TG_LINE("fmadd.s f0, f22, f14, f0") TG_LINE("flw f17, 20(%[x])")                 \
+    TG_LINE("fmadd.s f3, f23, f14, f3") TG_LINE("flw f26, 24(%[x])") TG_LINE("fmadd.s f6, f24, f14, f6")               \
+    TG_LINE("flw f18, 8(%[d0])") TG_LINE("fmadd.s f9, f25, f14, f9") TG_LINE("flw f19, 8(%[d1])")                      \
+    TG_LINE("fmadd.s f1, f22, f15, f1") TG_LINE("flw f20, 8(%[d2])") TG_LINE("fmadd.s f4, f23, f15, f4")               \
+    TG_LINE("flw f21, 8(%[d3])") TG_LINE("fmadd.s f7, f24, f15, f7") TG_LINE("and %[skips], %[skips], %[no_high]")     \
+    TG_LINE("fmadd.s f10, f25, f15, f10") TG_LINE("fmadd.s f2, f22, f16, f2") TG_LINE("fmadd.s f5, f23, f16, f5")      \
+    TG_LINE("fmadd.s f8, f24, f16, f8") TG_LINE("fmadd.s f11, f25, f16, f11") TG_LINE("fmadd.s f0, f18, f16, f0")      \
+    TG_LINE("flw f27, 28(%[x])") TG_LINE("fmadd.s f3, f19, f16, f3") TG_LINE("flw f28, 32(%[x])")                      \
+    TG_LINE("fmadd.s f6, f20, f16, f6") TG_LINE("flw f22, 12(%[d0])") TG_LINE("fmadd.s f9, f21, f16, f9")              \
+    TG_LINE("flw f23, 12(%[d1])") TG_LINE("fmadd.s f1, f18, f17, f1") TG_LINE("flw f24, 12(%[d2])")                    \
+    TG_LINE("fmadd.s f4, f19, f17, f4") TG_LINE("flw f25, 12(%[d3])") TG_LINE("fmadd.s f7, f20, f17, f7")              \
+    TG_LINE("addi %[x], %[x], 32") TG_LINE("fmadd.s f10, f21, f17, f10") TG_LINE("addi %[d0], %[d0], 16")              \
+    TG_LINE("fmadd.s f2, f18, f26, f2") TG_LINE("addi %[d1], %[d1], 16") TG_LINE("fmadd.s f5, f19, f26, f5")           \
+    TG_LINE("addi %[d2], %[d2], 16") TG_LINE("fmadd.s f8, f20, f26, f8") TG_LINE("addi %[d3], %[d3], 16")              \
+    TG_LINE("fmadd.s f11, f21, f26, f11") TG_LINE("fmadd.s f0, f22, f26, f0") TG_LINE("flw f12, 0(%[x])")              \
+    TG_LINE("fmadd.s f3, f23, f26, f3") TG_LINE("flw f13, 4(%[x])") TG_LINE("fmadd.s f6, f24, f26, f6")                \
+    TG_LINE("flw f14, 8(%[x])") TG_LINE("fmadd.s f9, f25, f26, f9") TG_LINE("flw f18, 0(%[d0])")                       \
+    TG_LINE("fmadd.s f1, f22, f27, f1") TG_LINE("flw f19, 0(%[d1])") TG_LINE("fmadd.s f4, f23, f27, f4")               \
+    TG_LINE("flw f20, 0(%[d2])") TG_LINE("fmadd.s f7, f24, f27, f7") TG_LINE("flw f21, 0(%[d3])")                      \
+    TG_LINE("fmadd.s f10, f25, f27, f10") TG_LINE("bnez %[skips], 4f") TG_LINE("fmadd.s f2, f22, f28, f2")             \
+    TG_LINE("fmadd.s f5, f23, f28, f5") TG_LINE("fmadd.s f8, f24, f28, f8") TG_LINE("fmadd.s f11, f25, f28, f11")      \
+    TG_LINE("4: li %[low], 1")
+typedef struct {
+    int blocks, rows;   /* of a row of the map, and how many such; at least one each */
+    int x_row, d_row;   /* bytes from behind one row to the next */
+    int d_out, dw_out;  /* elements from channel to channel */
+    int no_low, no_high;
+} tg_inner_weight;
+
+#define TG_W_ALL(OP)                                                                                                   \
+    TG_W_THREE(OP, 0, 1, 2, y0) TG_W_THREE(OP, 3, 4, 5, y1) TG_W_THREE(OP, 6, 7, 8, y2) TG_W_THREE(OP, 9, 10, 11, y3)
+#define TG_W_THREE(OP, S0, S1, S2, Y)                                                                                  \
+    TG_LINE(OP " f" #S0 ", 0(%[" #Y "])") TG_LINE(OP " f" #S1 ", 4(%[" #Y "])") TG_LINE(OP " f" #S2 ", 8(%[" #Y "])")
+#define TG_W_ROWS(BLOCK, COUNT)                                                                                        \
+    TG_LINE("2: mv %[left], %[blocks]") TG_LINE("xori %[low], %[no_low], 1") TG_LINE("beqz %[low], 5f")                \
+    TG_LINE("flw f12, 0(%[x])") TG_LINE("5: flw f13, 4(%[x])") TG_LINE("flw f14, 8(%[x])")                             \
+    TG_LINE("flw f18, 0(%[d0])") TG_LINE("flw f19, 0(%[d1])") TG_LINE("flw f20, 0(%[d2])") TG_LINE("flw f21, 0(%[d3])") \
+    TG_REPEAT("%[blocks]", COUNT) BLOCK TG_REPEATED TG_LINE("add %[x], %[x], %[x_row]")                                \
+    TG_LINE("add %[d0], %[d0], %[d_row]") TG_LINE("add %[d1], %[d1], %[d_row]") TG_LINE("add %[d2], %[d2], %[d_row]")  \
+    TG_LINE("add %[d3], %[d3], %[d_row]") TG_LINE("addi %[rows], %[rows], -1") TG_LINE("bnez %[rows], 2b")
+#define TG_W_FUNCTION(STRIDE, COUNT)                                                                                   \
+    TG_APART void tg_inner_weight_##STRIDE(const float *x, const float *dy, float *dw, const tg_inner_weight *p,       \
+                                           int outs, int first)                                                        \
+    {                                                                                                                  \
+        const float *d1 = dy + (outs > 1 ? p->d_out : 0), *d2 = d1 + (outs > 2 ? p->d_out : 0);                        \
+        const float *d3 = d2 + (outs > 3 ? p->d_out : 0);                                                              \
+        float *y1 = dw + (outs > 1 ? p->dw_out : 0), *y2 = y1 + (outs > 2 ? p->dw_out : 0);                            \
+        float *y3 = y2 + (outs > 3 ? p->dw_out : 0);                                                                   \
+        int rows = p->rows, left, low, skips;                                                                          \
+        __asm__ volatile(TG_LINE("beqz %[first], 1f") TG_G_ALL_ZERO TG_LINE("j 2f") TG_LINE("1:") TG_W_ALL("flw")      \
+                         TG_W_ROWS(TG_W_BLOCK_##STRIDE, COUNT) TG_W_ALL("fsw")                                         \
+                         : [x] "+&r"(x), [d0] "+&r"(dy), [d1] "+&r"(d1), [d2] "+&r"(d2), [d3] "+&r"(d3),               \
+                           [rows] "+&r"(rows), [left] "=&r"(left), [low] "=&r"(low), [skips] "=&r"(skips)              \
+                         : [y0] "r"(dw), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [first] "r"(first),                 \
+                           [blocks] "r"(p->blocks), [x_row] "r"(p->x_row), [d_row] "r"(p->d_row),                      \
+                           [no_low] "r"(p->no_low), [no_high] "r"(p->no_high)                                          \
+                         : TG_G_CLOBBERS);                                                                             \
+    }
+TG_W_FUNCTION(1, 81)
+TG_W_FUNCTION(2, 84)
+#define TG_INNER_WEIGHT
+
 /* ---- Outer products of SGD: y(m,n) = fma(step, fma(u(m), v(n), 0), w(m,n)), each element read before it is written. What
  * is loaded next is where the register was stored from. */
 
