@@ -7,6 +7,7 @@
 #ifndef TG_INNER_H
 #define TG_INNER_H
 #include "tg_block.h"
+#include "tg_math.h"
 
 #if defined(__riscv) && defined(TG_XPULP)
 
@@ -270,6 +271,202 @@ typedef struct {
 TG_C_BLOCK(right, TG_C_RIGHT)
 TG_C_BLOCK(left, TG_C_LEFT)
 #define TG_INNER_CONV
+
+/* ---- Weight gradients of three neighbouring taps: four channels by three, over rows of whole blocks of four columns.
+ * Sums are in f0 to f11, the image from f12 on, two columns of gradients in f18 to f25. Of a row, the first tap of the
+ * first column (`low`) and the last tap of the last one (`high`) may be outside the image. What a block begins with is
+ * loaded by the one before; behind a row, up to three elements that are not used. */
+#define TG_W_BLOCK_1                                                                                                   \
+    TG_LINE("beqz %[low], 3f") TG_LINE("fmadd.s f0, f18, f12, f0") TG_LINE("fmadd.s f3, f19, f12, f3")                 \
+    TG_LINE("fmadd.s f6, f20, f12, f6") TG_LINE("fmadd.s f9, f21, f12, f9") TG_LINE("3:")                              \
+    TG_LINE("fmadd.s f1, f18, f13, f1") TG_LINE("flw f15, 12(%[x])") TG_LINE("fmadd.s f4, f19, f13, f4")               \
+    TG_LINE("flw f22, 4(%[d0])") TG_LINE("fmadd.s f7, f20, f13, f7") TG_LINE("flw f23, 4(%[d1])")                      \
+    TG_LINE("fmadd.s f10, f21, f13, f10") TG_LINE("flw f24, 4(%[d2])") TG_LINE("fmadd.s f2, f18, f14, f2")             \
+    TG_LINE("flw f25, 4(%[d3])") TG_LINE("fmadd.s f5, f19, f14, f5") TG_LINE("addi %[left], %[left], -1")              \
+    TG_LINE("fmadd.s f8, f20, f14, f8") TG_LINE("seqz %[skips], %[left]") TG_LINE("fmadd.s f11, f21, f14, f11")        \
+    TG_LINE("fmadd.s f0, f22, f13, f0") TG_LINE("flw f16, 16(%[x])") TG_LINE("fmadd.s f3, f23, f13, f3")               \
+    TG_LINE("flw f18, 8(%[d0])") TG_LINE("fmadd.s f6, f24, f13, f6") TG_LINE("flw f19, 8(%[d1])")                      \
+    TG_LINE("fmadd.s f9, f25, f13, f9") TG_LINE("flw f20, 8(%[d2])") TG_LINE("fmadd.s f1, f22, f14, f1")               \
+    TG_LINE("flw f21, 8(%[d3])") TG_LINE("fmadd.s f4, f23, f14, f4") TG_LINE("and %[skips], %[skips], %[no_high]")     \
+    TG_LINE("fmadd.s f7, f24, f14, f7") TG_LINE("fmadd.s f10, f25, f14, f10") TG_LINE("fmadd.s f2, f22, f15, f2")      \
+    TG_LINE("fmadd.s f5, f23, f15, f5") TG_LINE("fmadd.s f8, f24, f15, f8") TG_LINE("fmadd.s f11, f25, f15, f11")      \
+    TG_LINE("fmadd.s f0, f18, f14, f0") TG_LINE("flw f17, 20(%[x])") TG_LINE("fmadd.s f3, f19, f14, f3")               \
+    TG_LINE("flw f22, 12(%[d0])") TG_LINE("fmadd.s f6, f20, f14, f6") TG_LINE("flw f23, 12(%[d1])")                    \
+    TG_LINE("fmadd.s f9, f21, f14, f9") TG_LINE("flw f24, 12(%[d2])") TG_LINE("fmadd.s f1, f18, f15, f1")              \
+    TG_LINE("flw f25, 12(%[d3])") TG_LINE("fmadd.s f4, f19, f15, f4") TG_LINE("addi %[x], %[x], 16")                   \
+    TG_LINE("fmadd.s f7, f20, f15, f7") TG_LINE("addi %[d0], %[d0], 16") TG_LINE("fmadd.s f10, f21, f15, f10")         \
+    TG_LINE("addi %[d1], %[d1], 16") TG_LINE("fmadd.s f2, f18, f16, f2") TG_LINE("addi %[d2], %[d2], 16")              \
+    TG_LINE("fmadd.s f5, f19, f16, f5") TG_LINE("addi %[d3], %[d3], 16") TG_LINE("fmadd.s f8, f20, f16, f8")           \
+    TG_LINE("fmadd.s f11, f21, f16, f11") TG_LINE("fmadd.s f0, f22, f15, f0") TG_LINE("flw f12, 0(%[x])")              \
+    TG_LINE("fmadd.s f3, f23, f15, f3") TG_LINE("flw f13, 4(%[x])") TG_LINE("fmadd.s f6, f24, f15, f6")                \
+    TG_LINE("flw f14, 8(%[x])") TG_LINE("fmadd.s f9, f25, f15, f9") TG_LINE("flw f18, 0(%[d0])")                       \
+    TG_LINE("fmadd.s f1, f22, f16, f1") TG_LINE("flw f19, 0(%[d1])") TG_LINE("fmadd.s f4, f23, f16, f4")               \
+    TG_LINE("flw f20, 0(%[d2])") TG_LINE("fmadd.s f7, f24, f16, f7") TG_LINE("flw f21, 0(%[d3])")                      \
+    TG_LINE("fmadd.s f10, f25, f16, f10") TG_LINE("bnez %[skips], 4f") TG_LINE("fmadd.s f2, f22, f17, f2")             \
+    TG_LINE("fmadd.s f5, f23, f17, f5") TG_LINE("fmadd.s f8, f24, f17, f8") TG_LINE("fmadd.s f11, f25, f17, f11")      \
+    TG_LINE("4: li %[low], 1")
+#define TG_W_BLOCK_2                                                                                                   \
+    TG_LINE("beqz %[low], 3f") TG_LINE("fmadd.s f0, f18, f12, f0") TG_LINE("fmadd.s f3, f19, f12, f3")                 \
+    TG_LINE("fmadd.s f6, f20, f12, f6") TG_LINE("fmadd.s f9, f21, f12, f9") TG_LINE("3:")                              \
+    TG_LINE("fmadd.s f1, f18, f13, f1") TG_LINE("flw f15, 12(%[x])") TG_LINE("fmadd.s f4, f19, f13, f4")               \
+    TG_LINE("flw f16, 16(%[x])") TG_LINE("fmadd.s f7, f20, f13, f7") TG_LINE("flw f22, 4(%[d0])")                      \
+    TG_LINE("fmadd.s f10, f21, f13, f10") TG_LINE("flw f23, 4(%[d1])") TG_LINE("fmadd.s f2, f18, f14, f2")             \
+    TG_LINE("flw f24, 4(%[d2])") TG_LINE("fmadd.s f5, f19, f14, f5") TG_LINE("flw f25, 4(%[d3])")                      \
+    TG_LINE("fmadd.s f8, f20, f14, f8") TG_LINE("addi %[left], %[left], -1") TG_LINE("fmadd.s f11, f21, f14, f11")     \
+    TG_LINE("seqz %[skips], %[left]") TG_LINE("fmadd.s f0, f22, f14, f0") TG_LINE("flw f17, 20(%[x])")                 \
+    TG_LINE("fmadd.s f3, f23, f14, f3") TG_LINE("flw f26, 24(%[x])") TG_LINE("fmadd.s f6, f24, f14, f6")               \
+    TG_LINE("flw f18, 8(%[d0])") TG_LINE("fmadd.s f9, f25, f14, f9") TG_LINE("flw f19, 8(%[d1])")                      \
+    TG_LINE("fmadd.s f1, f22, f15, f1") TG_LINE("flw f20, 8(%[d2])") TG_LINE("fmadd.s f4, f23, f15, f4")               \
+    TG_LINE("flw f21, 8(%[d3])") TG_LINE("fmadd.s f7, f24, f15, f7") TG_LINE("and %[skips], %[skips], %[no_high]")     \
+    TG_LINE("fmadd.s f10, f25, f15, f10") TG_LINE("fmadd.s f2, f22, f16, f2") TG_LINE("fmadd.s f5, f23, f16, f5")      \
+    TG_LINE("fmadd.s f8, f24, f16, f8") TG_LINE("fmadd.s f11, f25, f16, f11") TG_LINE("fmadd.s f0, f18, f16, f0")      \
+    TG_LINE("flw f27, 28(%[x])") TG_LINE("fmadd.s f3, f19, f16, f3") TG_LINE("flw f28, 32(%[x])")                      \
+    TG_LINE("fmadd.s f6, f20, f16, f6") TG_LINE("flw f22, 12(%[d0])") TG_LINE("fmadd.s f9, f21, f16, f9")              \
+    TG_LINE("flw f23, 12(%[d1])") TG_LINE("fmadd.s f1, f18, f17, f1") TG_LINE("flw f24, 12(%[d2])")                    \
+    TG_LINE("fmadd.s f4, f19, f17, f4") TG_LINE("flw f25, 12(%[d3])") TG_LINE("fmadd.s f7, f20, f17, f7")              \
+    TG_LINE("addi %[x], %[x], 32") TG_LINE("fmadd.s f10, f21, f17, f10") TG_LINE("addi %[d0], %[d0], 16")              \
+    TG_LINE("fmadd.s f2, f18, f26, f2") TG_LINE("addi %[d1], %[d1], 16") TG_LINE("fmadd.s f5, f19, f26, f5")           \
+    TG_LINE("addi %[d2], %[d2], 16") TG_LINE("fmadd.s f8, f20, f26, f8") TG_LINE("addi %[d3], %[d3], 16")              \
+    TG_LINE("fmadd.s f11, f21, f26, f11") TG_LINE("fmadd.s f0, f22, f26, f0") TG_LINE("flw f12, 0(%[x])")              \
+    TG_LINE("fmadd.s f3, f23, f26, f3") TG_LINE("flw f13, 4(%[x])") TG_LINE("fmadd.s f6, f24, f26, f6")                \
+    TG_LINE("flw f14, 8(%[x])") TG_LINE("fmadd.s f9, f25, f26, f9") TG_LINE("flw f18, 0(%[d0])")                       \
+    TG_LINE("fmadd.s f1, f22, f27, f1") TG_LINE("flw f19, 0(%[d1])") TG_LINE("fmadd.s f4, f23, f27, f4")               \
+    TG_LINE("flw f20, 0(%[d2])") TG_LINE("fmadd.s f7, f24, f27, f7") TG_LINE("flw f21, 0(%[d3])")                      \
+    TG_LINE("fmadd.s f10, f25, f27, f10") TG_LINE("bnez %[skips], 4f") TG_LINE("fmadd.s f2, f22, f28, f2")             \
+    TG_LINE("fmadd.s f5, f23, f28, f5") TG_LINE("fmadd.s f8, f24, f28, f8") TG_LINE("fmadd.s f11, f25, f28, f11")      \
+    TG_LINE("4: li %[low], 1")
+typedef struct {
+    int blocks, rows;   /* of a row of the map, and how many such; at least one each */
+    int x_row, d_row;   /* bytes from behind one row to the next */
+    int d_out, dw_out;  /* elements from channel to channel */
+    int no_low, no_high;
+} tg_inner_weight;
+
+#define TG_W_ALL(OP)                                                                                                   \
+    TG_W_THREE(OP, 0, 1, 2, y0) TG_W_THREE(OP, 3, 4, 5, y1) TG_W_THREE(OP, 6, 7, 8, y2) TG_W_THREE(OP, 9, 10, 11, y3)
+#define TG_W_THREE(OP, S0, S1, S2, Y)                                                                                  \
+    TG_LINE(OP " f" #S0 ", 0(%[" #Y "])") TG_LINE(OP " f" #S1 ", 4(%[" #Y "])") TG_LINE(OP " f" #S2 ", 8(%[" #Y "])")
+#define TG_W_ROWS(BLOCK, COUNT)                                                                                        \
+    TG_LINE("2: mv %[left], %[blocks]") TG_LINE("xori %[low], %[no_low], 1") TG_LINE("beqz %[low], 5f")                \
+    TG_LINE("flw f12, 0(%[x])") TG_LINE("5: flw f13, 4(%[x])") TG_LINE("flw f14, 8(%[x])")                             \
+    TG_LINE("flw f18, 0(%[d0])") TG_LINE("flw f19, 0(%[d1])") TG_LINE("flw f20, 0(%[d2])") TG_LINE("flw f21, 0(%[d3])") \
+    TG_REPEAT("%[blocks]", COUNT) BLOCK TG_REPEATED TG_LINE("add %[x], %[x], %[x_row]")                                \
+    TG_LINE("add %[d0], %[d0], %[d_row]") TG_LINE("add %[d1], %[d1], %[d_row]") TG_LINE("add %[d2], %[d2], %[d_row]")  \
+    TG_LINE("add %[d3], %[d3], %[d_row]") TG_LINE("addi %[rows], %[rows], -1") TG_LINE("bnez %[rows], 2b")
+#define TG_W_FUNCTION(STRIDE, COUNT)                                                                                   \
+    TG_APART void tg_inner_weight_##STRIDE(const float *x, const float *dy, float *dw, const tg_inner_weight *p,       \
+                                           int outs, int first)                                                        \
+    {                                                                                                                  \
+        const float *d1 = dy + (outs > 1 ? p->d_out : 0), *d2 = d1 + (outs > 2 ? p->d_out : 0);                        \
+        const float *d3 = d2 + (outs > 3 ? p->d_out : 0);                                                              \
+        float *y1 = dw + (outs > 1 ? p->dw_out : 0), *y2 = y1 + (outs > 2 ? p->dw_out : 0);                            \
+        float *y3 = y2 + (outs > 3 ? p->dw_out : 0);                                                                   \
+        int rows = p->rows, left, low, skips;                                                                          \
+        __asm__ volatile(TG_LINE("beqz %[first], 1f") TG_G_ALL_ZERO TG_LINE("j 2f") TG_LINE("1:") TG_W_ALL("flw")      \
+                         TG_W_ROWS(TG_W_BLOCK_##STRIDE, COUNT) TG_W_ALL("fsw")                                         \
+                         : [x] "+&r"(x), [d0] "+&r"(dy), [d1] "+&r"(d1), [d2] "+&r"(d2), [d3] "+&r"(d3),               \
+                           [rows] "+&r"(rows), [left] "=&r"(left), [low] "=&r"(low), [skips] "=&r"(skips)              \
+                         : [y0] "r"(dw), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [first] "r"(first),                 \
+                           [blocks] "r"(p->blocks), [x_row] "r"(p->x_row), [d_row] "r"(p->d_row),                      \
+                           [no_low] "r"(p->no_low), [no_high] "r"(p->no_high)                                          \
+                         : TG_G_CLOBBERS);                                                                             \
+    }
+TG_W_FUNCTION(1, 81)
+TG_W_FUNCTION(2, 84)
+#define TG_INNER_WEIGHT
+
+/* ---- Outer products of SGD: y(m,n) = fma(step, fma(u(m), v(n), 0), w(m,n)), each element read before it is written. What
+ * is loaded next is where the register was stored from. */
+
+/* Four rows by four columns, again and again to the right: u in f0 to f3, v in f4 to f7, w in f12 to f27. */
+#define TG_O_QUAD                                                                                                      \
+    TG_LINE("fmadd.s f28, f0, f4, f30") TG_LINE("addi %[v], %[v], 16") TG_LINE("fmadd.s f12, f31, f28, f12")           \
+    TG_LINE("fmadd.s f29, f0, f5, f30") TG_LINE("fsw f12, 0(%[y0])") TG_LINE("fmadd.s f13, f31, f29, f13")             \
+    TG_LINE("flw f12, 16(%[w0])") TG_LINE("fmadd.s f28, f0, f6, f30") TG_LINE("fsw f13, 4(%[y0])")                     \
+    TG_LINE("fmadd.s f14, f31, f28, f14") TG_LINE("flw f13, 20(%[w0])") TG_LINE("fmadd.s f29, f0, f7, f30")            \
+    TG_LINE("fsw f14, 8(%[y0])") TG_LINE("fmadd.s f15, f31, f29, f15") TG_LINE("flw f14, 24(%[w0])")                   \
+    TG_LINE("fmadd.s f28, f1, f4, f30") TG_LINE("fsw f15, 12(%[y0])") TG_LINE("fmadd.s f16, f31, f28, f16")            \
+    TG_LINE("flw f15, 28(%[w0])") TG_LINE("addi %[w0], %[w0], 16") TG_LINE("addi %[y0], %[y0], 16")                    \
+    TG_LINE("fmadd.s f29, f1, f5, f30") TG_LINE("fsw f16, 0(%[y1])") TG_LINE("fmadd.s f17, f31, f29, f17")             \
+    TG_LINE("flw f16, 16(%[w1])") TG_LINE("fmadd.s f28, f1, f6, f30") TG_LINE("fsw f17, 4(%[y1])")                     \
+    TG_LINE("fmadd.s f18, f31, f28, f18") TG_LINE("flw f17, 20(%[w1])") TG_LINE("fmadd.s f29, f1, f7, f30")            \
+    TG_LINE("fsw f18, 8(%[y1])") TG_LINE("fmadd.s f19, f31, f29, f19") TG_LINE("flw f18, 24(%[w1])")                   \
+    TG_LINE("fmadd.s f28, f2, f4, f30") TG_LINE("fsw f19, 12(%[y1])") TG_LINE("fmadd.s f20, f31, f28, f20")            \
+    TG_LINE("flw f19, 28(%[w1])") TG_LINE("addi %[w1], %[w1], 16") TG_LINE("addi %[y1], %[y1], 16")                    \
+    TG_LINE("fmadd.s f29, f2, f5, f30") TG_LINE("fsw f20, 0(%[y2])") TG_LINE("fmadd.s f21, f31, f29, f21")             \
+    TG_LINE("flw f20, 16(%[w2])") TG_LINE("fmadd.s f28, f2, f6, f30") TG_LINE("fsw f21, 4(%[y2])")                     \
+    TG_LINE("fmadd.s f22, f31, f28, f22") TG_LINE("flw f21, 20(%[w2])") TG_LINE("fmadd.s f29, f2, f7, f30")            \
+    TG_LINE("fsw f22, 8(%[y2])") TG_LINE("fmadd.s f23, f31, f29, f23") TG_LINE("flw f22, 24(%[w2])")                   \
+    TG_LINE("fmadd.s f28, f3, f4, f30") TG_LINE("fsw f23, 12(%[y2])") TG_LINE("fmadd.s f24, f31, f28, f24")            \
+    TG_LINE("flw f23, 28(%[w2])") TG_LINE("addi %[w2], %[w2], 16") TG_LINE("addi %[y2], %[y2], 16")                    \
+    TG_LINE("flw f4, 0(%[v])") TG_LINE("fmadd.s f29, f3, f5, f30") TG_LINE("fsw f24, 0(%[y3])")                        \
+    TG_LINE("fmadd.s f25, f31, f29, f25") TG_LINE("flw f24, 16(%[w3])") TG_LINE("flw f5, 4(%[v])")                     \
+    TG_LINE("fmadd.s f28, f3, f6, f30") TG_LINE("fsw f25, 4(%[y3])") TG_LINE("fmadd.s f26, f31, f28, f26")             \
+    TG_LINE("flw f25, 20(%[w3])") TG_LINE("flw f6, 8(%[v])") TG_LINE("fmadd.s f29, f3, f7, f30")                       \
+    TG_LINE("fsw f26, 8(%[y3])") TG_LINE("fmadd.s f27, f31, f29, f27") TG_LINE("flw f26, 24(%[w3])")                   \
+    TG_LINE("flw f7, 12(%[v])") TG_LINE("fsw f27, 12(%[y3])") TG_LINE("flw f27, 28(%[w3])")                            \
+    TG_LINE("addi %[w3], %[w3], 16") TG_LINE("addi %[y3], %[y3], 16")
+TG_TEMPLATE void tg_inner_outer(const float *u, const float *v, const float *w, int w_by_m, float *y, int y_by_m,
+                                float step, int count)
+{
+    const uint32_t step_bits = tg_bits(step);
+    const float *w1 = w + w_by_m, *w2 = w1 + w_by_m, *w3 = w2 + w_by_m;
+    float *y1 = y + y_by_m, *y2 = y1 + y_by_m, *y3 = y2 + y_by_m;
+    __asm__ volatile(
+        TG_LINE("flw f0, 0(%[u])") TG_LINE("flw f1, 4(%[u])") TG_LINE("flw f2, 8(%[u])") TG_LINE("flw f3, 12(%[u])")
+        TG_LINE("flw f4, 0(%[v])") TG_LINE("flw f5, 4(%[v])") TG_LINE("flw f6, 8(%[v])") TG_LINE("flw f7, 12(%[v])")
+        TG_G_Y("flw", 12, 13, 14, 15, w0) TG_G_Y("flw", 16, 17, 18, 19, w1) TG_G_Y("flw", 20, 21, 22, 23, w2)
+        TG_G_Y("flw", 24, 25, 26, 27, w3) TG_LINE("fmv.w.x f30, x0") TG_LINE("fmv.w.x f31, %[step]")
+        TG_REPEAT("%[count]", 77) TG_O_QUAD TG_REPEATED
+        : [v] "+&r"(v), [w0] "+&r"(w), [w1] "+&r"(w1), [w2] "+&r"(w2), [w3] "+&r"(w3), [y0] "+&r"(y), [y1] "+&r"(y1),
+          [y2] "+&r"(y2), [y3] "+&r"(y3)
+        : [u] "r"(u), [step] "r"(step_bits), [count] "r"(count)
+        : TG_G_CLOBBERS);
+}
+#define TG_INNER_OUTER
+
+/* Eight columns, row after row, with the sums s(n) of u(m) w(m,n) in f0 to f7: v in f8 to f15, w in f16 to f23. */
+#define TG_D_ROW                                                                                                       \
+    TG_LINE("fmadd.s f24, f26, f8, f27") TG_LINE("addi %[left], %[left], -1") TG_LINE("fmadd.s f0, f26, f16, f0")      \
+    TG_LINE("snez %[more], %[left]") TG_LINE("fmadd.s f16, f28, f24, f16") TG_LINE("neg %[more], %[more]")             \
+    TG_LINE("fmadd.s f25, f26, f9, f27") TG_LINE("and %[more], %[more], %[from_step]")                                 \
+    TG_LINE("fmadd.s f1, f26, f17, f1") TG_LINE("add %[from], %[from], %[more]")                                       \
+    TG_LINE("fmadd.s f17, f28, f25, f17") TG_LINE("fsw f16, 0(%[to])") TG_LINE("fmadd.s f24, f26, f10, f27")           \
+    TG_LINE("flw f16, 0(%[from])") TG_LINE("fmadd.s f2, f26, f18, f2") TG_LINE("fsw f17, 4(%[to])")                    \
+    TG_LINE("fmadd.s f18, f28, f24, f18") TG_LINE("flw f17, 4(%[from])") TG_LINE("fmadd.s f25, f26, f11, f27")         \
+    TG_LINE("fsw f18, 8(%[to])") TG_LINE("fmadd.s f3, f26, f19, f3") TG_LINE("flw f18, 8(%[from])")                    \
+    TG_LINE("fmadd.s f19, f28, f25, f19") TG_LINE("fmadd.s f24, f26, f12, f27") TG_LINE("fsw f19, 12(%[to])")          \
+    TG_LINE("fmadd.s f4, f26, f20, f4") TG_LINE("flw f19, 12(%[from])") TG_LINE("fmadd.s f20, f28, f24, f20")          \
+    TG_LINE("fmadd.s f25, f26, f13, f27") TG_LINE("fsw f20, 16(%[to])") TG_LINE("fmadd.s f5, f26, f21, f5")            \
+    TG_LINE("flw f20, 16(%[from])") TG_LINE("fmadd.s f21, f28, f25, f21") TG_LINE("fmadd.s f24, f26, f14, f27")        \
+    TG_LINE("fsw f21, 20(%[to])") TG_LINE("fmadd.s f6, f26, f22, f6") TG_LINE("flw f21, 20(%[from])")                  \
+    TG_LINE("fmadd.s f22, f28, f24, f22") TG_LINE("addi %[u], %[u], 4") TG_LINE("fmadd.s f25, f26, f15, f27")          \
+    TG_LINE("fsw f22, 24(%[to])") TG_LINE("fmadd.s f7, f26, f23, f7") TG_LINE("flw f26, 0(%[u])")                      \
+    TG_LINE("fmadd.s f23, f28, f25, f23") TG_LINE("flw f22, 24(%[from])") TG_LINE("fsw f23, 28(%[to])")                \
+    TG_LINE("flw f23, 28(%[from])") TG_LINE("add %[to], %[to], %[to_step]")
+TG_TEMPLATE void tg_inner_dense(const float *u, const float *v, const float *w, int w_by_m, float *y, int y_by_m,
+                                float *dx, float step, int first, int rows)
+{
+    const uint32_t step_bits = tg_bits(step);
+    int left = rows, more;
+    __asm__ volatile(
+        TG_G_Y("flw", 8, 9, 10, 11, v0) TG_LINE("flw f12, 16(%[v0])") TG_LINE("flw f13, 20(%[v0])")
+        TG_LINE("flw f14, 24(%[v0])") TG_LINE("flw f15, 28(%[v0])") TG_G_Y("flw", 16, 17, 18, 19, from)
+        TG_LINE("flw f20, 16(%[from])") TG_LINE("flw f21, 20(%[from])") TG_LINE("flw f22, 24(%[from])")
+        TG_LINE("flw f23, 28(%[from])") TG_LINE("fmv.w.x f28, %[step]") TG_LINE("fmv.w.x f27, x0")
+        TG_LINE("flw f26, 0(%[u])") TG_LINE("beqz %[first], 1f") TG_G_ZERO(0) TG_G_ZERO(1) TG_G_ZERO(2) TG_G_ZERO(3)
+        TG_G_ZERO(4) TG_G_ZERO(5) TG_G_ZERO(6) TG_G_ZERO(7) TG_LINE("j 2f") TG_LINE("1:")
+        TG_G_Y("flw", 0, 1, 2, 3, dx) TG_LINE("flw f4, 16(%[dx])") TG_LINE("flw f5, 20(%[dx])")
+        TG_LINE("flw f6, 24(%[dx])") TG_LINE("flw f7, 28(%[dx])") TG_LINE("2:")
+        TG_REPEAT("%[left]", 48) TG_D_ROW TG_REPEATED
+        TG_G_Y("fsw", 0, 1, 2, 3, dx) TG_LINE("fsw f4, 16(%[dx])") TG_LINE("fsw f5, 20(%[dx])")
+        TG_LINE("fsw f6, 24(%[dx])") TG_LINE("fsw f7, 28(%[dx])")
+        : [u] "+&r"(u), [from] "+&r"(w), [to] "+&r"(y), [left] "+&r"(left), [more] "=&r"(more)
+        : [v0] "r"(v), [dx] "r"(dx), [from_step] "r"(4 * w_by_m), [to_step] "r"(4 * y_by_m), [step] "r"(step_bits),
+          [first] "r"(first)
+        : TG_G_CLOBBERS);
+}
+#define TG_INNER_DENSE
 
 #endif
 #endif
