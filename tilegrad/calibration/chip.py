@@ -18,8 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tilegrad.calibration import document
 from tilegrad.calibration.aligned import Happened, align_trace
 from tilegrad.calibration.cases import KIB, TARGET, Case
+from tilegrad.calibration.document import conduct_lines, kernel_lines
 from tilegrad.calibration.fit import non_negative_least_squares
 from tilegrad.calibration.observed import Observation, TraceEvent, observe
 from tilegrad.compiled import Compiled
@@ -222,6 +224,7 @@ def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> N
     table = {**as_json(measured), "cases": [case.name for case in cases]}
     (folder / FILE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     load_measured.cache_clear()
+    document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
 
 
 def _report(measured: Measured, before: Mapping[str, float]) -> Iterator[str]:
