@@ -47,10 +47,10 @@ void *memset(void *to, int byte, size_t bytes)
 
 enum { NO_REQUEST = -1, INWARD = 1 << 4, ALL_COUNTERS = (1 << MCHAN_COUNTERS) - 1 };
 IN_L1 static struct {
-    uint32_t taken;                   /* counters */
-    int latest;                       /* whose counter was taken last */
-    uint32_t further;                 /* counters that name no request */
-    uint32_t owned[MCHAN_COUNTERS];   /* those of them that a request has, by its first counter */
+    uint32_t taken;                 /* counters */
+    int latest;                     /* whose counter was taken last */
+    uint32_t further;               /* counters that name no request */
+    uint32_t owned[MCHAN_COUNTERS]; /* those of them that a request has, by its first counter */
 } dma;
 
 /* Gives back a counter whose parts have all arrived, and that names no request. */
