@@ -47,23 +47,24 @@ void *memset(void *to, int byte, size_t bytes)
 
 enum { NO_REQUEST = -1, INWARD = 1 << 4, ALL_COUNTERS = (1 << MCHAN_COUNTERS) - 1 };
 IN_L1 static struct {
-    uint32_t counters[MCHAN_COUNTERS]; /* of a request, by the first */
-    uint32_t taken, first;             /* counters: all, and those that name a request */
-    int latest;                        /* whose counter was taken last */
+    uint32_t taken;                 /* counters */
+    int latest;                     /* whose counter was taken last */
+    uint32_t further;               /* counters that name no request */
+    uint32_t owned[MCHAN_COUNTERS]; /* those of them that a request has, by its first counter */
 } dma;
 
 /* Gives back a counter whose parts have all arrived, and that names no request. */
 static __attribute__((noinline)) void make_room(void)
 {
-    uint32_t further = dma.taken & ~dma.first, done;
+    uint32_t done;
     do
-        done = further & ~mchan_busy();
+        done = dma.further & ~mchan_busy();
     while (done == 0);
     mchan_free(done);
     dma.taken &= ~done;
+    dma.further &= ~done;
     for (int i = 0; i < MCHAN_COUNTERS; i++)
-        if (dma.counters[i] != 1u << i)
-            dma.counters[i] &= ~done;
+        dma.owned[i] &= ~done;
     dma.latest = NO_REQUEST;
 }
 
@@ -78,31 +79,42 @@ static inline uint32_t take_counter(void)
 
 int tg_dma_open(int inward)
 {
-    uint32_t counter = take_counter();
-    dma.first |= 1u << counter;
-    dma.counters[counter] = 1u << counter;
-    return dma.latest = (int)counter | (inward ? INWARD : 0);
+    int request = (int)take_counter();
+    if (inward)
+        request |= INWARD;
+    dma.latest = request;
+    return request;
+}
+
+static __attribute__((noinline)) void take_further(int request)
+{
+    uint32_t counter = 1u << take_counter();
+    dma.owned[request & ~INWARD] |= counter;
+    dma.further |= counter;
+    dma.latest = request;
 }
 
 void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint32_t rows, uint32_t far_stride)
 {
     if (row_bytes == 0 || rows == 0)
         return;
-    if (dma.latest != request) {
-        dma.counters[request & ~INWARD] |= 1u << take_counter();
-        dma.latest = request;
-    }
+    if (dma.latest != request)
+        take_further(request);
     mchan_push(scratch, far, row_bytes, rows, far_stride, request & INWARD);
 }
 
 void tg_dma_wait(int request)
 {
-    uint32_t counters = dma.counters[request & ~INWARD];
+    uint32_t counters = 1u << (request & ~INWARD);
+    if (dma.further) {
+        counters |= dma.owned[request & ~INWARD];
+        dma.owned[request & ~INWARD] = 0;
+        dma.further &= ~counters;
+    }
     while (mchan_busy() & counters) {
     }
     mchan_free(counters);
     dma.taken &= ~counters;
-    dma.first &= ~(1u << (request & ~INWARD));
     if (dma.latest == request)
         dma.latest = NO_REQUEST;
 }
@@ -281,7 +293,7 @@ stack_use stack_of(int core)
 /* Of all that is in L1, nothing is loaded: the cluster sleeps then. */
 static void set_up(void)
 {
-    dma.taken = dma.first = 0;
+    dma.taken = dma.further = 0;
     dma.latest = NO_REQUEST;
     hyper.queued = hyper.started = 0;
     for (uint32_t i = 0; i < HYPER_CHANNELS; i++) {
@@ -289,7 +301,7 @@ static void set_up(void)
         hyper.channels[i].inward = NO_REQUEST;
     }
     for (int i = 0; i < MCHAN_COUNTERS; i++)
-        dma.counters[i] = 1u << i;
+        dma.owned[i] = 0;
     for (uint32_t *to = _l1_constants, *from = _l1_constants_stored; to < _l1_constants_end;)
         *to++ = *from++;
     is_ready = 1;
