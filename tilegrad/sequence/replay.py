@@ -45,7 +45,7 @@ from tilegrad.targets.base import L1, L2, L3
 STATE, ARENA, OUTSIDE = "state", "arena", "l3"
 _REGION_MEMORY = {STATE: L2, ARENA: L2, OUTSIDE: L3}
 
-MOST_TRANSFERS = 16
+MOST_TRANSFERS = 8
 """That may be under way at once between L2 and scratchpad (TG_DMA_REQUESTS in runtime/cluster/tg_cluster.h)."""
 
 
