@@ -202,8 +202,10 @@ def _flash_bytes(compiled: Compiled, budget: Budget, use_cache: bool) -> int | N
 
 def _last_loss(compiled: Compiled, budget: Budget, progress: Progress, use_cache: bool) -> float:
     with open_device(budget.device, use_cache=use_cache) as device:
-        fed = {"steps": budget.steps, "data": budget.data}
-        run = training.train(compiled, device, **fed, verify=False, keep_gradients=False, progress=progress)
+        steps, data = budget.steps, budget.data
+        run = training.train(
+            compiled, device, steps=steps, data=data, verify=False, keep_gradients=False, progress=progress
+        )
     return run.losses[-1]
 
 

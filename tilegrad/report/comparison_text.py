@@ -36,7 +36,7 @@ def read_comparison(path: Path, model: str | None = None) -> Document:
     return found
 
 
-def figures(row: Mapping[str, Any], accumulate: int) -> dict[str, float]:
+def figures(row: Mapping[str, Any], accumulate: int) -> dict[str, int | float]:
     """The numbers of a row by name; none of a mode that did not fit."""
     if "cycles" not in row:
         return {}
@@ -78,7 +78,7 @@ def formatted(document: Document, before: Document | None, style: str) -> str:
     return _csv(heads, rows) if style == "csv" else _markdown(heads, rows)
 
 
-def _number(value: float | None, style: str) -> str:
+def _number(value: int | float | None, style: str) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
