@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 from tilegrad.analysis.lifetimes import align, analyse
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
 from tilegrad.ir.program import Program
-from tilegrad.ir.schedule import Schedule
+from tilegrad.ir.schedule import Rows, Schedule
 from tilegrad.place.allocate import allocate, lower_bound
 from tilegrad.place.homes import EntryHomes, Homes, choose_homes
+from tilegrad.place.prefetch import state_elsewhere, with_transfers
 from tilegrad.place.scratch import place_nests
 from tilegrad.targets.base import L1, L2, L3
 
@@ -19,7 +22,7 @@ from tilegrad.targets.base import L1, L2, L3
 # last homes are chosen for less of it. Shares of L2: for homes, and up to which stays are longer than they must be.
 _SHARES = (
     *((1.0, 1.0), (1.0, 0.95), (1.0, 0.9), (1.0, 0.75), (1.0, 0.5), (1.0, 0.0)),
-    *((0.94, 0.0), (0.85, 0.0), (0.7, 0.0)),
+    *((0.94, 0.0), (0.85, 0.0), (0.7, 0.0), (0.55, 0.0)),
 )
 _MOST_OVER_BOUND = 1.05
 
@@ -29,15 +32,30 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
     assert capacity is not None
     _expect_room(schedule)
     durations = _durations(schedule)
+    alignment = schedule.target.memory(L2).alignment_bytes
+    state_bytes = {tensor.name: align(tensor.type.size_bytes, alignment) for tensor in schedule.program.state}
     best: Plan | None = None
+    homes: Homes | None = None
+    homes_for = 0.0
     for homes_share, stays_share in _SHARES:
         try:
-            homes = choose_homes(schedule, home, int(capacity * homes_share), durations, int(capacity * stays_share))
+            if homes is None or homes_for != homes_share:
+                homes, homes_for = choose_homes(schedule, home, int(capacity * homes_share), durations), homes_share
         except DoesNotFit:
             if best is None:
                 raise
             break  # a node needs more than this share: the best so far stands, or is refused with the whole budget
-        plan = _plan(schedule, homes)
+        room = int(capacity * stays_share)
+        entries = {
+            name: with_transfers(
+                entry,
+                schedule.target,
+                room - state_elsewhere(entry, state_bytes, homes.state_in_l3),
+                schedule.overlaps_l3,
+            )
+            for name, entry in homes.entries.items()
+        }
+        plan = _plan(schedule, replace(homes, entries=entries))
         use = plan.memory[L2]
         if best is None or use.used_bytes < best.memory[L2].used_bytes:
             best = plan
@@ -94,8 +112,7 @@ def _plan(schedule: Schedule, homes: Homes) -> Plan:
     entries = {}
     l3_bytes = l3_bound = l3_state_bytes
     for name, entry in homes.entries.items():
-        end = len(program.entries[name].nodes)
-        entries[name], used, bound = _plan_entry(entry, state_addresses, l3_state_bytes, end)
+        entries[name], used, bound = _plan_entry(entry, state_addresses, l3_state_bytes)
         l3_bytes, l3_bound = max(l3_bytes, used), max(l3_bound, bound)
     arena_bytes = max(entry.arena_bytes for entry in entries.values())
     arena_bound = max(entry.lower_bound_bytes for entry in entries.values())
@@ -154,50 +171,18 @@ def _stay_name(tensor: str, k: int) -> str:
 
 
 def _plan_entry(
-    entry: EntryHomes, state_addresses: dict[str, Address], l3_state_bytes: int, end: int
+    entry: EntryHomes, state_addresses: dict[str, Address], l3_state_bytes: int
 ) -> tuple[EntryPlan, int, int]:
     """The entry's plan, and how much of L3 it uses and needs at least."""
     buffers = [buffer for buffer in entry.lifetimes.buffers if buffer.name not in entry.stays]
-    outside = []
     for name, stays in entry.stays.items():
-        tensor = entry.tensors[name]
-        for k, stay in enumerate(stays):
-            buffers.append(Buffer(_stay_name(name, k), tensor.size_bytes, stay.first, stay.last))
-        stored = [stay.changed for stay in stays if stay.store]
-        if not tensor.is_state and stored:
-            outside.append(Buffer(name, tensor.size_bytes, stored[0], stays[-1].used))
-    allocation = allocate(buffers)
-    l3_allocation = allocate(outside)
-    owner = entry.lifetimes.owner
-    addresses: dict[str, Address] = {}
-    stays_by_value: dict[str, tuple[Stay, ...]] = {}
-    tensor_stays = {
-        name: tuple(
-            Stay(stay.first, stay.last, Address(L2, "arena", allocation.offsets[_stay_name(name, k)]))
-            for k, stay in enumerate(stays)
-        )
-        for name, stays in entry.stays.items()
-    }
-    for value, tensor_name in [*owner.items(), *((name, name) for name in state_addresses)]:
-        if tensor_name in tensor_stays:
-            stays_by_value[value] = tensor_stays[tensor_name]
-        elif tensor_name in allocation.offsets:
-            addresses[value] = Address(L2, "arena", allocation.offsets[tensor_name])
-        else:
-            addresses[value] = state_addresses[tensor_name]
-    staging = []
-    for name, stays in entry.stays.items():
-        tensor = entry.tensors[name]
-        l3_offset = (
-            state_addresses[name].offset if tensor.is_state else l3_state_bytes + l3_allocation.offsets.get(name, 0)
-        )
-        for k, stay in enumerate(stays):
-            l2_offset = allocation.offsets[_stay_name(name, k)]
-            if stay.load:
-                staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, stay.first, stay.used, True))
-            if stay.store:
-                wait = min(stay.last + 1, end)
-                staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, stay.changed + 1, wait, False))
+        size_bytes = entry.tensors[name].size_bytes
+        buffers += [Buffer(_stay_name(name, k), size_bytes, s.first, s.last) for k, s in enumerate(stays)]
+    outside = _outside(entry)
+    allocation, l3_allocation = allocate(buffers), allocate(outside)
+    l3_offsets = {name: l3_state_bytes + offset for name, offset in l3_allocation.offsets.items()}
+    l3_offsets |= {name: address.offset for name, address in state_addresses.items() if address.memory == L3}
+    addresses, stays_by_value = _where(entry, allocation.offsets, state_addresses, l3_offsets)
     plan = EntryPlan(
         addresses,
         tuple(buffers),
@@ -205,6 +190,90 @@ def _plan_entry(
         allocation.size_bytes,
         lower_bound(buffers),
         stays_by_value,
-        tuple(sorted(staging, key=lambda s: (s.start, s.wait, s.tensor))),
+        _staging(entry, allocation.offsets, l3_offsets),
+        l3_offsets=l3_offsets,
     )
     return plan, l3_state_bytes + l3_allocation.size_bytes, l3_state_bytes + lower_bound(outside)
+
+
+def _outside(entry: EntryHomes) -> list[Buffer]:
+    """Activations in L3: from when the first of their bytes leaves L2 until all that comes back has arrived."""
+    spans: dict[str, tuple[int, int]] = {}
+    for name, stays in entry.stays.items():
+        tensor = entry.tensors[name]
+        whole = entry.tensors[tensor.whole or name]
+        if whole.is_state:
+            continue
+        times = [stay.changed for stay in stays if stay.store] + [stay.used for stay in stays if stay.load]
+        if not times:
+            continue
+        first, last = spans.get(whole.name, (times[0], times[0]))
+        spans[whole.name] = (min([first, *times]), max([last, *times]))
+    for tensor in entry.tensors.values():
+        if tensor.is_outside:
+            first, last = spans.get(tensor.name, (tensor.first, tensor.last))
+            span = (-1 if tensor.is_input else first, entry.launch_count if tensor.is_output else last)
+            spans[tensor.name] = span
+    return [Buffer(name, entry.tensors[name].size_bytes, *span) for name, span in spans.items()]
+
+
+def _where(
+    entry: EntryHomes,
+    offsets: Mapping[str, int],
+    state_addresses: Mapping[str, Address],
+    l3_offsets: Mapping[str, int],
+) -> tuple[dict[str, Address], dict[str, tuple[Stay, ...]]]:
+    """Addresses of values that stay put, and of those that come and go."""
+    addresses: dict[str, Address] = {}
+    found: dict[str, tuple[Stay, ...]] = {}
+    stays = {
+        name: tuple(
+            Stay(stay.first, stay.last, Address(L2, "arena", offsets[_stay_name(name, k)]))
+            for k, stay in enumerate(own)
+        )
+        for name, own in entry.stays.items()
+    }
+    for value, name in [*entry.lifetimes.owner.items(), *((name, name) for name in state_addresses)]:
+        if name in entry.tensors and entry.tensors[name].is_outside:
+            addresses[value] = Address(L3, "l3", l3_offsets[name])
+        if name in stays:
+            found[value] = stays[name]
+        elif name in offsets:
+            addresses[value] = Address(L2, "arena", offsets[name])
+        else:
+            addresses[value] = state_addresses[name]
+    for value, names in entry.parts.items():
+        found[value] = tuple(stay for name in names for stay in stays[name])
+    return addresses, found
+
+
+def _staging(entry: EntryHomes, offsets: Mapping[str, int], l3_offsets: Mapping[str, int]) -> tuple[Staging, ...]:
+    staging: list[Staging] = []
+    for name, stays in entry.stays.items():
+        tensor = entry.tensors[name]
+        if not any(stay.load or stay.store for stay in stays):
+            continue
+        l3_offset = l3_offsets[tensor.whole or name]
+        for k, stay in enumerate(stays):
+            l2_offset = offsets[_stay_name(name, k)]
+            ways = [(stay.first, stay.used, True)] if stay.load else []
+            if stay.store:
+                ways.append((stay.changed + 1, min(stay.last + 1, entry.launch_count), False))
+            for way in ways:
+                if tensor.rows is None:
+                    staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, *way))
+                else:
+                    staging += _rows(tensor.rows, name, l2_offset, l3_offset, way)
+    return tuple(sorted(staging, key=lambda s: (s.start, s.wait, s.tensor, s.l3_offset)))
+
+
+def _rows(rows: Rows, name: str, l2_offset: int, l3_offset: int, way: tuple[int, int, bool]) -> list[Staging]:
+    """One transfer for each set of rows that are the same distance apart."""
+    (count, stride), *outer = rows.levels or ((1, 0),)
+    found = []
+    near = l2_offset
+    for index in product(*(range(n) for n, _ in reversed(outer))):
+        far = l3_offset + rows.offset + sum(i * step for i, (_, step) in zip(index, reversed(outer), strict=True))
+        found.append(Staging(name, near, far, rows.row_bytes * count, *way, rows=count, l3_stride=stride))
+        near += rows.row_bytes * count
+    return found
