@@ -66,7 +66,9 @@ MOVES: dict[str, Callable[[Plan, str, Staging], tuple[Staging, ...]]] = {
     "not aligned": lambda plan, entry, move: (replace(move, l2_offset=move.l2_offset + 4),),
     "past the end of L2": lambda plan, entry, move: (replace(move, l2_offset=plan.arena_bytes - 8),),
     "past the end of L3": lambda plan, entry, move: (replace(move, l3_offset=plan.memory[L3].used_bytes),),
-    "waited for before it starts": lambda plan, entry, move: (replace(move, start=move.wait + 1),),
+    "waited for before it starts": lambda plan, entry, move: (
+        replace(move, start=(move.wait if move.inward else last_launch(plan, entry)) + 1),
+    ),
     "never waited for": lambda plan, entry, move: (replace(move, wait=last_launch(plan, entry) + 1),),
 }
 

@@ -76,7 +76,7 @@ class NestPlace:
 @dataclass(frozen=True, repr=False)
 class EntryPlan:
     """`addresses` are of values that stay put; `stays`, by value, are of those that come and go. `l3_offsets` are of
-    tensors that are in L3, all the time or for a while."""
+    tensors that are in L3, all the time or for a while; `parts` says of what a part is that comes and goes."""
 
     addresses: Mapping[str, Address]
     buffers: tuple[Buffer, ...]
@@ -87,6 +87,7 @@ class EntryPlan:
     staging: tuple[Staging, ...] = ()
     places: tuple[NestPlace, ...] = ()
     l3_offsets: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<EntryPlan: {len(self.buffers):,} buffers in {bytes_text(self.arena_bytes)} of arena>"
@@ -122,6 +123,17 @@ class Plan:
     def __repr__(self) -> str:
         memory = ", ".join(f"{name} {use}" for name, use in self.memory.items())
         return f"<Plan of '{self.schedule.program.name}' for {self.schedule.target.name}: {memory}>"
+
+    def input_address(self, entry: str, value: str) -> Address:
+        """Where the caller leaves an input."""
+        outside = self.entries[entry].addresses.get(value)
+        return self.address(entry, value, -1) if outside is None else outside
+
+    def output_address(self, entry: str, value: str) -> Address:
+        """Where the caller finds an output."""
+        outside = self.entries[entry].addresses.get(value)
+        end = len(self.schedule.entries[entry].launches)
+        return self.address(entry, value, end) if outside is None else outside
 
     def address(self, entry: str, value: str, launch: int = 0) -> Address:
         """Where a value is when a launch of an entry runs."""

@@ -192,6 +192,7 @@ def _plan_entry(
         stays_by_value,
         _staging(entry, allocation.offsets, l3_offsets),
         l3_offsets=l3_offsets,
+        parts={tensor.name: tensor.whole for tensor in entry.tensors.values() if tensor.whole is not None},
     )
     return plan, l3_state_bytes + l3_allocation.size_bytes, l3_state_bytes + lower_bound(outside)
 

@@ -32,6 +32,10 @@ class ScheduleOptions:
                     f"--{what} cannot be '{value}'", stage="schedule", expected=" or ".join(choices), got=value
                 )
 
+    @property
+    def l3_buffering(self) -> str:
+        return "single" if self.buffering == "single" else "double"
+
     def check(self, target: Target) -> None:
         """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
         if not target.is_flat:
