@@ -123,6 +123,7 @@ class ClusterLowering(Lowering):
         """Names its first call, unless it serves two entries: then they do."""
         *comments, run = body
         lines = [line for one in comments if isinstance(one, Comment) for line in one.text.split("\n")]
+        lines = lines or ["more panels"]
         titled = f"{title}: {lines[0]}"
         text = "\n".join([titled, *lines[1:]] if len(titled) <= LINE_WIDTH - 6 else [title, *lines])
         parameters: tuple[str, ...] = (self.parameter,)
