@@ -28,7 +28,8 @@ Buffering = Annotated[
     typer.Option(
         "--buffering",
         metavar="|".join(BUFFERINGS),
-        help="double: a tile's transfers overlap the computation of the one before. auto: per operator, by cost.",
+        help="double: a tile's transfers overlap the computation of the one before. auto: per operator, by cost. "
+        "Each hop by itself: l2=single,l3=double (l2 is L2-L1, l3 is L3-L2).",
         rich_help_panel=_PANEL,
     ),
 ]

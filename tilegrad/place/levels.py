@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
-from tilegrad.analysis.lifetimes import align, analyse
+from tilegrad.analysis.lifetimes import align
+from tilegrad.analysis.room import closing_hint
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
@@ -30,7 +31,6 @@ _MOST_OVER_BOUND = 1.05
 def plan_levels(schedule: Schedule, home: str) -> Plan:
     capacity = schedule.target.memory(L2).capacity_bytes
     assert capacity is not None
-    _expect_room(schedule)
     durations = _durations(schedule)
     alignment = schedule.target.memory(L2).alignment_bytes
     state_bytes = {tensor.name: align(tensor.type.size_bytes, alignment) for tensor in schedule.program.state}
@@ -65,25 +65,6 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
     assert best is not None
     _expect_fit(best)
     return _with_nests(best)
-
-
-def _expect_room(schedule: Schedule) -> None:
-    """What is alive at once must fit into L2 and L3 together, wherever each tensor has its home."""
-    target = schedule.target
-    alignment = target.memory(L2).alignment_bytes
-    state_bytes = sum(align(tensor.type.size_bytes, alignment) for tensor in schedule.program.state)
-    graphs = (entry.graph for entry in schedule.entries.values())
-    activation_bytes = max(lower_bound(analyse(graph, alignment).buffers) for graph in graphs)
-    l2, l3 = (target.memory(name).capacity_bytes or 0 for name in (L2, L3))
-    needed = state_bytes + activation_bytes
-    if needed > l2 + l3:
-        raise DoesNotFit(
-            f"the program does not fit into {L3} of {target.name}, nor into {L2} and {L3} together",
-            stage="memory",
-            expected=f"at most {l3} bytes in {L3} and {l2} in {L2}",
-            got=f"{needed} bytes: {state_bytes} of state and {activation_bytes} of activations",
-            hint="train fewer parameters (--train last:K), a smaller batch, or a stateless optimizer (sgd)",
-        )
 
 
 def _durations(schedule: Schedule) -> dict[str, list[float]]:
@@ -143,8 +124,20 @@ def _expect_fit(plan: Plan) -> None:
                 stage="memory",
                 expected=f"at most {use.capacity_bytes} bytes",
                 got=f"{use.used_bytes} bytes",
-                hint="a smaller batch, or train fewer parameters (--train last:K)",
+                hint=_hint(plan, name, use),
             )
+
+
+def _hint(plan: Plan, name: str, use: MemoryUse) -> str:
+    missing = use.used_bytes - (use.capacity_bytes or 0)
+    if name != L3:
+        return f"give {name} at least {use.used_bytes} bytes (--{name.lower()})"
+    activations = use.used_bytes - sum(
+        tensor.type.size_bytes
+        for tensor in plan.schedule.program.state
+        if plan.state_addresses[tensor.name].memory == L3
+    )
+    return closing_hint(plan.schedule.program, missing, activations, use.used_bytes)
 
 
 def _place_state(program: Program, homes: Homes, alignment: int) -> tuple[dict[str, Address], int, int, int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilegrad.analysis.lifetimes import analyse, temporaries
+from tilegrad.analysis.room import expect_room
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.graph import Graph, Node
@@ -27,8 +28,10 @@ LARGEST_ELEMENT_COUNT = 2**31 - 1
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
     options = options or ScheduleOptions()
     tiler = None
+    if not target.is_flat:
+        expect_room(program, target)
     if not target.is_flat and options.is_tiled:
-        tiler = _Tiler(TilingOptions(target, options.buffering, KernelCosts(target)))
+        tiler = _Tiler(TilingOptions(target, options.l2_buffering, KernelCosts(target)))
     entries = {}
     for name, graph in program.entries.items():
         panels = None
@@ -38,7 +41,7 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
         entries[name] = _schedule_entry(graph, tiler, panels)
     if tiler is not None:
         tiler.check()
-    overlaps = tiler is not None and options.buffering != "single"
+    overlaps = tiler is not None and options.l2_buffering != "single"
     return Schedule(program, target, entries, overlaps, options.l3_buffering != "single")
 
 
