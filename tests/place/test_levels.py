@@ -88,7 +88,7 @@ def busy_moves(name: str) -> tuple[tuple[str, int], ...]:
     moves = [(entry, number) for entry, found in plan.entries.items() for number in range(len(found.staging))]
     idle = [(entry, number) for entry, number in moves if is_idle(plan, entry, number)]
     assert all(plan.entries[entry].staging[number].inward for entry, number in idle)
-    assert len(moves) > 30 and len(idle) < len(moves) / 5
+    assert len(moves) > 20 and len(idle) < len(moves) / 5
     return tuple(move for move in moves if move not in idle)
 
 

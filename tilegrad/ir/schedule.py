@@ -109,7 +109,7 @@ class Panel:
         """With what lies side by side as one row."""
         strides, size = row_major_strides(self.shape), self.dtype.size_bytes
         offset = size * sum(r.start * stride for r, stride in zip(self.box, strides, strict=True))
-        row_bytes, levels = size, []
+        row_bytes, levels = size, list[tuple[int, int]]()
         for r, stride in reversed(list(zip(self.box, strides, strict=True))):
             if not levels and stride * size == row_bytes:
                 row_bytes *= r.size

@@ -93,13 +93,12 @@ def gaps(tensor: Tensor, end: int) -> list[Gap]:
 def forced(tensor: Tensor, end: int) -> set[int]:
     """Gaps in which operators work on parts of the tensor: it is in L3 then."""
     places = [use.launch for use in tensor.streamed]
-    away = {
+    return {
         gap.before
         for gap in gaps(tensor, end)
         if (tensor.is_outside and gap.before in (0, len(tensor.uses)))
         or any(gap.first <= launch <= gap.last for launch in places)
     }
-    return away
 
 
 def stays_of(tensor: Tensor, away: Iterable[int]) -> tuple[Stay, ...]:

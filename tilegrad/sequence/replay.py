@@ -7,7 +7,7 @@ still needed may be disturbed, and state must be right at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -38,6 +38,7 @@ from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
 from tilegrad.ir.plan import Address
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
+from tilegrad.sequence.bytes_of import distinct, do_meet, placed, slices
 from tilegrad.sequence.contents import (
     NOTHING,
     UNDER_WAY,
@@ -50,6 +51,7 @@ from tilegrad.sequence.contents import (
     whose,
 )
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
+from tilegrad.sequence.parts import wrong_parts
 from tilegrad.targets.base import L1, L2, L3
 
 STATE, ARENA, OUTSIDE = "state", "arena", "l3"
@@ -168,6 +170,10 @@ class _Replay:
             Enter: self.enter, Fetch: self.fetch, Load: self.load, Store: self.store, Wait: self.wait,
             Begin: self.begin, End: self.end, Move: self.move,
         }  # fmt: skip
+        wrong = wrong_parts(self.schedule, self.needs)
+        if wrong is not None:
+            number = next(i for i, listed in enumerate(self.nests) if listed.launch == wrong[0])
+            raise self.error(wrong[1], number)
         self.start_entry()
         for event in self.events:
             self.event = event
@@ -212,7 +218,8 @@ class _Replay:
             self.check_complete(number, listed)
         graph = self.schedule.graph
         for value in graph.outputs:
-            view, _ = self.home(self.plan.output_address(self.entry, value), graph.types[value].size_bytes, f"'{value}'")
+            address = self.plan.output_address(self.entry, value)
+            view, _ = self.home(address, graph.types[value].size_bytes, f"'{value}'")
             if (view != self.number(value)).any():
                 raise self.error(f"the caller finds '{value}' overwritten")
         becomes = {state: value for value, state in graph.writes}
@@ -231,7 +238,7 @@ class _Replay:
         for operand in nest.results if listed.tiling is not None else ():
             needed = [self.needs.needed(operand, d, whole(nest))[0] for d in range(len(operand.shape))]
             stored = done.stored.get(operand.name)
-            if all(r.size for r in needed) and (stored is None or not stored[_slices(tuple(needed))].all()):
+            if all(r.size for r in needed) and (stored is None or not stored[slices(tuple(needed))].all()):
                 raise self.error(f"a part of the result '{operand.name}' never leaves", number)
 
     # Transfers.
@@ -252,7 +259,7 @@ class _Replay:
         """Bytes of scratchpad that something is about to be written to. A result there must have left."""
         content, readers = self.scratch(offset, size_bytes, what)
         self.expect_writable(content, readers, what)
-        for i in _distinct(content):
+        for i in distinct(content):
             held = self.held[i] if i >= 0 else None
             if held is not None and held.is_result and not held.has_left:
                 raise self.error(f"{what} comes to where '{held.what}' of nest {held.nest} has not left")
@@ -396,9 +403,9 @@ class _Replay:
         if not held.is_complete:
             raise self.error(f"the result {what} leaves before its last reduction tile", event.nest)
         stored = self.progress[event.nest].stored.setdefault(event.operand, np.zeros(operand.shape, dtype=bool))
-        if stored[_slices(event.box)].any():
+        if stored[slices(event.box)].any():
             raise self.error(f"the result {what} leaves twice", event.nest)
-        stored[_slices(event.box)] = True
+        stored[slices(event.box)] = True
         held.has_left = True
         readers += 1
         transfer.sources.append(readers)
@@ -494,10 +501,10 @@ class _Replay:
             self.begin_whole(listed, event)
             return
         self.expect_table(event.nest)
-        for operand, place, size_bytes in _placed(listed.nest, event, Access.READ):
+        for operand, place, size_bytes in placed(listed.nest, event, Access.READ):
             _, readers = self.expect_operand(operand, place, size_bytes)
             readers += 1
-        for operand, place, size_bytes in _placed(listed.nest, event, Access.WRITE):
+        for operand, place, size_bytes in placed(listed.nest, event, Access.WRITE):
             self.expect_room(listed.nest, operand, place, size_bytes, event)
 
     def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, Readers]:
@@ -525,7 +532,7 @@ class _Replay:
         if place.region != SCRATCH or place.offset % self.alignment[L1]:
             raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
         stored = self.progress[event.nest].stored.get(operand.name)
-        if stored is not None and stored[_slices(place.box)].any():
+        if stored is not None and stored[slices(place.box)].any():
             raise self.error(f"the result '{operand.name}' left before this tile added to it")
         if any(first):
             content, _ = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
@@ -548,10 +555,10 @@ class _Replay:
         if listed.tiling is None:
             self.end_whole(listed, begun)
             return
-        for _, place, size_bytes in _placed(listed.nest, begun, Access.READ):
+        for _, place, size_bytes in placed(listed.nest, begun, Access.READ):
             _, readers = self.scratch(place.offset, size_bytes, "an operand")
             readers -= 1
-        for operand, place, size_bytes in _placed(listed.nest, begun, Access.WRITE):
+        for operand, place, size_bytes in placed(listed.nest, begun, Access.WRITE):
             sums = summed_axes(listed.nest, operand)
             held = Held(
                 event.nest,
@@ -583,33 +590,33 @@ class _Replay:
         for operand, place in zip(listed.nest.operands, event.places, strict=True):
             if place is not None and box_size(place.box):
                 self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
-        for operand, place, _ in _placed(listed.nest, event, Access.READ):
+        for operand, place, _ in placed(listed.nest, event, Access.READ):
             self.expect_value(self.home_views(operand, place)[0], self.number(operand.value or ""), f"'{operand.name}'")
         self.expect_apart(listed, event)
-        for operand, place, _ in _placed(listed.nest, event, Access.READ):
+        for operand, place, _ in placed(listed.nest, event, Access.READ):
             readers = self.home_views(operand, place)[1]
             readers += 1
-        for operand, place, _ in _placed(listed.nest, event, Access.WRITE):
+        for operand, place, _ in placed(listed.nest, event, Access.WRITE):
             self.home_views(operand, place)[0][...] = UNDER_WAY
 
     def end_whole(self, listed: ListedNest, begun: Begin) -> None:
-        for operand, place, _ in _placed(listed.nest, begun, Access.READ):
+        for operand, place, _ in placed(listed.nest, begun, Access.READ):
             readers = self.home_views(operand, place)[1]
             readers -= 1
-        for operand, place, _ in _placed(listed.nest, begun, Access.WRITE):
+        for operand, place, _ in placed(listed.nest, begun, Access.WRITE):
             self.home_views(operand, place)[0][...] = self.number(operand.value or "")
 
     def expect_apart(self, listed: ListedNest, event: Begin) -> None:
         """Results are not where something else is needed, unless the operator may work in place."""
         written: list[tuple[Operand, Place]] = []
-        for operand, place, _ in _placed(listed.nest, event, Access.WRITE):
+        for operand, place, _ in placed(listed.nest, event, Access.WRITE):
             self.expect_writable(*self.home_views(operand, place), f"'{operand.name}'")
             for other, other_place in written:
-                if _meet(operand, place, other, other_place):
+                if do_meet(operand, place, other, other_place):
                     raise self.error(f"'{operand.name}' and '{other.name}' overlap")
             written.append((operand, place))
-            for source, source_place, _ in _placed(listed.nest, event, Access.READ):
-                if _meet(operand, place, source, source_place):
+            for source, source_place, _ in placed(listed.nest, event, Access.READ):
+                if do_meet(operand, place, source, source_place):
                     self.check_in_place(listed, operand, place, source, source_place)
 
     def check_in_place(
@@ -624,33 +631,3 @@ class _Replay:
         )
         if not is_allowed or place.offset != source_place.offset:
             raise self.error(f"'{result.name}' overlaps '{source.name}', which may not be in place")
-
-
-def _placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, Place, int]]:
-    """Operands of a kernel call that have bytes."""
-    for operand, place in zip(nest.operands, event.places, strict=True):
-        if place is not None and operand.access is access and box_size(place.box):
-            yield operand, place, box_size(place.box) * operand.element_bytes
-
-
-def _meet(a: Operand, place: Place, b: Operand, other: Place) -> bool:
-    """Whether two operands that live as a whole share bytes."""
-    starts = [(place, a), (other, b)]
-    if place.region != other.region:
-        return False
-    (first, first_stop), (second, second_stop) = ((p.offset, p.offset + _extent_bytes(o, p)) for p, o in starts)
-    return first < second_stop and second < first_stop
-
-
-def _extent_bytes(operand: Operand, place: Place) -> int:
-    strides = row_major_strides(operand.shape)
-    return operand.element_bytes * (1 + sum((r.size - 1) * s for r, s in zip(place.box, strides, strict=True)))
-
-
-def _slices(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(r.start, r.stop) for r in box)
-
-
-def _distinct(content: View) -> Iterable[int]:
-    first = int(content.flat[0]) if content.size else NOTHING
-    return (first,) if (content == first).all() else map(int, np.unique(content))
