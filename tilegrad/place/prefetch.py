@@ -169,13 +169,11 @@ class _Walk:
         if self.waiting and self.waiting[0].start is not None:
             self.waiting = [load for load in self.waiting if load.start is None]
         horizon = self.now + DURATION_MARGIN * (after - self.now) + MARGIN_CYCLES
-        looked = 0
-        for load in self.waiting:
+        for looked, load in enumerate(self.waiting):
             is_full = len(self.ends) >= self.engine.queue_depth and self.ends[-self.engine.queue_depth] > self.now
             is_busy = bool(self.ends) and self.ends[-1] >= horizon
             if is_full or is_busy or looked >= MOST_LOOKED_AT or load.launch > launch + MOST_LAUNCHES_AHEAD:
                 return
-            looked += 1
             if load.start is None and self._may_come(load, launch):
                 self._bring(load, launch)
 
