@@ -22,7 +22,7 @@ from tilegrad.place.tensors import EntryTensors, entry_tensors, launch_lifetimes
 from tilegrad.targets.base import L2, L3, Target
 
 # Where everything lives in L3, less than that is not worth a transfer: it takes longer to start one.
-LEAST_BYTES_IF_ALL = 64
+LEAST_BYTES_IF_ALL = 1024
 
 _Counts = npt.NDArray[np.int64]
 

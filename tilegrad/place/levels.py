@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from tilegrad.analysis.lifetimes import align
@@ -20,49 +20,79 @@ from tilegrad.place.scratch import place_nests
 from tilegrad.targets.base import L1, L2, L3
 
 # The allocator may need more than the sum of live bytes. Then stays grow into less of L2, which leaves it gaps, and at
-# last homes are chosen for less of it. Shares of L2: for homes, and up to which stays are longer than they must be.
-_SHARES = (
-    *((1.0, 1.0), (1.0, 0.95), (1.0, 0.9), (1.0, 0.75), (1.0, 0.5), (1.0, 0.0)),
-    *((0.94, 0.0), (0.85, 0.0), (0.7, 0.0), (0.55, 0.0)),
-)
+# last homes are chosen for less of it. Shares of L2 up to which stays are longer than they must be, and for homes: less
+# of it at home leaves room for what is on its way, and the first of these are tried for their time alone.
+_STAYS_SHARES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.0)
+_HOMES_SHARES = (1.0, 0.94, 0.85, 0.7, 0.55)
 _MOST_OVER_BOUND = 1.05
+_LITTLE_FASTER = 0.99
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Homes for a share of L2, and the cycles of all entries that may come of them."""
+
+    homes: Homes
+    share: float
+    cycles: float
+
+
+class _Levels:
+    def __init__(self, schedule: Schedule, home: str) -> None:
+        self.schedule = schedule
+        self.home = home
+        target = schedule.target
+        alignment = target.memory(L2).alignment_bytes
+        self.capacity = target.memory(L2).capacity_bytes or 0
+        self.durations = _durations(schedule)
+        self.state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
+
+    def attempts(self) -> list[_Attempt]:
+        """The fastest first; behind it those that leave more of L2 free. Where nothing is moved, there is one."""
+        found: list[_Attempt] = []
+        for share in _HOMES_SHARES:
+            try:
+                homes = choose_homes(self.schedule, self.home, int(self.capacity * share), self.durations)
+            except DoesNotFit:
+                if not found:
+                    raise
+                break  # a node needs more than this share
+            found.append(_Attempt(homes, share, self.transfers(homes, 1.0)[1]))
+            if not any(entry.stays for entry in homes.entries.values()):
+                break
+        best = found[0]
+        for one in found[1:]:
+            best = one if one.cycles < best.cycles * _LITTLE_FASTER else best
+        return [one for one in found if one.share <= best.share]
+
+    def transfers(self, homes: Homes, share: float) -> tuple[Homes, float]:
+        room = int(self.capacity * share)
+        entries: dict[str, EntryHomes] = {}
+        total = 0.0
+        for name, entry in homes.entries.items():
+            free = room - state_elsewhere(entry, self.state_bytes, homes.state_in_l3)
+            entries[name], cycles = with_transfers(entry, self.schedule.target, free, self.schedule.overlaps_l3)
+            total += cycles
+        return replace(homes, entries=entries), total
+
+    def plan(self) -> Plan:
+        best: Plan | None = None
+        for attempt in self.attempts():
+            for share in _STAYS_SHARES:
+                plan = _plan(self.schedule, self.transfers(attempt.homes, share)[0])
+                use = plan.memory[L2]
+                if best is None or use.used_bytes < best.memory[L2].used_bytes:
+                    best = plan
+                if use.used_bytes <= min(self.capacity, _MOST_OVER_BOUND * use.lower_bound_bytes):
+                    return plan
+            if best is not None and best.memory[L2].used_bytes <= self.capacity:
+                return best
+        assert best is not None
+        return best
 
 
 def plan_levels(schedule: Schedule, home: str) -> Plan:
-    capacity = schedule.target.memory(L2).capacity_bytes
-    assert capacity is not None
-    durations = _durations(schedule)
-    alignment = schedule.target.memory(L2).alignment_bytes
-    state_bytes = {tensor.name: align(tensor.type.size_bytes, alignment) for tensor in schedule.program.state}
-    best: Plan | None = None
-    homes: Homes | None = None
-    homes_for = 0.0
-    for homes_share, stays_share in _SHARES:
-        try:
-            if homes is None or homes_for != homes_share:
-                homes, homes_for = choose_homes(schedule, home, int(capacity * homes_share), durations), homes_share
-        except DoesNotFit:
-            if best is None:
-                raise
-            break  # a node needs more than this share: the best so far stands, or is refused with the whole budget
-        room = int(capacity * stays_share)
-        entries = {
-            name: with_transfers(
-                entry,
-                schedule.target,
-                room - state_elsewhere(entry, state_bytes, homes.state_in_l3),
-                schedule.overlaps_l3,
-            )
-            for name, entry in homes.entries.items()
-        }
-        plan = _plan(schedule, replace(homes, entries=entries))
-        use = plan.memory[L2]
-        if best is None or use.used_bytes < best.memory[L2].used_bytes:
-            best = plan
-        if use.used_bytes <= min(capacity, _MOST_OVER_BOUND * use.lower_bound_bytes):
-            best = plan
-            break
-    assert best is not None
+    best = _Levels(schedule, home).plan()
     _expect_fit(best)
     return _with_nests(best)
 
@@ -252,7 +282,7 @@ def _staging(entry: EntryHomes, offsets: Mapping[str, int], l3_offsets: Mapping[
             l2_offset = offsets[_stay_name(name, k)]
             ways = [(stay.first, stay.used, True)] if stay.load else []
             if stay.store:
-                ways.append((stay.changed + 1, min(stay.last + 1, entry.launch_count), False))
+                ways.append((stay.leaves, min(max(stay.last + 1, stay.leaves), entry.launch_count), False))
             for way in ways:
                 if tensor.rows is None:
                     staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, *way))

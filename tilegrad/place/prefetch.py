@@ -19,7 +19,7 @@ from tilegrad.targets.base import L2, L3, Target
 # Launches take longer than estimated: the engine is given so much more than they take.
 DURATION_MARGIN, MARGIN_CYCLES = 1.3, 1000.0
 # How many of the next transfers are looked at, and how many launches ahead.
-MOST_LOOKED_AT, MOST_LAUNCHES_AHEAD = 48, 4096
+MOST_LOOKED_AT, MOST_COMPARED, MOST_LAUNCHES_AHEAD = 32, 8, 4096
 
 
 @dataclass
@@ -44,11 +44,16 @@ class _Transfer:
         return tensor.whole or tensor.name, tensor.rows.offset, tensor.rows.stop
 
 
-def with_transfers(entry: EntryHomes, target: Target, room_bytes: int, overlaps: bool) -> EntryHomes:
-    """Stays that begin and end as their transfers like. `room_bytes` of L2 may be taken; without `overlaps`,
-    nothing happens before it must."""
-    stays = _Walk(entry, target, room_bytes).run() if overlaps else _settled(entry)
-    return replace(entry, stays={name: tuple(own) for name, own in stays.items()})
+def with_transfers(
+    entry: EntryHomes, target: Target, room_bytes: int, overlaps: bool
+) -> tuple[EntryHomes, float]:
+    """Stays that begin and end as their transfers like, and the cycles that the entry should take. `room_bytes` of L2
+    may be taken; without `overlaps`, nothing happens before it must."""
+    walk = _Walk(entry, target, room_bytes if overlaps else 0)
+    stays = walk.run()
+    if not overlaps:
+        stays = _settled(entry)
+    return replace(entry, stays={name: tuple(own) for name, own in stays.items()}), walk.now
 
 
 def _settled(entry: EntryHomes) -> dict[str, list[Stay]]:
@@ -66,6 +71,7 @@ class _Walk:
         self.loads, self.stores = self._transfers()
         self.waiting: list[_Transfer] = []  # loads that have not started, the next one first
         self.ends: list[float] = []  # when commands end, in their order
+        self.leaving: list[_Transfer] = []  # stores that have not started
         self.now = 0.0
 
     def _transfers(self) -> tuple[list[_Transfer], dict[int, list[_Transfer]]]:
@@ -102,8 +108,13 @@ class _Walk:
         for load in self.loads:
             needed.setdefault(load.launch, []).append(load)
         for launch in range(self.end + 1):
-            for store in self.stores.get(launch, ()):
-                self._leave(store, launch)
+            self.leaving += self.stores.get(launch, ())
+            needs = needed.get(launch, ())
+            urgent = {id(store) for load in needs if load.start is None for store in load.after}
+            waiting, self.leaving = self.leaving, []
+            for store in waiting:
+                if id(store) in urgent or launch == self.end or not self._postponed(store, launch):
+                    self._leave(store, launch)
             if launch == self.end:
                 break
             for load in needed.get(launch, ()):
@@ -113,6 +124,7 @@ class _Walk:
             after = self.now + self.entry.durations[launch]
             self._look_ahead(launch, after)
             self.now = max(self.now, after)
+        self.now = max([self.now, *self.ends[-1:]])
         return self.stays
 
     def _command(self, tensor: Tensor, inward: bool) -> float:
@@ -127,6 +139,25 @@ class _Walk:
             cycles = share * timing.setup_cycles + tensor.size_bytes / commands * share * timing.cycles_per_byte
             self.ends.append(start + cycles)
         return self.ends[-1]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the conductor would wait for the queue."""
+        depth = self.engine.queue_depth
+        return len(self.ends) >= depth and self.ends[-depth] > self.now
+
+    def _postponed(self, store: _Transfer, launch: int) -> bool:
+        """Where the queue is full, what leaves waits for the next launch, if it may stay as long."""
+        stay = self.stays[store.tensor.name][store.number]
+        size = store.tensor.size_bytes
+        if not self.is_full or (launch > stay.last and self.free[launch + 1] < size):
+            return False
+        if launch > stay.last:
+            self.free[launch + 1] -= size
+            stay = replace(stay, last=launch)
+        self.stays[store.tensor.name][store.number] = replace(stay, later=stay.later + 1)
+        self.leaving.append(store)
+        return True
 
     def _leave(self, store: _Transfer, launch: int) -> None:
         """Away with it, and it stays until it has arrived, if there is room."""
@@ -165,17 +196,24 @@ class _Walk:
         self.stays[load.tensor.name][load.number] = replace(stay, first=min(stay.first, launch))
 
     def _look_ahead(self, launch: int, after: float) -> None:
-        """While this launch computes, what later ones need."""
+        """While this launch computes, what later ones need: of the next few, what takes longest and is done in time."""
         if self.waiting and self.waiting[0].start is not None:
             self.waiting = [load for load in self.waiting if load.start is None]
         horizon = self.now + DURATION_MARGIN * (after - self.now) + MARGIN_CYCLES
-        for looked, load in enumerate(self.waiting):
-            is_full = len(self.ends) >= self.engine.queue_depth and self.ends[-self.engine.queue_depth] > self.now
-            is_busy = bool(self.ends) and self.ends[-1] >= horizon
-            if is_full or is_busy or looked >= MOST_LOOKED_AT or load.launch > launch + MOST_LAUNCHES_AHEAD:
+        looked = [load for load in self.waiting[:MOST_LOOKED_AT] if load.start is None]
+        while looked and not self.is_full and not (self.ends and self.ends[-1] >= horizon):
+            able = [load for load in looked if self._may_come(load, launch)][:MOST_COMPARED]
+            if not able:
                 return
-            if load.start is None and self._may_come(load, launch):
-                self._bring(load, launch)
+            free = max(self.now, self.ends[-1] if self.ends else 0.0)
+            in_time = [load for load in able if free + self._cycles(load.tensor) <= horizon]
+            load = max(in_time, key=lambda one: self._cycles(one.tensor)) if in_time else able[0]
+            self._bring(load, launch)
+            looked.remove(load)
+
+    def _cycles(self, tensor: Tensor) -> float:
+        inward = self.engine.inward
+        return tensor.commands * inward.setup_cycles + tensor.size_bytes * inward.cycles_per_byte
 
     def _may_come(self, load: _Transfer, launch: int) -> bool:
         if launch <= max(load.before, -1):
@@ -183,7 +221,6 @@ class _Walk:
         for store in load.after:
             if store.start is None or store.done > self.now:
                 return False
-            # A store that is not over would have to be waited for before this launch.
         room = self.free[launch + 1 : load.launch + 1]
         return bool(room.size == 0 or room.min() >= load.tensor.size_bytes)
 

@@ -53,7 +53,7 @@ class Stay:
     """A tensor's time in L2, from launch `first` to launch `last` inclusive.
 
     If `load`, its transfer from L3 starts before launch `first` and is waited for before launch `used`. If `store`, its
-    transfer to L3 starts after launch `changed` and is waited for after launch `last`.
+    transfer to L3 starts `later` launches behind the one after launch `changed`, and is waited for after launch `last`.
     """
 
     first: int
@@ -62,6 +62,12 @@ class Stay:
     last: int
     load: bool
     store: bool
+    later: int = 0
+
+    @property
+    def leaves(self) -> int:
+        """The launch before which it starts to leave."""
+        return self.changed + 1 + self.later
 
 
 @dataclass(frozen=True, slots=True)
