@@ -42,11 +42,13 @@ class _Cut:
 
 @dataclass
 class Panels:
-    """Cuts the launches of one entry. `owner` says which values share bytes."""
+    """Cuts the launches of one entry. `owner` says which values share bytes. Kernels that compute where their operands
+    live have them there whole (not `cuts`): then only the nests of an operator are taken apart."""
 
     target: Target
     owner: Mapping[str, str]
     is_double: bool
+    cuts: bool = True
     known: dict[object, _Cut | None] = field(default_factory=dict)
     values: dict[str, Panel] = field(default_factory=dict)
 
@@ -66,7 +68,7 @@ class Panels:
             return [Launch(node, nests)]
         found: list[Launch] = []
         for number, nest in enumerate(nests):
-            cut = self._cut(nest)
+            cut = self._cut(nest) if self.cuts else None
             for ranges in [nest.everything] if cut is None else _parts(nest, cut.loops):
                 part = nest if cut is None else self._part(node.op, nest, ranges, cut)
                 found.append(Launch(node, (part,), part=NestPart(number, ranges)))

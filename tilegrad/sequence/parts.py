@@ -80,6 +80,8 @@ def _wrong_operand(
 ) -> str | None:
     if (operand.name, operand.access, operand.dtype) != (of.name, of.access, of.dtype):
         return f"operand '{operand.name}' is not its operator's '{of.name}'"
+    if of.value is None:
+        return None if operand.value is None else f"operand '{operand.name}' is not there"
     panel = None if operand.value is None else panels.get(operand.value)
     if panel is None:
         is_same = (operand.value, operand.shape) == (of.value, of.shape)
