@@ -110,7 +110,9 @@ class Lowering(ABC):
 
     def where(self, entry: str, value: str, number: int = 0, skipped: int = 0) -> str:
         """A value's address as C: `ARENA(hidden)`, or some bytes further on."""
-        address = self.plan.address(entry, value, number)
+        return self.where_is(value, self.plan.address(entry, value, number), skipped)
+
+    def where_is(self, value: str, address: Address, skipped: int = 0) -> str:
         further = f" + {skipped}" if skipped else ""
         return f"{address.region.upper()}({self.names.of(value, address)}{further})"
 
