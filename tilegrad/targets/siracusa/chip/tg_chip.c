@@ -187,13 +187,9 @@ int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
 int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward)
 {
     unsigned char *near = l2;
-    hyper.started++;
-    for (; rows > 0; rows--, l3_offset += l3_stride)
-        for (uint32_t done = 0, piece; done < row_bytes; done += piece, near += piece) {
-            piece = row_bytes - done < HYPER_LONGEST ? row_bytes - done : HYPER_LONGEST;
-            hyper.owner[hyper_start(l3_offset + done, near, piece, inward)] = hyper.started;
-        }
-    return (int)hyper.started;
+    for (; rows > 0; rows--, l3_offset += l3_stride, near += row_bytes)
+        (void)tg_l3_start(near, l3_offset, row_bytes, inward);
+    return (int)hyper.queued;
 }
 
 void tg_l3_wait(int request)
