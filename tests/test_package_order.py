@@ -12,16 +12,16 @@ PACKAGE = Path(tilegrad.__file__).parent
 
 ORDER = (
     # What everything may use.
-    "visible", "errors", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds", "expectations", "found",
-    "losses", "optimizers", "rates", "adapters", "guards", "recipe", "storage",
+    "visible", "errors", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds", "expectations",
+    "found", "losses", "optimizers", "rates", "adapters", "guards", "recipe", "storage",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack", "verify", "kept", "keeping",
-    "training", "comparison", "gradcheck", "inference", "evaluation",
-    "inspection", "onnx_backend",
+    "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack",
+    "verify", "kept", "keeping", "training", "comparison", "gradcheck", "inference", "evaluation", "inspection",
+    "onnx_backend",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",
 )  # fmt: skip

@@ -25,6 +25,7 @@ from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
+from tilegrad.frontend.gradient_policy import check_gradients
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.listing import Listing
@@ -208,6 +209,7 @@ def compile_model(
         default_loss, default_train = defaults(model)
         parameters = parameters_in_use(model, recipe)
         trainable = select(graph, parameters, recipe.train or default_train)
+        check_gradients(model, trainable)
         roles = {name: info.role for name, info in parameters.items()}
         spared = undecayed(graph, parameters, recipe)
         return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)

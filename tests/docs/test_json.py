@@ -6,12 +6,18 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.docs.documents import ROOT, run_line
 
 TEXT = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-ARGUMENTS = {"train": "simplemlp --steps 1", "compile": "simplemlp -o out", "compare": "autoencoder_tiny"}
+ARGUMENTS = {
+    "train": "simplemlp --steps 1",
+    "compile": "simplemlp -o out",
+    "compare": "autoencoder_tiny",
+    "evaluate": "simplemlp --data samples.npz",
+}
 ON_A_MODEL = ("infer", "inspect", "gradcheck")
 SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
@@ -25,6 +31,7 @@ def told_fields(section: str) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [title for title in SECTIONS if title != "Shared"])
 def test_fields(command: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "samples.npz", x=np.zeros((3, 64), np.float32), y=np.arange(3))
     arguments = ARGUMENTS.get(command, "simplemlp" if command in ON_A_MODEL else "")
     run_line(f"tilegrad {command} {arguments} --json result.json", tmp_path)
     printed = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))

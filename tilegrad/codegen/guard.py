@@ -31,7 +31,8 @@ _NORM = Function("tg_status", "tg_norm", ("const tg_model *m", "const char *role
 
 
 def is_guarded(plan: Plan) -> bool:
-    return plan.schedule.program.recipe.guard is not None
+    program = plan.schedule.program
+    return program.recipe.guard is not None and bool(program.with_role(Role.GUARD))
 
 
 def guard_text() -> str:
@@ -52,7 +53,7 @@ def declarations(plan: Plan) -> tuple[Item, ...]:
 def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
     """Of model.c, in front of its functions."""
     guard = plan.schedule.program.recipe.guard
-    if guard is None:
+    if guard is None or not is_guarded(plan):
         return ()
     program = plan.schedule.program
     places = {tensor.name: place for place, tensor in enumerate(program.state)}

@@ -10,7 +10,7 @@ import onnx
 
 from tilegrad.frontend.given.files import GivenFiles
 from tilegrad.frontend.lora import Adapted
-from tilegrad.frontend.torch_module import TorchModule
+from tilegrad.frontend.torch_facts import TorchModule
 from tilegrad.ir.given import GivenTraining
 from tilegrad.ir.graph import Graph
 from tilegrad.passes.parameters import ParameterInfo

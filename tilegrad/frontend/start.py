@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from tilegrad.errors import UserError
 from tilegrad.frontend.model import ImportedModel
 from tilegrad.frontend.source import Source
-from tilegrad.frontend.torch_module import TorchModule
+from tilegrad.frontend.torch_facts import TorchModule
 
 Array = npt.NDArray[Any]
 _TOLD = 8

@@ -17,6 +17,8 @@ class AddGuard:
     """A program pass: valid in, valid out."""
 
     def apply(self, program: Program) -> Program:
+        if not any(tensor.name == RESET_FLAG for tensor in program.state):
+            return program  # nothing trains, or nothing accumulates gradients
         written = {state for entry in program.entries.values() for _, state in entry.writes}
         taken = {tensor.name for tensor in program.state}
         taken |= {name for entry in program.entries.values() for name in entry.types}

@@ -25,8 +25,8 @@ typedef struct {
     uint32_t needed_bytes;            /* after TG_STORAGE_SMALL: of a storage that is large enough */
 } tg_storage;
 
-/* Saves parameters, optimizer state, statistics that train, counters and schedule; what does not train is never written.
- * Between tg_step and tg_update the accumulated gradients are saved as well. */
+/* Saves parameters, optimizer state, statistics that train, counters and schedule; what does not train is never
+ * written. Between tg_step and tg_update the accumulated gradients are saved as well. */
 tg_status tg_save(tg_model *m, tg_storage *storage);
 
 /* Brings back the last complete save into an instance that tg_init has made. TG_OLDER_SAVE: done, but a later save was
