@@ -90,7 +90,8 @@ TG_INLINE void tg_synthetic_tokens(uint32_t seed, uint32_t sample, uint32_t voca
 /* Regression targets in [-1, 1), for outputs that are not a reconstruction of the input. */
 TG_INLINE void tg_synthetic_target(uint32_t seed, uint32_t sample, TG_MEM float *y, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) y[i] = tg_random_signed(tg_random_u32(seed, TG_RANDOM_TARGETS, sample, i));
+    for (uint32_t i = 0; i < count; i++)
+        y[i] = tg_random_signed(tg_random_u32(seed, TG_RANDOM_TARGETS, sample, i));
 }
 
 /* Targets that are 0 or 1, for binary cross entropy. */
