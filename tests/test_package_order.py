@@ -67,3 +67,19 @@ def test_a_target_is_data() -> None:
     """A chip's folder has its description and its C: what builds images for it is a device's."""
     for folder in (path.parent for path in (PACKAGE / "targets").glob("*/target.py")):
         assert {path.name for path in folder.glob("*.py")} == {"__init__.py", "target.py"}
+
+
+STAGES = ("ir", "costs", "analysis", "schedule", "place", "sequence", "codegen", "calibration", "compiled")
+MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_MODULE = 60, 600
+
+
+def test_what_makes_listings_and_c_is_in_small_pieces() -> None:
+    long = []
+    for path in (path for path in files() if own_name(path) in STAGES):
+        source = path.read_text(encoding="utf-8")
+        if source.count("\n") > MOST_LINES_OF_A_MODULE:
+            long.append(str(path.relative_to(PACKAGE)))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= MOST_LINES_OF_A_FUNCTION:
+                long.append(f"{path.relative_to(PACKAGE)}: {node.name}")
+    assert not long

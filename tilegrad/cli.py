@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tilegrad import __version__
 from tilegrad.build import written
-from tilegrad.commands import catalogue, checkpoint, compare, describe, evaluate, train
+from tilegrad.commands import catalogue, check, checkpoint, compare, describe, evaluate, report, train
 from tilegrad.errors import TilegradError
 from tilegrad.interrupts import interrupted
 from tilegrad.report import failure
@@ -109,6 +109,11 @@ app.command(cls=_Command, epilog=_examples("inspect cct", "inspect model.onnx --
 app.command(cls=_Command, epilog=_examples("compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -"))(
     compare.compare
 )
+app.command(
+    cls=_Command,
+    epilog=_examples("report resnet8 --l1 128K -o resnet8.html", "report run-folder --plot timeline -o timeline.svg"),
+)(report.report)
+app.command(cls=_Command, epilog=_examples("check budget.toml", "check budget.toml --update"))(check.check)
 app.command(cls=_Command, epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
 app.command(cls=_Command, epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
 app.command(cls=_Command, epilog=_examples("ops", "ops --json -"))(catalogue.ops)

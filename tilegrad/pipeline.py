@@ -23,6 +23,7 @@ from tilegrad.adapters import lora_of
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
+from tilegrad.errors import DoesNotFit
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
 from tilegrad.frontend.gradient_policy import check_gradients
@@ -51,7 +52,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.storage import Storage
-from tilegrad.targets.base import Target
+from tilegrad.targets.base import L3, Target
 
 R = TypeVar("R")
 T = TypeVar("T", Graph, Program)
@@ -254,13 +255,25 @@ def _compile_program(
     return Compiled(model, program, listing, project, options)
 
 
+# For what is a little larger where it is not fused.
+_SPARE_BYTES = 1 << 20
+
+
 def unfused(compiled: Compiled) -> Compiled:
     """The same with gradients that can be read, where the optimizer moved into the backward pass.
 
-    Gradients take memory: what fits into L2 when fused may not without L3. Homes do not change the bits.
+    Gradients take memory: what fits into L2 when fused may not without L3, and what fits into L3 may not without more
+    of it, which only a simulator has. Neither changes the bits.
     """
     if not compiled.program.is_fused:
         return compiled
     home = "auto" if compiled.options.home == "L2" else compiled.options.home
     options = replace(compiled.options, fuses_update=False, home=home)
-    return compile_model(compiled.model, compiled.program.recipe, compiled.target, options=options)
+    target = compiled.target
+    try:
+        return compile_model(compiled.model, compiled.program.recipe, target, options=options)
+    except DoesNotFit:
+        trained_bytes = sum(tensor.type.size_bytes for tensor in compiled.program.trainable)
+        more = (target.memory(L3).capacity_bytes or 0) + trained_bytes + _SPARE_BYTES
+        larger = target.with_capacity(L3, more)
+        return compile_model(compiled.model, compiled.program.recipe, larger, options=options)

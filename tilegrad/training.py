@@ -22,7 +22,7 @@ from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.course import Course, Learning, Progress
 from tilegrad.data import Batch, GivenBatches, ToldBatches
 from tilegrad.devices.base import Device, FloatArrays, Session
-from tilegrad.devices.embedded import AutonomousDevice
+from tilegrad.devices.embedded import AutonomousDevice, CoreStack
 from tilegrad.devices.iss_profile import Profile
 from tilegrad.epochs import Feed, Plan, make_feed
 from tilegrad.errors import InternalError, UserError
@@ -76,13 +76,14 @@ class Run:
     beside: Beside | None = None  # what adapters save
     resumed_at: int = 0  # mini-batches that were trained before
     checkpoint: Mapping[str, Any] | None = None  # what was saved, and what that costs a flash
+    stacks: tuple[CoreStack, ...] = ()  # as the image measured them
 
     def __repr__(self) -> str:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
         verdict = "not verified" if self.verdict is None else "verified" if self.verdict.verified else "DISAGREES"
         step = self.cycles["step"]
-        word = "counted" if self.counted_cycles else "estimated"
-        cycles = "" if step is None else f", {step:,} {word} cycles a step"
+        word = "counted" if self.counted_cycles else self.compiled.target.cycles_are
+        cycles = "" if step is None else f", {step:,} cycles a step ({word})"
         name = self.compiled.program.name
         return f"<Run of '{name}' on {self.device}: {self.steps:,} updates, {losses}, {verdict}{cycles}>"
 
@@ -100,7 +101,7 @@ class Run:
     def cycles_are(self) -> str | None:
         if self.counted_cycles:
             return self.counted_how
-        return "estimated" if self.estimates else None
+        return self.compiled.target.cycles_are if self.estimates else None
 
     @property
     def weights_sha256(self) -> str | None:
@@ -198,6 +199,7 @@ class Run:
                 "lower_bound": max(entry.lower_bound_bytes for entry in self.compiled.plan.entries.values()),
             },
             "stack": self.stack.as_json(),
+            "stacks": [stack.as_json() for stack in self.stacks],
             "params": parameter_count(self.compiled),
             "trainable_params": sum(tensor.type.size for tensor in program.trainable),
             "macs_per_step": self.macs_per_step,
@@ -368,6 +370,7 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
         counted_cycles=cycles,
         counted_how=device.cycles_are,
         profile=device.profile,
+        stacks=device.stacks,
     )
 
 

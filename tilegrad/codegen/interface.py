@@ -217,6 +217,7 @@ def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
         Line(f"#define TG_SCRATCH_BYTES {max(plan.memory[L1].used_bytes, 1)} /* of L1: free between calls */"),
         Line(f"#define TG_L3_REQUESTS {max(requests, 1)}"),
         Line(f"#define TG_CORES {target.cores}"),
+        Line(f"#define TG_CONTROLLER {int(target.has_controller)} /* a core beside them conducts */"),
         Line(f"#define TG_DMA_LONGEST {target.engine(target.home, target.compute).longest_bytes}u /* bytes */"),
     )
 

@@ -97,15 +97,13 @@ def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowerin
     body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
-            where = lowering.where(entry, port.value)
-            body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
+            body.append(_copy_in(plan, entry, port, lowering))
     body += lowering.after_inputs(entry)
     body += calls
     body += lowering.at_end(entry)
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
-            where = lowering.where(entry, port.value)
-            body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
+            body.append(_copy_out(plan, entry, port, lowering))
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
     body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
     if has_storage and entry in _COUNTED:
@@ -123,6 +121,21 @@ def _label_check(port: Port, labels: TargetInput) -> list[Statement]:
     if labels.ignored is not None:
         wrong = f"{label} != {labels.ignored} && ({wrong})"
     return [For("i", str(port.type.size), (guard(wrong, "TG_BAD_LABEL"),))]
+
+
+def _copy_in(plan: Plan, entry: str, port: Port, lowering: Lowering) -> Call:
+    """An input that is in L2 only in parts begins in L3."""
+    address, size = plan.input_address(entry, port.value), str(port.type.size_bytes)
+    if address.region == "l3":
+        return Call("tg_l3_write", (str(address.offset), port.c_name, size))
+    return Call("memcpy", (lowering.where_is(port.value, address), port.c_name, size))
+
+
+def _copy_out(plan: Plan, entry: str, port: Port, lowering: Lowering) -> Call:
+    address, size = plan.output_address(entry, port.value), str(port.type.size_bytes)
+    if address.region == "l3":
+        return Call("tg_l3_read", (str(address.offset), port.c_name, size))
+    return Call("memcpy", (port.c_name, lowering.where_is(port.value, address), size))
 
 
 _ACCESS = (

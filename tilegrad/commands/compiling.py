@@ -25,6 +25,8 @@ from tilegrad.recipe import Recipe
 from tilegrad.report import json
 from tilegrad.report.dump import dump
 from tilegrad.report.output import Output, Progress
+from tilegrad.report.picture.record import FILE as RECORD_FILE
+from tilegrad.report.picture.record import record_bytes
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
@@ -165,8 +167,10 @@ def write_project(
     files: Mapping[str, bytes] | None = None,
     stack: StackUse | None = None,
     force: bool = False,
+    record: Mapping[str, object] | None = None,
 ) -> None:
-    """The C project and, after a run, its result as `run.json`: without times, so that two runs give the same bytes.
+    """The C project and, after a run, its result as `run.json` and what `tilegrad report` draws of it: without times,
+    so that two runs give the same bytes.
 
     The stack is not the project's own: it depends on the compiler that is here.
     """
@@ -176,4 +180,6 @@ def write_project(
         written["README.md"] += f"\n{text[0].upper()}{text[1:]}.\n".encode()
     if run is not None:
         written["run.json"] = json.dumps({key: value for key, value in run.items() if key != "timings"}).encode()
+    if record is not None:
+        written[RECORD_FILE] = record_bytes(record)
     write_folder(folder, written, force=force)

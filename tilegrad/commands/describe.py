@@ -164,6 +164,7 @@ def compile_project(
             "output": None if output_folder is None else str(output_folder),
             "memory": {name: memory_json(use) for name, use in compiled.plan.memory.items()},
             "cycles": compiled.cycles,
+            "cycles_are": compiled.target.cycles_are,
             "uncounted": list(uncounted),
             "stack": stack.as_json(),
             "image": None if image is None else image.facts.as_json(),
@@ -243,7 +244,7 @@ def inspect(
     facts = inspect_program(compiled, limited, stack)
     document = facts.as_json()
     if tiles:
-        document["tiles"] = tiles_json(compiled)
+        document |= {"tiles": tiles_json(compiled), "cycles_are": compiled.target.cycles_are}
     error = None if facts.fits else does_not_fit(facts)
     if error is not None:
         document |= error.as_json()

@@ -338,6 +338,17 @@ JsonTo = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+TraceTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Write the timed events of one call of each entry: in Chrome's format, which Perfetto reads too, where "
+        "FILE ends in .json, else in Perfetto's own.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
 DumpAfter = Annotated[
     str | None,
     typer.Option(

@@ -27,6 +27,8 @@ from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
 from tilegrad.report.gradcheck import gradcheck_report
 from tilegrad.report.output import Output, Progress
+from tilegrad.report.picture.record import record_of
+from tilegrad.report.picture.trace import check_trace, trace_bytes
 from tilegrad.report.training import run_report
 from tilegrad.stack import stack_use
 from tilegrad.targets.base import OPENCL_C
@@ -127,6 +129,7 @@ def train(
             rich_help_panel="Output",
         ),
     ] = False,
+    trace: options.TraceTo = None,
     dump_after: options.DumpAfter = None,
     resume: options.Resume = None,
     checkpoint: options.CheckpointTo = None,
@@ -142,6 +145,10 @@ def train(
         if path is not None:
             check_writable(path)
             check_runs(device)
+    if trace is not None:
+        check_writable(trace)
+        check_trace(trace)
+        check_runs(device)
     if profile:
         check_profiles(device)
     recipe = recipe_options.recipe(data.updates(steps, recipe_options.batch, recipe_options.accum))
@@ -176,8 +183,11 @@ def train(
     error = None if run.verdict is None or run.verdict.verified else disagreement(run.verdict)
     if error is not None:
         document |= error.as_json()
+    record = record_of([(None, run)]) if output_folder is not None or trace is not None else {}
     if output_folder is not None:
-        write_project(compiled, output_folder, document, stack=stack, force=force)
+        write_project(compiled, output_folder, document, stack=stack, force=force, record=record)
+    if trace is not None:
+        write_file(trace, trace_bytes(trace, record))
     if save is not None:
         write_file(save, run.kept_bytes(save, merges=not keep_adapters))
     if save_weights is not None:

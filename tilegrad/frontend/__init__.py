@@ -21,6 +21,7 @@ from tilegrad.frontend.copies import split_copies, tied_notes
 from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.folded import folding_note, name_folded
 from tilegrad.frontend.given import import_given
+from tilegrad.frontend.gradient_policy import with_padding
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.onnx_values import tensor_type
@@ -97,7 +98,7 @@ def import_source(found: Source, batch: int | None) -> ImportedModel:
     refuse_bad_numbers(arrays, parameters)
     try:
         swept = sweep(model, arrays, parameters, found.name)
-        graph = canonicalize(verify_graph(swept.graph))
+        graph = with_padding(canonicalize(verify_graph(swept.graph)), found.module)
         _check_outputs(swept, bound, original)
     except UserError as error:
         raise _explained(error, bound) from error

@@ -12,7 +12,7 @@ from rich.text import Text
 from tilegrad.beside import Beside
 from tilegrad.compiled import Compiled
 from tilegrad.course import Learning
-from tilegrad.devices.embedded import Image
+from tilegrad.devices.embedded import CoreStack, Image
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Role
 from tilegrad.measures import Measures
@@ -63,6 +63,8 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield Text()
         yield from beside_report(run.beside)
     yield Text(str(run.stack))
+    if run.stacks:
+        yield stacks_line(run.stacks)
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)
@@ -89,6 +91,14 @@ def undone_line(undone: Sequence[tuple[int, str]]) -> Text:
 def checkpoint_line(facts: Mapping[str, Any]) -> Text:
     wear = wear_text(facts["erases_per_save"], facts["sector_bytes"], facts["erases_per_1000_updates"])
     return Text(f"checkpoint: {facts['file']}, save {count_text(facts['saves'])}, {bytes_text(facts['bytes'])}; {wear}")
+
+
+def stacks_line(stacks: Sequence[CoreStack]) -> Text:
+    """What the image painted and found used: of each size, the stack that was used most."""
+    deepest = {stack.capacity_bytes: stack for stack in sorted(stacks, key=lambda stack: stack.used_bytes)}
+    parts = [f"core {one.core} {one.used_bytes:,} of {one.capacity_bytes:,}" for one in deepest.values()]
+    guards = "all guard zones intact" if all(one.is_intact for one in stacks) else "a guard zone was overwritten"
+    return Text(f"stacks as measured on {plural(len(stacks), 'core')}, the deepest: {', '.join(parts)}; {guards}")
 
 
 def header(run: Run) -> Iterator[Text]:

@@ -75,7 +75,8 @@ TG_INLINE void tg_share(int count, int core_id, int core_count, int *start, int 
         *stop = count;
         return;
     }
-    int quotient = (int)((unsigned)count / (unsigned)core_count);
+    /* A division takes a small core as long as tens of other instructions; eight cores are common. */
+    int quotient = (int)(core_count == 8 ? (unsigned)count / 8u : (unsigned)count / (unsigned)core_count);
     int rest = count - quotient * core_count;
     *start = quotient * core_id + (core_id < rest ? core_id : rest);
     *stop = *start + quotient + (core_id < rest ? 1 : 0);
