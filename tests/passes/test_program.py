@@ -273,7 +273,7 @@ INTEGER_OUTPUT = model(
             "cross entropy needs logits with a batch and a class dimension\n"
             "  expected: rank 2 or more\n"
             "  got: 'y' f32[3]\n"
-            "  hint: choose --loss bce_with_logits, l1 or mse",
+            "  hint: choose --loss bce_with_logits, huber, l1 or mse",
             id="no classes",
         ),
         pytest.param(

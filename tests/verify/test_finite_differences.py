@@ -43,23 +43,23 @@ def linear_case() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str,
 def test_right_gradients_pass_and_wrong_ones_are_named(evaluator: Any) -> None:
     model = Float64Model(linear_model(), "mse", evaluator=evaluator)
     x, y, gradients, loss = linear_case()
-    verdict = gradient_verdict(model, x, y, loss, gradients)
+    verdict = gradient_verdict(model, (x, y), loss, gradients)
     assert verdict.verified and verdict.max_gradient_error is not None and verdict.max_gradient_error < 1e-7
     assert evaluator.upper() in verdict.reference.upper() or "PyTorch" in verdict.reference
     for index in range(12):
         wrong = {**gradients, "w": gradients["w"].copy()}
         wrong["w"].flat[index] += 0.01 * np.linalg.norm(wrong["w"])
-        verdict = gradient_verdict(model, x, y, loss, wrong)
+        verdict = gradient_verdict(model, (x, y), loss, wrong)
         assert not verdict.verified and verdict.worst_tensor == "w"
         assert verdict.failures()[0].startswith("gradient of w is off by")
-    assert not gradient_verdict(model, x, y, loss * 1.001, gradients).verified
+    assert not gradient_verdict(model, (x, y), loss * 1.001, gradients).verified
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, 1.01, np.nan])
 def test_zero_flipped_scaled_and_undefined_gradients_fail(wrong: float) -> None:
     model = Float64Model(linear_model(), "mse", evaluator="onnx")
     x, y, gradients, _ = linear_case()
-    rows = directional_check(model, x, y, {**gradients, "b": gradients["b"] * wrong})
+    rows = directional_check(model, (x, y), {**gradients, "b": gradients["b"] * wrong})
     assert [row.passed for row in rows] == [True, False]
 
 
@@ -67,17 +67,17 @@ def test_an_accumulated_mean_is_scaled() -> None:
     model = Float64Model(linear_model(), "mse", evaluator="onnx")
     x, y, gradients, _ = linear_case()
     halves = {name: gradient / 2 for name, gradient in gradients.items()}
-    assert all(row.passed for row in directional_check(model, x, y, halves, gradient_scale=0.5))
-    assert not any(row.passed for row in directional_check(model, x, y, halves))
+    assert all(row.passed for row in directional_check(model, (x, y), halves, gradient_scale=0.5))
+    assert not any(row.passed for row in directional_check(model, (x, y), halves))
 
 
 def test_unknown_and_misshapen_gradients_are_refused() -> None:
     model = Float64Model(linear_model(), "mse", evaluator="onnx")
     x, y, _, _ = linear_case()
     with pytest.raises(UserError, match="no initializer other"):
-        directional_check(model, x, y, {"other": np.zeros(3)})
+        directional_check(model, (x, y), {"other": np.zeros(3)})
     with pytest.raises(UserError, match="gradient of 'b' has the wrong size"):
-        directional_check(model, x, y, {"b": np.zeros(4)})
+        directional_check(model, (x, y), {"b": np.zeros(4)})
 
 
 def test_a_kink_is_stepped_around_and_mentioned() -> None:
@@ -87,7 +87,7 @@ def test_a_kink_is_stepped_around_and_mentioned() -> None:
     bias = float(np.float32(0.1))
     x, y = np.array([[-bias + 0.7e-7]]), np.array([[-1.0]])
     gradient = {"b": np.array([[2.0 * (1.0 + 0.7e-7)]])}
-    (row,) = directional_check(Float64Model(model, "mse", evaluator="onnx"), x, y, gradient)
+    (row,) = directional_check(Float64Model(model, "mse", evaluator="onnx"), (x, y), gradient)
     assert row.passed and "kink" in row.note
 
 
@@ -103,9 +103,9 @@ def test_a_gradient_that_is_zero_by_mathematics_may_be_rounding() -> None:
     logits = x @ weights["w"].astype(np.float64)
     probability = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     exact = x.T @ (probability - np.eye(3)[y]) / 2
-    rows = directional_check(model, x, y, {"w": exact, "shift": np.array([3e-8])})
+    rows = directional_check(model, (x, y), {"w": exact, "shift": np.array([3e-8])})
     assert all(row.passed for row in rows) and "zero but for float32 rounding" in rows[1].note
-    assert not directional_check(model, x, y, {"w": exact, "shift": np.array([1e-3])})[1].passed
+    assert not directional_check(model, (x, y), {"w": exact, "shift": np.array([1e-3])})[1].passed
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch, which gives the gradients")
@@ -117,11 +117,11 @@ def test_pytorchs_float32_gradients_pass(policy: Any, evaluator: Any) -> None:
     proto, (batch,) = convolution_model(), make_batches(1, batch=4)
     run = torch_reference.run(proto, ReferenceRecipe(batchnorm=policy), [batch], TRAINABLE, "float32")
     model = Float64Model(proto, "cross_entropy", batchnorm=policy, evaluator=evaluator)
-    verdict = gradient_verdict(model, *batch, run.losses[0], run.first_gradients)
+    verdict = gradient_verdict(model, batch, run.losses[0], run.first_gradients)
     assert verdict.verified, verdict.failures()
     gradients = dict(run.first_gradients)
     gradients["conv.weight"] = np.flip(gradients["conv.weight"], axis=-1)
-    verdict = gradient_verdict(model, *batch, run.losses[0], gradients)
+    verdict = gradient_verdict(model, batch, run.losses[0], gradients)
     assert [row.name for row in verdict.tensors if not row.passed] == ["conv.weight"]
 
 
@@ -157,11 +157,11 @@ def test_both_evaluators_and_partial_evaluation_agree(loss: Any, policy: Any) ->
     proto, (x, y) = convolution_model(), make_batches(1, batch=3)[0]
     y = y if loss == "cross_entropy" else np.random.default_rng(0).random((3, 5))
     left, right = (Float64Model(proto, loss, batchnorm=policy, evaluator=name) for name in ("onnx", "torch"))  # type: ignore[arg-type]
-    assert left.loss(x, y) == pytest.approx(right.loss(x, y), rel=1e-12)
+    assert left.loss((x, y)) == pytest.approx(right.loss((x, y)), rel=1e-12)
     moved = {"bn.bias": left.weights["bn.bias"] + 0.1}
-    assert left.loss(x, y, moved) == pytest.approx(right.loss(x, y, moved), rel=1e-12)
-    assert left.loss(x, y, moved) != left.loss(x, y)
-    assert left.loss(x, y) == pytest.approx(right.loss(x, y), rel=1e-12)
+    assert left.loss((x, y), moved) == pytest.approx(right.loss((x, y), moved), rel=1e-12)
+    assert left.loss((x, y), moved) != left.loss((x, y))
+    assert left.loss((x, y)) == pytest.approx(right.loss((x, y)), rel=1e-12)
 
 
 def test_unit_variance_scales_running_variances_only() -> None:

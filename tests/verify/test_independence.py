@@ -61,7 +61,7 @@ assert not torch_reference.available()
 model, batches = convolution_model(), make_batches(1)
 evaluated = Float64Model(model, "cross_entropy")
 assert evaluated.evaluator.startswith("ONNX reference evaluator"), evaluated.evaluator
-rows = directional_check(evaluated, *batches[0], {"fc.bias": np.ones(5)})
+rows = directional_check(evaluated, batches[0], {"fc.bias": np.ones(5)})
 assert [row.passed for row in rows] == [False]
 try:
     torch_reference.run(model, ReferenceRecipe(), batches, ["fc.bias"])

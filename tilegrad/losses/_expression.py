@@ -199,5 +199,5 @@ def _unusable(text: object, known: Mapping[str, Loss]) -> UserError:
         stage="recipe",
         expected=" or ".join(known),
         got=str(text) if isinstance(text, str) and text else repr(text),
-        hint=f"did you mean '{near[0]}'?" if near else "output:NAME is a scalar output of the model; '+' adds losses",
+        hint=f"did you mean '{near[0]}'?" if near else None,
     )

@@ -18,7 +18,13 @@ from tilegrad.targets.base import Target
 SPARE = ("tiles", "L3-L2", "L2-L1", "L3", "stalled", "hidden", "L2", "L1", "MAC/cycle", "speed-up")
 
 
+def _recipe_of(rows: Sequence[Row], recipe: Recipe) -> Recipe:
+    """As it was compiled: a training graph has its own batch."""
+    return next((row.compiled.program.recipe for row in rows if row.compiled is not None), recipe)
+
+
 def comparison_json(model: str, device: str, target: Target, recipe: Recipe, rows: Sequence[Row]) -> dict[str, Any]:
+    recipe = _recipe_of(rows, recipe)
     return {
         "model": model,
         "device": device,
@@ -35,6 +41,7 @@ def comparison_json(model: str, device: str, target: Target, recipe: Recipe, row
 def comparison_report(
     model: str, device: str, target: Target, recipe: Recipe, rows: Sequence[Row]
 ) -> Iterator[RenderableType]:
+    recipe = _recipe_of(rows, recipe)
     yield heading(f"{model} on {device}")
     word = estimated_cycles(target.is_calibrated)
     yield Text(f"{word} of one update: batch {recipe.batch}, {recipe.accumulate} mini-batch(es) per update")
