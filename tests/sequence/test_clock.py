@@ -413,6 +413,30 @@ def test_a_clock_starts_again() -> None:
     assert clock.command(clock.near, True, 40) == (5, 55) and clock.command(clock.far, True, 40) == (25, 205)
 
 
+def test_a_stall_may_be_shorter_than_a_cycle() -> None:
+    """Times are sums of shares of cycles: half a cycle is waited for and counted, what is over is not."""
+    clock = Clock(chip(), ToyCosts())  # type: ignore[arg-type]
+    assert clock.stall_until(0.5, LOAD) == Stall(LOAD, 0.5)
+    assert clock.stall_until(0.5, STORE) is None and clock.stall_until(0.25, STORE) is None
+    assert clock.now == 0.5 and clock.stall_cycles[LOAD] == 0.5 and clock.stall_cycles[STORE] == 0.0
+
+
+def test_an_engine_that_never_worked_is_free() -> None:
+    """4 bytes at once: 4 cycles, and 10 until the last is there."""
+    assert EngineClock(chip().engine("L2", "L1")).take(0.0, True, 4, 1) == (0.0, 14.0)
+
+
+def test_simple_steps_cost_what_they_cost() -> None:
+    """Between kernel calls 4, meanwhile 15, as CONDUCT says; others 6 + 2 * 2 and 17 + 2 * 1."""
+    clock = Clock(chip(), ToyCosts(conduct=CONDUCT))  # type: ignore[arg-type]
+    for is_simple, between, meanwhile in ((True, 4, 15), (False, 10, 19)):
+        clock.restart()
+        clock.step(2, is_simple)
+        clock.begin()
+        clock.step(2, is_simple)
+        assert (clock.now, clock.conduct_cycles) == (between + meanwhile, between)
+
+
 # Each mutation of the clock is noticed by a case above.
 
 

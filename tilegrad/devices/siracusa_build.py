@@ -122,7 +122,7 @@ def _sections(path: Path) -> Sections:
 
     return Sections(
         text_bytes=total(".vectors", ".text_fabric", ".text", ".rodata"),
-        data_bytes=total(".data", ".stored_arena", ".stored_state"),
+        data_bytes=total(".data", ".stored_arena", ".stored_l3", ".stored_state"),
         bss_bytes=total(".arena", ".state", ".bss"),
         stack_bytes=STACK_BYTES,
     )

@@ -42,7 +42,12 @@ typedef ulong uint64_t;
 #endif
 #endif
 
+/* A helper may be left over where a macro that would call it is not used. */
+#if defined(__GNUC__) && !defined(__OPENCL_VERSION__)
+#define TG_INLINE static inline __attribute__((unused))
+#else
 #define TG_INLINE static inline
+#endif
 
 /* Before a short loop: a core without vectors loses less to the loop itself if a turn has four elements. */
 #if defined(__riscv) && !defined(__riscv_vector) && defined(__GNUC__)

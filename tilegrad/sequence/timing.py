@@ -170,13 +170,14 @@ class _Timing:
     def move(self, event: Move, act: Act, before: float) -> None:
         del before
         engine = self.clock.far
-        pieces = -(-event.size_bytes // engine.engine.longest_bytes)
-        left, span = event.size_bytes, None
-        for _ in range(max(pieces, 1)):
-            size_bytes = min(left, engine.engine.longest_bytes)
-            begin, arrived = self.clock.command(engine, event.inward, size_bytes)
-            span = (begin, arrived) if span is None else (span[0], arrived)
-            left -= size_bytes
+        span = None
+        for _ in range(event.rows):
+            left = event.row_bytes
+            while left > 0 or span is None:
+                size_bytes = min(left, engine.engine.longest_bytes)
+                begin, arrived = self.clock.command(engine, event.inward, size_bytes)
+                span = (begin, arrived) if span is None else (span[0], arrived)
+                left -= size_bytes
         assert span is not None
         self.done[event.queue, event.transfer] = span[1]
         self.reasons[event.queue, event.transfer] = Reason.MOVE

@@ -183,6 +183,15 @@ int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
     return (int)hyper.queued;
 }
 
+/* The engine moves one row at a time; rows that are no whole words are not asked for. */
+int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward)
+{
+    unsigned char *near = l2;
+    for (; rows > 0; rows--, l3_offset += l3_stride, near += row_bytes)
+        (void)tg_l3_start(near, l3_offset, row_bytes, inward);
+    return (int)hyper.queued;
+}
+
 void tg_l3_wait(int request)
 {
     while (!are_done((uint32_t)request))

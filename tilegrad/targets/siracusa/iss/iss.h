@@ -139,6 +139,7 @@ uint32_t mchan(core_state *core, uint32_t offset, int is_write, uint32_t value);
 int mchan_is_idle(void);
 uint32_t hyper(uint32_t offset, int is_write, uint32_t value);
 int hyper_is_idle(void);
+uint8_t *hyper_memory(uint32_t address, uint32_t bytes); /* where an image is loaded into L3, or none */
 
 /* ---- What is said: the console on stdout; a fault on stderr, with the latest events; the profile and the trace in files. */
 void fault(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));

@@ -177,6 +177,8 @@ static void load_segment(const uint8_t *file, size_t size, size_t header)
         return;
     uint8_t *at = inside(shared, SHARED_BASE, SHARED_BYTES, address, bytes);
     if (at == 0)
+        at = hyper_memory(address, bytes);
+    if (at == 0)
         at = inside(private1, PRIVATE1_BASE, PRIVATE_BYTES, address, bytes);
     if (at == 0)
         at = inside(private0, PRIVATE0_BASE, PRIVATE_BYTES, address, bytes);
