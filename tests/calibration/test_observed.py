@@ -11,7 +11,7 @@ from tilegrad.calibration.observed import parse_trace
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.measured import KernelScale, Measured, as_json, from_json
 from tilegrad.errors import InternalError
-from tilegrad.ir.listing import Enter
+from tilegrad.ir.listing import Enter, Event
 
 # The ninth core conducts: work is dispatched at 140, cores come to the barrier at 230 and 240, the conductor at 200.
 DISPATCHED = """\
@@ -34,7 +34,7 @@ d 260 8 16 0
 D 290 8 0 0
 X 300 8 0 step
 """
-EVENTS = [fetch(0, 0, 40), wait(0), Enter(0), begin(), load(1, 16), end(), wait(1), store(2, 16)]
+EVENTS: list[Event] = [fetch(0, 0, 40), wait(0), Enter(0), begin(), load(1, 16), end(), wait(1), store(2, 16)]
 
 
 def test_a_trace_beside_its_listing() -> None:
@@ -78,7 +78,7 @@ def test_a_kernel_is_fitted() -> None:
     ]
     found = fit_kernel(calls, KernelScale(1.0, 0.0, 0.0), prior=0.0)
     assert found.factor == pytest.approx(1.1, rel=0.01)
-    assert (found.call, found.cold) == (pytest.approx(50, abs=5), pytest.approx(300, abs=5))
+    assert found.call == pytest.approx(50, abs=5) and found.cold == pytest.approx(300, abs=5)
     kernels, others = fit_kernels(calls)
     assert set(kernels) == {("k", "L1")} and others["L1"].calls == 0
     measured = Measured("here", kernels, others, fit_conduct(Samples()))

@@ -13,7 +13,7 @@ pytestmark = needs_compiler
 # Estimates were fitted on the zoo as it was linked then; other code in the image moves cycles by a few per cent.
 SLICE = (
     Case("simplemlp", "untiled", 240 * KIB),
-    Case("simplemlp", "auto", 64 * KIB, "momentum, accum 2"),
+    Case("simplemlp", "auto", 64 * KIB),
     Case("autoencoder_tiny", "double", 64 * KIB),
     Case("autoencoder_tiny", "auto", 128 * KIB, "sgd, accum 2"),
     Case("dscnn", "single", 64 * KIB),

@@ -352,7 +352,7 @@ def of_another_chip(folder: Path) -> Path:
     content = bytearray(IMAGE.read_bytes())
     headers, count = int.from_bytes(content[28:32], "little"), int.from_bytes(content[44:46], "little")
     for at in range(headers, headers + 32 * count, 32):
-        content[at + 8 : at + 12] = (0x80000000).to_bytes(4, "little")
+        content[at + 8 : at + 16] = 2 * (0x40000000).to_bytes(4, "little")  # where it runs, and where it is stored
     (folder / "program").write_bytes(content)
     return folder / "program"
 
@@ -371,7 +371,7 @@ def that_is_cut_off(folder: Path) -> Path:
     ("make", "what"),
     [
         (of_another_machine, "is no program for a 32-bit RISC-V"),
-        (of_another_chip, "at 0x80000000 are in no memory that Siracusa loads"),
+        (of_another_chip, "at 0x40000000 are in no memory that Siracusa loads"),
         (of_no_bytes, "is no program for a 32-bit RISC-V"),
         (that_is_cut_off, "an image"),
     ],

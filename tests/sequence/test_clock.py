@@ -426,15 +426,18 @@ def test_an_engine_that_never_worked_is_free() -> None:
     assert EngineClock(chip().engine("L2", "L1")).take(0.0, True, 4, 1) == (0.0, 14.0)
 
 
-def test_simple_steps_cost_what_they_cost() -> None:
-    """Between kernel calls 4, meanwhile 15, as CONDUCT says; others 6 + 2 * 2 and 17 + 2 * 1."""
-    clock = Clock(chip(), ToyCosts(conduct=CONDUCT))  # type: ignore[arg-type]
-    for is_simple, between, meanwhile in ((True, 4, 15), (False, 10, 19)):
-        clock.restart()
-        clock.step(2, is_simple)
+def test_acts_cost_what_they_cost() -> None:
+    """As CONDUCT says: a simple step's first load takes 15, another one's 19, the next load 4; while cores compute it
+    is nobody's conducting."""
+    for act, cycles in ((Act.SIMPLE_LOAD, 15), (Act.OTHER_LOAD, 19)):
+        clock = Clock(chip(), ToyCosts(conduct=CONDUCT))  # type: ignore[arg-type]
+        clock.act(act)
+        assert (clock.now, clock.conduct_cycles, clock.latest) == (cycles, cycles, act)
         clock.begin()
-        clock.step(2, is_simple)
-        assert (clock.now, clock.conduct_cycles) == (between + meanwhile, between)
+        clock.act(Act.NEXT_LOAD)
+        assert (clock.now, clock.conduct_cycles) == (cycles + 4, cycles)
+        clock.act(Act.NEXT_LOAD, 0.5)
+        assert clock.now == cycles + 4 + 2
 
 
 # Each mutation of the clock is noticed by a case above.
