@@ -163,7 +163,7 @@ FAULTS = {
     "cores listen to the DMA engine": {"EVENT_MASK) = event": "EVENT_MASK) = event | 1u << 8"},
     "the barrier is not set up": {"barrier_set_up((1u << TG_CORES) - 1, 1u << CONDUCTOR);": ""},
     "nobody is dispatched to": {"        dispatch_to((1u << TG_CORES) - 1);": ""},
-    "the conductor does not wait for the workers": {"    (void)job;\n    barrier_await();": "    (void)job;"},
+    "the conductor does not wait for the workers": {"waiting();\n    barrier_await();": "waiting();"},
     "a worker passes no barrier": {"core, TG_CORES);\n        barrier_pass();": "core, TG_CORES);"},
     "constants are not brought": {"*to++ = *from++;": "to++, from++;"},
     "L3 is started over and over": {"hyper.channels[i].number = ++hyper.started;": "hyper.started++;"},
