@@ -28,6 +28,7 @@ from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.stack import stack_use
 from tilegrad.targets import base as targets
+from tilegrad.targets.base import WORKER
 from tilegrad.training import train
 
 pytestmark = needs_compiler
@@ -86,6 +87,13 @@ def test_an_image_gives_the_hosts_bits(way: Way, program: Path, tmp_path: Path) 
     assert 0.5 * bound <= conductor.used_bytes <= bound
     told = stack_use(compiled).worker or 0
     assert 0.5 * told <= max(stack.used_bytes for stack in workers) <= told + WORKER_FRAME_BYTES
+
+
+def test_a_worker_conducts_where_there_is_no_controller(program: Path, tmp_path: Path) -> None:
+    chip = replace(siracusa(16 * KIB), conductor=WORKER)
+    compiled = compiled_for("simplemlp", chip, ScheduleOptions(buffering="double"))
+    ran = finished(program, build(compiled, tmp_path, 1, host_bits(compiled, 1)))
+    assert ran.verdict == "same" and [stack.core for stack in ran.stacks] == list(range(8))
 
 
 WORKER_FRAME_BYTES = 16  # of `cluster_main`, which is below it
@@ -163,7 +171,7 @@ FAULTS = {
     "cores listen to the DMA engine": {"EVENT_MASK) = event": "EVENT_MASK) = event | 1u << 8"},
     "the barrier is not set up": {"barrier_set_up((1u << TG_CORES) - 1, 1u << CONDUCTOR);": ""},
     "nobody is dispatched to": {"        dispatch_to((1u << TG_CORES) - 1);": ""},
-    "the conductor does not wait for the workers": {"    (void)job;\n    barrier_await();": "    (void)job;"},
+    "the conductor does not wait for the workers": {"waiting();\n    barrier_await();": "waiting();"},
     "a worker passes no barrier": {"core, TG_CORES);\n        barrier_pass();": "core, TG_CORES);"},
     "constants are not brought": {"*to++ = *from++;": "to++, from++;"},
     "L3 is started over and over": {"hyper.channels[i].number = ++hyper.started;": "hyper.started++;"},

@@ -143,7 +143,7 @@ def test_train_profiles(tilegrad: CommandLine, tmp_path: Path) -> None:
     document = json.loads((tmp_path / "j.json").read_text())
     assert document["cycles_are"] == f"measured on {NAME}"
     nests = document["profile"]["entries"]["step"]
-    assert 0 < document["cycles"]["step"] - sum(nest["cycles"] for nest in nests) < 0.05 * document["cycles"]["step"]
+    assert 0 < document["cycles"]["step"] - sum(nest["cycles"] for nest in nests) < 0.1 * document["cycles"]["step"]
     assert {"fetch", "memory", "fpu", "sleep"} <= set(nests[0]["stalls"])
     told = tilegrad("train", "simplemlp", "--device", NAME, "--steps", 2, "--no-verify", "--json", "-").json
     assert told["profile"] is None and told["weights_sha256"] == document["weights_sha256"]

@@ -94,6 +94,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
     "the number of FPUs": (lambda: replace(SIRACUSA, fpus=-4), "1 or more", "-4"),
     "the number of clusters": (lambda: replace(SIRACUSA, clusters=0), "1 or more", "0"),
     "the clock": (lambda: replace(SIRACUSA, clock_hz=-1), "0 Hz or more", "-1"),
+    "the conductor": (lambda: replace(SIRACUSA, conductor="tenth core"), "worker or controller", "tenth core"),
     "the cost of a row of a DMA engine": (lambda: DmaTiming(1.0, 1.0, -1.0), "0 cycles or more", "-1.0"),
     "the cost of starting mchan": (lambda: engine(enqueue_cycles=-5), "0 cycles or more", "-5"),
     "the memories": (

@@ -90,8 +90,8 @@ TG_INLINE int tg_first_maximum(TG_MEM const float *taps, int n_kh, int n_kw, int
 
 /* Rows [start, stop) of one channel's image. Windows come last to first, so each element gets its sum in order. Places
  * in x are `row` and `column` further than in dx. */
-TG_INLINE void tg_max_pool_grad_rows(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *y,
-                                     TG_MEM float *dx, TG_ARG const tg_max_pool_grad_args *p, int start, int stop)
+TG_INLINE void tg_max_pool_grad_channel(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *y,
+                                        TG_MEM float *dx, TG_ARG const tg_max_pool_grad_args *p, int start, int stop)
 {
     const int row = (p->n_kh - 1) * p->dilation_h + p->x_o1, column = p->x_o2;
     const int by_h = p->dilation_h * p->x_s1, by_w = p->dilation_w, reach_w = (p->n_kw - 1) * p->dilation_w;
@@ -138,6 +138,7 @@ TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, T
     for (int unit = start, count; unit < stop; unit += count) {
         int c = unit / p->n_ih, ih = unit - c * p->n_ih;
         count = tg_min(p->n_ih - ih, stop - unit);
-        tg_max_pool_grad_rows(dy + c * p->dy_s0, x + c * p->x_s0, y + c * p->y_s0, dx + c * p->dx_s0, p, ih, ih + count);
+        tg_max_pool_grad_channel(dy + c * p->dy_s0, x + c * p->x_s0, y + c * p->y_s0, dx + c * p->dx_s0, p, ih,
+                                 ih + count);
     }
 }

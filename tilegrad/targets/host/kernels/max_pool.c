@@ -143,6 +143,28 @@ TG_TEMPLATE void tg_pool_tag_rows(tg_pool_plane *q, int start, int stop)
     }
 }
 
+/* The taps through which windows see an image position: `tap` and every `step` further one, the first of them that of
+ * window `window` (which may not exist), the next ones those of windows `back` before. */
+typedef struct {
+    int tap, step, window, back;
+} tg_sighting;
+
+TG_INLINE tg_sighting tg_sightings(int position, int stride, int dilation)
+{
+    tg_sighting s = {0, 1, 0, 0};
+    while (s.step * dilation % stride != 0)
+        s.step++;
+    s.back = s.step * dilation / stride;
+    for (; s.tap < s.step; s.tap++) {
+        int top = position - s.tap * dilation;
+        s.window = top / stride - (top % stride < 0);
+        if (s.window * stride == top)
+            return s;
+    }
+    s.window = -1; /* none at all */
+    return s;
+}
+
 /* The columns of windows that see sixteen columns of the image: `w` those of the first; lane l's are l further. Which of
  * them exist is kept as above. */
 typedef struct {

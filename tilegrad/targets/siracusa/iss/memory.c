@@ -169,9 +169,17 @@ static uint32_t number_at(const uint8_t *bytes, size_t at, size_t count)
     return value;
 }
 
+static int is_memory(uint32_t address, uint32_t bytes)
+{
+    return inside(l1, L1_BASE, L1_BYTES, address, bytes) || inside(shared, SHARED_BASE, SHARED_BYTES, address, bytes) ||
+           inside(private0, PRIVATE0_BASE, PRIVATE_BYTES, address, bytes) ||
+           inside(private1, PRIVATE1_BASE, PRIVATE_BYTES, address, bytes);
+}
+
 static void load_segment(const uint8_t *file, size_t size, size_t header)
 {
     uint32_t offset = number_at(file, header + 4, 4), address = number_at(file, header + 12, 4); /* where it is stored */
+    uint32_t used_at = number_at(file, header + 8, 4);
     uint32_t bytes = number_at(file, header + 16, 4), flags = number_at(file, header + 24, 4);
     if (number_at(file, header, 4) != 1 || bytes == 0)
         return;
@@ -182,8 +190,9 @@ static void load_segment(const uint8_t *file, size_t size, size_t header)
         at = inside(private1, PRIVATE1_BASE, PRIVATE_BYTES, address, bytes);
     if (at == 0)
         at = inside(private0, PRIVATE0_BASE, PRIVATE_BYTES, address, bytes);
-    if (at == 0 || offset > size || bytes > size - offset)
-        fault("an image of another chip: %u bytes at 0x%08x are in no memory that Siracusa loads", bytes, address);
+    if (at == 0 || !is_memory(used_at, bytes) || offset > size || bytes > size - offset)
+        fault("an image of another chip: %u bytes at 0x%08x are in no memory that Siracusa loads", bytes,
+              at == 0 ? address : used_at);
     memcpy(at, file + offset, bytes);
     if (flags & 1 && code_count < (int)(sizeof code / sizeof *code)) {
         code[code_count].from = address;
