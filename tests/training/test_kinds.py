@@ -12,10 +12,10 @@ from tests.conftest import NO_TORCH
 from tests.support.command_line import CommandLine
 from tilegrad import found
 from tilegrad.errors import InternalError
+from tilegrad.expectations import LARGEST_FLOAT
 from tilegrad.losses import LOSSES
 from tilegrad.ops import registry
 from tilegrad.optimizers import OPTIMIZERS, Optimizer
-from tilegrad.optimizers.base import LARGEST_FLOAT
 
 
 def test_the_registered_ones() -> None:
