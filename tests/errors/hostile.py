@@ -427,7 +427,8 @@ for _number, _shape in enumerate(([2**31, 4], [2**62, 4], [1, 2**40], [-5, 4], [
     )
 _add(REFUSED, "input_of_free_dimensions", lambda: declared([None, "n", 4]))
 _add(SOUND, "input_of_rank_12", lambda: declared([1] * 11 + [4]))
-_add(SOUND, "input_without_elements", lambda: model([node("Relu", "x", "y")], [value("x", [0, 4])], [value("y", None)]))
+_add(REFUSED, "input_without_samples", lambda: declared([0, 4]))
+_add(SOUND, "input_without_elements", lambda: model([node("Relu", "x", "y")], [value("x", [1, 0])], [value("y", None)]))
 
 
 @sound

@@ -183,7 +183,11 @@ X = np.zeros((3, 8), np.float32)
             "  expected: finite float32 numbers\n"
             "  got: nan at x[1,1]\n",
         ),
-        ({"y": np.array([0])}, "error: '{path}' has no array 'x'\n  hint: x holds the samples along its first axis\n"),
+        (
+            {"y": np.array([0])},
+            "error: '{path}' has no array 'x'\n  expected: arrays x and y\n  got: 'y'\n"
+            "  hint: x holds the samples along its first axis\n",
+        ),
     ],
     ids=["label 4 of 4", "label -1", "x", "y", "count", "float labels", "NaN", "no x"],
 )

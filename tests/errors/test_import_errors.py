@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from tests.support.models import ints, mlp, model, node, value, weights
 from tilegrad.errors import UserError
-from tilegrad.frontend import load
+from tilegrad.frontend import load, read
 
 
 def refusal(source: object, **options: object) -> str:
@@ -71,10 +71,10 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     path = tmp_path / "secret.onnx"
     path.write_bytes(mlp().SerializeToString())
 
-    def refuse(self: Path) -> bytes:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)  # file modes would not stop root
+    monkeypatch.setattr(read, "open_regular", refuse)  # file modes would not stop root
     assert refusal(path) == f"cannot read '{path}'\n  got: Permission denied"
 
 
@@ -432,7 +432,7 @@ def test_module_with_an_example_that_is_no_tensor() -> None:
     torch = pytest.importorskip("torch")
     assert refusal(torch.nn.Linear(3, 4), example=[1, 2]) == (
         "the example input of a torch.nn.Module must be made of tensors\n  expected: a tensor or a tuple of tensors\n"
-        "  got: list"
+        "  got: int, int"
     )
 
 
