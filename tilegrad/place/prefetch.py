@@ -179,10 +179,14 @@ class _Walk:
     def _settle(self, store: _Transfer, launch: int) -> None:
         """What was stored is needed again: it is waited for before this launch, and takes no room longer."""
         stay = self.stays[store.tensor.name][store.number]
-        last = max(min(stay.last, launch - 1), store.launch)
+        last = max(min(stay.last, launch - 1), self._least_last(store))
         self.free[last + 2 : stay.last + 2] += store.tensor.size_bytes
         self.stays[store.tensor.name][store.number] = replace(stay, last=last)
         self.now = max(self.now, store.done)
+
+    def _least_last(self, store: _Transfer) -> int:
+        """The last launch that needs what is stored in L2."""
+        return self.entry.stays[store.tensor.name][store.number].last
 
     def _bring(self, load: _Transfer, launch: int) -> None:
         for store in load.after:
@@ -219,7 +223,7 @@ class _Walk:
         if launch <= max(load.before, -1):
             return False
         for store in load.after:
-            if store.start is None or store.done > self.now:
+            if store.start is None or store.done > self.now or self._least_last(store) >= launch:
                 return False
         room = self.free[launch + 1 : load.launch + 1]
         return bool(room.size == 0 or room.min() >= load.tensor.size_bytes)
