@@ -25,6 +25,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.errors import DoesNotFit
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
+from tilegrad.frontend.gradient_policy import check_gradients
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -191,6 +192,7 @@ def compile_model(
         default_loss, default_train = defaults(model)
         parameters = parameters_in_use(model, recipe)
         trainable = select(graph, parameters, recipe.train or default_train)
+        check_gradients(model, trainable)
         roles = {name: info.role for name, info in parameters.items()}
         return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss)
 

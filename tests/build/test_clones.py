@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.projects import zoo_model
 from tilegrad import zoo
+from tilegrad.build import frames
 from tilegrad.build.frames import Listing, parse_listing
 from tilegrad.errors import DeviceError
 from tilegrad.stack import stack_use
@@ -55,3 +56,18 @@ def test_numbered_accounts_tell_of_their_own_clone() -> None:
 def test_the_stack_of_every_zoo_model_is_known_on_the_host(name: str) -> None:
     use = stack_use(zoo_model(name))
     assert use.reason is None and use.entries["step"] > 0, use
+
+
+def test_accounts_are_sorted_once_however_many_clones_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def counted(name: str) -> str:
+        nonlocal calls
+        calls += 1
+        return without_numbers(name)
+
+    without_numbers = frames._without_numbers
+    monkeypatch.setattr(frames, "_without_numbers", counted)
+    told = Listing({f"f{i}.constprop": i for i in range(500)}, {}, [], [], [])
+    assert [told.frame_bytes(f"f{i}.constprop.0") for i in range(500)] == list(range(500))
+    assert calls <= 1000

@@ -119,7 +119,8 @@ def test_wrong_inputs_are_refused_by_name(session: Session) -> None:
     cases: dict[str, Callable[[], object]] = {
         "input 'input' of step has a wrong shape\n  expected: [1, 64]\n  got: [64]": lambda: session.step(x[0], y),
         "input 'labels' of step has a wrong shape\n  expected: [1]\n  got: [2]": lambda: session.step(x, [1, 2]),
-        "input 'labels' of step has a wrong element type\n  expected: i64\n  got: float64": (
+        "input 'labels' of step has a wrong element type\n  expected: i64\n  got: float64\n"
+        "  hint: whole numbers are given as integers: value.astype('int64')": (
             lambda: session.step(x, [1.5])
         ),
         "input 'input' of infer has a wrong element type\n  expected: f32\n  got: complex64": (

@@ -209,3 +209,27 @@ def test_the_reference_folds_by_itself(name: str) -> None:
     with torch.no_grad():
         wanted = fused(module)(torch.tensor(x, dtype=torch.float64)).numpy()
     assert np.allclose(session.run(None, {"x": x})[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+class Twice(torch.nn.Module):
+    """One layer and its norm, used twice; another one is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.norm = torch.nn.Conv2d(3, 3, 3, padding=1, bias=False), torch.nn.BatchNorm2d(3)
+        self.frozen, self.last = torch.nn.Conv2d(3, 3, 1), torch.nn.BatchNorm2d(3)
+        for part in (self.frozen, self.last):
+            part.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.shared(torch.relu(self.norm(self.shared(x)))))
+        return self.last(self.frozen(x)).mean((2, 3))
+
+
+def test_folding_keeps_what_is_tied_and_what_is_frozen() -> None:
+    model = tg.load(Twice(), example=torch.randn(1, 3, 5, 5))
+    compiled = tg.compile(model, tg.Recipe(loss="mse", batch=BATCH, batchnorm="fold"), target="host")
+    assert [tensor.name for tensor in compiled.program.trainable] == ["shared.weight.folded", "norm.bias.folded"]
+    with tg.open_device("host") as device:
+        run = tg.train(compiled, device, steps=5)
+    assert run.verdict is not None and run.verdict.verified, run.verdict.failures()

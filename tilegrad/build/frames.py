@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tilegrad.errors import DeviceError
@@ -61,6 +62,13 @@ def _of_source(name: str) -> str:
     return name.partition(".")[0]
 
 
+def _grouped(names: Iterable[str], group: Callable[[str], str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(group(name), []).append(name)
+    return groups
+
+
 @dataclass(frozen=True)
 class Listing:
     """What one file's assembly tells: the frame of each function (None where it grows) and the names in its body.
@@ -89,8 +97,16 @@ class Listing:
         (`f` and `f.part` of `f.llvm.123`)."""
         if function in self.frames:
             return [function]
-        same = [name for name in self.frames if _without_numbers(name) == _without_numbers(function)]
-        return same or [name for name in self.frames if _of_source(name) == _of_source(function)]
+        same = self._by_kind.get(_without_numbers(function))
+        return same or self._by_source.get(_of_source(function), [])
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[str]]:
+        return _grouped(self.frames, _without_numbers)
+
+    @cached_property
+    def _by_source(self) -> dict[str, list[str]]:
+        return _grouped(self.frames, _of_source)
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()

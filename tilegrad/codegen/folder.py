@@ -9,6 +9,7 @@ from tilegrad.codegen.image import HEADER
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.ir.plan import Plan
 from tilegrad.targets.base import Target
+from tilegrad.visible import visible_line
 
 ARCHIVER = """\
 # The archiver that belongs to the compiler, unless AR is given: a host's makes no use of another machine's objects.
@@ -45,7 +46,7 @@ def makefile(objects: Sequence[str], beside: Sequence[str], target: Target) -> s
 def project_readme(plan: Plan, has_array: bool) -> str:
     """`has_array`: the weights are in the folder as C."""
     schedule = plan.schedule
-    name = " ".join(schedule.program.name.split())
+    name = visible_line(" ".join(schedule.program.name.split()))
     harness = "| `main.c`, `ports.h`, `Makefile` | a harness driven over stdin and stdout: `make harness` |"
     if schedule.target.board is not None:
         harness = (

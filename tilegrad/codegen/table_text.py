@@ -52,12 +52,14 @@ def table_pieces(name: str, table: Table, signature: KernelSignature, is_brief: 
             shown = [str(value) for value in values.values()]
             while len(shown) > 1 and shown[-1] == "0":
                 shown.pop()
+            if len(shown) < len(values):  # a named field says that the rest is left out on purpose
+                shown[0] = f".{next(iter(values))} = {shown[0]}"
             return f"{{{', '.join(shown)}}}"
         shown = [
             f".{key} = {_value(name, table, key, value)}" for key, value in values.items() if value and key != first
         ]
-        head = [_value(name, table, first, values[first])] if first else []
-        return f"{{{', '.join(head + shown)}}}"
+        head = _value(name, table, first, values[first])
+        return f"{{{', '.join([head if shown else f'.{first} = {head}', *shown])}}}"
 
     parts: list[list[str]] = [in_braces([record(one, "access") for one in table.operands])]
     parts += [in_braces([record(one, "extent") for one in table.loops])] if table.loops else []

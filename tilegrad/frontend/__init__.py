@@ -107,7 +107,8 @@ def _classify(model: onnx.ModelProto, arrays: Arrays, found: Source) -> dict[str
     infos = classify(graph, from_pytorch=found.model.producer_name == "pytorch")
     if found.module is None:
         return infos
-    return as_module_says(infos, found.module.trains, found.module.buffers, found.module.unused)
+    module = found.module
+    return as_module_says(infos, module.trains, module.buffers, module.unused, module.without_gradient)
 
 
 def _left_out(arrays: Arrays) -> tuple[str, ...]:

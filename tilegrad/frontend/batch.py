@@ -32,7 +32,7 @@ def bind_batch(model: onnx.ModelProto, arrays: Mapping[str, Array], batch: int |
     inputs = true_inputs(result, arrays)
     for value in inputs:
         _check_input(value)
-        _check_extents(value)
+        _check_extents(value, rebinds=batch is not None)
     fixed = [_first(value).dim_value for value in inputs if _has_dims(value) and _is_fixed(_first(value))]
     wanted = batch if batch is not None else 1
     rebatched_from = None
@@ -51,11 +51,12 @@ def bind_batch(model: onnx.ModelProto, arrays: Mapping[str, Array], batch: int |
     return Bound(result, bound, rebatched_from)
 
 
-def _check_extents(value: onnx.ValueInfoProto) -> None:
-    """Before a batch is bound: it would take the place of a first dimension that means nothing."""
+def _check_extents(value: onnx.ValueInfoProto, *, rebinds: bool) -> None:
+    """Before a batch is bound: it would take the place of a first dimension that means nothing. Where the model is
+    taken as it is, a tensor may be empty."""
     shape = [dim.dim_value if _is_fixed(dim) else None for dim in value.type.tensor_type.shape.dim]
     for position, extent in enumerate(shape):
-        lowest = 1 if position == 0 else 0  # no sample is no batch; elsewhere a tensor may be empty
+        lowest = 1 if position == 0 and rebinds else 0
         if extent is None or lowest <= extent <= LARGEST_COUNT:
             continue
         word = "negative" if extent < 0 else "empty" if extent == 0 else "huge"

@@ -8,7 +8,7 @@ from enum import Enum
 
 import onnx
 
-from tilegrad.frontend.torch_module import TorchModule
+from tilegrad.frontend.torch_facts import TorchModule
 from tilegrad.ir.graph import Graph
 from tilegrad.passes.parameters import ParameterInfo
 

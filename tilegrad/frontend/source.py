@@ -15,7 +15,8 @@ from tilegrad import zoo
 from tilegrad.errors import UserError
 from tilegrad.frontend.model import SourceKind
 from tilegrad.frontend.read import load_external_data, read_model
-from tilegrad.frontend.torch_module import TorchModule, export_module
+from tilegrad.frontend.torch_facts import TorchModule
+from tilegrad.frontend.torch_module import export_module
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ def training_parts(module: nn.Module, inputs: Sequence[Tensor]) -> TrainingParts
     own = {part for part in names if isinstance(part, nn.Dropout)}
     recorder = _Recorder()
     try:
-        with torch.random.fork_rng(), torch.no_grad(), _watched(module, recorder), recorder:
+        with torch.random.fork_rng(), torch.no_grad(), watched(module, recorder), recorder:
             module.train()
             module(*(value.clone() for value in inputs))
     except Exception:  # noqa: BLE001 - a module that cannot run in training mode is exported as it evaluates
@@ -39,6 +39,12 @@ def training_parts(module: nn.Module, inputs: Sequence[Tensor]) -> TrainingParts
     dropping = own | {part for part in recorder.dropping if not isinstance(part, nn.modules.batchnorm._NormBase)}
     random = [names[part] for part in recorder.drawing if part not in dropping]
     return TrainingParts(frozenset(names[part] for part in dropping), tuple(sorted(random)))
+
+
+class HasStack(Protocol):
+    """Who watches a forward: `stack` has the parts whose forward is running, the innermost last."""
+
+    stack: list[nn.Module]
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -68,7 +74,7 @@ def draws_dropout(func: Any, args: Sequence[Any], like: Any) -> bool:
 
 
 @contextmanager
-def _watched(module: nn.Module, recorder: _Recorder) -> Iterator[None]:
+def watched(module: nn.Module, recorder: HasStack) -> Iterator[None]:
     """The recorder knows in whose forward it is."""
 
     def enter(part: nn.Module, _: Any) -> None:

@@ -11,15 +11,15 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Exporter = Literal["torchscript", "dynamo"]
-EXPORTERS: tuple[Exporter, ...] = ("torchscript", "dynamo")
+from tilegrad.frontend.torch_facts import Exporter
+
 OPSET = 17
 
 _SCOPE = "tg_module"
@@ -203,16 +203,20 @@ def _undisturbed() -> Iterator[None]:
     """No trace of an export: random numbers, warnings, logs, the fast path of attention and temporary files."""
     fast = torch.backends.mha.get_fastpath_enabled()
     level = logging.root.manager.disable
+    says = torch._C._jit_onnx_log
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng())
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         stack.enter_context(torch.no_grad())
         warnings.simplefilter("ignore")
         logging.disable(logging.ERROR)
         torch.backends.mha.set_fastpath_enabled(False)
+        torch._C._jit_onnx_log = lambda *_: None  # a failed export would print its whole graph, past sys.stdout
         try:
             yield
         finally:
+            torch._C._jit_onnx_log = says
             torch.backends.mha.set_fastpath_enabled(fast)
             logging.disable(level)

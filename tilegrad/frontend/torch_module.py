@@ -6,6 +6,7 @@ PyTorch is an optional extra; it is imported from here and `torch_export` alone.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,48 +17,10 @@ from onnx import numpy_helper
 
 from tilegrad.build.torch_cache import settle_torch
 from tilegrad.errors import InternalError, UserError
+from tilegrad.frontend.torch_facts import EXPORTERS, Exporter, GradientFacts, TorchModule
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from tilegrad.frontend.torch_export import Exporter
-
-EXPORTER_NAMES = ("torchscript", "dynamo")
-
-
-@dataclass(frozen=True)
-class TorchModule:
-    """What PyTorch knows about a module, as it was when it was loaded.
-
-    `module` is a private copy on the CPU, every part in the mode in which it was exported. `trains` has every
-    parameter by its first name, and whether it requires a gradient; `aliases` are further names of the same tensors.
-    `inputs` are the graph's names of forward's arguments, `unused` the parameters that no output depends on,
-    `not_random` the parts that are random in PyTorch's training and not here, and `odd_statistics` the layers whose
-    running statistics cannot be kept.
-    """
-
-    module: Any
-    exporter: str
-    trains: Mapping[str, bool]
-    buffers: tuple[str, ...]
-    aliases: Mapping[str, str]
-    inputs: tuple[str, ...]
-    unused: tuple[str, ...]
-    not_random: tuple[str, ...] = ()
-    odd_statistics: tuple[str, ...] = ()
-
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know about this module."""
-        parts = dict(self.module.named_modules())
-        return (
-            *(f"'{other}' and '{name}' are one tensor in PyTorch: tied" for other, name in self.aliases.items()),
-            *(f"'{name}' does not reach the module's output: no gradient, as in PyTorch" for name in self.unused),
-            *(
-                f"'{name}' ({type(parts[name]).__name__}) draws random numbers in training that ONNX has no word for: "
-                "it is trained as it evaluates"
-                for name in self.not_random
-            ),
-        )
 
 
 def export_module(module: Any, example: Any, exporter: str | None = None) -> tuple[onnx.ModelProto, TorchModule]:
@@ -74,20 +37,21 @@ def export_module(module: Any, example: Any, exporter: str | None = None) -> tup
         raise UserError(
             "a torch.nn.Module needs PyTorch to be exported", stage="import", hint="pip install 'tilegrad[torch]'"
         ) from error
-    if exporter is not None and exporter not in EXPORTER_NAMES:
-        raise UserError(
-            f"no exporter '{exporter}'", stage="import", expected=" or ".join(EXPORTER_NAMES), got=str(exporter)
-        )
+    if exporter is not None and exporter not in EXPORTERS:
+        raise UserError(f"no exporter '{exporter}'", stage="import", expected=" or ".join(EXPORTERS), got=str(exporter))
     inputs = _example_inputs(example, torch)
     from tilegrad.frontend.torch_dropout import training_parts
+    from tilegrad.frontend.torch_gradients import gradient_facts
 
     names = _names(module)
     private, traced = private_copy(module), private_copy(module)
     parts = training_parts(private_copy(module), inputs)
+    gradients = gradient_facts(private_copy(module), inputs)
     for each in (private, traced):
         for name, part in each.named_modules():
             part.training = name in parts.dropping
-    model = _exported(traced, inputs, [*names.parameters, *names.buffers], exporter)
+    wanted = _exporters(module, exporter, gradients)
+    model = _exported(traced, inputs, [*names.parameters, *names.buffers], wanted)
     return model.proto, TorchModule(
         private,
         model.exporter,
@@ -98,7 +62,32 @@ def export_module(module: Any, example: Any, exporter: str | None = None) -> tup
         tuple(name for name in names.parameters if name not in model.reached),
         parts.left_out,
         _odd_statistics(private),
+        gradients,
     )
+
+
+def _exporters(module: nn.Module, exporter: str | None, gradients: GradientFacts) -> tuple[Exporter, ...]:
+    """TorchScript's traces: a decision by values is exported as it fell for the example, for ever."""
+    if gradients.changing:
+        raise UserError(
+            f"the forward of {type(module).__name__} changes tensors of the module as it evaluates",
+            stage="import",
+            expected="tensors that change in training alone",
+            got=", ".join(gradients.changing[:8]),
+            hint="a graph has no state: give what changes as an input, or freeze it (Embedding: no max_norm)",
+        )
+    wanted = tuple(name for name in EXPORTERS if exporter in (None, name))
+    if not gradients.deciding:
+        return wanted
+    if wanted == ("torchscript",) or gradients.has_lost_parameters:
+        raise UserError(
+            f"{type(module).__name__} decides by values, which a trace cannot follow",
+            stage="import",
+            expected="a forward that is the same for all data",
+            got=", ".join(gradients.deciding),
+            hint="torch.where chooses by values",
+        )
+    return ("dynamo",)
 
 
 def _odd_statistics(module: nn.Module) -> tuple[str, ...]:
@@ -221,11 +210,12 @@ class _Exported:
     reached: frozenset[str]
 
 
-def _exported(module: nn.Module, inputs: Sequence[Tensor], tensors: Sequence[str], exporter: str | None) -> _Exported:
-    from tilegrad.frontend.torch_export import EXPORTERS, export
+def _exported(
+    module: nn.Module, inputs: Sequence[Tensor], tensors: Sequence[str], wanted: Sequence[Exporter]
+) -> _Exported:
+    from tilegrad.frontend.torch_export import export
 
     first_error: Exception | None = None
-    wanted: tuple[Exporter, ...] = tuple(name for name in EXPORTERS if exporter in (None, name))
     for name in wanted:
         try:
             model, stands_for = export(name, module, inputs, tensors)
@@ -293,5 +283,8 @@ def _reached(graph: onnx.GraphProto, names: set[str]) -> frozenset[str]:
     return frozenset(wanted & names)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+def _first_line(error: BaseException) -> str:
+    """Of what it came from: exporters wrap what went wrong into advice about themselves, in colour."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().split("\n")[0] or type(error).__name__

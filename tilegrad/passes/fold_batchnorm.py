@@ -66,7 +66,8 @@ class FoldBatchNorm:
     """Folds each BatchNormalization into the Conv, ConvTranspose or Gemm that alone feeds it.
 
     The sums are made in float64 and rounded once. The weight keeps its name, the bias takes that of the layer's bias or
-    else of the BatchNormalization's; one that others read too is a new tensor, NAME.folded. A BatchNormalization that
+    else of the BatchNormalization's; one that others read too is a new tensor, NAME.folded. A layer that is used twice
+    with the same BatchNormalization behind it stays one layer: its folded tensors are tied. A BatchNormalization that
     follows anything else, or whose operands are not constant, stays.
     """
 
@@ -77,21 +78,16 @@ class FoldBatchNorm:
         producers, consumers = graph.producers(), graph.consumers()
         constants, types = dict(graph.constants), dict(graph.types)
         replaced: dict[str, FoldedLayer] = {}
+        tied: dict[tuple[object, ...], list[str]] = {}
         gone: set[str] = set()
         for norm in graph.nodes:
             layer = producers.get(norm.inputs[0]) if norm.inputs else None
             if layer is None or not _can_fold(graph, layer, norm, consumers):
                 continue
-            weight, bias = _folded(NodeView(layer, graph.types), NodeView(norm, graph.types), graph.constants)
-            bias_name = next(filter(None, layer.inputs[2:3]), norm.inputs[2])
-            names = []
-            for name, array in ((layer.inputs[1], weight), (bias_name, bias)):
-                uses = [reader for reader in consumers[name] if reader not in (layer, norm)]
-                is_own = not uses and (layer.inputs + norm.inputs).count(name) == 1
-                new = name if is_own else _unique(f"{name}.folded", types)
-                constants[new] = Constant(array.astype(np.float32))
-                types[new] = constants[new].type
-                names.append(new)
+            names = tied.get(_origin(layer, norm), [])
+            if not names:
+                tied[_origin(layer, norm)] = names
+                names += _add_folded(graph, layer, norm, consumers, constants, types)
             attributes = {**layer.attributes, "beta": 1.0} if layer.op == "Gemm" else layer.attributes
             node = replace(layer, inputs=(layer.inputs[0], *names), outputs=norm.outputs[:1], attributes=attributes)
             sources = (*filter(None, layer.inputs[1:3]), *norm.inputs[1:3])
@@ -112,6 +108,34 @@ class FoldBatchNorm:
         return Folded(verify_graph(folded), tuple(replaced.values()))
 
 
+def _origin(layer: Node, norm: Node) -> tuple[object, ...]:
+    """All that a folded weight and bias are made of."""
+    shape = tuple(layer.attributes.get(name) for name in ("transB", "beta", "group"))
+    return (layer.op, *layer.inputs[1:], *norm.inputs[1:5], norm.attributes.get("epsilon"), *shape)
+
+
+def _add_folded(
+    graph: Graph,
+    layer: Node,
+    norm: Node,
+    consumers: Mapping[str, Sequence[Node]],
+    constants: dict[str, Constant],
+    types: dict[str, TensorType],
+) -> list[str]:
+    """Stores the folded weight and bias, and returns their names."""
+    weight, bias = _folded(NodeView(layer, graph.types), NodeView(norm, graph.types), graph.constants)
+    bias_name = next(filter(None, layer.inputs[2:3]), norm.inputs[2])
+    names = []
+    for name, array in ((layer.inputs[1], weight), (bias_name, bias)):
+        uses = [reader for reader in consumers[name] if reader not in (layer, norm)]
+        is_own = not uses and (layer.inputs + norm.inputs).count(name) == 1
+        new = name if is_own else _unique(f"{name}.folded", types)
+        constants[new] = Constant(array.astype(np.float32))
+        types[new] = constants[new].type
+        names.append(new)
+    return names
+
+
 def _can_fold(graph: Graph, layer: Node, norm: Node, consumers: Mapping[str, Sequence[Node]]) -> bool:
     if norm.op != "BatchNormalization" or norm.attributes.get("training_mode", 0):
         return False
@@ -127,7 +151,8 @@ def folded_parameters(infos: Mapping[str, ParameterInfo], folded: Folded) -> dic
     """What each initializer is once layers do the work of their BatchNormalizations.
 
     A folded bias is a parameter where anything that it is made of was one: one that folding creates trains like any
-    other. Weight and bias belong to the layer.
+    other. Weight and bias belong to the layer. What a torch module has frozen stays so: a weight with the layer's, a
+    bias where all parameters that are added are frozen.
     """
     result = dict(infos)
     for layer in folded.layers:
@@ -136,8 +161,20 @@ def folded_parameters(infos: Mapping[str, ParameterInfo], folded: Folded) -> dic
         for name, word in ((layer.weight, "weight"), (layer.bias, "bias")):
             known = infos.get(layer.sources[0]) if word == "weight" else None
             role = "parameter" if (trains if known is None else known.role == "parameter") else "constant"
-            tensor_type = folded.graph.types[name]
-            result[name] = ParameterInfo(name, tensor_type, role, f"{word} of {where}", layer.node.name, word == "bias")
+            made_of = layer.sources[:1] if word == "weight" else (*layer.sources[1:-2], layer.sources[-1])
+            learned = [infos[source] for source in made_of if source in infos and infos[source].role == "parameter"]
+            is_frozen = bool(learned) and all(info.is_frozen for info in learned)
+            result[name] = ParameterInfo(
+                *(
+                    name,
+                    folded.graph.types[name],
+                    role,
+                    f"{word} of {where}",
+                    layer.node.name,
+                    word == "bias",
+                    is_frozen,
+                )
+            )
     gone = {name for layer in folded.layers for name in layer.norm.inputs[1:5]} - set(folded.graph.constants)
     for name in gone & set(result):
         result[name] = replace(result[name], role="constant", reason=f"folded away: it was {result[name].reason}")

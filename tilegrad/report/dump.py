@@ -10,6 +10,7 @@ from tilegrad.codegen.project import Project
 from tilegrad.errors import InternalError
 from tilegrad.frontend import ImportedModel
 from tilegrad.ir.graph import Graph
+from tilegrad.ir.listing import Enter, Listing, describe
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.program import Program
@@ -45,6 +46,11 @@ def _(schedule: Schedule) -> str:
 @dump.register
 def _(plan: Plan) -> str:
     return _joined(_plan(plan))
+
+
+@dump.register
+def _(listing: Listing) -> str:
+    return _joined(_listing(listing))
 
 
 @dump.register
@@ -98,6 +104,21 @@ def _plan(plan: Plan) -> Iterator[str]:
                 f"  arena+{entry.offsets[buffer.name]} {buffer.size_bytes} bytes, "
                 f"launches {buffer.first} to {buffer.last}: {holds}"
             )
+
+
+def _listing(listing: Listing) -> Iterator[str]:
+    yield f"listing {listing.plan.schedule.program.name} on {listing.plan.schedule.target.name}"
+    if not listing.entries:
+        yield "  one flat memory: launches run in the order of the schedule, and nothing is transferred"
+    for name, entry in listing.entries.items():
+        yield f"entry {name}: {len(entry.nests)} nests, {len(entry.events)} events"
+        for event in entry.events:
+            what = ""
+            if isinstance(event, Enter):
+                nest = entry.nests[event.nest]
+                node = listing.launch_of(name, event.nest).node.name
+                what = f": {nest.nest.kernel} of '{node}', {nest.tile_count} tiles"
+            yield f"  {describe(event)}{what}"
 
 
 def _address(address: Address) -> str:

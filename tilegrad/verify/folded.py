@@ -33,6 +33,7 @@ def folded_model(model: onnx.ModelProto) -> onnx.ModelProto:
         for name in node.input:
             readers[name] = readers.get(name, 0) + 1
     changed: dict[str, _Array] = {}
+    tied: dict[tuple[object, ...], tuple[str, ...]] = {}
     for norm in [node for node in graph.node if node.op_type == "BatchNormalization"]:
         layer = producers.get(norm.input[0])
         if layer is None or layer.op_type not in _FOLDERS or readers[norm.input[0]] != 1:
@@ -48,11 +49,14 @@ def folded_model(model: onnx.ModelProto) -> onnx.ModelProto:
             bias = stored[layer.input[2]].astype(np.float64) * beta
         parts = {0: _FOLDERS[layer.op_type](layer, weight, factor), 1: bias * factor + shift}
         names = (layer.input[1], layer.input[2] if len(layer.input) > 2 and layer.input[2] else norm.input[2])
+        origin = (*operands, layer.op_type, *(_attribute(layer, name, 1.0) for name in ("transB", "beta", "group")))
+        if origin not in tied:
+            for position, name in enumerate(names):
+                own = name if readers[name] == 1 else _unused(f"{name}.folded", {*stored, *changed, *producers})
+                changed[own] = parts[position].astype(np.float32)
+                tied[origin] = (*tied.get(origin, ()), own)
         del layer.input[1:]
-        for position, name in enumerate(names):
-            own = name if readers[name] == 1 else _unused(f"{name}.folded", {*stored, *changed, *producers})
-            changed[own] = parts[position].astype(np.float32)
-            layer.input.append(own)
+        layer.input.extend(tied[origin])
         if layer.op_type == "Gemm":
             kept = [attribute for attribute in layer.attribute if attribute.name != "beta"]
             del layer.attribute[:]
