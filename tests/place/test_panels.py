@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.schedule.programs import KIB, compiled_for, host_state, sim_state, si
 from tests.support.models import model, node, value, weights
 from tilegrad import frontend
 from tilegrad.compiled import Compiled
+from tilegrad.devices.host import HostDevice
 from tilegrad.errors import DoesNotFit, InternalError, UserError
 from tilegrad.ir.plan import Plan, Staging
 from tilegrad.ir.schedule import EntrySchedule, Launch, NestPart
@@ -22,7 +25,8 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.replay import ListingError
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import time_listing
-from tilegrad.targets.base import L3, Target
+from tilegrad.targets.base import L3, get
+from tilegrad.training import train
 
 WAYS = {
     "odd_cnn": ("odd_cnn", siracusa(4 * KIB, l2_bytes=7 * KIB), ScheduleOptions()),
@@ -121,7 +125,7 @@ def test_a_write_back_that_a_fetch_overtakes_is_found() -> None:
             tried += 1
             staging = list(own.staging)
             staging[i] = replace(store, wait=max(load.start for load in later) + 1)
-            with pytest.raises(ListingError, match="before it has arrived|on its way|still being read|should be"):
+            with pytest.raises(ListingError, match=r"before it has arrived|on its way|still being read|should be"):
                 checked(with_staging(plan, entry, staging))
     assert tried > 2
 
@@ -158,7 +162,7 @@ def test_panels_are_the_whole_operator() -> None:
     number = next(i for i, one in enumerate(schedule.launches) if one.part is not None and one.nests[0].axes)
     launch = schedule.launches[number]
     assert launch.part is not None
-    with pytest.raises(ListingError, match="is no part|not all there|another nest|not the panel's"):
+    with pytest.raises(ListingError, match=r"is no part|not all there|another nest|not the panel's"):
         checked(with_launch(plan, "step", number, replace(launch, part=NestPart(7, launch.part.ranges))))
     axis = next(axis for axis in launch.part.ranges if launch.part.ranges[axis].size > 1)
     r = launch.part.ranges[axis]
@@ -168,8 +172,8 @@ def test_panels_are_the_whole_operator() -> None:
 
 
 def dense(*sizes: int) -> frontend.ImportedModel:
-    nodes, arrays, name = [], {}, "x"
-    for i, (inner, outer) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    nodes, arrays, name = [], dict[str, Any](), "x"
+    for i, (inner, outer) in enumerate(pairwise(sizes)):
         arrays |= {f"w{i}": weights(outer, inner, seed=i) * 0.05, f"b{i}": weights(outer, seed=99)}
         nodes.append(node("Gemm", f"{name} w{i} b{i}", f"h{i}", f"/fc{i}", transB=1))
         name = f"h{i}"
@@ -182,22 +186,13 @@ def test_a_tensor_larger_than_l2_is_trained() -> None:
     target = siracusa(8 * KIB, l2_bytes=20 * KIB)
     compiled = compile_model(imported, Recipe(optimizer=SGD(lr=0.05)), target)
     assert compiled.plan.memory["L2"].used_bytes <= 20 * KIB < 90 * 90 * 4
-    host = compile_model(imported, Recipe(optimizer=SGD(lr=0.05)), _host())
+    host = compile_model(imported, Recipe(optimizer=SGD(lr=0.05)), get("host"))
     assert sim_state(compiled, 1).keys() == _state_on_host(host).keys()
     assert sim_state(compiled, 1) == _state_on_host(host)
 
 
-def _host() -> Target:
-    from tilegrad.targets import base
-
-    return base.get("host")
-
-
 @cache
 def _state_on_host(compiled: Compiled) -> dict[str, bytes]:
-    from tilegrad.devices.host import HostDevice
-    from tilegrad.training import train
-
     with HostDevice() as device:
         run = train(compiled, device, steps=1, verify=False)
     found = {"losses": repr(run.losses).encode()}
@@ -213,7 +208,8 @@ def test_what_is_not_worth_moving_is_moved_when_it_must_be() -> None:
 
 
 def test_traffic_and_time_stay_near_their_bounds() -> None:
-    compiled = compile_model(frontend.load("autoencoder_tiny"), Recipe(), siracusa(), options=ScheduleOptions(home="L3"))
+    options = ScheduleOptions(home="L3")
+    compiled = compile_model(frontend.load("autoencoder_tiny"), Recipe(), siracusa(), options=options)
     step = time_listing(compiled.listing)["step"]
     hop = step.hops["L3-L2"]
     assert hop.size_bytes <= 1.5 * least_traffic_bytes(compiled.plan, "step")

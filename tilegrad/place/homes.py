@@ -49,9 +49,7 @@ class Homes:
     state_in_l3: frozenset[str]
 
 
-def choose_homes(
-    schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]
-) -> Homes:
+def choose_homes(schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]) -> Homes:
     """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `durations` by entry and launch."""
     alignment = schedule.target.memory(L2).alignment_bytes
     state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
@@ -131,9 +129,7 @@ class _Choice:
         engine = target.engine(L3, L2)
         self.inward, self.outward = engine.inward, engine.outward
         alignment = target.memory(L2).alignment_bytes
-        self.entries = {
-            name: _Entry(name, entry, state_bytes, alignment) for name, entry in schedule.entries.items()
-        }
+        self.entries = {name: _Entry(name, entry, state_bytes, alignment) for name, entry in schedule.entries.items()}
         self.in_l3: set[str] = set()
         self.elsewhere = {
             name: sum(size for tensor, size in state_bytes.items() if tensor not in entry.found.tensors)

@@ -44,9 +44,7 @@ class _Transfer:
         return tensor.whole or tensor.name, tensor.rows.offset, tensor.rows.stop
 
 
-def with_transfers(
-    entry: EntryHomes, target: Target, room_bytes: int, overlaps: bool
-) -> tuple[EntryHomes, float]:
+def with_transfers(entry: EntryHomes, target: Target, room_bytes: int, overlaps: bool) -> tuple[EntryHomes, float]:
     """Stays that begin and end as their transfers like, and the cycles that the entry should take. `room_bytes` of L2
     may be taken; without `overlaps`, nothing happens before it must."""
     walk = _Walk(entry, target, room_bytes if overlaps else 0)

@@ -59,9 +59,7 @@ class Panels:
 
     @property
     def types(self) -> dict[str, TensorType]:
-        return {
-            name: TensorType(panel.dtype, tuple(r.size for r in panel.box)) for name, panel in self.values.items()
-        }
+        return {name: TensorType(panel.dtype, tuple(r.size for r in panel.box)) for name, panel in self.values.items()}
 
     def launches(self, node: Node, nests: tuple[Nest, ...]) -> list[Launch]:
         """The launches of an operator."""
@@ -272,4 +270,3 @@ def _axis_sizes(extent: int) -> list[int]:
     found = {-(-extent // cut) for cut in _CUTS if cut <= extent} | {1}
     rounded = {min(extent, -(-size // _ROUND) * _ROUND) if size > 4 * _ROUND else size for size in found}
     return sorted(rounded, reverse=True)
-
