@@ -80,7 +80,7 @@ KINDS: dict[str, Callable[[int], onnx.ModelProto]] = {"relus": relus, "mlp": mlp
 def compile_for(model: onnx.ModelProto, target_name: str) -> None:
     """As `tilegrad compile --target NAME` does, without the folder."""
     target = targets.get(target_name)
-    compile_model(load(model), Recipe(), target, options=ChipOptions().schedule(target, 1))
+    compile_model(load(model), Recipe(), target, options=ChipOptions().schedule(target))
 
 
 def measure(kind: str, count: int, target: str) -> dict[str, float]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegrad.compiled import Compiled
+from tilegrad.course import Progress
 from tilegrad.devices.base import Device
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import ImportedModel
@@ -16,7 +17,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.stack import stack_use
 from tilegrad.targets.base import L2, L3, Target
-from tilegrad.training import Progress, Run, memory_json, no_progress, train
+from tilegrad.training import Run, memory_json, no_progress, train
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
 MODES = ("untiled", "single", "double")

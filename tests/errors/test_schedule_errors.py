@@ -137,7 +137,10 @@ def test_what_is_refused_untiled_is_trained_in_panels() -> None:
 
 @pytest.mark.parametrize(
     ("word", "value", "choices"),
-    [("buffering", "triple", "auto or single or double, or of each hop, as l2=single,l3=double"), ("home", "L4", "auto or L2 or L3")],
+    [
+        ("buffering", "triple", "auto or single or double, or of each hop, as l2=single,l3=double"),
+        ("home", "L4", "auto or L2 or L3"),
+    ],
 )
 def test_options_that_do_not_exist(word: str, value: str, choices: str) -> None:
     with pytest.raises(UserError) as caught:

@@ -96,16 +96,96 @@ def test_a_detached_value_that_changes_no_gradient_is_taken() -> None:
     assert "first.weight" in run.weights
 
 
-@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"scale_grad_by_freq": True}])
-def test_embeddings_whose_rows_are_treated_apart(options: dict[str, Any]) -> None:
-    """Whether the example has such a token or not."""
-    module = nn.Sequential(nn.Embedding(9, 4, **options), nn.Flatten(), nn.Linear(8, 3))
+class Tokens(nn.Module):
+    """A table that is looked up, and its own head: that trains the row of the padding, too."""
+
+    def __init__(self, look_up: Callable[[Any, Tensor], Tensor], **options: Any) -> None:
+        super().__init__()
+        self.table, self.body = nn.Embedding(9, 4, **options), nn.Linear(4, 4)
+        self.look_up = look_up
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(torch.tanh(self.body(self.look_up(self, x))).mean(1), self.table.weight)
+
+
+LOOKED_UP: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "once": lambda self, x: self.table(x),
+    "twice": lambda self, x: self.table(x) + self.table(x.flip(1)),
+}
+
+
+def tokens(look_up: Callable[[Any, Tensor], Tensor], *, exporter: str | None = None, **options: Any) -> Any:
+    torch.manual_seed(3)
+    example = torch.tensor([[1, 2, 3], [3, 4, 5]])  # no padding: what is found does not hang on the example
+    return tg.load(Tokens(look_up, **options), example=example, exporter=exporter)
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("row", [0, -1])
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_padding_is_looked_up_and_not_trained(name: str, row: int, exporter: str) -> None:
+    """Judged by PyTorch: the row's gradient is what comes from elsewhere."""
+    model = tokens(LOOKED_UP[name], exporter=exporter, padding_idx=row)
+    row %= 9
+    x = np.array([[row, row, 1], [2, row, 3]], np.int64)
+    target = np.random.default_rng(0).standard_normal((2, 9)).astype(np.float32)
+    reference = model.module.module
+    torch.nn.functional.mse_loss(reference(torch.tensor(x)), torch.tensor(target)).backward()
+    expected = reference.table.weight.grad.numpy()
+    with tg.open_device("host") as device, device.load(compiled(model)) as session:
+        session.step(x, target)
+        np.testing.assert_allclose(session.gradients()["table.weight"], expected, rtol=1e-4, atol=1e-6)
+    reference.zero_grad()
+    with tg.open_device("host") as device:
+        run = tg.train(compiled(model, optimizer=tg.Adam(0.01)), device, steps=20)
+    assert run.verdict is not None and run.verdict.verified, run.verdict.failures()
+
+
+def test_padding_alone_is_left_as_it_is() -> None:
+    module = nn.Sequential(nn.Embedding(9, 4, padding_idx=2), nn.Flatten(), nn.Linear(8, 3))
+    nn.init.ones_(module[0].weight)
     model = tg.load(module, example=torch.tensor([[1, 2], [3, 4]]))
+    with tg.open_device("host") as device:
+        run = tg.train(compiled(model, optimizer=tg.SGD(0.1)), device, steps=9)
+    assert run.verdict is not None and run.verdict.verified, run.verdict.failures()
+    assert (run.weights["0.weight"][2] == 1.0).all() and (run.weights["0.weight"] != 1.0).any()
+
+
+class Scaled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * 2.0
+
+
+def scaled() -> nn.Embedding:
+    return nn.utils.parametrize.register_parametrization(nn.Embedding(9, 4, padding_idx=0), "weight", Scaled())
+
+
+APART: dict[str, tuple[Callable[[], Any], str]] = {
+    "by frequency": (lambda: tokens(LOOKED_UP["once"], scale_grad_by_freq=True), "scale_grad_by_freq in 'table'"),
+    "indexed, too": (
+        lambda: tokens(lambda self, x: self.table(x) + self.table.weight[x], padding_idx=0),
+        "padding_idx of 'table.weight'",
+    ),
+    "two paddings": (
+        lambda: tokens(lambda self, x: self.table(x) + nn.functional.embedding(x, self.table.weight), padding_idx=0),
+        "padding_idx in 'table'",
+    ),
+    "computed": (
+        lambda: tg.load(nn.Sequential(scaled(), nn.Flatten()), example=torch.tensor([[1, 2], [3, 4]])),
+        "padding_idx in '0'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_embeddings_whose_rows_are_treated_apart_are_refused(name: str) -> None:
+    """Whether the example has such a token or not."""
+    load, got = APART[name]
+    model = load()
     with pytest.raises(UserError, match="keeps a part") as caught:
         compiled(model)
-    assert caught.value.got == f"{next(iter(options))} in '0'; it changes 0.weight"
-    module[0].weight.requires_grad_(False)
-    compiled(tg.load(module, example=torch.tensor([[1, 2], [3, 4]])))
+    table = next(name for name in model.parameters if name.endswith(("table.weight", "original")))
+    assert caught.value.got == f"{got}; it changes {table}"
 
 
 @pytest.mark.parametrize(

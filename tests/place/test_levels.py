@@ -197,7 +197,7 @@ def test_what_is_updated_in_place_is_in_one_memory(home: str) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda plan: {"arena_bytes": plan.arena_bytes - 8}, "lies beyond its region"),
+        (lambda plan: {"arena_bytes": plan.arena_bytes - 8}, "is at arena.*, where no core finds it"),
         (lambda plan: {"state_bytes": plan.state_bytes - 8}, "lies beyond its region"),
         (lambda plan: {"image_bytes": plan.image_bytes - 8}, "the initial values of '.*' are not in the image"),
         (lambda plan: {"arena_bytes": plan.arena_bytes + 8}, "L2 is said to use less than the state and the arena"),

@@ -220,9 +220,9 @@ class FlatLowering(Lowering):
         for statement in body:
             is_common = isinstance(statement, Declare) and self._users[statement] > 1
             if isinstance(statement, Declare) and is_common and statement not in self._common:
-                stem = statement.c_type.removeprefix("static const tg_")
-                self._common[statement] = f"{stem}_{self._counts[statement.c_type]}"
-                self._counts[statement.c_type] += 1
+                stem = statement.c_type.removeprefix("static const ").removeprefix("tg_")
+                self._common[statement] = f"{stem}_{self._counts[stem]}"
+                self._counts[stem] += 1
                 result.append(_arguments(statement, self._common[statement]))
         return result
 

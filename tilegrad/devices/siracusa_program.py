@@ -22,7 +22,7 @@ from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import SourceKind
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import StateTensor
-from tilegrad.losses import LOSSES
+from tilegrad.losses import parse
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.samples import sample_spec
 from tilegrad.targets.base import L2, TARGETS_FOLDER
@@ -147,6 +147,14 @@ def _header(compiled: Compiled, steps: int) -> str:
     program, plan = compiled.program, compiled.plan
     spec = sample_spec(compiled)
     step, infer = program.entries["step"], program.entries["infer"]
+    if spec.given:
+        raise UserError(
+            "an image makes the samples of models with one input and one target",
+            stage="image",
+            expected="one input and one target",
+            got=", ".join(f"'{name}' {step.types[name]}" for name in step.inputs),
+            hint="train it on sim:siracusa",
+        )
     x, y = infer.inputs[0], program.target_input
     places = {value: _pointer(plan, "step", value) for value in step.inputs}
     arguments = ["m", *places.values(), "loss"]
@@ -212,7 +220,9 @@ def _targets(spec: SampleSpec) -> str:
         return "TARGETS_LABEL"
     if spec.is_reconstruction:
         return "TARGETS_INPUT"
-    return f"TARGETS_{LOSSES[spec.loss].targets.name}"
+    kind = parse(spec.loss).targets[0].kind
+    assert kind is not None
+    return f"TARGETS_{kind.targets.name}"
 
 
 def _table(declaration: str, items: Sequence[object]) -> str:

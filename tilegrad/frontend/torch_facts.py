@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Exporter = Literal["torchscript", "dynamo"]
 EXPORTERS: tuple[Exporter, ...] = ("torchscript", "dynamo")
+
+
+@dataclass(frozen=True)
+class Padding:
+    """An embedding's row that its lookups do not train (`padding_idx`), and how many lookups a forward makes."""
+
+    row: int
+    lookups: int
 
 
 @dataclass(frozen=True)
@@ -17,7 +25,7 @@ class GradientFacts:
     `cutting` says where a gradient is cut, `deciding` where values become Python's numbers or decisions (those that
     depend on parameters, if `has_lost_parameters`, so that a gradient is lost, whoever exports it), `changing` which
     tensors of its own a forward changes as it evaluates, `own` which `torch.autograd.Function`s have a backward of
-    their own.
+    their own. `padding` has the tables with a row that no lookup trains.
     """
 
     unreached: tuple[str, ...] = ()
@@ -27,6 +35,7 @@ class GradientFacts:
     has_lost_parameters: bool = False
     changing: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    padding: Mapping[str, Padding] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ the module silently another model.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 from tilegrad.frontend.torch_dropout import watched
-from tilegrad.frontend.torch_facts import GradientFacts
+from tilegrad.frontend.torch_facts import GradientFacts, Padding
 
 _DATA: Any = Tensor.data.__get__  # type: ignore[attr-defined]
 _CUTS = frozenset({Tensor.detach, Tensor.detach_, torch.detach, _DATA})
@@ -70,13 +70,14 @@ def gradient_facts(module: nn.Module, inputs: Sequence[Tensor]) -> GradientFacts
         )
         if not facts.cutting:
             return facts
+        padding = {id(module.get_parameter(name)) for name in facts.padding}
         try:
-            with _Uncut():
+            with _Uncut(padding):
                 whole = _gradients(module, _outputs(module, [value.clone() for value in inputs]))
         except Exception:  # noqa: BLE001 - a forward that runs without gradients only
             whole = {}
     partial = {name for name, gradient in whole.items() if _differ(gradient, gradients[name])}
-    partial |= {name for name, parameter in module.named_parameters() if any(parameter is t for t in recorder.tables)}
+    partial |= recorder.apart(module)
     return replace(
         facts,
         unreached=tuple(name for name, whole_one in whole.items() if whole_one is not None and gradients[name] is None),
@@ -125,18 +126,68 @@ def _differ(whole: Tensor | None, found: Tensor | None) -> bool:
 
 def _own_backwards(outputs: Sequence[Tensor]) -> tuple[str, ...]:
     """Classes derived from `torch.autograd.Function` on the way back."""
-    waiting: list[Any] = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    nodes = _nodes_behind(outputs)
+    return tuple(
+        sorted({type(node).__name__.removesuffix("Backward") for node in nodes if isinstance(node, BackwardCFunction)})
+    )
+
+
+def _nodes_behind(values: Sequence[Tensor]) -> set[Any]:
+    """The nodes of the backward pass from these values on."""
+    waiting: list[Any] = [value.grad_fn for value in values if value.grad_fn is not None]
     seen: set[Any] = set()
-    names: set[str] = set()
     while waiting:
         node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, BackwardCFunction):
-            names.add(type(node).__name__.removesuffix("Backward"))
-        waiting.extend(before for before, _ in node.next_functions if before is not None)
-    return tuple(sorted(names))
+        if node not in seen:
+            seen.add(node)
+            waiting.extend(before for before, _ in node.next_functions if before is not None)
+    return seen
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """A call of an embedding in which some rows may get another gradient; `part` is in whose forward it is."""
+
+    table: Tensor
+    part: nn.Module | None
+    padding_row: int | None
+    by_frequency: bool
+
+    @staticmethod
+    def of(options: Mapping[str, Any], part: nn.Module | None) -> _Lookup:
+        table, row = options["weight"], options.get("padding_idx")
+        return _Lookup(
+            table,
+            part,
+            None if row is None else int(row) % table.shape[0],
+            bool(options.get("scale_grad_by_freq")),
+        )
+
+    @property
+    def what(self) -> str:
+        if self.padding_row is not None:
+            return "padding_idx"
+        return "scale_grad_by_freq" if self.by_frequency else ""
+
+
+def _paddings(module: nn.Module, lookups: Iterable[_Lookup]) -> dict[str, Padding]:
+    """The tables in which every lookup keeps back the gradient of the same row, and does nothing else: that can be said
+    of a Gather."""
+    found: dict[str, Padding] = {}
+    for name, parameter in module.named_parameters():
+        own = [lookup for lookup in lookups if lookup.table is parameter]
+        rows = {lookup.padding_row for lookup in own}
+        row = rows.pop() if len(rows) == 1 else None
+        if row is not None and not any(lookup.by_frequency for lookup in own):
+            found[name] = Padding(row, len(own))
+    return found
+
+
+def _leaves(table: Tensor) -> list[Tensor]:
+    """The parameters that a table is computed from: itself, if it is one."""
+    if table.grad_fn is None:
+        return [table]
+    return [node.variable for node in _nodes_behind([table]) if hasattr(node, "variable")]
 
 
 class _Recorder(TorchFunctionMode):
@@ -148,8 +199,7 @@ class _Recorder(TorchFunctionMode):
         self.cutting: dict[nn.Module, str] = {}
         self.deciding: dict[nn.Module, str] = {}
         self.has_lost_parameters = False
-        self.tables: list[Tensor] = []
-        """Embeddings some of whose rows get another gradient, whether the example has their tokens or not."""
+        self.lookups: list[_Lookup] = []
 
     def marked(self, module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
         """What a forward may not decide by: copies of the inputs, and the module's parameters."""
@@ -159,9 +209,23 @@ class _Recorder(TorchFunctionMode):
                 setattr(tensor, _DEPENDS, depends)
         return copies
 
+    def apart(self, module: nn.Module) -> set[str]:
+        """Tables some of whose rows get another gradient, whether the example has their tokens or not."""
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        said = _paddings(module, self.lookups)
+        tables = [leaf for lookup in self.lookups if lookup.what for leaf in _leaves(lookup.table)]
+        return {names[id(table)] for table in tables if id(table) in names} - said.keys()
+
     def facts(self, module: nn.Module) -> GradientFacts:
+        padding = _paddings(module, self.lookups)
+        said = [module.get_parameter(name) for name in padding]
+        cutting = dict(self.cutting)
+        for lookup in self.lookups:
+            if lookup.what and lookup.part is not None and not any(lookup.table is table for table in said):
+                cutting.setdefault(lookup.part, lookup.what)
         return GradientFacts(
-            cutting=_named(module, self.cutting),
+            padding=padding,
+            cutting=_named(module, cutting),
             deciding=_named(module, self.deciding),
             has_lost_parameters=self.has_lost_parameters,
         )
@@ -175,10 +239,10 @@ class _Recorder(TorchFunctionMode):
             self.deciding.setdefault(self.stack[-1], _NOT_TRACED[func])
             self.has_lost_parameters |= depends == _PARAMETER and func is not _DATA
         has_gradient = any(leaf.requires_grad for leaf in given)
-        if self.stack and has_gradient and (what := _cut(func, args, kwargs, result)):
+        if func is functional.embedding and has_gradient:
+            self.lookups.append(_Lookup.of(_embedding_options(args, kwargs), self.stack[-1] if self.stack else None))
+        if self.stack and has_gradient and (what := _cut(func, result)):
             self.cutting.setdefault(self.stack[-1], what)
-            if func is functional.embedding:
-                self.tables.append(_embedding_options(args, kwargs)["weight"])
         if depends:
             for leaf in _pytree.tree_leaves(result):
                 if isinstance(leaf, Tensor):
@@ -186,15 +250,10 @@ class _Recorder(TorchFunctionMode):
         return result
 
 
-def _cut(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> str:
+def _cut(func: Any, result: Any) -> str:
     """How this call keeps a gradient from going back, if it does."""
     if func in _CUTS:
         return "detach()"
-    if func is functional.embedding:
-        options = _embedding_options(args, kwargs)
-        if options.get("padding_idx") is not None:
-            return "padding_idx"
-        return "scale_grad_by_freq" if options.get("scale_grad_by_freq") else ""
     makes_floats = any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in _pytree.tree_leaves(result))
     return "no_grad()" if makes_floats and not torch.is_grad_enabled() else ""
 
@@ -204,7 +263,14 @@ def _embedding_options(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[s
 
 
 class _Uncut(TorchFunctionMode):
-    """The module without its cuts: what a graph that only knows values would be differentiated to."""
+    """The module without its cuts: what a graph that only knows values would be differentiated to.
+
+    `padded` are the ids of tables whose padding a graph does know.
+    """
+
+    def __init__(self, padded: set[int]) -> None:
+        super().__init__()
+        self.padded = padded
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -213,5 +279,7 @@ class _Uncut(TorchFunctionMode):
         with torch.enable_grad():
             if func is functional.embedding:
                 options = _embedding_options(args, kwargs)
-                return func(**{**options, "padding_idx": None, "scale_grad_by_freq": False})
+                if id(options["weight"]) not in self.padded:
+                    options |= {"padding_idx": None, "scale_grad_by_freq": False}
+                return func(**options)
             return func(*args, **kwargs)

@@ -134,7 +134,9 @@ class Nest:
 
     @cached_property
     def kind(self) -> NestKind:
-        operands = tuple(o if o.value is None else replace(o, value="") for o in self.operands)
+        operands = tuple(
+            o if o.value is None else Operand(o.name, "", o.access, o.shape, o.index, o.dtype) for o in self.operands
+        )
         constants = tuple((name, repr(value)) for name, value in sorted(self.constants.items()))  # 0.0 and -0.0 are two
         kind = NestKind(self.kernel, self.axes, operands, constants, self.origin)
         if len(_KINDS) >= _MOST_KINDS:
@@ -178,6 +180,8 @@ class Nest:
 
     def typed(self, types: Mapping[str, TensorType]) -> Nest:
         """With the element type of each operand's value."""
+        if all(o.value is None or o.dtype is types[o.value].dtype for o in self.operands):
+            return self
         operands = tuple(o if o.value is None else replace(o, dtype=types[o.value].dtype) for o in self.operands)
         return replace(self, operands=operands)
 

@@ -15,6 +15,9 @@ from tilegrad.ops._integers import required_integers
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 from tilegrad.ops.example import Draw, Example
 
+PADDING_INDEX = "padding_index"
+"""Attribute of a Gather: a row that it reads and does not train. ONNX has none; a torch module's `padding_idx` is."""
+
 
 def _extents(node: NodeView, data: tuple[int, ...]) -> tuple[int, int, int]:
     """Elements before the gathered axis, along it and after it."""
@@ -73,11 +76,20 @@ class Gather(Operator):
     ) -> Sequence[str | None]:
         attributes: dict[str, Attribute] = {"shape": node.input(0).shape, "axis": node.attribute("axis", 0)}
         hint = f"{node.inputs[0]}_grad"
-        return (*build.emit("GatherGrad", [None, node.inputs[1], upstream[0]], attributes, hint=hint), None)
+        indices = node.inputs[1]
+        padding = node.attribute(PADDING_INDEX, -1)
+        if padding >= 0:
+            dtype, extent = node.input(1).dtype, _extents(node, node.input(0).shape)[1]
+            (is_padding,) = build.emit("Equal", [indices, build.constant(padding, dtype)])
+            (indices,) = build.emit("Where", [is_padding, build.constant(extent, dtype), indices])
+        return (*build.emit("GatherGrad", [None, indices, upstream[0]], attributes, hint=hint), None)
 
 
 class GatherGrad(Operator):
-    """(shape, indices, dY) -> dX. Each row of dX sums the gradients of its copies, in the order of the indices."""
+    """(shape, indices, dY) -> dX. Each row of dX sums the gradients of its copies, in the order of the indices.
+
+    An index out of range is no row's: its gradient goes nowhere.
+    """
 
     name = "GatherGrad"
     static_inputs: ClassVar = {0: "shape"}

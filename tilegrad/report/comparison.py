@@ -26,7 +26,7 @@ def comparison_json(model: str, device: str, target: Target, recipe: Recipe, row
         "cores": target.cores,
         "batch": recipe.batch,
         "accum": recipe.accumulate,
-        "cycles_are": "estimated" if target.is_calibrated else "estimated, uncalibrated",
+        "cycles_are": target.cycles_are,
         "uncounted": list(_uncounted(rows)),
         "rows": [row.as_json() for row in rows],
     }

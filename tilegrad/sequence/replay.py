@@ -57,7 +57,7 @@ from tilegrad.targets.base import L1, L2, L3
 STATE, ARENA, OUTSIDE = "state", "arena", "l3"
 _REGION_MEMORY = {STATE: L2, ARENA: L2, OUTSIDE: L3}
 
-MOST_TRANSFERS = 16
+MOST_TRANSFERS = 8
 """That may be under way at once between L2 and scratchpad (TG_DMA_REQUESTS in runtime/cluster/tg_cluster.h)."""
 
 
@@ -128,6 +128,7 @@ class _Replay:
         self.held: list[Held] = []
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
+        self.far_homes: dict[str, int] = {}  # of values that were moved to L3
         self.progress = [_Progress() for _ in self.nests]
         self.running: Begin | None = None
         self.turn = -1
@@ -422,11 +423,30 @@ class _Replay:
         if (source == UNDER_WAY).any():
             raise self.error(f"{what} moves before it has arrived")
         self.expect_writable(target, target_readers, what)
-        arriving = self.moved_part(event, source, what) if event.tensor in self.parts else source.copy()
+        if event.tensor in self.parts:
+            arriving = self.moved_part(event, source, what)
+        else:
+            self.expect_whole(event)
+            arriving = source.copy()
         transfer.arrivals.append((target, arriving))
         target[...] = UNDER_WAY
         source_readers += 1
         transfer.sources.append(source_readers)
+
+    def expect_whole(self, event: Move) -> None:
+        """All of a tensor, from where it begins to where it begins: memories know whose bytes lie where, but not which
+        of them."""
+        name, plan, size_bytes = event.tensor, self.plan, self.schedule.types[event.tensor].size_bytes
+        stays = plan.entries[self.entry].stays.get(name)
+        near = {stay.address for stay in stays} if stays else {plan.address(self.entry, name)}
+        state = plan.state_addresses.get(name)
+        if state is not None and state.region == OUTSIDE:
+            self.far_homes[name] = state.offset
+        elif not event.inward or name not in self.far_homes:
+            self.far_homes[name] = event.l3_offset
+        at_home = Address(L2, ARENA, event.l2_offset) in near and event.l3_offset == self.far_homes[name]
+        if not at_home or event.size_bytes < size_bytes:
+            raise self.error(f"'{name}' is not moved whole, from where it begins to where it begins")
 
     def move_sides(self, event: Move, what: str) -> tuple[tuple[View, Readers], tuple[View, Readers]]:
         """The bytes of L2 and of L3. A tensor begins at an aligned place, a part of one anywhere in it."""
