@@ -21,8 +21,9 @@ from tilegrad.place.stays import Gap, Stay, Tensor, forced, gaps, stays_of
 from tilegrad.place.tensors import EntryTensors, entry_tensors, launch_lifetimes
 from tilegrad.targets.base import L2, L3, Target
 
-# Where everything lives in L3, less than that is not worth a transfer: it takes longer to start one.
-LEAST_BYTES_IF_ALL = 1024
+# Where everything lives in L3, what is less than so much and than a thousandth of all state is not worth a transfer: it
+# would be in the way of others in the engine's short queue.
+LEAST_BYTES, MOST_LEAST_BYTES = 64, 1024
 
 _Counts = npt.NDArray[np.int64]
 
@@ -48,9 +49,7 @@ class Homes:
     state_in_l3: frozenset[str]
 
 
-def choose_homes(
-    schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]
-) -> Homes:
+def choose_homes(schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]) -> Homes:
     """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `durations` by entry and launch."""
     alignment = schedule.target.memory(L2).alignment_bytes
     state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
@@ -130,24 +129,27 @@ class _Choice:
         engine = target.engine(L3, L2)
         self.inward, self.outward = engine.inward, engine.outward
         alignment = target.memory(L2).alignment_bytes
-        self.entries = {
-            name: _Entry(name, entry, state_bytes, alignment) for name, entry in schedule.entries.items()
-        }
+        self.entries = {name: _Entry(name, entry, state_bytes, alignment) for name, entry in schedule.entries.items()}
         self.in_l3: set[str] = set()
         self.elsewhere = {
             name: sum(size for tensor, size in state_bytes.items() if tensor not in entry.found.tensors)
             for name, entry in self.entries.items()
         }
+        least_bytes = max(LEAST_BYTES, min(MOST_LEAST_BYTES, sum(state_bytes.values()) // 1000))
         for tensor, size in state_bytes.items():
             is_streamed = any(
                 tensor in entry.found.tensors and entry.found.tensors[tensor].streamed
                 for entry in self.entries.values()
             )
-            if is_streamed or (mode == "L3" and size >= LEAST_BYTES_IF_ALL):
+            if is_streamed or (mode == "L3" and size >= least_bytes):
                 self.move_home(tensor)
+        self.unused: dict[str, list[tuple[float, str]]] = {}
         for entry in self.entries.values():
             for row in range(len(entry.rows)):
                 entry.cost[row] = self._cost(entry, row)
+            sizes = ((name, size) for name, size in state_bytes.items() if name not in entry.found.tensors and size)
+            costs = [(self._home_cost(name) / size, name) for name, size in sizes]
+            self.unused[entry.name] = sorted(costs, reverse=True)
 
     def move_home(self, name: str) -> None:
         """A state tensor lives in L3 from now on: at both ends of every entry it is away."""
@@ -200,17 +202,32 @@ class _Choice:
             if over[name] <= self.capacity_bytes:
                 return
             entry = self.entries[name]
-            row = self._best(entry, self.capacity_bytes - self.elsewhere[name]) if self.mode != "L2" else None
-            if row is None:
+            room = self.capacity_bytes - self.elsewhere[name]
+            found = self._best(entry, room) if self.mode != "L2" else None
+            other = self._best_elsewhere(entry, room) if self.mode != "L2" else None
+            if other is not None and (found is None or other[0] <= found[0]):
+                self.move_home(other[1])
+                continue
+            if found is None:
                 raise self._does_not_fit(entry)
+            row = found[1]
             tensor, _ = entry.rows[row]
             if entry.found.tensors[tensor].is_state:
                 self.move_home(tensor)
             entry.give_up(row)
-            for other in entry.rows_of[tensor]:
-                entry.cost[other] = self._cost(entry, other)
+            for other_row in entry.rows_of[tensor]:
+                entry.cost[other_row] = self._cost(entry, other_row)
 
-    def _best(self, entry: _Entry, room: int) -> int | None:
+    def _best_elsewhere(self, entry: _Entry, room: int) -> tuple[float, str] | None:
+        """State that the entry does not use, which gains in every launch; the cheapest first."""
+        waiting = self.unused[entry.name]
+        while waiting and waiting[-1][1] in self.in_l3:
+            waiting.pop()
+        if not waiting:
+            return None
+        return waiting[-1][0] / max(int((entry.alive > room).sum()), 1), waiting[-1][1]
+
+    def _best(self, entry: _Entry, room: int) -> tuple[float, int] | None:
         """Of the gaps where most is alive: least cost for what it gains, in bytes and launches that are over."""
         worst = int(entry.alive.argmax())
         here = np.flatnonzero((entry.first <= worst) & (worst < entry.stop) & np.isfinite(entry.cost))
@@ -219,7 +236,9 @@ class _Choice:
         is_over: _Counts = np.concatenate([[0], np.cumsum(entry.alive > room)])
         launches = is_over[entry.stop[here]] - is_over[entry.first[here]]
         gained = entry.size[here] * np.maximum(launches, 1)
-        return int(here[np.argmin(entry.cost[here] / np.maximum(gained, 1))])
+        scores = entry.cost[here] / np.maximum(gained, 1)
+        best = int(np.argmin(scores))
+        return float(scores[best]), int(here[best])
 
     def _does_not_fit(self, entry: _Entry) -> DoesNotFit:
         worst = int(entry.alive.argmax())

@@ -44,9 +44,7 @@ class _Transfer:
         return tensor.whole or tensor.name, tensor.rows.offset, tensor.rows.stop
 
 
-def with_transfers(
-    entry: EntryHomes, target: Target, room_bytes: int, overlaps: bool
-) -> tuple[EntryHomes, float]:
+def with_transfers(entry: EntryHomes, target: Target, room_bytes: int, overlaps: bool) -> tuple[EntryHomes, float]:
     """Stays that begin and end as their transfers like, and the cycles that the entry should take. `room_bytes` of L2
     may be taken; without `overlaps`, nothing happens before it must."""
     walk = _Walk(entry, target, room_bytes if overlaps else 0)
@@ -179,10 +177,14 @@ class _Walk:
     def _settle(self, store: _Transfer, launch: int) -> None:
         """What was stored is needed again: it is waited for before this launch, and takes no room longer."""
         stay = self.stays[store.tensor.name][store.number]
-        last = max(min(stay.last, launch - 1), store.launch)
+        last = max(min(stay.last, launch - 1), self._least_last(store))
         self.free[last + 2 : stay.last + 2] += store.tensor.size_bytes
         self.stays[store.tensor.name][store.number] = replace(stay, last=last)
         self.now = max(self.now, store.done)
+
+    def _least_last(self, store: _Transfer) -> int:
+        """The last launch that needs what is stored in L2."""
+        return self.entry.stays[store.tensor.name][store.number].last
 
     def _bring(self, load: _Transfer, launch: int) -> None:
         for store in load.after:
@@ -219,7 +221,7 @@ class _Walk:
         if launch <= max(load.before, -1):
             return False
         for store in load.after:
-            if store.start is None or store.done > self.now:
+            if store.start is None or store.done > self.now or self._least_last(store) >= launch:
                 return False
         room = self.free[launch + 1 : load.launch + 1]
         return bool(room.size == 0 or room.min() >= load.tensor.size_bytes)

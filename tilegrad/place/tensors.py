@@ -107,9 +107,7 @@ def _in_order(uses: Mapping[str, _Uses], name: str) -> tuple[Use, ...]:
     return uses[name].in_order() if name in uses else ()
 
 
-def _all_uses(
-    entry: EntrySchedule, lifetimes: Lifetimes
-) -> tuple[dict[str, _Uses], dict[str, _Uses], Iterable[_Part]]:
+def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Uses], dict[str, _Uses], Iterable[_Part]]:
     whole: dict[str, _Uses] = {}
     streamed: dict[str, _Uses] = {}
     parts: dict[tuple[str, Rows], list[_Part]] = {}

@@ -2,8 +2,8 @@
 
 State that lives in L3 comes once where it is read, and goes once where it is written. Between two operators, what is
 needed again is in L2 or comes back: of what is more than L2 holds beside the state that lives there, state in L3 costs
-its bytes once more, and activations cost theirs twice, out and in. No plan moves less; whether one can move as little is
-not said.
+its bytes once more, and activations cost theirs twice, out and in. No plan moves less; whether one can move as little
+is not said.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from math import prod
 
 from tilegrad.analysis.footprint import box_shape, load_count, tile_at
 from tilegrad.analysis.lifetimes import align
+from tilegrad.analysis.room import STREAMED_SHARE
 from tilegrad.analysis.tables import argument_fields
 from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Range, Tile, operand_box
@@ -23,7 +24,7 @@ from tilegrad.targets.base import L2, L3, Target
 
 # Of L2: what the operands of a launch may take, and what the panels of two launches may, one that computes and one that
 # is on its way. The rest is for what the allocator cannot use, and for neighbours.
-WHOLE_SHARE, DOUBLE_SHARE, SINGLE_SHARE = 0.6, 0.75, 0.85
+WHOLE_SHARE, DOUBLE_SHARE, SINGLE_SHARE = STREAMED_SHARE, 0.75, 0.85
 # An operand of no more than such a share of L2 is there whole.
 SMALL_SHARE, ALL_SMALL_SHARE = 1 / 32, 1 / 4
 # Cycles that a launch costs beside its transfers.
@@ -58,9 +59,7 @@ class Panels:
 
     @property
     def types(self) -> dict[str, TensorType]:
-        return {
-            name: TensorType(panel.dtype, tuple(r.size for r in panel.box)) for name, panel in self.values.items()
-        }
+        return {name: TensorType(panel.dtype, tuple(r.size for r in panel.box)) for name, panel in self.values.items()}
 
     def launches(self, node: Node, nests: tuple[Nest, ...]) -> list[Launch]:
         """The launches of an operator."""
@@ -271,4 +270,3 @@ def _axis_sizes(extent: int) -> list[int]:
     found = {-(-extent // cut) for cut in _CUTS if cut <= extent} | {1}
     rounded = {min(extent, -(-size // _ROUND) * _ROUND) if size > 4 * _ROUND else size for size in found}
     return sorted(rounded, reverse=True)
-

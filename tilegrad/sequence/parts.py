@@ -49,9 +49,7 @@ def _cover(nest: Nest, tiles: Sequence[Tile]) -> bool:
     return not whole or int(meets.sum()) == len(tiles)
 
 
-def _wrong_part(
-    launch: Launch, nests: Sequence[Nest], panels: Mapping[str, Panel], needs: Needs
-) -> str | None:
+def _wrong_part(launch: Launch, nests: Sequence[Nest], panels: Mapping[str, Panel], needs: Needs) -> str | None:
     part = launch.part
     if part is None or len(launch.nests) != 1 or not 0 <= part.nest < len(nests):
         return "it is no part of its operator"
@@ -99,8 +97,10 @@ def _wrong_operand(
         if own != Index(index.terms, begin, index.divisor):
             return f"dimension {d} of '{operand.name}' is counted from elsewhere"
         needed, _ = needs.needed(of, d, ranges)
-        if panel is not None and needed.size and not (
-            panel.box[d].start <= needed.start and needed.stop <= panel.box[d].stop
+        if (
+            panel is not None
+            and needed.size
+            and not (panel.box[d].start <= needed.start and needed.stop <= panel.box[d].stop)
         ):
             has = f"the panel of '{operand.name}' has {panel.box[d].start} to {panel.box[d].stop} of dimension {d}"
             return f"{has}, its nest needs {needed.start} to {needed.stop}"

@@ -1,0 +1,242 @@
+"""Operators larger than L2: cut into panels that come from L3 and go back, with the host's bits; faults are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.schedule.programs import KIB, compiled_for, host_state, sim_state, siracusa
+from tests.support.models import model, node, value, weights
+from tilegrad import frontend
+from tilegrad.compiled import Compiled
+from tilegrad.devices.host import HostDevice
+from tilegrad.errors import DoesNotFit, InternalError, UserError
+from tilegrad.ir.plan import Plan, Staging
+from tilegrad.ir.schedule import EntrySchedule, Launch, NestPart
+from tilegrad.pipeline import compile_model
+from tilegrad.place.traffic import least_traffic_bytes
+from tilegrad.recipe import SGD, Recipe
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.sequence.replay import ListingError
+from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.sequence.timing import time_listing
+from tilegrad.targets.base import L3, get
+from tilegrad.training import train
+
+WAYS = {
+    "odd_cnn": ("odd_cnn", siracusa(4 * KIB, l2_bytes=7 * KIB), ScheduleOptions()),
+    "odd_cnn, single": ("odd_cnn", siracusa(4 * KIB, l2_bytes=7 * KIB), ScheduleOptions(buffering="single")),
+    "attention": ("attention", siracusa(4 * KIB, l2_bytes=5 * KIB), ScheduleOptions(home="L3")),
+    "mlp": ("autoencoder_tiny", siracusa(8 * KIB, l2_bytes=24 * KIB), ScheduleOptions(buffering="l2=single,l3=double")),
+}
+
+
+@cache
+def compiled_way(way: str) -> Compiled:
+    name, target, options = WAYS[way]
+    return compiled_for(name, target, options)
+
+
+def parts(schedule: EntrySchedule) -> list[Launch]:
+    return [launch for launch in schedule.launches if launch.part is not None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_panels_have_the_bits_of_the_host(way: str) -> None:
+    compiled = compiled_way(way)
+    assert any(parts(entry) for entry in compiled.plan.schedule.entries.values())
+    assert sim_state(compiled, 2) == host_state(WAYS[way][0], 2)
+
+
+def checked(plan: Plan) -> Plan:
+    return sequence_plan(plan).plan
+
+
+def with_staging(plan: Plan, entry: str, staging: Sequence[Staging]) -> Plan:
+    changed = replace(plan.entries[entry], staging=tuple(staging))
+    return replace(plan, entries={**plan.entries, entry: changed})
+
+
+def part_moves(plan: Plan) -> list[tuple[str, int, Staging]]:
+    return [
+        (entry, i, move)
+        for entry, own in plan.entries.items()
+        for i, move in enumerate(own.staging)
+        if move.tensor in own.parts
+    ]
+
+
+def short(move: Staging) -> Staging:
+    """One row less, or one word where there is one row."""
+    if move.rows > 1:
+        return replace(move, rows=move.rows - 1, size_bytes=move.size_bytes // move.rows * (move.rows - 1))
+    return replace(move, size_bytes=move.size_bytes - 4)
+
+
+FAULTS: dict[str, tuple[Callable[[Staging], Staging], str]] = {
+    "one row short": (short, "should be|at the end|not the part|not one tensor|overwritten"),
+    "from elsewhere in L3": (
+        lambda move: replace(move, l3_offset=move.l3_offset + 4),
+        "should be|at the end|not the part|not one tensor|beyond",
+    ),
+    "rows too far apart": (
+        lambda move: replace(move, l3_stride=move.l3_stride + 4) if move.rows > 1 else short(move),
+        "should be|at the end|not the part|not one tensor|beyond",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_part_is_found(fault: str) -> None:
+    plan = compiled_way("odd_cnn").plan
+    change, words = FAULTS[fault]
+    moves = part_moves(plan)
+    assert len(moves) > 20
+    for entry, i, move in moves[:: max(1, len(moves) // 12)]:
+        staging = list(plan.entries[entry].staging)
+        staging[i] = change(move)
+        with pytest.raises(ListingError, match=words):
+            checked(with_staging(plan, entry, staging))
+
+
+def test_a_write_back_that_a_fetch_overtakes_is_found() -> None:
+    """The fetch of bytes that are still on their way to L3, because nobody waits for them before."""
+    plan = compiled_way("odd_cnn").plan
+    tried = 0
+    for entry, own in plan.entries.items():
+        for i, store in enumerate(own.staging):
+            whole = own.parts.get(store.tensor, store.tensor)
+            later = [
+                load
+                for load in own.staging
+                if load.inward
+                and own.parts.get(load.tensor, load.tensor) == whole
+                and store.wait <= load.start
+                and load.l3_offset < store.l3_offset + store.size_bytes
+                and store.l3_offset < load.l3_offset + load.size_bytes
+            ]
+            if store.inward or not later or tried == 6:
+                continue
+            tried += 1
+            staging = list(own.staging)
+            staging[i] = replace(store, wait=max(load.start for load in later) + 1)
+            with pytest.raises(ListingError, match=r"before it has arrived|on its way|still being read|should be"):
+                checked(with_staging(plan, entry, staging))
+    assert tried > 2
+
+
+def test_a_tensor_that_was_evicted_is_not_read() -> None:
+    plan = compiled_way("odd_cnn").plan
+    tried = 0
+    for entry, own in plan.entries.items():
+        for name, stays in own.stays.items():
+            if len(stays) < 2 or name in plan.schedule.entries[entry].panels:
+                continue
+            gone = {**own.stays, name: (replace(stays[0], last=stays[-1].last), *stays[1:])}
+            read_again = any(
+                name in (operand.value for nest in launch.nests for operand in nest.reads)
+                for launch in plan.schedule.entries[entry].launches[stays[1].first :]
+            )
+            if read_again:
+                tried += 1
+                with pytest.raises(InternalError):
+                    checked(replace(plan, entries={**plan.entries, entry: replace(own, stays=gone)}))
+    assert tried
+
+
+def with_launch(plan: Plan, entry: str, number: int, launch: Launch) -> Plan:
+    schedule = plan.schedule.entries[entry]
+    launches = (*schedule.launches[:number], launch, *schedule.launches[number + 1 :])
+    entries = {**plan.schedule.entries, entry: replace(schedule, launches=launches)}
+    return replace(plan, schedule=replace(plan.schedule, entries=entries))
+
+
+def test_panels_are_the_whole_operator() -> None:
+    plan = compiled_way("odd_cnn").plan
+    schedule = plan.schedule.entries["step"]
+    number = next(i for i, one in enumerate(schedule.launches) if one.part is not None and one.nests[0].axes)
+    launch = schedule.launches[number]
+    assert launch.part is not None
+    with pytest.raises(ListingError, match=r"is no part|not all there|another nest|not the panel's"):
+        checked(with_launch(plan, "step", number, replace(launch, part=NestPart(7, launch.part.ranges))))
+    axis = next(axis for axis in launch.part.ranges if launch.part.ranges[axis].size > 1)
+    r = launch.part.ranges[axis]
+    ranges = {**launch.part.ranges, axis: replace(r, stop=r.stop - 1)}
+    with pytest.raises(ListingError, match="not the panel's"):
+        checked(with_launch(plan, "step", number, replace(launch, part=NestPart(launch.part.nest, ranges))))
+
+
+def dense(*sizes: int) -> frontend.ImportedModel:
+    nodes, arrays, name = [], dict[str, Any](), "x"
+    for i, (inner, outer) in enumerate(pairwise(sizes)):
+        arrays |= {f"w{i}": weights(outer, inner, seed=i) * 0.05, f"b{i}": weights(outer, seed=99)}
+        nodes.append(node("Gemm", f"{name} w{i} b{i}", f"h{i}", f"/fc{i}", transB=1))
+        name = f"h{i}"
+    ends = [value("x", ["batch", sizes[0]])], [value(name, ["batch", sizes[-1]])]
+    return frontend.load(model(nodes, *ends, arrays))
+
+
+def test_a_tensor_larger_than_l2_is_trained() -> None:
+    imported = dense(60, 90, 90, 5)
+    target = siracusa(8 * KIB, l2_bytes=20 * KIB)
+    compiled = compile_model(imported, Recipe(optimizer=SGD(lr=0.05)), target)
+    assert compiled.plan.memory["L2"].used_bytes <= 20 * KIB < 90 * 90 * 4
+    host = compile_model(imported, Recipe(optimizer=SGD(lr=0.05)), get("host"))
+    assert sim_state(compiled, 1).keys() == _state_on_host(host).keys()
+    assert sim_state(compiled, 1) == _state_on_host(host)
+
+
+@cache
+def _state_on_host(compiled: Compiled) -> dict[str, bytes]:
+    with HostDevice() as device:
+        run = train(compiled, device, steps=1, verify=False)
+    found = {"losses": repr(run.losses).encode()}
+    return found | {name: array.tobytes() for name, array in (run.weights | run.statistics).items()}
+
+
+def test_what_is_not_worth_moving_is_moved_when_it_must_be() -> None:
+    """Layers that follow each other quickly: no gap is as long as a transfer takes."""
+    imported = dense(64, 100, 100, 100, 100, 10)
+    for room in (48, 64, 96, 160):
+        compiled = compile_model(imported, Recipe(), siracusa(16 * KIB, l2_bytes=room * KIB))
+        assert compiled.plan.memory["L2"].used_bytes <= room * KIB
+
+
+def test_traffic_and_time_stay_near_their_bounds() -> None:
+    options = ScheduleOptions(home="L3")
+    compiled = compile_model(frontend.load("autoencoder_tiny"), Recipe(), siracusa(), options=options)
+    step = time_listing(compiled.listing)["step"]
+    hop = step.hops["L3-L2"]
+    assert hop.size_bytes <= 1.5 * least_traffic_bytes(compiled.plan, "step")
+    assert step.cycles <= 1.35 * max(step.compute_cycles, hop.busy_cycles)
+
+
+def test_single_buffering_of_l3_hides_nothing() -> None:
+    imported = dense(64, 100, 100, 100, 10)
+    hidden = {}
+    for way in ("single", "double"):
+        options = ScheduleOptions(buffering=f"l2=double,l3={way}", home="L3")
+        compiled = compile_model(imported, Recipe(), siracusa(), options=options)
+        hidden[way] = time_listing(compiled.listing)["step"].hops["L3-L2"].hidden_cycles
+    assert hidden["single"] < 0.05 * hidden["double"]
+
+
+@pytest.mark.parametrize("text", ["l4=double", "l2", "l2=often", "l2=single,l2=double", ""])
+def test_buffering_of_a_hop_that_is_none(text: str) -> None:
+    with pytest.raises(UserError, match="--buffering cannot be"):
+        ScheduleOptions(buffering=text)
+
+
+def test_what_l3_is_too_small_for_is_refused_with_what_would_do() -> None:
+    target = siracusa().with_capacity(L3, 100 * KIB).with_capacity("L2", 100 * KIB)
+    imported = dense(64, 200, 200, 10)
+    with pytest.raises(DoesNotFit, match="does not fit into L3") as caught:
+        compile_model(imported, Recipe(), target)
+    assert caught.value.hint is not None and "smaller batch" not in caught.value.hint
+    needed = int(caught.value.hint.split("an L3 of ")[1].split()[0])
+    compile_model(imported, Recipe(), target.with_capacity(L3, needed + 16 * KIB))
