@@ -46,11 +46,10 @@ from tilegrad.sequence.contents import (
     Memory,
     Readers,
     View,
-    part_base,
-    unit_positions,
     whose,
 )
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
+from tilegrad.sequence.part_contents import PartReplay
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.targets.base import L1, L2, L3
 
@@ -106,7 +105,7 @@ class _Progress:
     stored: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
 
-class _Replay:
+class _Replay(PartReplay):
     def __init__(self, listing: Listing, entry: str, needs: Needs) -> None:
         plan = listing.plan
         self.plan = plan
@@ -353,30 +352,6 @@ class _Replay:
         held = Held(event.nest, event.operand, value, operand.shape, event.box)
         transfer.arrivals.append((near, self.hold(held)))
 
-    def far_contents(self, event: Load | Store, operand: Operand) -> list[View | int]:
-        """What is, or will be, at the outer side of a transfer's parts."""
-        assert operand.value is not None
-        value = self.number(operand.value)
-        if operand.value not in self.schedule.panels:
-            return [value] * len(event.parts)
-        home = self.plan.address(self.entry, operand.value, self.nests[event.nest].launch)
-        positions = self.positions_of(operand.value)
-        found: list[View | int] = []
-        for part in event.parts:
-            start = (event.far - home.offset + part.far_offset) // self.unit
-            shape = (part.rows, part.row_bytes // self.unit)
-            steps = (8 * (part.far_stride // self.unit), 8)
-            view: View = np.ndarray(shape, np.int64, positions.data, 8 * start, steps)
-            found.append(part_base(value) + view)
-        return found
-
-    def positions_of(self, value: str) -> View:
-        if value not in self.positions:
-            panel = self.schedule.panels[value]
-            found = unit_positions(panel.shape, panel.box, panel.dtype.size_bytes, self.unit)
-            self.positions[value] = np.ascontiguousarray(found)
-        return self.positions[value]
-
     def expect_value(self, content: View, value: int, what: str, wanted: View | int | None = None) -> None:
         is_there = content == (value if wanted is None else wanted)
         if is_there.all():
@@ -447,36 +422,6 @@ class _Replay:
         at_home = Address(L2, ARENA, event.l2_offset) in near and event.l3_offset == self.far_homes[name]
         if not at_home or event.size_bytes < size_bytes:
             raise self.error(f"'{name}' is not moved whole, from where it begins to where it begins")
-
-    def move_sides(self, event: Move, what: str) -> tuple[tuple[View, Readers], tuple[View, Readers]]:
-        """The bytes of L2 and of L3. A tensor begins at an aligned place, a part of one anywhere in it."""
-        if event.tensor not in self.parts:
-            near = self.home(Address(L2, ARENA, event.l2_offset), event.size_bytes, what)
-            return near, self.home(Address(L3, OUTSIDE, event.l3_offset), event.size_bytes, what)
-        sizes, dense = (event.rows, event.row_bytes), (event.row_bytes, 1)
-        found = self.memories[ARENA].views(event.l2_offset, sizes, dense)
-        outside = self.memories[OUTSIDE].views(event.l3_offset, sizes, (event.l3_stride, 1))
-        if found is None or outside is None:
-            raise self.error(f"{what} lies beyond its region")
-        if event.row_bytes % 4 or event.l3_offset % 4:
-            raise self.error(f"{what} is no whole words, which the engine moves")
-        return found, outside
-
-    def moved_part(self, event: Move, source: View, what: str) -> View | int:
-        """A part of a tensor is known by its places in the whole, where it was found and where it goes."""
-        whole = self.parts[event.tensor]
-        first = (event.l3_offset - self.plan.entries[self.entry].l3_offsets[whole]) // self.unit
-        rows = np.arange(event.rows, dtype=np.int64) * (event.l3_stride // self.unit)
-        places = np.add.outer(rows, np.arange(event.row_bytes // self.unit, dtype=np.int64)) + first
-        held = int(source.flat[0])
-        if event.inward:
-            if held < 0 or (source != held).any() or whose(held) != held:
-                raise self.error(f"{what} is not one tensor where it comes from")
-            result: View = part_base(held) + places
-            return result
-        if held < 0 or whose(held) == held or (source != part_base(whose(held)) + places).any():
-            raise self.error(f"{what} is not the part of '{whole}' that belongs where it goes")
-        return whose(held)
 
     def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
