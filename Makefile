@@ -32,11 +32,12 @@ test: lint types tests ## everything: lint, types, and every test
 check: lint types fast-tests ## before a commit, under two minutes: lint, types, and the tests that are not slow
 
 matrix: $(TOOLS) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
-	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices
+	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices tests/storage
 
-calibrate: $(TOOLS) ## five minutes: count every kernel under QEMU (RV32) and write the table that estimated cycles come from
+calibrate: $(TOOLS) ## ten minutes: count every kernel under QEMU (RV32), measure on iss:siracusa, write the tables of estimated cycles
 	$(BIN)/python -m tilegrad.calibration
 	$(BIN)/python -m tilegrad.calibration.compare
+	$(BIN)/python -m tilegrad.calibration.chip
 
 bench: $(TOOLS) ## one training step of each zoo model against PyTorch, inference against ONNX Runtime, instructions on RISC-V, cycles on a cluster
 	$(BIN)/python -m benchmarks

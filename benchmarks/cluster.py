@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilegrad.sequence.clock import EntryTiming
-
 from benchmarks import truth
 from tilegrad import zoo
 from tilegrad.api import Recipe, load, open_device
 from tilegrad.pipeline import compile_model
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1
 from tilegrad.training import Run, train

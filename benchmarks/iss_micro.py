@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -293,16 +294,43 @@ def build(rows: list[Row], folder: Path) -> Path:
     return folder / "micro.elf"
 
 
-def measure(simulator: Path, folder: Path) -> list[tuple[Row, float]]:
+@dataclass(frozen=True)
+class Found:
+    """What a row takes here: the median of its calls, the least and the most.
+
+    Between them lie the states in which the replacement of the caches was.
+    """
+
+    cycles: float
+    least: float
+    most: float
+
+    def error(self, row: Row) -> float:
+        return self.cycles / row.cycles - 1.0
+
+    def beyond(self, row: Row) -> float:
+        """How far the measured figure is outside of all calls, as a share of it."""
+        return min(max(row.cycles, self.least), self.most) / row.cycles - 1.0
+
+
+def measure(simulator: Path, folder: Path) -> list[tuple[Row, Found]]:
     """Each row, and what it takes here: on the slowest core, or the mean of all, as the figures are."""
     rows = all_rows()
     command = [str(simulator), str(build(rows, folder)), "--limit", "2000000000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"the microbenchmarks failed:\n{done.stderr}")
+    lines = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    count = len(lines) // len(rows)
     found = []
-    for row, line in zip(rows, done.stdout.splitlines(), strict=True):
-        taken = [int(word) for core, word in enumerate(line.split()) if row.cores >> core & 1]
-        cycles = sum(taken) / len(taken) if row.table == "icache_runs" else max(taken)
-        found.append((row, cycles + row.correction))
+    for i, row in enumerate(rows):
+        # Of code that was never run, or was run twice, only the first call that counts is such a one.
+        calls = lines[i * count : i * count + (1 if row.table in ("cold_calls", "icache_runs") else count)]
+        taken = [_statistic(row, call) + row.correction for call in calls]
+        found.append((row, Found(statistics.median_low(taken), min(taken), max(taken))))
     return found
+
+
+def _statistic(row: Row, call: list[int]) -> float:
+    own = [cycles for core, cycles in enumerate(call) if row.cores >> core & 1]
+    return sum(own) / len(own) if row.table == "icache_runs" else max(own)

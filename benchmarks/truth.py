@@ -1,7 +1,8 @@
-"""Estimated cycles beside those measured on the chip's cycle model: the tables that documents show.
+"""Estimated cycles beside those measured on `iss:siracusa` and on the chip's cycle model: the tables of documents.
 
-`python -m benchmarks.truth` writes them into the documents, between their marks; a test compares. The measurements are
-in `benchmarks/data` (its README says where they come from) and are not made here: they take the chip's cycle model.
+`python -m benchmarks.truth` writes them into the documents, between their marks; a test compares. Nothing is measured
+here: `python -m benchmarks.clock` measures on `iss:siracusa`, and figures of the chip's cycle model are in
+`benchmarks/data` (its README says where they come from).
 """
 
 from __future__ import annotations
@@ -11,17 +12,31 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import clock
+
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
 MODELS = FOLDER / "data" / "siracusa_truth_models.csv"
 MODES = FOLDER / "data" / "siracusa_truth_modes.csv"
+RECIPES = {
+    "batch 1, SGD fused": "sgd",
+    "--accum 2": "sgd, accum 2",
+    "--accum 2, momentum": "momentum, accum 2",
+    "adam (fused)": "adam",
+}
 SOURCE = (
-    "Measured on the open-source cycle model of Siracusa, figures of 2026-11-16: bare-metal images, variant `as_is` "
-    "(as generated), the second training step, batch 1, SGD fused; every image gave the simulator's bits "
+    "A training step, batch 1, SGD fused, L1 of 128 KB, buffering auto. *Estimated* and *measured on iss* (the model "
+    "of the chip in this package, [docs/iss.md]({up}docs/iss.md)) are of the same images, as they are made now. "
+    "*Measured on the chip's cycle model* are images of 2026-11-16, before the ninth core conducted and kernels had "
+    "hardware loops: as they were generated, and with the ninth core conducting, changed by hand "
     "([benchmarks/data]({up}benchmarks/data/README.md))."
 )
-SHORT, WHOLE = "truth", "truth-modes"
-DOCUMENTS = {"README.md": (SHORT,), "docs/cost-model.md": (SHORT, WHOLE), "benchmarks/CLUSTER.md": (SHORT, WHOLE)}
+SHORT, WHOLE, MATRIX = "truth", "truth-modes", "clock"
+DOCUMENTS = {
+    "README.md": (SHORT,),
+    "docs/cost-model.md": (SHORT, WHOLE, MATRIX),
+    "benchmarks/CLUSTER.md": (SHORT, WHOLE),
+}
 
 Row = dict[str, str]
 
@@ -31,47 +46,63 @@ def read(path: Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def more(measured: int, estimated: int) -> str:
-    """How much more than estimated, in percent."""
-    share = 100 * (measured / estimated - 1)
-    return f"{share:+.1f} %" if abs(share) < 10 else f"{share:+.0f} %"
+def _now(model: str, recipe: str, mode: str, l1_kib: int) -> clock.Row | None:
+    """What was measured on `iss`. Untiled programs do not depend on L1."""
+    for row in clock.read():
+        if row.key[:3] == (model, recipe, mode) and row.entry == "step" and (row.l1_kib == l1_kib or mode == "untiled"):
+            return row
+    return None
+
+
+def _cells(row: clock.Row | None) -> tuple[str, str, str]:
+    if row is None:
+        return "-", "-", "-"
+    return f"{row.estimated:,}", f"{row.measured:,}", f"{100 * row.error:+.1f} %"
 
 
 def model_table() -> Iterator[str]:
-    pairs = [f"{figure}, {word}" for figure in ("step cycles", "MAC/cycle") for word in ("estimated", "measured")]
-    yield f"| model | {' | '.join((*pairs[:2], 'more', *pairs[2:]))} |"
-    yield "|---|---:|---:|---:|---:|---:|"
-    for row in read(MODELS):
+    heads = (
+        "model", "step cycles, estimated", "step cycles, measured on iss", "estimate off (measured)",
+        "MAC/cycle, measured on iss", "before: step cycles, measured on the chip's cycle model",
+        "ninth core by hand: step cycles, measured on the chip's cycle model",
+    )  # fmt: skip
+    yield f"| {' | '.join(heads)} |"
+    yield f"|---|{'---:|' * (len(heads) - 1)}"
+    rows = read(MODELS)
+    ninth = {row["model"]: int(row["step_cycles_measured"]) for row in rows if row["variant"] == "ninth"}
+    for row in rows:
         if row["variant"] == "as_is":
-            measured, estimated = int(row["step_cycles_measured"]), int(row["step_cycles_estimated"])
-            macs = int(row["macs"])
-            yield (
-                f"| `{row['model']}` | {estimated:,} | {measured:,} | {more(measured, estimated)} "
-                f"| {macs / estimated:.2f} | {macs / measured:.2f} |"
-            )
+            now = _now(row["model"], "sgd", "auto", 128)
+            rate = "-" if now is None else f"{int(row['macs']) / now.measured:.2f}"
+            before = int(row["step_cycles_measured"])
+            cells = (*_cells(now), rate, f"{before:,}", f"{ninth[row['model']]:,}" if row["model"] in ninth else "-")
+            yield f"| `{row['model']}` | {' | '.join(cells)} |"
 
 
 def mode_table() -> Iterator[str]:
-    yield "| model | recipe | buffering | L1 | step cycles, estimated | step cycles, measured | more |"
-    yield "|---|---|---|---|---:|---:|---:|"
+    yield (
+        "| model | recipe | buffering | L1 | step cycles, estimated | step cycles, measured on iss "
+        "| estimate off (measured) | before: step cycles, measured on the chip's cycle model |"
+    )
+    yield "|---|---|---|---|---:|---:|---:|---:|"
     for row in read(MODES):
-        measured, estimated = int(row["step_cycles_measured"]), int(row["step_cycles_estimated"])
         recipe = row["recipe"].replace("--accum 2", "2 mini-batches per update")
-        l1 = {"128K": "128 KB", "default": "240 KB"}[row["l1"]]
-        yield (
-            f"| `{row['model']}` | {recipe} | {row['mode']} | {l1} | {estimated:,} | {measured:,} "
-            f"| {more(measured, estimated)} |"
-        )
+        kib = {"128K": 128, "default": 240}[row["l1"]]
+        cells = (*_cells(_now(row["model"], RECIPES[row["recipe"]], row["mode"], kib)),)
+        before = f"{int(row['step_cycles_measured']):,}"
+        yield f"| `{row['model']}` | {recipe} | {row['mode']} | {kib} KB | {' | '.join((*cells, before))} |"
 
 
-def gain(model: str) -> float:
-    """By how much double buffering is faster than single, as measured; negative where it is slower."""
-    cycles = {
-        row["mode"]: int(row["step_cycles_measured"])
-        for row in read(MODES)
-        if row["model"] == model and row["l1"] == "128K" and row["mode"] in ("single", "double")
-    }
-    return cycles["single"] / cycles["double"] - 1
+def gain(model: str) -> float | None:
+    """By how much double buffering is faster than single, as measured on iss; negative where it is slower."""
+    single, double = (_now(model, "sgd", mode, 128) for mode in ("single", "double"))
+    return None if single is None or double is None else single.measured / double.measured - 1
+
+
+def _gains() -> str:
+    known = {model: share for model in ("dscnn", "resnet8") if (share := gain(model)) is not None}
+    texts = [f"{100 * share:+.1f} % on {model}" for model, share in known.items()]
+    return f"Double buffering over single, measured on iss: {', '.join(texts)}." if texts else ""
 
 
 def section(name: str, document: str) -> str:
@@ -79,8 +110,11 @@ def section(name: str, document: str) -> str:
     up = "" if "/" not in document else "../"
     if name == WHOLE:
         return "\n".join(mode_table())
-    title = f"L1 of 128 KB, buffering auto. {SOURCE.format(up=up)}"
-    return "\n".join((*_filled(title), "", *model_table()))
+    if name == MATRIX:
+        rows = clock.read()
+        return "\n".join((*_filled(clock.summary(rows)), "", *clock.table(rows)))
+    text = SOURCE.format(up=up)
+    return "\n".join((*_filled(text), "", *model_table(), "", _gains())).rstrip()
 
 
 def _filled(text: str, width: int = 120) -> Iterator[str]:

@@ -166,8 +166,8 @@ def test_dump_after_knows_every_stage_and_pass_in_order(tilegrad: CommandLine) -
 
 @pytest.mark.parametrize("name", DUMPS)
 def test_every_pass_can_be_dumped(tilegrad: CommandLine, name: str) -> None:
-    folds = ["--batchnorm", "fold"] if name == "fold-batchnorm" else []
-    answer = tilegrad("compile", "simplemlp", "--dump-after", name, *folds)
+    needs = {"fold-batchnorm": ["--batchnorm", "fold"], "guard": ["--guard", "nan"]}.get(name, [])
+    answer = tilegrad("compile", "simplemlp", "--dump-after", name, *needs)
     assert answer.status == 0 and "fc1" in answer.out
     if name == "fuse-update":
         assert "SGD" in answer.out.partition("graph step")[2].partition("graph update")[0]
@@ -184,3 +184,17 @@ def test_passes_that_are_for_some_targets_leave_the_others_alone() -> None:
     program = tg.compile("simplemlp", target="host").program
     assert {node.op for node in program.entries["update"].nodes} >= {"SGD"}
     assert targets.get("host").is_flat and not targets.get("siracusa").is_flat
+
+
+@pytest.mark.parametrize("words", [[], ["--l1", "16K", "--buffering", "double"]], ids=["auto", "double"])
+def test_cycles_are_known_before_anything_runs(tilegrad: CommandLine, tmp_path: Path, words: list[str]) -> None:
+    """`inspect` and `compile` run nothing; the simulator, whose trace is compared with the listing, says the same."""
+    device = ("simplemlp", "--device", "sim:siracusa", *words)
+    inspected = tilegrad("inspect", *device, "--json", tmp_path / "i.json")
+    written = tilegrad("compile", *device, "-o", tmp_path / "c", "--json", tmp_path / "c.json")
+    trained = tilegrad("train", *device, "--steps", 1, "--no-verify", "--json", tmp_path / "t.json")
+    found = [json.loads((tmp_path / f"{name}.json").read_text())["cycles"] for name in "ict"]
+    assert found[0] == found[1] and found[0]["step"] > 1000
+    assert found[2]["step"] == found[0]["step"]
+    shown = f"estimated cycles: step {found[0]['step']:,}"
+    assert all(shown in answer.out for answer in (inspected, written, trained))

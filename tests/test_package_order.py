@@ -12,15 +12,16 @@ PACKAGE = Path(tilegrad.__file__).parent
 
 ORDER = (
     # What everything may use.
-    "visible", "errors", "sizes", "regular", "npz", "random", "bounds", "expectations", "found", "losses", "optimizers",
-    "recipe",
+    "visible", "errors", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds", "expectations",
+    "found", "losses", "optimizers", "rates", "adapters", "guards", "recipe", "storage",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "data", "samples", "learned", "devices", "stack", "verify", "training", "comparison", "gradcheck", "inference",
-    "inspection", "onnx_backend",
+    "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack",
+    "verify", "kept", "keeping", "training", "comparison", "gradcheck", "inference", "evaluation", "inspection",
+    "onnx_backend",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",
 )  # fmt: skip
@@ -66,3 +67,19 @@ def test_a_target_is_data() -> None:
     """A chip's folder has its description and its C: what builds images for it is a device's."""
     for folder in (path.parent for path in (PACKAGE / "targets").glob("*/target.py")):
         assert {path.name for path in folder.glob("*.py")} == {"__init__.py", "target.py"}
+
+
+STAGES = ("ir", "costs", "analysis", "schedule", "place", "sequence", "codegen", "calibration", "compiled")
+MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_MODULE = 60, 600
+
+
+def test_what_makes_listings_and_c_is_in_small_pieces() -> None:
+    long = []
+    for path in (path for path in files() if own_name(path) in STAGES):
+        source = path.read_text(encoding="utf-8")
+        if source.count("\n") > MOST_LINES_OF_A_MODULE:
+            long.append(str(path.relative_to(PACKAGE)))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= MOST_LINES_OF_A_FUNCTION:
+                long.append(f"{path.relative_to(PACKAGE)}: {node.name}")
+    assert not long

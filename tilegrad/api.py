@@ -7,11 +7,14 @@ from tilegrad.devices.registry import open_device
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
+from tilegrad.guards import Guard
+from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
-from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Recipe
+from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
 from tilegrad.training import train
@@ -21,11 +24,16 @@ __all__ = [
     "Adam",
     "AdamW",
     "Compiled",
+    "Guard",
     "ImportedModel",
+    "Keeping",
     "Momentum",
     "Operator",
+    "RMSprop",
+    "Rate",
     "Recipe",
     "Residency",
+    "Storage",
     "Target",
     "compile",
     "load",
@@ -46,10 +54,12 @@ def compile(
     home: str = "auto",
     observer: Observer | None = None,
     weights_as_c: bool = False,
+    storage: str | Storage | None = None,
 ) -> Compiled:
     """Compiles a model (anything `load` takes, or what it gave) for a target: the C that `tilegrad compile` writes.
 
     `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
+    `storage` (`tg.Storage`, or as `64K:4K:256`) adds `tg_save` and `tg_load`.
     Pure: no file is written, no device is touched.
     """
     options = ScheduleOptions(tiling, buffering, home)
@@ -69,4 +79,5 @@ def compile(
     model = model.with_batch(recipe.batch)
     chip = targets.get(target) if isinstance(target, str) else target
     options.check(chip)
-    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c)
+    kept = Storage.parse(storage) if isinstance(storage, str) else storage
+    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept)

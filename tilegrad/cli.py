@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tilegrad import __version__
 from tilegrad.build import written
-from tilegrad.commands import catalogue, compare, describe, train
+from tilegrad.commands import catalogue, check, checkpoint, compare, describe, evaluate, report, train
 from tilegrad.errors import TilegradError
 from tilegrad.interrupts import interrupted
 from tilegrad.report import failure
@@ -85,8 +85,16 @@ app.command(
         "train mlp --steps 40 --batch 4 --lr 0.1",
         "train model.onnx --data samples.npz --optimizer adam -o out",
         "train resnet8 --train last:1 --json -",
+        "train model.onnx --data samples.npz --epochs 3 --validation 0.2 --schedule cosine --save trained.onnx",
+        "train cct --train lora:4:16:*attn*",
     ),
 )(train.train)
+app.command(
+    cls=_Command,
+    epilog=_examples(
+        "evaluate model.onnx --data test.npz --batch 64", "evaluate mlp --weights mlp.safetensors --data test.npz"
+    ),
+)(evaluate.evaluate)
 app.command(cls=_Command, epilog=_examples("infer resnet8", "infer model.onnx --data samples.npz --json out.json"))(
     describe.infer
 )
@@ -101,12 +109,23 @@ app.command(cls=_Command, epilog=_examples("inspect cct", "inspect model.onnx --
 app.command(cls=_Command, epilog=_examples("compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -"))(
     compare.compare
 )
+app.command(
+    cls=_Command,
+    epilog=_examples("report resnet8 --l1 128K -o resnet8.html", "report run-folder --plot timeline -o timeline.svg"),
+)(report.report)
+app.command(cls=_Command, epilog=_examples("check budget.toml", "check budget.toml --update"))(check.check)
 app.command(cls=_Command, epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
 app.command(cls=_Command, epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
 app.command(cls=_Command, epilog=_examples("ops", "ops --json -"))(catalogue.ops)
 app.command(cls=_Command, epilog=_examples("targets"))(catalogue.targets)
 app.command(cls=_Command, epilog=_examples("devices"))(catalogue.devices)
 app.command(cls=_Command, epilog=_examples("doctor"))(catalogue.doctor)
+
+checkpoints = typer.Typer(cls=_Group, help="Show, export or compare what a device saved.", rich_markup_mode="rich")
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint show flash.bin"))(checkpoint.show)
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint export flash.bin -o learned.npz"))(checkpoint.export)
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint diff before.bin after.bin"))(checkpoint.diff)
+app.add_typer(checkpoints, name="checkpoint")
 
 
 def main(arguments: Sequence[str]) -> int:

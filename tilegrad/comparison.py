@@ -6,19 +6,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegrad.compiled import Compiled
+from tilegrad.course import Progress
 from tilegrad.devices.base import Device
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import compile_model
+from tilegrad.place.traffic import least_traffic_bytes
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.stack import stack_use
-from tilegrad.targets.base import Target
-from tilegrad.training import Progress, Run, memory_json, no_progress, train
+from tilegrad.targets.base import L2, L3, Target
+from tilegrad.training import Run, memory_json, no_progress, train
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
 MODES = ("untiled", "single", "double")
+FAR_HOP = f"{L3}-{L2}"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,22 @@ class Row:
         accumulate = self.run.compiled.program.recipe.accumulate
         return accumulate * timings["step"].cycles + timings["update"].cycles
 
+    def roofline(self) -> dict[str, Any] | None:
+        """Of a step: what computing and each hop's transfers would take alone, and how much longer all of it takes."""
+        if self.run is None or self.compiled is None:
+            return None
+        step = self.run.estimates["step"]
+        busy = {hop: round(timing.busy_cycles) for hop, timing in step.hops.items()}
+        longest = max(step.compute_cycles, *busy.values())
+        moved, least = step.hops[FAR_HOP].size_bytes, least_traffic_bytes(self.compiled.plan, "step")
+        return {
+            "compute": round(step.compute_cycles),
+            "hops": busy,
+            "ratio": step.cycles / longest if longest else None,
+            "l3_bytes": moved,
+            "least_l3_bytes": least,
+        }
+
     def as_json(self) -> dict[str, Any]:
         """The contract of PRODUCT.md."""
         if self.run is None or self.compiled is None:
@@ -55,6 +74,7 @@ class Row:
             "dma_bytes": {hop: step.hops[hop].size_bytes + update.hops[hop].size_bytes for hop in step.hops},
             "stalled": _stalled(step, update),
             "hidden": {hop: hidden_share(step, hop) for hop in step.hops},
+            "roofline": self.roofline(),
             "speedup": self.speedup,
             "weights_sha256": self.run.weights_sha256,
             "stack": self.run.stack.as_json(),

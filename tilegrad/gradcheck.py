@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad.compiled import Compiled
+from tilegrad.course import Progress
 from tilegrad.devices.base import Device
 from tilegrad.pipeline import unfused
 from tilegrad.samples import make_batches
-from tilegrad.training import Progress, no_progress
+from tilegrad.training import no_progress
 from tilegrad.verify.compare import Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE, gradient_verdict
 from tilegrad.verify.judge import float64_model, reference_recipe
@@ -51,21 +52,21 @@ def check_gradients(
 ) -> GradientCheck:
     """Runs one mini-batch of the generated C, then asks a float64 forward pass what the gradients should have been."""
     compiled = unfused(compiled)
-    x, y = make_batches(compiled, data).batch(0)
+    batch = make_batches(compiled, data).batch(0)
     timings: dict[str, float] = {}
     progress("build", 0, 1)
     start = time.perf_counter()
     with device.load(compiled) as session:
         timings["build"] = time.perf_counter() - start
         start = time.perf_counter()
-        loss = session.step(x, y)
+        loss = session.step(*batch)
         gradients = session.gradients()
         timings["run"] = time.perf_counter() - start
     progress("central differences", 0, 1)
     start = time.perf_counter()
-    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
+    recipe = reference_recipe(compiled.program)
     verdict = gradient_verdict(
-        float64_model(compiled), x, y, loss, gradients, tolerance=tolerance, gradient_scale=recipe.gradient_scale
+        float64_model(compiled), batch, loss, gradients, tolerance=tolerance, gradient_scale=recipe.gradient_scale
     )
     timings["verify"] = time.perf_counter() - start
     return GradientCheck(compiled, device.name, loss, verdict, timings)

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.compiled import Compiled
+from tilegrad.course import Progress
 from tilegrad.data import Batches, load_inputs, synthetic
 from tilegrad.devices.base import Device
-from tilegrad.losses import LOSSES
+from tilegrad.losses import parse
 from tilegrad.pipeline import defaults
 from tilegrad.samples import input_spec
-from tilegrad.training import Progress, memory_json, no_progress, parameter_count
+from tilegrad.training import memory_json, no_progress, parameter_count
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.reference import relative_error
@@ -84,7 +85,7 @@ def input_batches(compiled: Compiled, data: str | Path | None) -> Batches:
     graph = program.entries["infer"]
     loss, _ = defaults(compiled.model)
     output = graph.types[graph.outputs[0]]
-    has_classes = LOSSES[loss].has_classes and output.rank > 1
+    has_classes = parse(loss).has_classes and output.rank > 1
     spec = input_spec(compiled, loss, output.shape[1:], output.shape[1] if has_classes else None)
     recipe = program.recipe
     return synthetic(recipe.seed, spec, recipe.batch) if data is None else load_inputs(data, spec, recipe.batch)
@@ -100,14 +101,14 @@ def infer(
     progress: Progress = no_progress,
 ) -> Inference:
     """Runs the first mini-batch through the inference entry."""
-    x, _ = input_batches(compiled, data).batch(0)
+    inputs = input_batches(compiled, data).batch(0)[: len(compiled.program.entries["infer"].inputs)]
     timings: dict[str, float] = {}
     progress("build", 0, 1)
     start = time.perf_counter()
     with device.load(compiled) as session:
         timings["build"] = time.perf_counter() - start
         start = time.perf_counter()
-        output = session.infer(x)
+        output = session.infer(*inputs)
         seconds = session.seconds_per_call("infer", MEASURED_CALLS)
         timings["run"] = time.perf_counter() - start
     reference = error = None
@@ -115,7 +116,7 @@ def infer(
         progress("verify", 0, 1)
         start = time.perf_counter()
         model = Float64Model(compiled.model.proto, "mse")  # the loss is not asked for
-        error = relative_error(np.asarray(output), model.logits(x))
+        error = relative_error(np.asarray(output), model.logits(*inputs))
         reference = model.evaluator
         timings["verify"] = time.perf_counter() - start
     return Inference(compiled, device.name, output, seconds, tolerance, reference, error, timings)

@@ -19,12 +19,15 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tilegrad import zoo
+from tilegrad.adapters import lora_of
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
+from tilegrad.errors import DoesNotFit
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
 from tilegrad.frontend.gradient_policy import check_gradients
+from tilegrad.frontend.lora import with_adapters
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -36,17 +39,20 @@ from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
+from tilegrad.passes.given_program import given_program
 from tilegrad.passes.group_updates import GroupUpdates
+from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
-from tilegrad.passes.parameters import ParameterInfo, select
+from tilegrad.passes.parameters import ParameterInfo, select, undecayed
 from tilegrad.passes.program import derive_program
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
-from tilegrad.targets.base import Target
+from tilegrad.storage import Storage
+from tilegrad.targets.base import L3, Target
 
 R = TypeVar("R")
 T = TypeVar("T", Graph, Program)
@@ -57,7 +63,8 @@ class Where(Enum):
 
     EVERYWHERE = "every program"
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
-    SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update"
+    SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update, without clipping"
+    GUARDED = "a recipe with a guard (--guard nan)"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -77,6 +84,7 @@ GRAPH_PASSES: tuple[Pass[Graph], ...] = (
 """Of the stage `canonicalize`, in order: before differentiation."""
 
 PROGRAM_PASSES: tuple[Pass[Program], ...] = (
+    Pass("guard", AddGuard().apply, Where.GUARDED),
     Pass("fuse-update", FuseUpdate().apply, Where.SCRATCHPAD),
     Pass("fuse-activation-grad", FuseActivationGrad().apply),
     Pass("fuse-outer-product", FuseOuterProduct().apply),
@@ -100,10 +108,11 @@ DUMPS = (
 
 def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bool:
     """The one policy: where an update is one mini-batch, a target with a scratchpad updates parameters where their
-    gradients come into being, which saves writing and reading these. `options` may say otherwise."""
+    gradients come into being, which saves writing and reading these. Clipping needs all gradients before the first
+    update, and a guard those that a bad loss came with, so they do without. `options` may say otherwise."""
     if options.fuses_update is not None:
         return options.fuses_update
-    return not target.is_flat and recipe.accumulate == 1
+    return not target.is_flat and recipe.accumulate == 1 and recipe.clip is None and recipe.guard is None
 
 
 @dataclass
@@ -148,6 +157,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
         applies = {
             Where.SCRATCHPAD: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
+            Where.GUARDED: program.recipe.guard is not None,
         }.get(each.where, True)
         if applies:
             program = watch.run(each.name, partial(each.apply, program), "program")
@@ -182,8 +192,17 @@ def compile_model(
     *,
     options: ScheduleOptions | None = None,
     weights_as_c: bool = False,
+    storage: Storage | None = None,
 ) -> Compiled:
     watch = observer or Observer()
+    if model.training is not None:
+        given, name = model.training, model.name
+        program = watch.run("program", lambda: given_program(given, name, recipe))
+        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
+    lora = lora_of(recipe.train)
+    if lora is not None:
+        unadapted = model
+        model = watch.run("adapters", lambda: with_adapters(unadapted, lora, recipe.seed), "import")
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
     graph = canonical_graph(model, recipe, watch)
 
@@ -193,10 +212,11 @@ def compile_model(
         trainable = select(graph, parameters, recipe.train or default_train)
         check_gradients(model, trainable)
         roles = {name: info.role for name, info in parameters.items()}
-        return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss)
+        spared = undecayed(graph, parameters, recipe)
+        return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
-    program: Program = watch.run("program", derive)
-    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c)
+    program = watch.run("program", derive)
+    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
 
 
 def compile_inference(
@@ -222,23 +242,38 @@ def _compile_program(
     watch: Observer,
     options: ScheduleOptions,
     weights_as_c: bool,
+    storage: Storage | None = None,
 ) -> Compiled:
     options.check(target)
     program = _rewritten(program, target, options, watch)
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
-    project: Project = watch.run("codegen", lambda: generate(listing, weights_as_c=weights_as_c))
+    project: Project = watch.run(
+        "codegen", lambda: generate(listing, weights_as_c=weights_as_c, storage=storage)
+    )
     return Compiled(model, program, listing, project, options)
+
+
+# For what is a little larger where it is not fused.
+_SPARE_BYTES = 1 << 20
 
 
 def unfused(compiled: Compiled) -> Compiled:
     """The same with gradients that can be read, where the optimizer moved into the backward pass.
 
-    Gradients take memory: what fits into L2 when fused may not without L3. Homes do not change the bits.
+    Gradients take memory: what fits into L2 when fused may not without L3, and what fits into L3 may not without more
+    of it, which only a simulator has. Neither changes the bits.
     """
     if not compiled.program.is_fused:
         return compiled
     home = "auto" if compiled.options.home == "L2" else compiled.options.home
     options = replace(compiled.options, fuses_update=False, home=home)
-    return compile_model(compiled.model, compiled.program.recipe, compiled.target, options=options)
+    target = compiled.target
+    try:
+        return compile_model(compiled.model, compiled.program.recipe, target, options=options)
+    except DoesNotFit:
+        trained_bytes = sum(tensor.type.size_bytes for tensor in compiled.program.trainable)
+        more = (target.memory(L3).capacity_bytes or 0) + trained_bytes + _SPARE_BYTES
+        larger = target.with_capacity(L3, more)
+        return compile_model(compiled.model, compiled.program.recipe, larger, options=options)

@@ -6,12 +6,13 @@ dropout mask can be made anywhere, in any order, by any core, and by the board i
     key = (seed, purpose)    counter = (index >> 2, stream, 0, 0)    word = index & 3
 
 Streams: the tensor's index for weights, the sample's number for data, labels and targets, the label for patterns, the
-mini-batch's number for dropout.
+mini-batch's number for dropout, the epoch for the order of samples, the adapter's index for adapters.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,8 @@ class Purpose(IntEnum):
     PATTERN = 4
     DROPOUT = 5
     TARGETS = 6
+    ORDER = 7
+    ADAPTERS = 8
 
 
 def check_seed(seed: int) -> int:
@@ -94,3 +97,42 @@ def to_signed(drawn: U32Array) -> F32Array:
 def to_bounded(drawn: U32Array, bound: int) -> I64Array:
     """Integers in [0, bound): the high half of a 32 x 32-bit product, so no division and no rejection loop."""
     return (drawn.astype(np.uint64) * np.uint64(bound) >> _HALF).astype(np.int64)
+
+
+SHUFFLE_ROUNDS = 8
+"""Of the Feistel network that orders samples; part of the bit contract."""
+
+
+@lru_cache(maxsize=4)
+def order(seed: int, epoch: int, count: int) -> I64Array:
+    """The samples of an epoch in their order, a permutation of 0 to `count`: C's `tg_shuffled`, for all indices.
+
+    A Feistel network over the smallest even number of bits that holds the count permutes these numbers; one that falls
+    outside goes through it again. So the sample at an index needs no table, and no index before it.
+    """
+    half = max(1, ((count - 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << half) - 1)
+    shift = np.uint64(half)
+    found = np.arange(count, dtype=np.uint64)
+    outside = np.ones(count, np.bool_)
+    while outside.any():
+        x = found[outside]
+        for turn in range(SHUFFLE_ROUNDS):
+            left, right = x >> shift, x & mask
+            drawn = _words_at(seed, Purpose.ORDER, epoch, right * np.uint64(SHUFFLE_ROUNDS) + np.uint64(turn))
+            x = (right << shift) | (left ^ (drawn.astype(np.uint64) & mask))
+        found[outside] = x
+        outside = found >= count
+    result = found.astype(np.int64)
+    result.flags.writeable = False
+    return result
+
+
+def _words_at(seed: int, purpose: int, stream: int, indices: U64Array) -> U32Array:
+    """One word of a stream at each index."""
+    counters = np.zeros((*indices.shape, 4), np.uint64)
+    counters[..., 0] = indices >> np.uint64(2)
+    counters[..., 1] = np.uint64(stream & 0xFFFFFFFF)
+    drawn = philox4x32(counters, (check_seed(seed), purpose))
+    chosen = (indices & np.uint64(3)).astype(np.int64)
+    return np.take_along_axis(drawn, chosen[..., np.newaxis], axis=-1)[..., 0]

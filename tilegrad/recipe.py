@@ -8,7 +8,9 @@ from typing import Literal, get_args
 
 from tilegrad.expectations import (
     LARGEST_COUNT,
+    expect,
     expect_count,
+    expect_number,
     expect_one_of,
     expect_seed,
     expect_tolerance,
@@ -16,12 +18,15 @@ from tilegrad.expectations import (
     is_a,
     refused,
 )
-from tilegrad.losses import LOSSES
-from tilegrad.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Momentum, Optimizer
+from tilegrad.guards import Guard
+from tilegrad.losses import LOSSES, parse
+from tilegrad.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Momentum, Optimizer, RMSprop
+from tilegrad.rates import Rate
 
 __all__ = [
     "ACCUM_MODES",
     "BATCHNORM_POLICIES",
+    "DECAY_RULES",
     "LARGEST_COUNT",
     "LOSSES",
     "OPTIMIZERS",
@@ -30,9 +35,13 @@ __all__ = [
     "Adam",
     "AdamW",
     "BatchNormPolicy",
+    "DecayRule",
+    "Guard",
     "LossName",
     "Momentum",
     "Optimizer",
+    "RMSprop",
+    "Rate",
     "Recipe",
     "expect_count",
     "expect_seed",
@@ -40,18 +49,26 @@ __all__ = [
     "expect_whole",
 ]
 
-# For type checkers; a test compares it with the folder `losses`.
-LossName = Literal["bce_with_logits", "cross_entropy", "l1", "mse"]
+LossName = str
+"""A name of the folder `losses`, or an expression of them (`tilegrad/losses/_expression.py`)."""
 BatchNormPolicy = Literal["frozen", "train", "fold"]
 AccumulationMode = Literal["mean", "sum"]
+DecayRule = Literal["all", "weights"]
 
 BATCHNORM_POLICIES: tuple[BatchNormPolicy, ...] = get_args(BatchNormPolicy)
 ACCUM_MODES: tuple[AccumulationMode, ...] = get_args(AccumulationMode)
+SELECTIONS = "all, last:K, bias, norm, names:GLOB,… or lora:R[:ALPHA][:GLOB,…], several with +"
+DECAY_RULES: tuple[DecayRule, ...] = get_args(DecayRule)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """`loss` and `train` None mean the model's own default (cross entropy and all parameters for most)."""
+    """`loss` and `train` None mean the model's own default (cross entropy and all parameters for most).
+
+    `rate` is how the learning rate follows the updates. `clip` scales the gradients of an update down where the norm of
+    all of them is larger. `decay` says what the optimizer's weight decay is for: all parameters, or all but biases and
+    the scales of normalisations. `guard` says which losses and updates are undone.
+    """
 
     loss: LossName | None = None
     optimizer: Optimizer = field(default_factory=SGD)
@@ -61,10 +78,14 @@ class Recipe:
     train: str | None = None
     batchnorm: BatchNormPolicy = "frozen"
     seed: int = 0
+    rate: Rate = field(default_factory=Rate)
+    clip: float | None = None
+    decay: DecayRule = "all"
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         if self.loss is not None:
-            expect_one_of("the loss", self.loss, LOSSES)
+            parse(self.loss)
         _expect_optimizer(self.optimizer)
         expect_one_of("the accumulation mode", self.accum_mode, ACCUM_MODES)
         expect_one_of("the BatchNorm policy", self.batchnorm, BATCHNORM_POLICIES)
@@ -72,6 +93,15 @@ class Recipe:
         expect_count("the batch size", self.batch)
         expect_count("the number of mini-batches to accumulate", self.accumulate)
         expect_seed(self.seed)
+        expect(isinstance(self.rate, Rate), "the learning-rate schedule", "tg.Rate(…)", self.rate)
+        if self.rate.kind == "cosine" and not self.rate.updates:
+            raise refused("the learning-rate schedule", "cosine:UPDATES, where a run does not tell", "cosine")
+        if self.clip is not None:
+            expect_number("the largest norm of the gradients", self.clip)
+            expect(self.clip > 0.0, "the largest norm of the gradients", "more than 0", self.clip)
+            object.__setattr__(self, "clip", float(self.clip))
+        expect_one_of("the rule of weight decay", self.decay, DECAY_RULES)
+        expect(self.guard is None or isinstance(self.guard, Guard), "the guard", "tg.Guard(…)", self.guard)
         for name in ("batch", "accumulate", "seed"):
             object.__setattr__(self, name, int(getattr(self, name)))
 
@@ -80,7 +110,7 @@ def _expect_selection(value: object) -> None:
     """What a selection means depends on the model; that it is a text does not."""
     if value is not None and not isinstance(value, str):
         hint = f"train='last:{value}'" if is_a(Integral, value) else None
-        raise refused("the selection of what trains", "all, last:K, bias or names:GLOB,…", value, hint)
+        raise refused("the selection of what trains", SELECTIONS, value, hint)
 
 
 def _expect_optimizer(value: object) -> None:

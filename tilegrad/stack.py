@@ -21,6 +21,7 @@ from tilegrad.targets import base as targets
 from tilegrad.targets.base import OPENCL_C, Target
 
 Sources = tuple[Toolchain, Mapping[str, bytes]]
+WORKER_ROOT = "tg_work"
 NOT_OF_A_STEP = ("main.c", "weights.c", "weights.bin")
 
 
@@ -31,11 +32,14 @@ def stack_use(compiled: Compiled, *, use_cache: bool = True) -> StackUse:
             raise DeviceError(f"no {toolchain.compiler} here", stage="build")
         with closing(Workspace()) as workspace:
             listings = list_frames(toolchain, workspace.path, files, use_cache=use_cache)
-        depths = deepest_bytes(listings, [f"tg_{entry}" for entry in ENTRIES], _largest_rank(compiled))
+        roots = [f"tg_{entry}" for entry in ENTRIES]
+        worker = [WORKER_ROOT] if compiled.target.has_controller else []
+        depths = deepest_bytes(listings, [*roots, *worker], _largest_rank(compiled))
     except DeviceError as error:
         return StackUse(reason=error.message)
     beside = red_zone_bytes() if toolchain == host_toolchain() else 0
-    return StackUse({entry: depths[f"tg_{entry}"] + beside for entry in ENTRIES}, Path(toolchain.compiler).name)
+    entries = {entry: depths[f"tg_{entry}"] + beside for entry in ENTRIES}
+    return StackUse(entries, depths.get(WORKER_ROOT), Path(toolchain.compiler).name)
 
 
 def red_zone_bytes() -> int:

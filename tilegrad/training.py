@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,27 +13,35 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad import __version__
+from tilegrad.beside import Beside
+from tilegrad.build.files import write_file
 from tilegrad.build.frames import StackUse
+from tilegrad.checkpoint import Checkpoint
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
-from tilegrad.data import ToldBatches
+from tilegrad.course import Course, Learning, Progress
+from tilegrad.data import Batch, GivenBatches, ToldBatches
 from tilegrad.devices.base import Device, FloatArrays, Session
-from tilegrad.devices.embedded import AutonomousDevice
+from tilegrad.devices.embedded import AutonomousDevice, CoreStack
 from tilegrad.devices.iss_profile import Profile
+from tilegrad.epochs import Feed, Plan, make_feed
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
+from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
+from tilegrad.kept import kept_arrays, kept_bytes
 from tilegrad.learned import learned, module_state
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
-from tilegrad.samples import make_batches
+from tilegrad.samples import infer_inputs
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
 from tilegrad.verify.judge import judge
 
 Array = npt.NDArray[Any]
-Progress = Callable[[str, int, int], None]  # what, done, of
+VERIFIED_UPDATES = 200
+"""Of a run over epochs."""
 
 
 def no_progress(what: str, done: int, of: int) -> None:
@@ -61,13 +69,21 @@ class Run:
     stack: StackUse = field(default_factory=StackUse)
     counted_how: str = ""  # what is said of counted cycles
     profile: Profile | None = None
+    unverified: str = "--no-verify"  # why there is no verdict, where there is none
+    undone: tuple[tuple[int, str], ...] = ()  # by a guard: in which mini-batch, and for what
+    learning: Learning | None = None  # where measures were asked for
+    notes: tuple[str, ...] = ()
+    beside: Beside | None = None  # what adapters save
+    resumed_at: int = 0  # mini-batches that were trained before
+    checkpoint: Mapping[str, Any] | None = None  # what was saved, and what that costs a flash
+    stacks: tuple[CoreStack, ...] = ()  # as the image measured them
 
     def __repr__(self) -> str:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
         verdict = "not verified" if self.verdict is None else "verified" if self.verdict.verified else "DISAGREES"
         step = self.cycles["step"]
-        word = "counted" if self.counted_cycles else "estimated"
-        cycles = "" if step is None else f", {step:,} {word} cycles a step"
+        word = "counted" if self.counted_cycles else self.compiled.target.cycles_are
+        cycles = "" if step is None else f", {step:,} cycles a step ({word})"
         name = self.compiled.program.name
         return f"<Run of '{name}' on {self.device}: {self.steps:,} updates, {losses}, {verdict}{cycles}>"
 
@@ -85,7 +101,7 @@ class Run:
     def cycles_are(self) -> str | None:
         if self.counted_cycles:
             return self.counted_how
-        return "estimated" if self.estimates else None
+        return self.compiled.target.cycles_are if self.estimates else None
 
     @property
     def weights_sha256(self) -> str | None:
@@ -103,8 +119,18 @@ class Run:
         return learned(self.compiled, self.weights, lambda: self.statistics)
 
     def state_dict(self) -> FloatArrays:
-        """What `load_state_dict` of the torch module takes, whole."""
-        return module_state(self.compiled, self.learned, len(self.losses))
+        """What `load_state_dict` of the torch module takes, whole; adapters are merged into their weights."""
+        if self.compiled.model.module is not None and self.compiled.model.adapted is not None:
+            return kept_arrays(self.compiled, self.learned, self.resumed_at + len(self.losses), merges=True)
+        return module_state(self.compiled, self.learned, self.resumed_at + len(self.losses))
+
+    def kept_bytes(self, path: str | Path, *, merges: bool = True) -> bytes:
+        """What `save` writes."""
+        return kept_bytes(path, self.compiled, self.learned, self.resumed_at + len(self.losses), merges=merges)
+
+    def save(self, path: str | Path, *, merges: bool = True) -> None:
+        """The trained model as .safetensors, .npz or .onnx; adapters merged into their weights, or beside them."""
+        write_file(Path(path), self.kept_bytes(path, merges=merges))
 
     @property
     def uncounted(self) -> tuple[str, ...]:
@@ -150,8 +176,16 @@ class Run:
             "loss": program.loss,
             "optimizer": program.recipe.optimizer.name,
             "lr": program.recipe.optimizer.lr,
+            "rate": program.recipe.rate.as_json(),
+            "clip": program.recipe.clip,
+            "decay": program.recipe.decay,
             "seed": program.recipe.seed,
             "losses": list(self.losses),
+            "adapters": None if self.beside is None else self.beside.as_json(),
+            "learning": None if self.learning is None else self.learning.as_json(),
+            "resumed_at": self.resumed_at,
+            "undone": [{"minibatch": number, "by": why} for number, why in self.undone],
+            "checkpoint": None if self.checkpoint is None else dict(self.checkpoint),
             **judged,
             "weights_sha256": self.weights_sha256,
             "cycles": dict(self.cycles),
@@ -165,6 +199,7 @@ class Run:
                 "lower_bound": max(entry.lower_bound_bytes for entry in self.compiled.plan.entries.values()),
             },
             "stack": self.stack.as_json(),
+            "stacks": [stack.as_json() for stack in self.stacks],
             "params": parameter_count(self.compiled),
             "trainable_params": sum(tensor.type.size for tensor in program.trainable),
             "macs_per_step": self.macs_per_step,
@@ -173,6 +208,14 @@ class Run:
             "c_lines": self.compiled.project.line_count,
             "files": sorted(self.compiled.project.files),
         }
+
+
+def check_patience(patience: int | None, epochs: int | None) -> None:
+    if patience is None:
+        return
+    expect_count("the number of epochs to wait for a better measure", patience)
+    if epochs is None:
+        raise UserError("early stopping is for runs over epochs", stage="options", hint="give --epochs N")
 
 
 def memory_json(use: MemoryUse) -> dict[str, int | None]:
@@ -190,23 +233,46 @@ def train(
     compiled: Compiled,
     device: Device,
     *,
-    steps: int = 4,
+    steps: int | None = None,
     data: str | Path | None = None,
     verify: bool = True,
     tolerance: float = DEFAULT_TOLERANCE,
     keep_gradients: bool = True,
+    keeping: Keeping = NOTHING_KEPT,
     progress: Progress = no_progress,
+    epochs: int | None = None,
+    validation: float | str | Path | None = None,
+    shuffle: bool | None = None,
+    patience: int | None = None,
+    top_k: Sequence[int] = (),
 ) -> Run:
-    """`steps` updates of `accumulate` mini-batches each, then the verdict.
+    """`steps` updates (4 unless told) of `accumulate` mini-batches each, or `epochs` over the data; then the verdict.
 
+    `validation` is a share of the samples to hold out, or a file of them; loss and accuracy on them are measured
+    before, after each epoch and at the end. `shuffle` orders each epoch by the seed, by default where there are epochs.
+    `patience` stops after so many epochs without a better measure, and keeps the best epoch's parameters.
+
+    Of epochs the first `VERIFIED_UPDATES` updates are judged: float32 itself strays further than any tolerance later.
     Where the optimizer is fused into the backward pass, gradients take a second program to read: without a verdict and
-    without `keep_gradients` there are none.
+    without `keep_gradients` there are none. A run that is resumed makes the updates that are left of `steps`, and is
+    verified from there on.
     """
-    expect_count("the number of steps", steps)
     expect_tolerance(tolerance)
-    batches = make_batches(compiled, data)
+    check_patience(patience, epochs)
+    feed = make_feed(compiled, data, Plan(steps, epochs, shuffle, validation))
+    steps = feed.updates
     accumulate = compiled.program.recipe.accumulate
+    found = keeping.found(compiled.program, steps)
+    before = 0 if found is None else found.minibatches
+    judged = steps if epochs is None else min(steps, before // accumulate + VERIFIED_UPDATES)
     timings: dict[str, float] = {}
+    if keeping.is_wanted and not (device.capabilities.runs and device.capabilities.is_interactive):
+        raise UserError(
+            f"device '{device.name}' neither takes a checkpoint nor gives one",
+            stage="options",
+            expected="a device that answers while it runs",
+            hint="such as host, sim:siracusa or qemu:riscv32",
+        )
     if not device.capabilities.runs:
         with device.load(compiled):
             return Run(compiled, device.name, steps, (), {}, {}, {}, {}, None)
@@ -228,17 +294,22 @@ def train(
     start = time.perf_counter()
     with device.load(compiled) as session:
         timings["build"] = time.perf_counter() - start
+        if found is not None:
+            go_on(session, found)
+        keeper = Keeper.of(session, compiled, keeping, found)
         initial = session.weights()
         start = time.perf_counter()
-        fed = batches.first(accumulate * steps)
-        losses, beginning = _run_steps(session, fed, accumulate, progress)
+        fed = feed.first(accumulate * steps)[before:]
+        course = Course(feed, progress, top_k, patience, snapshot_at=judged if verify and epochs is not None else None)
+        losses, beginning = _run_steps(session, fed, accumulate, course, keeper)
         if device.capabilities.estimates_cycles:
-            session.infer(fed[0][0])
+            session.infer(*infer_inputs(compiled, fed[0]))
+        evaluation = _evaluation(session, fed[0]) if compiled.model.training is not None else None
         timings["run"] = time.perf_counter() - start
         run = Run(
             compiled,
             device.name,
-            steps,
+            (before + len(losses)) // accumulate,
             tuple(losses),
             dict(beginning.first_gradients),
             session.weights(),
@@ -248,25 +319,41 @@ def train(
             timings,
             session.timings(),
             instructions=session.instructions(),
+            learning=course.learning,
+            notes=feed.notes,
+            resumed_at=before,
+            checkpoint=keeper.facts(),
+            undone=tuple((before + number, why) for number, why in session.undone),
         )
     if compiled.program.is_fused and (verify or keep_gradients):
         progress("gradients, of the unfused program", 0, 1)
-        beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning)
+        beginning = _beginning_with_gradients(compiled, device, fed[:accumulate], beginning, found)
         run = replace(run, first_gradients=dict(beginning.first_gradients))
     if not verify:
         return run
+    if run.undone:
+        return replace(run, unverified="the guard has undone what no reference would")
     start = time.perf_counter()
     progress("verify", 0, 1)
+    measured = Measured(run.losses, run.first_gradients, run.weights, run.statistics, evaluation)
+    judged = min(judged, run.steps)
+    if course.snapshot is not None:
+        count = accumulate * judged - before
+        measured = Measured(run.losses[:count], run.first_gradients, *course.snapshot)
+        fed = fed[:count]
     told = ToldBatches(fed, lambda done, of: progress("verify: mini-batch through the reference", done, of))
-    verdict = judge(
-        compiled,
-        Measured(run.losses, run.first_gradients, run.weights, run.statistics),
-        beginning,
-        told,
-        tolerance,
-    )
+    start_at = None if found is None else start_of(found, compiled.program)
+    verdict = judge(compiled, measured, beginning, told, tolerance, start_at)
+    if verdict is not None and judged < run.steps:
+        verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
-    return replace(run, verdict=verdict)
+    return replace(run, verdict=verdict, unverified="a run that is resumed needs PyTorch for it")
+
+
+def _evaluation(session: Session, batch: Batch) -> float | None:
+    """The loss of a training graph's own evaluation on the first mini-batch."""
+    value = np.asarray(session.infer(*infer_inputs(session.compiled, batch)))
+    return float(value.reshape(-1)[0]) if value.size == 1 else None
 
 
 def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
@@ -283,41 +370,59 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
         counted_cycles=cycles,
         counted_how=device.cycles_are,
         profile=device.profile,
+        stacks=device.stacks,
     )
 
 
 def _beginning_with_gradients(
-    compiled: Compiled, device: Device, batches: Sequence[tuple[Array, Array]], beginning: FirstUpdate
+    compiled: Compiled,
+    device: Device,
+    batches: Sequence[Batch],
+    beginning: FirstUpdate,
+    found: Checkpoint | None,
 ) -> FirstUpdate:
     """A fused program keeps no gradients: they are read from the unfused one, whose bits are the same."""
     with device.load(unfused(compiled)) as session:
-        losses, found = _run_steps(session, batches, len(batches), no_progress)
+        if found is not None:
+            go_on(session, found)
+        losses, again = _run_steps(session, batches, len(batches), Course(Feed(GivenBatches(()), 1), no_progress))
     same = np.array_equal(losses, beginning.losses, equal_nan=True) and all(
-        np.array_equal(found.weights_after[name], value, equal_nan=True)
+        np.array_equal(again.weights_after[name], value, equal_nan=True)
         for name, value in beginning.weights_after.items()
     )
     if not same:
         raise InternalError("the fused and the unfused program differ after one update", stage="run")
-    return found
+    return again
 
 
 def _run_steps(
-    session: Session, batches: Sequence[tuple[Array, Array]], accumulate: int, progress: Progress
+    session: Session, batches: Sequence[Batch], accumulate: int, course: Course, keeper: Keeper | None = None
 ) -> tuple[list[float], FirstUpdate]:
     """A fused program has no gradients to read: a second session of the unfused one is for that."""
+    before = 0 if keeper is None else keeper.minibatches
+    first = accumulate - before % accumulate  # mini-batches up to the first update
     losses: list[float] = []
+    course.begin(session)
     beginning = FirstUpdate((), {}, {})
     keeps_gradients = not session.compiled.program.is_fused
-    for i, (x, y) in enumerate(batches):
-        losses.append(session.step(x, y))
+    for i, batch in enumerate(batches):
+        losses.append(session.step(*batch))
         if i == 0 and keeps_gradients:
             beginning = replace(beginning, first_gradients=session.gradients())
-        if i + 1 == accumulate:
+        if i + 1 == first:
             buffers = session.gradients() if keeps_gradients else {}
             beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
-        if (i + 1) % accumulate == 0:
+        updates, is_part = divmod(before + i + 1, accumulate)
+        stops = False
+        if not is_part:
             session.update()
-        if i + 1 == accumulate:
+            stops = course.after_update(session, updates, losses)
+        if i + 1 == first:
             beginning = replace(beginning, weights_after=session.weights())
-        progress("train: mini-batch", i + 1, len(batches))
+        if keeper is not None:
+            keeper.stepped(not is_part, stops or i + 1 == len(batches))
+        course.tell(i + 1, len(batches), losses, updates)
+        if stops:
+            break
+    course.end(session, (before + len(losses)) // accumulate)
     return losses, beginning

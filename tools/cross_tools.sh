@@ -19,4 +19,5 @@ wants arm-none-eabi-gcc "Cortex-M boards" gcc-arm-none-eabi picolibc-arm-none-ea
 wants qemu-system-arm "Cortex-M boards" qemu-system-arm
 wants clang-format "the layout of generated C" clang-format
 wants clang-tidy "clang-tidy's checks of generated C" clang-tidy
+wants chromium "the report page in a browser" chromium
 report_left_out "$1"

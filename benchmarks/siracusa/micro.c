@@ -1,9 +1,10 @@
-/* Microbenchmarks of the cluster: every case is a function in assembly that returns the cycles it took. It is called
- * four times by the cores of its mask, at once; the last counts. The others wait at the barrier. */
+/* Microbenchmarks of the cluster: every case is a function in assembly that returns the cycles it took. It is called by
+ * the cores of its mask, at once, while the others wait at the barrier: three times to warm up, then so often that the
+ * replacement of the instruction caches has been in many states. */
 #include <stdint.h>
 
 #define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
-enum { CORES = 9, CALLS = 4 };
+enum { CORES = 9, WARM = 3, COUNTED = 24 };
 
 typedef uint32_t microbenchmark(uint32_t core, uint32_t call);
 extern struct {
@@ -11,7 +12,7 @@ extern struct {
     uint32_t cores;
 } const cases[];
 extern const uint32_t case_count;
-uint32_t results[512][CORES];
+uint32_t results[256][COUNTED][CORES];
 volatile uint32_t is_over, is_ready;
 void cluster_main(uint32_t core);
 
@@ -32,10 +33,13 @@ void cluster_main(uint32_t core)
     while (!is_ready) {
     }
     for (uint32_t i = 0; i < case_count; i++)
-        for (uint32_t call = 0; call < CALLS; call++) {
+        for (uint32_t call = 0; call < WARM + COUNTED; call++) {
             barrier();
-            if (cases[i].cores >> core & 1)
-                results[i][core] = cases[i].run(core, call);
+            if (!(cases[i].cores >> core & 1))
+                continue;
+            uint32_t cycles = cases[i].run(core, call < WARM ? call : WARM);
+            if (call >= WARM)
+                results[i][call - WARM][core] = cycles;
         }
     barrier();
     is_over = 1;

@@ -17,9 +17,9 @@ import pytest
 from tests.support.command_line import CommandLine
 from tilegrad.build import exchange as exchange_module
 from tilegrad.build import replace, staging
+from tilegrad.build.files import write_file
 from tilegrad.build.folder import check_folder, write_folder
 from tilegrad.errors import UserError
-from tilegrad.report.files import write_file
 
 OLD = {
     "manifest.json": b'{"model": "old"}',

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tilegrad.calibration import compare
-from tilegrad.calibration.document import DOCUMENT, conduct_lines
-from tilegrad.costs.kernel_cost import InstructionMix, cycles_of_mix, load_table
+from tilegrad.calibration.document import DOCUMENT, conduct_lines, kernel_lines
+from tilegrad.costs.kernel_cost import InstructionMix, cycles_of_mix
+from tilegrad.costs.measured import load_measured
 from tilegrad.targets.base import get
 
 SIRACUSA = get("siracusa")
@@ -37,7 +38,9 @@ def test_the_documented_tables_are_those_of_the_command() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     for lines in compare.report(SIRACUSA)[0].values():
         assert "\n".join(lines) in text
-    assert "\n".join(conduct_lines(load_table(SIRACUSA.folder / "costs.json")["conduct"])) in text
+    measured = load_measured(SIRACUSA.folder)
+    assert measured is not None
+    assert "\n".join(conduct_lines(measured)) in text and "\n".join(kernel_lines(measured)) in text
 
 
 def test_a_wrong_rule_is_noticed() -> None:

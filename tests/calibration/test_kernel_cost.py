@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tilegrad as tg
 from tests.calibration.nests import nest_of
-from tilegrad.costs.kernel_cost import Boxes, KernelCosts, Span, cluster_span, cycles_of_mix, uncounted_kernels
+from tilegrad.costs.kernel_cost import KernelCosts, Span, call_cycles, cluster_span, cycles_of_mix, uncounted_kernels
 from tilegrad.ir.nest import Nest
 from tilegrad.targets.base import CoreCosts, get
 
@@ -32,8 +32,12 @@ def whole_sizes(nest: Nest) -> dict[str, int]:
 @pytest.mark.parametrize("cores", [1, 2, 8])
 def test_cycles_follow_from_the_mix(nest: Nest, level: str, cores: int) -> None:
     sizes = whole_sizes(nest)
-    expected = cycles_of_mix(COSTS.mix(nest, sizes, cores), COSTS.target, level, cores)
-    assert COSTS.cycles(nest, sizes, level, cores) == pytest.approx(expected, rel=1e-3)
+    assert COSTS.target.costs is not None and COSTS.measured is not None
+    call = call_cycles(cores, COSTS.target.costs)
+    expected = cycles_of_mix(COSTS.mix(nest, sizes, cores), COSTS.target, level, cores) - call
+    assert COSTS.counted(nest, sizes, level, cores).cycles == pytest.approx(expected, rel=1e-3)
+    scale = COSTS.measured.scale(nest.kernel, level)
+    assert COSTS.cycles(nest, sizes, level, cores) == pytest.approx(scale.factor * expected + scale.call, rel=1e-3)
 
 
 @pytest.mark.parametrize("nest", [GEMM, CONV, SOFTMAX], ids=lambda nest: nest.kernel)
@@ -86,16 +90,6 @@ def test_uncounted_kernels_are_named() -> None:
     changed = replace(program, entries={**program.entries, "step": replace(entry, launches=(launch,))})
     assert uncounted_kernels(changed) == ("of_somebody_else",)
     assert uncounted_kernels(replace(changed, target=get("host"))) == ()
-
-
-def test_conducting_grows_with_tiles_operands_and_parts() -> None:
-    def total(simple: int, other: int, boxes: float, parts: float) -> float:
-        moved = Boxes(1.0, boxes / 2, boxes / 2, parts)
-        return sum(COSTS.conduct_cycles(GEMM, simple, other, moved, moved))
-
-    few = total(0, 0, 2, 3)
-    assert total(0, 3, 8, 12) > total(3, 0, 8, 12) > few
-    assert total(0, 0, 2, 30) > few > 0
 
 
 def test_a_core_that_comes_late_costs_what_its_partner_cannot_use() -> None:

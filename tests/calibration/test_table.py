@@ -10,7 +10,6 @@ import pytest
 from tilegrad import frontend, zoo
 from tilegrad.calibration.counting import FLAGS, missing_tools, source_hash
 from tilegrad.calibration.table import (
-    CONDUCTOR,
     FEWEST,
     content_hash,
     description_hash,
@@ -19,7 +18,7 @@ from tilegrad.calibration.table import (
     stale_kernels,
 )
 from tilegrad.costs.derived import family_of
-from tilegrad.costs.kernel_cost import CLASSES, CONDUCT_TRIPS, KernelCosts
+from tilegrad.costs.kernel_cost import CLASSES, KernelCosts
 from tilegrad.costs.loops import is_mirrored
 from tilegrad.ir.nest import Nest
 from tilegrad.ops import registry
@@ -60,14 +59,6 @@ def test_a_changed_description_is_stale() -> None:
     assert stale_kernels(COSTS.table) == uncounted
     assert stale_kernels({**COSTS.table, "kernels": kernels}) == {"gemm_nn", *uncounted}
     assert stale_kernels({**COSTS.table, "content": "another"}) == set(KERNELS)
-
-
-def test_the_conductor_is_counted_as_it_is() -> None:
-    conduct = COSTS.table["conduct"]
-    assert conduct["source_hash"] == source_hash(CONDUCTOR), "tg_tile.c has changed: run make calibrate"
-    for when in ("between", "meanwhile"):
-        assert len(conduct[when]["cycles"]) == len(CONDUCT_TRIPS)
-        assert all(cycles >= 0 for cycles in conduct[when]["cycles"])
 
 
 def test_the_table_says_where_it_comes_from() -> None:

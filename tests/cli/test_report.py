@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilegrad.build.files import check_writable, write_file
 from tilegrad.errors import UserError
 from tilegrad.report.arrays import npz_bytes
-from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.format import bytes_text, seconds_text, shape_text
 from tilegrad.report.json import dumps
 

@@ -120,6 +120,13 @@ static int check_tensors(void)
     EXPECT(tg_infer(&m, NULL, y) == TG_NULL_POINTER && tg_infer(&m, x, NULL) == TG_NULL_POINTER);
     EXPECT(tg_step(&m, x, NULL, &loss) == TG_NULL_POINTER && tg_step(NULL, x, &label, &loss) == TG_NOT_READY);
     EXPECT(tg_infer(&m, x, y) == TG_OK && tg_step(&m, x, &label, &loss) == TG_OK && tg_update(&m) == TG_OK);
+    float rate = 0.0f, zero = 0.0f;
+    EXPECT(tg_get_learning_rate(&m, &rate) == TG_OK && rate == 0.01f);
+    EXPECT(tg_set_learning_rate(&m, -1.0f) == TG_BAD_NUMBER && tg_set_learning_rate(&m, 1.0f / zero) == TG_BAD_NUMBER);
+    EXPECT(tg_set_learning_rate(&m, zero / zero) == TG_BAD_NUMBER && tg_set_learning_rate(NULL, 0.5f) == TG_NOT_READY);
+    EXPECT(tg_get_learning_rate(&m, &rate) == TG_OK && rate == 0.01f);
+    EXPECT(tg_set_learning_rate(&m, 0.5f) == TG_OK && tg_get_learning_rate(&m, &rate) == TG_OK && rate == 0.5f);
+    EXPECT(tg_get_learning_rate(&m, NULL) == TG_NULL_POINTER);
     return 0;
 }
 

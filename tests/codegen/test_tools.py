@@ -33,7 +33,10 @@ def needs(tool: str) -> None:
 
 @cache
 def files_of(name: str, target: str) -> dict[str, bytes]:
-    return dict(tg.compile(tg.load(name), tg.Recipe(), target=target, weights_as_c=True).project.files)
+    """The small one with everything that can be asked for: storage and a guard."""
+    extras = {"storage": "64K"} if name == "simplemlp" else {}
+    recipe = tg.Recipe(guard=tg.Guard(loss=100.0) if extras else None)
+    return dict(tg.compile(tg.load(name), recipe, target=target, weights_as_c=True, **extras).project.files)
 
 
 def written(name: str, target: str, folder: Path) -> list[str]:

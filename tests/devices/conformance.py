@@ -26,8 +26,10 @@ from tilegrad.pipeline import compile_model
 from tilegrad.targets import base as targets
 from tilegrad.training import Run, train
 
-MODELS = ("simplemlp", "odd_cnn")
-"""Matrix products alone; convolutions, pooling, batch statistics and Adam, two mini-batches to an update."""
+MODELS = ("simplemlp", "odd_cnn", "own_loss", "two_heads", "adapted", "clipped")
+"""Matrix products alone; convolutions, pooling, batch statistics and Adam, two mini-batches to an update; several
+inputs and a loss that the model computes; a loss of each of two outputs, smoothed, weighted and with ignored labels;
+adapters under a schedule; clipped gradients, Nesterov's momentum and no decay on biases."""
 
 STEPS = 2
 

@@ -16,6 +16,7 @@ from tests.schedule.programs import compiled_for, siracusa
 from tests.support.command_line import CommandLine
 from tilegrad.devices.base import Device
 from tilegrad.devices.elf import ElfFile
+from tilegrad.devices.embedded import CoreStack
 from tilegrad.devices.gvsoc import VARIABLE, GvsocDevice
 from tilegrad.devices.registry import device_kind, open_device
 from tilegrad.devices.siracusa_image import parse_console
@@ -31,8 +32,8 @@ step 1 loss 0x40000000 expected 0x3f000000 cycles 121
 update 0 cycles 12
 infer 0 cycles 30
 weights 0x12345678
-stack 0 used 700 of 4096
-stack 1 used 300 of 1744
+stack 0 used 300 of 1344 guard intact
+stack 8 used 4040 of 4032 guard overwritten
 verdict differs
 """
 
@@ -49,7 +50,8 @@ def test_the_console_is_read_between_other_words() -> None:
     ran = parse_console(CONSOLE, 1)
     assert ran.losses == (1.0, 2.0) and ran.loss_bits == (0x3F800000, 0x40000000)
     assert ran.cycles == {"step": (120, 121), "update": (12,), "infer": (30,)}
-    assert (ran.weights_hash, ran.stack_bytes, ran.verdict, ran.exit_status) == (0x12345678, (700, 300), "differs", 1)
+    assert (ran.weights_hash, ran.verdict, ran.exit_status) == (0x12345678, "differs", 1)
+    assert ran.stacks == (CoreStack(0, 300, 1344, is_intact=True), CoreStack(8, 4040, 4032, is_intact=False))
 
 
 @pytest.mark.parametrize(

@@ -5,37 +5,40 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.iss import MICRO_TOLERANCE, MICRO_TOLERANCES
-from benchmarks.iss_micro import Row, measure
+from benchmarks.iss_micro import Found, Row, measure
 from tests.devices.siracusa import needs_compiler
 from tilegrad.devices.iss import build_simulator
 
 pytestmark = needs_compiler
-ONE_MISS = 2  # of the private cache, in cycles
-PLACED = "128 "
-"""Programs that fill the private cache: where they lie decides, and they lie elsewhere than when they were measured."""
+Measured = list[tuple[Row, Found]]
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Row, float]]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     folder = tmp_path_factory.mktemp("micro")
     return measure(build_simulator(folder), folder)
 
 
 @pytest.mark.parametrize("table", ["access_costs", "instructions", "cold_calls", "l2_behind_dma"])
-def test_rows(table: str, measured: list[tuple[Row, float]]) -> None:
-    rows = [(row, cycles) for row, cycles in measured if row.table == table and not row.what.startswith(PLACED)]
+def test_rows(table: str, measured: Measured) -> None:
+    """What was measured is among what calls take here, within 2 %: code that fills the private cache takes what its
+    replacement happens to leave there. Nearly everywhere all calls take the same."""
+    rows = [(row, found) for row, found in measured if row.table == table]
     assert len(rows) >= 14
     wrong = [
-        f"{row.what}, {row.who}: {cycles:g} for {row.cycles:g}"
-        for row, cycles in rows
-        if cycles != pytest.approx(row.cycles, rel=MICRO_TOLERANCE, abs=ONE_MISS)
+        f"{row.what}, {row.who}: {found.least:g} to {found.most:g} for {row.cycles:g}"
+        for row, found in rows
+        if abs(found.beyond(row)) > MICRO_TOLERANCE
     ]
     assert not wrong, "\n".join(wrong)
+    spread = [found.most / found.least - 1 for _, found in rows]
+    assert max(spread) < 0.13 and sum(share > 0.02 for share in spread) <= len(rows) / 2
+    assert sum(abs(found.error(row)) for row, found in rows) / len(rows) < 0.015
 
 
-def test_instruction_caches(measured: list[tuple[Row, float]]) -> None:
+def test_instruction_caches(measured: Measured) -> None:
     """Within 3 %, but for one run in twenty, whose size is near the cache's: its replacement is chance."""
-    errors = [abs(cycles / row.cycles - 1) for row, cycles in measured if row.table == "icache_runs"]
+    errors = [abs(found.error(row)) for row, found in measured if row.table == "icache_runs"]
     assert len(errors) == 66
     assert sum(error > MICRO_TOLERANCES["icache_runs"] for error in errors) <= 3 and max(errors) < 0.06
     assert sum(errors) / len(errors) < 0.01

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks import truth
+from benchmarks import clock, truth
 from tests.docs.documents import ROOT
 from tilegrad import zoo
 
@@ -18,13 +18,18 @@ def test_the_tables_are_those_of_the_measurements(document: str) -> None:
     assert truth.filled(text, document) == text, "python -m benchmarks.truth"
 
 
-def test_every_model_was_measured_and_has_its_estimate() -> None:
+def test_every_model_was_measured() -> None:
+    """On the chip's cycle model, with the simulator's bits, and on iss as it is made now."""
     rows = [row for row in truth.read(truth.MODELS) if row["variant"] == "as_is"]
     assert {row["model"] for row in rows} == set(zoo.names()) and all(row["verdict"] == "same" for row in rows)
-    cluster = (ROOT / "benchmarks" / "CLUSTER.md").read_text(encoding="utf-8")
-    estimates = cluster.partition("### L1 of 128 KB")[2].partition("### L1 of")[0]
-    for row in rows:  # the estimate that was measured beside is the one that `make bench` shows
-        assert re.search(rf"`{row['model']}` .* {int(row['step_cycles_estimated']):,} ", estimates), row["model"]
+    assert "| - |" not in "".join(truth.model_table())
+
+
+def test_what_was_measured_on_iss_is_as_near_as_wanted() -> None:
+    """Of the trainings that documents show; tests/calibration measures some of them again."""
+    rows = clock.read()
+    outside = [row for row in rows if abs(row.error) > row.tolerance]
+    assert len(rows) > 60 and len(outside) <= 0.05 * len(rows), outside
 
 
 @pytest.mark.parametrize("document", ["README.md", "benchmarks/CLUSTER.md"])
@@ -37,17 +42,7 @@ def test_cycles_in_tables_say_what_they_are(document: str) -> None:
                     assert re.search(r"estimated|measured", cell), header
 
 
-def test_what_is_said_of_double_buffering_is_what_was_measured() -> None:
-    assert truth.gain("resnet8") == pytest.approx(0.0015, abs=0.00005)
-    assert truth.gain("dscnn") == pytest.approx(-0.03, abs=0.0005)
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert "2.73 MAC per cycle (measured)" in readme
-    assert "gains 0.15 % there and loses 3 % on dscnn (measured)" in readme
-    assert "3.0 MAC per cycle" not in readme and "3.01" not in readme
-
-
-def test_what_is_missing_from_the_estimate_is_said() -> None:
+def test_what_the_clock_knows_is_said() -> None:
     text = (ROOT / "docs" / "cost-model.md").read_text(encoding="utf-8")
-    words_of_causes = "core is late", "stubs", "nstruction cache", "queue depths", "constants read from L2", "of tables"
-    for words in words_of_causes:
+    for words in ("from act to act", "instruction cache", "crowded", "queue", "constants in L2", "uncalibrated"):
         assert words in text, words

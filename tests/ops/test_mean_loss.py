@@ -29,6 +29,24 @@ def test_against_pytorch(op: str, shape: list[int], seed: int) -> None:
     check_operator(op, [x, t], TORCH[op], differentiate=(0, 1), seed=seed)
 
 
+@given(st.lists(st.integers(1, 40), max_size=3), st.sampled_from([0.25, 1.0, 3.0]), st.integers(0, 2**31))
+def test_huber_against_pytorch(shape: list[int], delta: float, seed: int) -> None:
+    """Near a difference of delta the second derivative jumps, and at it nothing does."""
+    draw = np.random.default_rng(seed)
+    x = draw.standard_normal(shape).astype(np.float32)
+    apart = delta * draw.choice([0.3, 0.6, 1.5, 2.5], shape) * np.sign(draw.standard_normal(shape))
+    t = (x + apart).astype(np.float32)
+    attributes = {"delta": delta}
+    huber = lambda a, b: F.huber_loss(a, b, delta=delta)  # noqa: E731
+    check_operator("HuberLoss", [x, t], huber, attributes, differentiate=(0, 1), seed=seed)
+
+
+def test_huber_refuses_a_delta_that_is_not_positive() -> None:
+    x = np.zeros(3, np.float32)
+    with pytest.raises(UserError, match="HuberLoss: bad attribute 'delta'"):
+        one_node_graph("HuberLoss", [x, x], {"delta": 0.0})
+
+
 def test_the_loss_of_no_elements_is_nan_as_in_pytorch() -> None:
     x = np.zeros((0, 3), np.float32)
     assert np.isnan(run_graph(one_node_graph("MSELoss", [x, x]), {"x0": x, "x1": x})["y0"])

@@ -89,6 +89,19 @@ def test_momentum(shape: list[int], seed: int, decay: float, momentum: float, ne
     )
 
 
+@given(SHAPE, SEED, DECAY, st.sampled_from([0.0, 0.9, 0.99]))
+def test_rmsprop(shape: list[int], seed: int, decay: float, alpha: float) -> None:
+    check_optimizer(
+        "RMSprop",
+        1,
+        {"weight_decay": decay, "alpha": alpha, "epsilon": 1e-3},
+        lambda w: torch.optim.RMSprop(w, lr=1e-2, alpha=alpha, eps=1e-3, weight_decay=decay),
+        shape,
+        seed,
+        1e-2,
+    )
+
+
 @pytest.mark.parametrize("op", ["Adam", "AdamW"])
 @given(
     shape=SHAPE, seed=SEED, decay=DECAY, betas=st.sampled_from([(0.9, 0.999), (0.0, 0.9), (0.5, 0.0), (0.95, 0.9999)])

@@ -23,6 +23,7 @@ LOSSES = {"SoftmaxCrossEntropyLoss": F.cross_entropy, "NegativeLogLikelihoodLoss
     st.sampled_from([None, -1, 0, 2]),
     st.booleans(),
     st.sampled_from([np.int32, np.int64]),
+    st.sampled_from([0.0, 0.0, 0.2]),
     st.integers(0, 2**31),
 )
 def test_against_pytorch(
@@ -34,6 +35,7 @@ def test_against_pytorch(
     ignored: int | None,
     has_weights: bool,
     label_type: type,
+    smoothing: float,
     seed: int,
 ) -> None:
     draw = np.random.default_rng(seed)
@@ -50,9 +52,12 @@ def test_against_pytorch(
 
     def reference(x: torch.Tensor, label: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
         ignore_index = -100 if ignored is None else ignored
-        return LOSSES[op](x, label.long(), weight=weight, reduction=reduction, ignore_index=ignore_index)
+        more = {"label_smoothing": smoothing} if op == "SoftmaxCrossEntropyLoss" else {}
+        return LOSSES[op](x, label.long(), weight=weight, reduction=reduction, ignore_index=ignore_index, **more)
 
-    attributes: dict[str, int | str] = {"reduction": reduction}
+    attributes: dict[str, int | str | float] = {"reduction": reduction}
+    if smoothing and op == "SoftmaxCrossEntropyLoss":
+        attributes["smoothing"] = smoothing
     if ignored is not None:
         attributes["ignore_index"] = ignored
     check_operator(op, inputs, reference, attributes, seed=seed)

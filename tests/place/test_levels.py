@@ -66,7 +66,9 @@ MOVES: dict[str, Callable[[Plan, str, Staging], tuple[Staging, ...]]] = {
     "not aligned": lambda plan, entry, move: (replace(move, l2_offset=move.l2_offset + 4),),
     "past the end of L2": lambda plan, entry, move: (replace(move, l2_offset=plan.arena_bytes - 8),),
     "past the end of L3": lambda plan, entry, move: (replace(move, l3_offset=plan.memory[L3].used_bytes),),
-    "waited for before it starts": lambda plan, entry, move: (replace(move, start=move.wait + 1),),
+    "waited for before it starts": lambda plan, entry, move: (
+        replace(move, start=(move.wait if move.inward else last_launch(plan, entry)) + 1),
+    ),
     "never waited for": lambda plan, entry, move: (replace(move, wait=last_launch(plan, entry) + 1),),
 }
 
@@ -86,7 +88,7 @@ def busy_moves(name: str) -> tuple[tuple[str, int], ...]:
     moves = [(entry, number) for entry, found in plan.entries.items() for number in range(len(found.staging))]
     idle = [(entry, number) for entry, number in moves if is_idle(plan, entry, number)]
     assert all(plan.entries[entry].staging[number].inward for entry, number in idle)
-    assert len(moves) > 30 and len(idle) < len(moves) / 5
+    assert len(moves) > 20 and len(idle) < len(moves) / 5
     return tuple(move for move in moves if move not in idle)
 
 
@@ -195,7 +197,7 @@ def test_what_is_updated_in_place_is_in_one_memory(home: str) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda plan: {"arena_bytes": plan.arena_bytes - 8}, "lies beyond its region"),
+        (lambda plan: {"arena_bytes": plan.arena_bytes - 8}, "is at arena.*, where no core finds it"),
         (lambda plan: {"state_bytes": plan.state_bytes - 8}, "lies beyond its region"),
         (lambda plan: {"image_bytes": plan.image_bytes - 8}, "the initial values of '.*' are not in the image"),
         (lambda plan: {"arena_bytes": plan.arena_bytes + 8}, "L2 is said to use less than the state and the arena"),

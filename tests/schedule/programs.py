@@ -17,8 +17,8 @@ from tilegrad.devices.host import HostDevice
 from tilegrad.devices.sim import SimDevice
 from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import compile_model
-from tilegrad.recipe import SGD, Adam, Recipe
-from tilegrad.samples import make_batches
+from tilegrad.recipe import SGD, Adam, Momentum, Rate, Recipe
+from tilegrad.samples import infer_inputs, make_batches
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, L2, Target
@@ -110,11 +110,85 @@ def attention() -> onnx.ModelProto:
     )
 
 
-HAND_MADE: Mapping[str, Callable[[], onnx.ModelProto]] = {"odd_cnn": odd_cnn, "attention": attention}
+def own_loss() -> onnx.ModelProto:
+    """Two inputs that are data, one that holds labels, and the loss as an output beside the scores."""
+    return model(
+        [
+            node("Gemm", "left w1 b1", "h1", "/left", transB=1),
+            node("Gemm", "right w2 _", "h2", "/right", transB=1),
+            node("Mul", "h1 h2", "m", "/gate"),
+            node("Tanh", "m", "t", "/tanh"),
+            node("Gemm", "t w3 b3", "scores", "/head", transB=1),
+            node("SoftmaxCrossEntropyLoss", "scores classes", "entropy log", "/entropy", reduction="mean"),
+            node("Mul", "t t", "t2", "/square"),
+            node("ReduceMean", "t2 axes", "size", "/size", keepdims=0),
+            node("Mul", "size share", "penalty", "/penalty"),
+            node("Add", "entropy penalty", "total", "/total"),
+        ],
+        [value("left", ["batch", 6]), value("right", ["batch", 4]), value("classes", ["batch"], "i64")],
+        [value("scores", ["batch", 3]), value("total", [])],
+        {
+            "w1": weights(5, 6, seed=1),
+            "b1": weights(5, seed=2),
+            "w2": weights(5, 4, seed=3),
+            "w3": weights(3, 5, seed=4),
+            "b3": weights(3, seed=5),
+            "axes": ints(0, 1),
+            "share": 0.01,
+        },
+        opset=20,
+    )
+
+
+def two_heads() -> onnx.ModelProto:
+    """Two inputs and two outputs, each with a loss of its own."""
+    return model(
+        [
+            node("Concat", "left right", "both", "/both", axis=1),
+            node("Gemm", "both w1 b1", "h", "/trunk", transB=1),
+            node("Relu", "h", "r", "/relu"),
+            node("Gemm", "r w2 b2", "logits", "/classes", transB=1),
+            node("Gemm", "r w3 _", "image", "/image", transB=1),
+        ],
+        [value("left", ["batch", 6]), value("right", ["batch", 4])],
+        [value("logits", ["batch", 3]), value("image", ["batch", 7])],
+        {
+            "w1": weights(9, 10, seed=1) * 0.4,
+            "b1": weights(9, seed=2),
+            "w2": weights(3, 9, seed=3) * 0.4,
+            "b2": weights(3, seed=4),
+            "w3": weights(7, 9, seed=5) * 0.4,
+        },
+    )
+
+
+HAND_MADE: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "odd_cnn": odd_cnn,
+    "attention": attention,
+    "own_loss": own_loss,
+    "two_heads": two_heads,
+}
 RECIPES: Mapping[str, Recipe] = {
     "odd_cnn": Recipe(batch=3, optimizer=Adam(lr=0.01), accumulate=2, batchnorm="train"),
     "attention": Recipe(batch=3, optimizer=SGD(lr=0.05)),
+    "own_loss": Recipe(batch=4, optimizer=SGD(lr=0.05), loss="output:total"),
+    "two_heads": Recipe(
+        batch=4,
+        optimizer=SGD(lr=0.05),
+        loss="cross_entropy:smoothing=0.1,weight=1/2/0.5,ignore=2+0.5*huber:delta=0.3@image",
+    ),
+    "adapted": Recipe(
+        batch=2, optimizer=SGD(lr=0.05), train="lora:3:6+bias", rate=Rate("cosine", warmup=1, updates=3, floor=0.1)
+    ),
+    "clipped": Recipe(
+        batch=2,
+        optimizer=Momentum(lr=0.05, nesterov=True, weight_decay=0.1),
+        clip=0.5,
+        decay="weights",
+        rate=Rate("step", every=1, factor=0.5),
+    ),
 }
+SAME_MODEL = {"adapted": "simplemlp", "clipped": "simplemlp"}
 
 
 def recipe_of(name: str) -> Recipe:
@@ -124,7 +198,7 @@ def recipe_of(name: str) -> Recipe:
 @cache
 def imported(name: str) -> ImportedModel:
     recipe = recipe_of(name)
-    source = HAND_MADE[name]() if name in HAND_MADE else name
+    source = HAND_MADE[name]() if name in HAND_MADE else SAME_MODEL.get(name, name)
     return frontend.load(source, batch=recipe.batch, seed=recipe.seed)
 
 
@@ -169,10 +243,10 @@ def host_state(name: str, steps: int) -> dict[str, bytes]:
 
 def run_once(session: Session) -> None:
     """A step, an update and an inference."""
-    x, y = make_batches(session.compiled, None).batch(0)
-    session.step(x, y)
+    batch = make_batches(session.compiled, None).batch(0)
+    session.step(*batch)
     session.update()
-    session.infer(x)
+    session.infer(*infer_inputs(session.compiled, batch))
 
 
 def patched(compiled: Compiled, file: str, old: str, new: str, *, occurrence: int = 0) -> Compiled:

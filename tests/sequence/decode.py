@@ -189,10 +189,17 @@ def named_words(program: Program, entry: str) -> dict[int, str]:
         if not call.next_words:
             break
     for _ in range(moves):
-        size = 1 if words[move] & constants()["TG_MOVE_WAIT"] else 4
+        size = move_words(words[move])
         found |= {move + i: "move" for i in range(size)}
         move += size
     return found
+
+
+def move_words(first: int) -> int:
+    c = constants()
+    if first & c["TG_MOVE_WAIT"]:
+        return 1
+    return c["TG_ROWS_WORDS"] if first & c["TG_MOVE_ROWS"] else c["TG_MOVE_WORDS"]
 
 
 def _named_table(program: Program, words: list[int], table: int) -> dict[int, str]:
@@ -412,11 +419,15 @@ class Machine:
         for _ in range(count):
             first = words[self.move]
             if first & c["TG_MOVE_WAIT"]:
-                self.done.append(("wait l3", first >> 2))
-                self.move += 1
+                self.done.append(("wait l3", first >> c["TG_MOVE_SHIFT"]))
             else:
-                self.done.append(("move", first >> 2, *words[self.move + 1 : self.move + 4], first & c["TG_MOVE_IN"]))
-                self.move += 4
+                own = words[self.move + 1 : self.move + move_words(first)]
+                rows = own[3:] if first & c["TG_MOVE_ROWS"] else (1, 0)
+                size = own[2] * rows[0]
+                self.done.append(
+                    ("move", first >> c["TG_MOVE_SHIFT"], *own[:2], size, first & c["TG_MOVE_IN"], *rows)
+                )
+            self.move += move_words(first)
 
     # Tiles.
 
@@ -716,7 +727,8 @@ def listed_actions(listing: Listing, entry: str) -> Iterator[Action]:
         elif isinstance(event, End):
             yield ("end", event.nest, event.tile)
         elif isinstance(event, Move):
-            yield ("move", event.transfer, event.l2_offset, event.l3_offset, event.size_bytes, int(event.inward))
+            rows = event.rows, event.l3_stride
+            yield ("move", event.transfer, event.l2_offset, event.l3_offset, event.size_bytes, int(event.inward), *rows)
         elif isinstance(event, Fetch):
             yield ("fetch", event.transfer, event.nest, tuple((p.near_offset, p.size_bytes) for p in event.parts))
         elif isinstance(event, Begin):

@@ -131,7 +131,8 @@ def random_listing(seed: int) -> Listing:
     batch = int(random.choice([1, 2, 3]))
     source = _Model(random).build(batch)
     optimizer = (SGD(lr=0.1), Adam(lr=0.1))[int(random.integers(2))]
-    policy = "train" if random.random() < 0.5 else "frozen"
+    has_norm = any(node.op_type == "BatchNormalization" for node in source.graph.node)
+    policy = "train" if random.random() < 0.5 and has_norm else "frozen"
     recipe = Recipe(batch=batch, optimizer=optimizer, batchnorm=policy)
     options = ScheduleOptions(
         is_tiled=bool(random.random() < 0.85),

@@ -33,6 +33,8 @@ from tests.sequence.toy import (
     wait_far,
 )
 from tilegrad.costs.clock import Clock, EngineClock, Reason, Stall, merged, overlap_cycles
+from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.kernel_cost import Span
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import Begin, End, Enter, Event, Listing, Load, Wait
 from tilegrad.sequence import timing as timing_module
@@ -215,6 +217,29 @@ def exposed_transfer() -> Case:
     )  # fmt: skip
 
 
+def crowded_transfer() -> Case:
+    """30 bytes come half as fast while cores compute, until 60: 27.5 bytes from 5 to 60, the rest by 62.5, there at
+    72.5. The tile is over at 65, so the wait is 7.5. While the second computes, from 72.5, 5 bytes leave at a third of
+    the speed, from 77.5 on: 30 cycles, there at 117.5, before the tile ends at 137.5."""
+    events = [
+        Enter(0), begin(), load(0, 30, tile=1), end(), wait(0), begin(tile=1), store(1, 5), end(tile=1), wait(1),
+    ]  # fmt: skip
+    return Case(
+        by_hand(events, tiles=2), 137.5, 65 + 65, 0, 7.5, spans={2: (5, 72.5), 6: (77.5, 117.5)},
+        stalls={4: (LOAD, 7.5)}, hops={"L2-L1": HopTiming(35, 57.5 + 30, 57.5 + 30)},
+        costs=ToyCosts(conduct=Conduct(crowded=(2.0, 3.0))),
+    )  # fmt: skip
+
+
+def not_crowded_any_more() -> Case:
+    """Behind the kernel call nothing is crowded: 40 bytes from 65 to 105, there at 115."""
+    events = [Enter(0), begin(), end(), load(0, 40, tile=1), wait(0)]
+    return Case(
+        by_hand(events, tiles=2), 115, 60, 5, 50, stalls={4: (LOAD, 50)}, spans={3: (65, 115)},
+        costs=ToyCosts(conduct=Conduct(crowded=(2.0, 3.0))),
+    )  # fmt: skip
+
+
 def ragged_tiles() -> Case:
     """Tiles of 4, 4 and 2 steps: 60 + 60 + 40, and a store of 8 bytes behind them: 165, 165 to 181, there at 191."""
     sizes = (4, 4, 2)
@@ -256,32 +281,36 @@ def whole_nest() -> Case:
 
 
 CONDUCT = conduct(
-    between={"nests": 7, "nests at once": 2, "operands": 1, "other steps": 6, "other steps*operands": 2,
-             "simple steps": 4, "tables": 8, "loads": 3, "stores": 9, "further parts": 11},
-    meanwhile={"nests": 13, "nests at once": 5, "operands": 1, "other steps": 17, "other steps*operands": 1,
-               "simple steps": 15, "tables": 12, "loads": 14, "stores": 16, "further parts": 18},
+    {
+        Act.ENTER: 9, Act.FETCH: 8, Act.FIRST_LOAD: 3, Act.SIMPLE_LOAD: 15, Act.OTHER_LOAD: 19, Act.NEXT_LOAD: 4,
+        Act.STORE: 9, Act.PART: 11, Act.WAIT_LOAD: 1, Act.WAIT_STORE: 1, Act.BEGIN_FIRST: 2, Act.BEGIN: 10, Act.END: 6,
+    },
+    {(Act.BEGIN_FIRST, Act.FETCH): 12, (Act.BEGIN_FIRST, Act.STORE): 16},
+    waits={Act.WAIT_LOAD: 2},
+    wakes={Act.WAIT_LOAD: 4},
 )  # fmt: skip
 
 
 def conducting() -> Case:
-    """Two operands. Entering: 7 + 2 = 9. A load: 3 and 5, so from 17 on, 1 byte, there at 28: wait 11.
-    Begin at 28. Meanwhile 13 + 2 for entering, 17 + 2 for the step: 34 late, 28 + 60 + 34 = 122. A step between tiles:
-    6 + 2 * 2 = 10. The second tile: 132 to 192. A store: 9 + 5, from 206, 2 cycles, there at 218: wait 12."""
+    """Entering: 9. A load: 3 and 5, so from 17 on, 1 byte, there at 28. To wait for it takes 1, to look 2, at 20; it is
+    seen 4 cycles behind its arrival, at 32: a stall of 12. Begin: 2, at 34. The way to the barrier: 6 late, 34 + 60 + 6
+    = 100. The next tile: 10, from 110, 6 late, to 176. A store: 9 + 5, from 190, 2 cycles, there at 202; 1 to wait for
+    it: a stall of 11."""
     events = [Enter(0), load(0, 1), wait(0), begin(), end(), begin(tile=1), end(tile=1), store(1, 1), wait(1)]
     return Case(
-        by_hand(events, tiles=2), 218, 94 + 60, 9 + 8 + 10 + 14, 11 + 12,
-        spans={0: (0, 9), 1: (17, 28), 4: (62, 122), 5: (132, 132), 6: (132, 192), 7: (206, 218)},
-        stalls={2: (LOAD, 11), 8: (STORE, 12)}, costs=ToyCosts(conduct=CONDUCT),
+        by_hand(events, tiles=2), 202, 66 + 66, 9 + 8 + 3 + 2 + 10 + 14 + 1, 12 + 11,
+        spans={0: (0, 9), 1: (17, 28), 2: (17, 32), 4: (40, 100), 5: (110, 110), 6: (116, 176), 7: (190, 202)},
+        stalls={2: (LOAD, 12), 8: (STORE, 11)}, costs=ToyCosts(conduct=CONDUCT),
     )  # fmt: skip
 
 
 def conducting_transfers() -> Case:
-    """A table in two parts, between calls: 8 + 5 = 13 and 5 more (it is no further part) = 18; the second byte moves
-    18 to 19, is there at 29: wait 11. Entering nest 0: 9, at 38. A load of two parts: 3 + 5, 46 to 47, and 11 + 5, 62
-    to 63, there at 73: wait 11. The kernel from 73; meanwhile 13 + 2 for entering, a table 12 + 5, a store 16 + 5: 53
-    late, more than the 40 of a core alone: 60 + 53 + 40 - 40 = 113, so 186.
-    Nest 1 begins at once, as the last store of nest 0 comes in it: 2 + 2, at 190. Meanwhile 5 + 2 and a store 16 + 5:
-    28 late, 60 + 28 = 88, 278. By then all has arrived."""
+    """A table in two parts: 8 + 5 = 13, and 11 + 5, at 29; the second byte moves 29 to 30, is there at 40: a stall of
+    11. Entering nest 0: 9, at 49. A load of two parts: 3 + 5, 57 to 58, and 11 + 5, 73 to 74, there at 84. 1 + 2 to
+    wait, seen at 88: a stall of 12. Begin: 2, at 90. The table behind it takes 12 + 5, 107; the store 9 + 5, 121; the
+    barrier 6: 37 late, 60 + 37 = 97, so 187.
+    Entering nest 1: 9 + 2, begin at 198. Its store comes right behind that: 16 + 5, 219, and 6: 27 late, 60 + 27 = 87,
+    285. By then all has arrived: 1 for each of the waits for stores."""
     two = load(1, 1)
     two = Load(two.queue, 1, 0, 0, "x", two.box, 0, "arena", 0, two.parts * 2)
     events = [
@@ -289,17 +318,24 @@ def conducting_transfers() -> Case:
         Enter(1), begin(nest=1), store(4, 1, nest=0), end(1), wait(2), wait(3), wait(4),
     ]  # fmt: skip
     return Case(
-        by_hand(events, chip({"queue_depth": 8})), 278, 113 + 88, 18 + 9 + 24 + 4, 11 + 11,
-        spans={0: (13, 29), 2: (29, 38), 3: (46, 73), 6: (105, 116), 7: (126, 138), 8: (126, 186), 9: (186, 190),
-               11: (218, 230), 12: (218, 278)},
-        stalls={1: (TABLE, 11), 4: (LOAD, 11)}, costs=ToyCosts(conduct=CONDUCT),
+        by_hand(events, chip({"queue_depth": 8})), 287, 97 + 87, 29 + 9 + 24 + 3 + 2 + 11 + 2, 11 + 12,
+        spans={0: (13, 40), 2: (40, 49), 3: (57, 84), 6: (107, 118), 7: (121, 133), 8: (127, 187), 9: (187, 196),
+               11: (219, 231), 12: (225, 285)},
+        stalls={1: (TABLE, 11), 4: (LOAD, 12)}, costs=ToyCosts(conduct=CONDUCT),
     )  # fmt: skip
+
+
+def cold_code() -> Case:
+    """The first call of a kernel takes 7 more, the second, with its code in the cache, does not."""
+    events = [Enter(0), begin(), end(), begin(tile=1), end(tile=1)]
+    return Case(by_hand(events, tiles=2), 127, 67 + 60, 0, 0, costs=ToyCosts(cold=7))
 
 
 CASES: tuple[Callable[[], Case], ...] = (
     set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_while_cores_compute, both_directions,
     one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core, hidden_transfer,
     exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting, conducting_transfers,
+    cold_code, crowded_transfer, not_crowded_any_more,
 )  # fmt: skip
 
 
@@ -311,10 +347,10 @@ def test_cycles_are_those_on_paper(case: Callable[[], Case]) -> None:
 def test_a_listing_as_it_is_made() -> None:
     """A copy of 10 numbers in tiles of 4, two slots each: what the stage makes of it, not only what is made up here.
 
-    Steps from tile to tile are simple ones, which take 4 cycles between kernel calls."""
+    Steps from tile to tile are simple ones, and to begin takes 4 cycles."""
     nest = copy_nest(10)
     listing = Toy([(nest, tiling_of(nest, {"m": 4}))]).listing()
-    found = timed(listing, ToyCosts(conduct=conduct(between={"simple steps": 4, "other steps": 1000})))
+    found = timed(listing, ToyCosts(conduct=conduct({Act.BEGIN: 4, Act.OTHER_LOAD: 1000})))
     events = listing.entries["step"].events
     assert [one.event for one in found.events] == list(events)
     begun = [one.start for one in found.events if isinstance(one.event, Begin)]
@@ -377,6 +413,30 @@ def test_a_clock_starts_again() -> None:
     assert clock.command(clock.near, True, 40) == (5, 55) and clock.command(clock.far, True, 40) == (25, 205)
 
 
+def test_a_stall_may_be_shorter_than_a_cycle() -> None:
+    """Times are sums of shares of cycles: half a cycle is waited for and counted, what is over is not."""
+    clock = Clock(chip(), ToyCosts())  # type: ignore[arg-type]
+    assert clock.stall_until(0.5, LOAD) == Stall(LOAD, 0.5)
+    assert clock.stall_until(0.5, STORE) is None and clock.stall_until(0.25, STORE) is None
+    assert clock.now == 0.5 and clock.stall_cycles[LOAD] == 0.5 and clock.stall_cycles[STORE] == 0.0
+
+
+def test_an_engine_that_never_worked_is_free() -> None:
+    """4 bytes at once: 4 cycles, and 10 until the last is there."""
+    assert EngineClock(chip().engine("L2", "L1")).take(0.0, True, 4, 1) == (0.0, 14.0)
+
+
+def test_simple_steps_cost_what_they_cost() -> None:
+    """Between kernel calls 4, meanwhile 15, as CONDUCT says; others 6 + 2 * 2 and 17 + 2 * 1."""
+    clock = Clock(chip(), ToyCosts(conduct=CONDUCT))  # type: ignore[arg-type]
+    for is_simple, between, meanwhile in ((True, 4, 15), (False, 10, 19)):
+        clock.restart()
+        clock.step(2, is_simple)
+        clock.begin()
+        clock.step(2, is_simple)
+        assert (clock.now, clock.conduct_cycles) == (between + meanwhile, between)
+
+
 # Each mutation of the clock is noticed by a case above.
 
 
@@ -384,9 +444,11 @@ def no_set_up(patch: pytest.MonkeyPatch) -> None:
     """Transfer set-up dropped."""
     real = EngineClock.take
 
-    def take(self: EngineClock, now: float, inward: bool, size_bytes: float, rows: int) -> tuple[float, float]:
+    def take(
+        self: EngineClock, now: float, inward: bool, size_bytes: float, rows: int, crowded: float = 1, until: float = 0
+    ) -> tuple[float, float]:
         timing = self.engine.inward if inward else self.engine.outward
-        start, arrived = real(self, now, inward, size_bytes, rows)
+        start, arrived = real(self, now, inward, size_bytes, rows, crowded, until)
         return start, arrived - timing.setup_cycles
 
     patch.setattr(EngineClock, "take", take)
@@ -421,30 +483,28 @@ def hidden_twice(patch: pytest.MonkeyPatch) -> None:
 
 def ragged_free(patch: pytest.MonkeyPatch) -> None:
     """Ragged tiles free: a tile smaller than the first takes no time."""
-    real = _Timing.end
+    real = _Timing.begin
 
-    def end(self: _Timing, event: End) -> None:
-        assert self.begun is not None
+    def begin(self: _Timing, event: Begin, act: Act, before: float) -> None:
+        real(self, event, act, before)
         tiling = self.listed[event.nest].tiling
-        if tiling is not None and any(self.begun.ranges[loop.axis].size < loop.tile for loop in tiling.loops):
-            self.clock.forked = None
-            self._note(event, self.clock.now, self.clock.now)
-            return
-        real(self, event)
+        if tiling is not None and any(event.ranges[loop.axis].size < loop.tile for loop in tiling.loops):
+            self.span = Span(0.0, 0.0, 0.0)
 
-    patch.setattr(_Timing, "end", end)
+    patch.setattr(_Timing, "begin", begin)
 
 
 def last_store_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """The wait of the last store dropped."""
     real = _Timing.wait
 
-    def wait(self: _Timing, event: Wait) -> None:
-        stores = [e for e in self.events if isinstance(e, Wait) and self.reasons.get((e.queue, e.transfer)) is STORE]
-        if stores and event is stores[-1] and event is self.events[-1]:
+    def wait(self: _Timing, event: Wait, act: Act, before: float) -> None:
+        events = self.own.events
+        stores = [e for e in events if isinstance(e, Wait) and self.reasons.get((e.queue, e.transfer)) is STORE]
+        if stores and event is stores[-1] and event is events[-1]:
             self._note(event, self.clock.now, self.clock.now)
             return
-        real(self, event)
+        real(self, event, act, before)
 
     patch.setattr(_Timing, "wait", wait)
 

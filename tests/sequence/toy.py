@@ -13,7 +13,8 @@ from unittest import mock
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import described_bytes, table_words
-from tilegrad.costs.kernel_cost import CONDUCT_TRIPS, Conduct, Span
+from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.kernel_cost import Span
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.listing import (
     CORES,
@@ -47,7 +48,7 @@ from tilegrad.targets.base import L1, L2, L3, CoreCosts, DmaEngine, DmaTiming, M
 ENTRY = "step"
 NEAR, FAR, KERNELS = Queue(0, "L2-L1"), Queue(0, "L3-L2"), Queue(0, CORES)
 NO_ESTIMATE = TileEstimate(0.0, 0.0, 0.0, 0, "")
-FREE = Conduct((0.0,) * len(CONDUCT_TRIPS), (0.0,) * len(CONDUCT_TRIPS))
+FREE = Conduct()
 
 MCHAN = DmaEngine(
     "mchan", L1, L2, DmaTiming(10, 1, 3), DmaTiming(10, 2, 3),
@@ -77,12 +78,14 @@ def chip(mchan: Mapping[str, Any] | None = None, hyper: Mapping[str, Any] | None
 
 @dataclass
 class ToyCosts:
-    """A kernel call takes 20 cycles and 10 for each step; beside the core on its FPU a step takes `sharing` as long."""
+    """A kernel call takes 20 cycles and 10 for each step; beside the core on its FPU a step takes `sharing` as long,
+    and where another kernel ran before it takes `cold` more."""
 
     target: Target = CHIP
     sharing: float = 1.0
     conduct: Conduct = FREE
     slower: float = 1.0
+    cold: float = 0.0
 
     def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
         alone = 10.0 * prod(sizes.values()) * self.slower * (1 if level == L1 else 2)
@@ -92,11 +95,18 @@ class ToyCosts:
     def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> float:
         return self.span(nest, sizes, level, cores).cycles
 
+    def cold_cycles(self, kernel: str, level: str) -> float:
+        return self.cold
 
-def conduct(between: Mapping[str, float] | None = None, meanwhile: Mapping[str, float] | None = None) -> Conduct:
-    """By the names of CONDUCT_TRIPS."""
-    found = [tuple((own or {}).get(name, 0.0) for name in CONDUCT_TRIPS) for own in (between, meanwhile)]
-    return Conduct(*found)
+
+def conduct(
+    acts: Mapping[Act, float],
+    pairs: Mapping[tuple[Act, Act], float] | None = None,
+    waits: Mapping[Act, float] | None = None,
+    wakes: Mapping[Act, float] | None = None,
+) -> Conduct:
+    """What each act takes, whatever comes before it, but for some pairs."""
+    return Conduct(pairs or {}, acts, waits or {}, wakes or {})
 
 
 def timed(listing: Listing, costs: ToyCosts | None = None) -> EntryTiming:

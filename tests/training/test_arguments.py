@@ -35,8 +35,12 @@ WHOLE = "a whole number, 1 or more"
         ({"loss": 3}, "cross_entropy or mse or bce_with_logits or l1", "3"),
         ({"accum_mode": None}, "mean or sum", "None (NoneType)"),
         ({"batchnorm": True}, "frozen or train or fold", "True (bool)"),
-        ({"train": 5}, "all, last:K, bias or names:GLOB,…", "5"),
-        ({"train": ["w"]}, "all, last:K, bias or names:GLOB,…", "['w'] (list)"),
+        ({"train": 5}, "all, last:K, bias, norm, names:GLOB,… or lora:R[:ALPHA][:GLOB,…], several with +", "5"),
+        (
+            {"train": ["w"]},
+            "all, last:K, bias, norm, names:GLOB,… or lora:R[:ALPHA][:GLOB,…], several with +",
+            "['w'] (list)",
+        ),
     ],
 )
 def test_recipes(options: dict[str, Any], expected: str, got: str) -> None:
@@ -49,7 +53,7 @@ def test_recipes(options: dict[str, Any], expected: str, got: str) -> None:
 def test_optimizers_that_are_none(value: Any) -> None:
     with pytest.raises(UserError) as caught:
         tg.Recipe(optimizer=value)
-    assert caught.value.expected is not None and "tg.SGD(lr=…) or tg.Momentum(lr=…)" in caught.value.expected
+    assert caught.value.expected is not None and "tg.RMSprop(lr=…) or tg.SGD(lr=…)" in caught.value.expected
     if value in ("sgd", tg.SGD):
         assert caught.value.hint == "optimizer=tg.SGD(lr=0.01)"
 
@@ -120,7 +124,7 @@ def test_what_a_session_is_given() -> None:
             training.train(session.compiled, device, tolerance=float("nan"))
 
 
-SNIPPET = '''
+SNIPPET = """
 import tilegrad as tg
 tg.Recipe(loss="mse", batchnorm="fold", accum_mode="sum", optimizer=tg.Adam(lr=0.1), train="last:2")
 tg.Recipe(loss="mee")
@@ -130,7 +134,7 @@ tg.Recipe(optimizer="sgd")
 tg.Recipe(batch="four")
 tg.Recipe(train=5)
 tg.Residency(inputs="here")
-'''
+"""
 
 
 @pytest.mark.slow

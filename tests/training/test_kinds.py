@@ -11,9 +11,9 @@ import tilegrad as tg
 from tests.conftest import NO_TORCH
 from tests.support.command_line import CommandLine
 from tilegrad import found
-from tilegrad.errors import InternalError
+from tilegrad.errors import InternalError, UserError
 from tilegrad.expectations import LARGEST_FLOAT
-from tilegrad.losses import LOSSES
+from tilegrad.losses import LOSSES, parse
 from tilegrad.ops import registry
 from tilegrad.optimizers import OPTIMIZERS, Optimizer
 
@@ -40,6 +40,75 @@ def test_both_references_of_a_loss_agree(name: str) -> None:
     target = draw.integers(0, 7, 4) if kind.has_classes else draw.random((4, 7))
     expected = kind.torch(torch, torch.tensor(output), torch.tensor(target))
     assert kind.float64(output, target) == pytest.approx(float(expected), rel=1e-12)
+
+
+EXPRESSIONS = (
+    "cross_entropy:smoothing=0.2",
+    "cross_entropy:ignore=3",
+    "cross_entropy:weight=1/2/0.5/0/1/3/1",
+    "cross_entropy:smoothing=0.1,ignore=1,weight=1/2/0.5/0.25/1/3/1",
+    "huber:delta=0.25",
+    "mse+0.5*l1+1e+0*huber",
+    "cross_entropy+0.25*mse",
+)
+
+
+@pytest.mark.skipif(NO_TORCH, reason="the references are compared with each other")
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_both_references_of_an_expression_agree(text: str) -> None:
+    import torch
+
+    loss, draw = parse(text), np.random.default_rng(0)
+    output = draw.standard_normal((6, 7))
+    classes, values = np.array([0, 1, 2, 3, 4, 5]), draw.random((6, 7))
+    targets = [classes if term.has_classes else values for term in loss.targets]
+    expected = loss.value({"y": torch.tensor(output)}, targets, torch)
+    assert loss.value({"y": output}, targets) == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_expressions_are_trained_and_judged(text: str) -> None:
+    if "weight=" in text:
+        text = text.replace("1/2/0.5/0/1/3/1", "1/2/0.5/0/1/3/1/1/1/1")
+        text = text.replace("1/2/0.5/0.25/1/3/1", "1/2/0.5/0.25/1/3/1/1/1/1")
+    compiled = tg.compile("simplemlp", tg.Recipe(loss=text, batch=6))
+    with tg.open_device("host") as device:
+        run = tg.train(compiled, device, steps=2)
+    assert run.verdict is not None and run.verdict.verified
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hinge", "the loss cannot be used"),
+        ("", "the loss cannot be used"),
+        ("output:", "the loss cannot be used"),
+        ("mse+", "the loss cannot be used"),
+        ("mse:delta=1", "the loss mse has no option 'delta'"),
+        ("huber:delta=0", "the loss huber cannot use delta=0"),
+        ("cross_entropy:smoothing=1", "the loss cross_entropy cannot use smoothing=1"),
+        ("cross_entropy:ignore=x", "the loss cross_entropy cannot use ignore=x"),
+        ("cross_entropy:weight=1/-1", "the loss cross_entropy cannot use weight=1/-1"),
+        ("nan*mse", "the loss cannot be used"),
+    ],
+)
+def test_what_is_no_loss_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tg.Recipe(loss=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mse@nowhere", "the loss is of 'nowhere', which is no output of the model"),
+        ("output:nowhere", "the loss is of 'nowhere', which is no output of the model"),
+        ("output:output", "the output 'output' is no loss"),
+        ("cross_entropy:weight=1/2", "the loss cross_entropy has a wrong number of class weights"),
+    ],
+)
+def test_a_loss_that_does_not_fit_the_model_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tg.compile("simplemlp", tg.Recipe(loss=text))
 
 
 @pytest.mark.skipif(NO_TORCH, reason="the references are compared with each other")

@@ -205,6 +205,10 @@ class _Encoder:
             if prefix == "n" and is_even:
                 return []
             of = ("loop", loop, 0, "size" if prefix == "n" else "start")
+            origin = self.nest.starts_at(rest) if prefix == "at" else 0
+            if origin:
+                begin = _Field(word, "TG_SET", None, origin, frozenset({loop}))
+                return [begin, _Field(word, "TG_ADD", of, 1, frozenset({loop}))]
             return [_Field(word, "TG_COPY", of, 0, frozenset({loop}))]
         for i, operand in enumerate(self.nest.operands):
             if operand.name == prefix and operand.value is not None:

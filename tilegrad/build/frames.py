@@ -22,22 +22,25 @@ from tilegrad.ir.program import ENTRIES
 class StackUse:
     """The deepest stack of one call of each entry in bytes, on the core that conducts where there are several.
 
-    Kernels, the tile runtime and the chip's drivers are in it, whoever calls the entry is not. Where it is not known,
-    `entries` is empty and `reason` says why.
+    The tile runtime and the chip's drivers are in it, and kernels, unless a core beside those that compute conducts:
+    then `worker` is the stack of one that computes. Whoever calls the entry is not. Where it is not known, `entries` is
+    empty and `reason` says why.
     """
 
     entries: Mapping[str, int] = field(default_factory=dict)
+    worker: int | None = None
     compiler: str | None = None
     reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         figures = {entry: self.entries.get(entry) for entry in ENTRIES}
-        return {**figures, "compiler": self.compiler, "reason": self.reason}
+        return {**figures, "worker": self.worker, "compiler": self.compiler, "reason": self.reason}
 
     def __str__(self) -> str:
         if not self.entries:
             return f"stack: not known ({self.reason})"
-        figures = ", ".join(f"{entry} {size:,}" for entry, size in self.entries.items())
+        stacks = {**self.entries, **({} if self.worker is None else {"each worker": self.worker})}
+        figures = ", ".join(f"{name} {size:,}" for name, size in stacks.items())
         return f"stack of one call in bytes, at most: {figures} ({self.compiler})"
 
 

@@ -7,7 +7,7 @@ COMPILER = "riscv64-unknown-elf-gcc"
 # where addresses happen to be aligned.
 FLAGS = tuple(
     (
-        "-std=c99 -O3 -march=rv32imf_zicsr -mabi=ilp32 -ffp-contract=off -ffreestanding -fno-builtin -fno-math-errno "
+        "-std=c99 -O2 -march=rv32imfc_zicsr -mabi=ilp32 -ffp-contract=off -ffreestanding -fno-builtin -fno-math-errno "
         "-fno-tree-loop-distribute-patterns -fno-tree-vectorize -msmall-data-limit=0 -mcmodel=medany -mno-relax"
     ).split()
 )

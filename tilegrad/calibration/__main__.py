@@ -8,7 +8,7 @@ import sys
 from tilegrad.calibration import check, document, table
 from tilegrad.calibration.compare import report
 from tilegrad.calibration.counting import missing_tools
-from tilegrad.costs.kernel_cost import CONDUCT_TRIPS, KernelCosts, load_table
+from tilegrad.costs.kernel_cost import KernelCosts, load_table
 from tilegrad.targets.base import Target, get
 
 CHECK_SEED_OFFSET = 1000
@@ -23,14 +23,9 @@ def _calibrate(target: Target, seed: int, samples: int, only_stale: bool) -> Non
     made = table.make_table(counted, seed)
     if only_stale:
         made = table.merged(old, made)
-    # Tiles are chosen by cost, and what conducts them is counted on real tiles: first the kernels, then the conductor.
-    nothing = {"cycles": [0.0] * len(CONDUCT_TRIPS)}
-    kept = old.get("conduct", {"between": nothing, "meanwhile": nothing})
-    table.write_table({**made, "conduct": kept}, path)
+    table.write_table(made, path)
     load_table.cache_clear()
-    table.write_table({**made, "conduct": table.conduct_entry(target)}, path)
-    load_table.cache_clear()
-    document.update({"conduct": document.conduct_lines(load_table(path)["conduct"]), **report(target)[0]})
+    document.update(report(target)[0])
     entries = [v for kernel in made["kernels"].values() for v in kernel["variants"].values()]
     calls = sum(v["samples"] for v in entries)
     print(f"{path.name}: {len(made['kernels'])} kernels, {len(entries)} variants, {calls} counted calls")

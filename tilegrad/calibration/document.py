@@ -5,24 +5,44 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from tilegrad.costs.conduct import Act
+from tilegrad.costs.measured import Measured
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cost-model.md"
 
 
-def conduct_lines(conduct: Mapping[str, Any]) -> list[str]:
-    """What the tile runtime costs its core."""
-    between, meanwhile = conduct["between"], conduct["meanwhile"]
-    errors = f"{between['error_mean_percent']} % and {meanwhile['error_mean_percent']} %"
+def conduct_lines(measured: Measured) -> list[str]:
+    """What the conductor takes from act to act."""
+    conduct = measured.conduct
+    pairs = sorted(conduct.pairs.items(), key=lambda pair: (list(Act).index(pair[0][0]), list(Act).index(pair[0][1])))
     lines = [
-        f"{conduct['samples']} stretches of nests, instructions predicted within {errors} on average:",
+        f"{len(pairs)} pairs of acts, measured on `{measured.source}`; a call of an entry takes {conduct.call:.0f} "
+        "cycles around that:",
         "",
-        "| per | instructions between kernels | cycles | instructions meanwhile | cycles |",
-        "|---|---|---|---|---|",
+        "| from | to, with cycles |",
+        "|---|---|",
     ]
-    for i, name in enumerate(conduct["trips"]):
-        halves = [f"{one['classes']['i_total'][i]:.0f} | {one['cycles'][i]:.0f}" for one in (between, meanwhile)]
-        lines.append(f"| {name} | {halves[0]} | {halves[1]} |")
+    for before in dict.fromkeys(one for (one, _), _ in pairs):
+        then = ", ".join(f"{act.value} {cycles:.0f}" for (one, act), cycles in pairs if one is before)
+        lines.append(f"| {before.value} | {then} |")
+    return lines
+
+
+def kernel_lines(measured: Measured) -> list[str]:
+    """What was measured of kernel calls beside their counts."""
+    lines = ["| operands in | kernels | factor | call | cold |", "|---|---:|---:|---:|---:|"]
+    for level, other in sorted(measured.others.items()):
+        own = [scale for (_, at), scale in measured.kernels.items() if at == level]
+        spans = [
+            f"{min(values):{shape}} to {max(values):{shape}}, median {middle:{shape}}"
+            for values, middle, shape in (
+                ([one.factor for one in own], other.factor, ".2f"),
+                ([one.call for one in own], other.call, ".0f"),
+                ([one.cold for one in own], other.cold, ".0f"),
+            )
+        ]
+        lines.append(f"| {level} | {len(own)} | {' | '.join(spans)} |")
     return lines
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from tilegrad.build.riscv import COMPILER, FLAGS
-from tilegrad.calibration.conduct import count_conducting, fit_conducting
 from tilegrad.calibration.counting import EMULATOR, FOLDER, Counts, count, source_hash, version_of
 from tilegrad.calibration.examples import operators
 from tilegrad.calibration.fit import Fit, choose_structure, fit, fit_typical
@@ -23,13 +22,11 @@ from tilegrad.costs.derived import UNCOUNTED, derived_family, family_of, plain_s
 from tilegrad.costs.loops import Family, is_mirrored, mirrored_family
 from tilegrad.ops import registry
 from tilegrad.ops.example import Draw
-from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
-from tilegrad.targets.base import Target
+from tilegrad.ops.kernels import parse_kernel_file
 
 SAMPLES_PER_VARIANT = 240
 DRAWS_WITHOUT_USE, DRAWS_PER_SAMPLE = 40, 8
 FEWEST = 15
-CONDUCTOR = RUNTIME_FOLDER / "cluster" / "tg_tile.c"
 TYPICAL = 12  # samples of each kernel that the estimate of an uncounted one rests on
 Key = tuple[str, str]
 Counted = list[tuple[Sample, Counts]]
@@ -173,11 +170,6 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         "sources": dict(sorted({**old["sources"], **new["sources"]}.items())),
         "kernels": {name: kernels[name] for name in sorted(kernels) if name in existing},
     }
-
-
-def conduct_entry(target: Target) -> dict[str, Any]:
-    """The tile runtime's costs, with the hash of the source they were counted on."""
-    return {"source_hash": source_hash(CONDUCTOR), **fit_conducting(count_conducting(target), target)}
 
 
 def write_table(table: Mapping[str, Any], path: Path) -> None:

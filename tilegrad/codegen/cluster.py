@@ -99,8 +99,10 @@ class ClusterLowering(Lowering):
         )
         name = f"{entry}_{len(self.calls[entry])}_{identifier(launch.node.op)}"
         self.calls[entry].append(_call(name, table, listed, own, homes))
-        run = RUN_WHOLE if tiling is None else RUN
-        return (Comment(self.describe(entry, number, k)), Call(run, ("t", FIRST, "1", "__func__")))
+        run = Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
+        if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
+            return (run,)  # what is said of a nest's first panel is true of all
+        return (Comment(self.describe(entry, number, k)), run)
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
         _, own = self.listed[entry][number, k]
@@ -121,6 +123,7 @@ class ClusterLowering(Lowering):
         """Names its first call, unless it serves two entries: then they do."""
         *comments, run = body
         lines = [line for one in comments if isinstance(one, Comment) for line in one.text.split("\n")]
+        lines = lines or ["more panels"]
         titled = f"{title}: {lines[0]}"
         text = "\n".join([titled, *lines[1:]] if len(titled) <= LINE_WIDTH - 6 else [title, *lines])
         parameters: tuple[str, ...] = (self.parameter,)
@@ -161,6 +164,8 @@ class ClusterLowering(Lowering):
         if value is None:
             return "TG_ABSENT"
         address = self.plan.address(entry, value, number)
+        if value in self.plan.schedule.entries[entry].panels:
+            return str(address.offset)
         name = self.names.of(value, address)
         return f"S({name})" if address.region == "state" else f"A_{name}"
 
@@ -292,11 +297,18 @@ class ClusterLowering(Lowering):
             return f"AWAIT({event.transfer})"
         name = f"A_{self.names.of(event.tensor, Address(L2, 'arena', event.l2_offset))}"
         macro = "BRING" if event.inward else "PUT_AWAY"
+        if event.rows > 1:
+            where = f"{event.transfer}, {event.l2_offset}, {event.l3_offset}"
+            return f"{macro}_ROWS({where}, {event.row_bytes}, {event.rows}, {event.l3_stride})"
+        if "#" in event.tensor:
+            name = str(event.l2_offset)
         return f"{macro}({event.transfer}, {name}, {event.l3_offset}, {event.size_bytes})"
 
 
 def _move_words(event: Move | Wait) -> int:
-    return 1 if isinstance(event, Wait) else CONSTANTS["TG_MOVE_WORDS"]
+    if isinstance(event, Wait):
+        return 1
+    return CONSTANTS["TG_ROWS_WORDS" if event.rows > 1 else "TG_MOVE_WORDS"]
 
 
 def _call(name: str, table: str, listed: ListedNest, own: NestCall, homes: tuple[str, ...]) -> _Call:

@@ -43,7 +43,7 @@ def makefile(objects: Sequence[str], beside: Sequence[str], target: Target) -> s
     )
 
 
-def project_readme(plan: Plan, has_array: bool) -> str:
+def project_readme(plan: Plan, has_array: bool, has_storage: bool = False) -> str:
     """`has_array`: the weights are in the folder as C."""
     schedule = plan.schedule
     name = visible_line(" ".join(schedule.program.name.split()))
@@ -58,6 +58,12 @@ def project_readme(plan: Plan, has_array: bool) -> str:
         cluster = (
             "| `tg_tile.c`, `tg_cluster.h` | the tile runtime, and what it asks of a chip |\n"
             "| `tg_sim.c` | a simulated chip, which a chip's own runtime takes the place of |\n"
+        )
+    storage = ""
+    if has_storage:
+        storage = (
+            "| `tg_storage.h`, `tg_storage.c` | `tg_save` and `tg_load`: what was learned survives a power cut |\n"
+            "| `tg_storage_file.c`, `tg_storage_nor.c` | storage in a file, and a simulated flash |\n"
         )
     weights_as_c = has_array or schedule.target.board is not None  # which has no files
     image_bytes = plan.image_bytes + plan.l3_image_bytes
@@ -78,7 +84,7 @@ or link `libmodel.a`, which `make libmodel.a` builds (`make CROSS=arm-none-eabi-
 | `kernels/` | the kernels it calls |
 | `weights.bin` | the initial state ({image_bytes} bytes behind a header of {HEADER.size}) for `tg_init` |
 | `weights.c` | the same as a C array, `tg_weights`, for firmware without files ({there}) |
-{cluster}{harness}
+{cluster}{storage}{harness}
 | `manifest.json` | tensors, offsets, entries and memory, for scripts |
 
 Memory: {"; ".join(blocks)}.

@@ -34,7 +34,7 @@ def model_hash(plan: Plan) -> bytes:
         [tensor.name, tensor.role.value, str(tensor.type), *_place(plan, tensor.name)] for tensor in program.state
     ]
     nodes = [
-        [node.op, node.inputs, node.outputs, sorted((key, _text(value)) for key, value in node.attributes.items())]
+        [node.op, node.inputs, node.outputs, sorted((key, attribute_text(v)) for key, v in node.attributes.items())]
         for node in program.entries["infer"].nodes
     ]
     meaning = {"version": VERSION, "tensors": tensors, "nodes": nodes, "loss": program.loss}
@@ -46,7 +46,7 @@ def _place(plan: Plan, tensor: str) -> tuple[str, int]:
     return address.region, address.offset
 
 
-def _text(value: Attribute) -> str:
+def attribute_text(value: Attribute) -> str:
     if isinstance(value, Constant):
         return f"{value.type} {hashlib.sha256(np.ascontiguousarray(value.array).tobytes()).hexdigest()}"
     return repr(value)

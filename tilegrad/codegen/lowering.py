@@ -110,7 +110,9 @@ class Lowering(ABC):
 
     def where(self, entry: str, value: str, number: int = 0, skipped: int = 0) -> str:
         """A value's address as C: `ARENA(hidden)`, or some bytes further on."""
-        address = self.plan.address(entry, value, number)
+        return self.where_is(value, self.plan.address(entry, value, number), skipped)
+
+    def where_is(self, value: str, address: Address, skipped: int = 0) -> str:
         further = f" + {skipped}" if skipped else ""
         return f"{address.region.upper()}({self.names.of(value, address)}{further})"
 
@@ -218,9 +220,9 @@ class FlatLowering(Lowering):
         for statement in body:
             is_common = isinstance(statement, Declare) and self._users[statement] > 1
             if isinstance(statement, Declare) and is_common and statement not in self._common:
-                stem = statement.c_type.removeprefix("static const tg_")
-                self._common[statement] = f"{stem}_{self._counts[statement.c_type]}"
-                self._counts[statement.c_type] += 1
+                stem = statement.c_type.removeprefix("static const ").removeprefix("tg_")
+                self._common[statement] = f"{stem}_{self._counts[stem]}"
+                self._counts[stem] += 1
                 result.append(_arguments(statement, self._common[statement]))
         return result
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilegrad.codegen import guard as guards
 from tilegrad.codegen.c import (
+    Assign,
     Call,
     Comment,
     For,
     Function,
     Item,
     Line,
-    Return,
     SourceFile,
     Statement,
     comment_text,
@@ -35,9 +36,10 @@ from tilegrad.codegen.interface import (
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import FlatLowering, Lowering
+from tilegrad.codegen.rate_access import rate_definitions
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
-from tilegrad.ir.program import ENTRIES
+from tilegrad.ir.program import ENTRIES, TargetInput
 from tilegrad.ir.schedule import Launch
 
 
@@ -81,41 +83,59 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
-def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering) -> Function:
+def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering, has_storage: bool) -> Function:
     program = plan.schedule.program
     body: list[Statement] = [NOT_READY]
     present = [port for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)) if port.type.size_bytes]
     if present:
         body.append(guard(" || ".join(f"{port.c_name} == NULL" for port in present), "TG_NULL_POINTER"))
     for port in entry_inputs(plan, entry):
-        if port.value == program.target_input and program.label_classes is not None:
-            body += _label_check(port, program.label_classes)
+        labels = program.labels(port.value)
+        if labels is not None:
+            body += _label_check(port, labels)
+    body += guards.at_start(plan, entry)
     body += lowering.at_start(entry)
     for port in entry_inputs(plan, entry):
         if port.type.size_bytes:
-            where = lowering.where(entry, port.value)
-            body.append(Call("memcpy", (where, port.c_name, str(port.type.size_bytes))))
+            body.append(_copy_in(plan, entry, port, lowering))
     body += lowering.after_inputs(entry)
     body += calls
     body += lowering.at_end(entry)
     for port in entry_outputs(plan, entry):
         if port.type.size_bytes:
-            where = lowering.where(entry, port.value)
-            body.append(Call("memcpy", (port.c_name, where, str(port.type.size_bytes))))
+            body.append(_copy_out(plan, entry, port, lowering))
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
     body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
-    body.append(Return(lowering.result))
+    if has_storage and entry in _COUNTED:
+        body.append(guards.on_first_core(plan, Assign(_COUNTED[entry], f"{_COUNTED[entry]} + 1")))
+    body += guards.at_end(plan, entry, lowering.result, next((p.c_name for p in entry_outputs(plan, entry)), ""))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
 
 
-def _label_check(port: Port, classes: int) -> list[Statement]:
-    return [
-        For(
-            "i",
-            str(port.type.size),
-            (guard(f"{port.c_name}[i] < 0 || {port.c_name}[i] >= {classes}", "TG_BAD_LABEL"),),
-        )
-    ]
+_COUNTED = {"step": "m->minibatches", "update": "m->updates"}
+
+
+def _label_check(port: Port, labels: TargetInput) -> list[Statement]:
+    label = f"{port.c_name}[i]"
+    wrong = f"{label} < 0 || {label} >= {labels.classes}"
+    if labels.ignored is not None:
+        wrong = f"{label} != {labels.ignored} && ({wrong})"
+    return [For("i", str(port.type.size), (guard(wrong, "TG_BAD_LABEL"),))]
+
+
+def _copy_in(plan: Plan, entry: str, port: Port, lowering: Lowering) -> Call:
+    """An input that is in L2 only in parts begins in L3."""
+    address, size = plan.input_address(entry, port.value), str(port.type.size_bytes)
+    if address.region == "l3":
+        return Call("tg_l3_write", (str(address.offset), port.c_name, size))
+    return Call("memcpy", (lowering.where_is(port.value, address), port.c_name, size))
+
+
+def _copy_out(plan: Plan, entry: str, port: Port, lowering: Lowering) -> Call:
+    address, size = plan.output_address(entry, port.value), str(port.type.size_bytes)
+    if address.region == "l3":
+        return Call("tg_l3_read", (str(address.offset), port.c_name, size))
+    return Call("memcpy", (port.c_name, lowering.where_is(port.value, address), size))
 
 
 _ACCESS = (
@@ -130,6 +150,7 @@ def _functions(
     lowering: Lowering,
     groups: Mapping[str, Sequence[tuple[tuple[Statement, ...], str | None]]],
     shared: Mapping[tuple[Statement, ...], tuple[_Group, Sequence[str | None]]],
+    has_storage: bool,
 ) -> list[Item]:
     """Of the entries, each behind those of the nodes that it is the first to need."""
     functions: list[Item] = []
@@ -145,11 +166,11 @@ def _functions(
                 functions += [Line(), *declared, *([Line()] if declared else [])]
                 functions += [lowering.function(group.name, group.title, body, firsts)]
             calls.append(lowering.call(group.name, first, len(firsts) > 1))
-        functions += [Line(), _entry_function(plan, entry, calls, lowering)]
+        functions += [Line(), _entry_function(plan, entry, calls, lowering, has_storage)]
     return functions
 
 
-def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
+def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> tuple[str, set[str]]:
     """model.c, and the kernels it calls."""
     plan = listing.plan
     program = plan.schedule.program
@@ -185,14 +206,16 @@ def source(listing: Listing, kernels: KernelSet) -> tuple[str, set[str]]:
             key = tuple(lowering.body(body))
             groups[entry].append((key, first))
             shared.setdefault(key, (group, []))[1].append(first)
-    functions = _functions(plan, lowering, groups, shared)
+    functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
+    items += guards.tables(plan, has_storage)
     items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
     items += [
         Line(),
-        *init_functions(plan),
+        *init_functions(plan, has_storage),
         Line(),
         *tensor_access(plan),
+        *rate_definitions(plan),
         Line(),
         *static_instance(plan),
     ]

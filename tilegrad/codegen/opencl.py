@@ -23,7 +23,7 @@ from tilegrad.codegen.kernels import KernelSet, only_used
 from tilegrad.codegen.lowering import FlatLowering, KernelCall
 from tilegrad.errors import InternalError
 from tilegrad.ir.plan import Address, Plan
-from tilegrad.ir.program import ENTRIES
+from tilegrad.ir.program import ENTRIES, TargetInput
 from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelSignature
 from tilegrad.visible import visible
 
@@ -207,10 +207,17 @@ def _ports(plan: Plan, entry: str, ports: Sequence[Port]) -> list[dict[str, Any]
                 "buffer": address.region,
                 "offset": address.offset,
                 "at": at,
-                "classes": program.label_classes if port.value == program.target_input else None,
+                **_label_rule(program.labels(port.value)),
             }
         )
     return made
+
+
+def _label_rule(labels: TargetInput | None) -> dict[str, int | None]:
+    """Which numbers of a port are refused."""
+    if labels is None:
+        return {"classes": None}
+    return {"classes": labels.classes} | ({} if labels.ignored is None else {"ignored": labels.ignored})
 
 
 def _launch(launch: KernelLaunch) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad.codegen import guard as guards
 from tilegrad.codegen import interface, model
 from tilegrad.codegen.board import board_files
 from tilegrad.codegen.folder import makefile, project_readme
@@ -17,11 +18,17 @@ from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.image import HEADER, model_hash, state_image
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, kernels_header
 from tilegrad.codegen.opencl import opencl_files
+from tilegrad.codegen.rate_access import rate_declarations
+from tilegrad.codegen.saved import saved_header
+from tilegrad.errors import UserError
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
+from tilegrad.storage import Storage
 from tilegrad.targets.base import OPENCL_C, Target
+
+_STORAGE_FOLDER = RUNTIME_FOLDER / "storage"
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,11 +55,18 @@ class Project:
         )
 
 
-def generate(listing: Listing, *, weights_as_c: bool = False) -> Project:
+def generate(listing: Listing, *, weights_as_c: bool = False, storage: Storage | None = None) -> Project:
     plan = listing.plan
     kernels = collect_kernels(plan.schedule)
     is_opencl = plan.schedule.target.language == OPENCL_C
-    texts = opencl_files(plan, kernels) if is_opencl else _c_files(listing, kernels, weights_as_c)
+    if is_opencl and guards.is_guarded(plan):
+        raise UserError(
+            f"a program for '{plan.schedule.target.name}' has no guard",
+            stage="codegen",
+            expected="a target in C",
+            got=f"--guard {plan.schedule.program.recipe.guard}",
+        )
+    texts = opencl_files(plan, kernels) if is_opencl else _c_files(listing, kernels, weights_as_c, storage)
     texts["manifest.json"] = json.dumps(_manifest(plan), indent=1) + "\n"
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)
@@ -61,28 +75,37 @@ def generate(listing: Listing, *, weights_as_c: bool = False) -> Project:
     return Project(plan, dict(sorted(files.items())))
 
 
-def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool) -> dict[str, str]:
+def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: Storage | None) -> dict[str, str]:
     plan = listing.plan
-    model_c, used = model.source(listing, kernels)
+    has_storage = storage is not None
+    model_c, used = model.source(listing, kernels, has_storage)
     target = plan.schedule.target
     texts = {
-        "model.h": interface.header(plan),
+        "model.h": interface.header(plan, has_storage, rate_declarations(plan)),
         "model.c": model_c,
         "kernels.h": kernels_header(kernels, used),
         "tg_image.h": (RUNTIME_FOLDER / "tg_image.h").read_text(encoding="utf-8"),
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
-        "README.md": project_readme(plan, weights_as_c),
+        "README.md": project_readme(plan, weights_as_c, has_storage),
     }
+    if plan.schedule.program.trainable:  # the order of samples, for firmware that has its own
+        texts["tg_random.h"] = (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8")
     objects = _objects(kernels, target)
-    beside = ("weights.o",) if weights_as_c else ()
+    beside = (*(("weights.o",) if weights_as_c else ()), *(("tg_storage.o",) if has_storage else ()))
     if target.board is None:
         texts["Makefile"] = makefile(objects, beside, target)
     else:
         texts |= board_files(plan, target.board, objects, beside)
     for path in _cluster_files(target):
         texts[path.name] = path.read_text(encoding="utf-8")
+    if guards.is_guarded(plan):
+        texts[guards.HEADER_FILE] = guards.guard_text()
+        texts.setdefault("kernels/tg_fma.h", (RUNTIME_FOLDER / "tg_fma.h").read_text(encoding="utf-8"))
+    if storage is not None:
+        texts |= {path.name: path.read_text(encoding="utf-8") for path in sorted(_STORAGE_FOLDER.iterdir())}
+        texts["tg_saved.h"] = saved_header(plan, storage)
     texts |= {f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()}
     return texts
 

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from tilegrad import zoo as model_zoo
+from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import options
 from tilegrad.commands.compiling import compilable_targets
 from tilegrad.devices.registry import DEFAULT_DEVICE, kinds
@@ -18,7 +19,6 @@ from tilegrad.frontend.read import read_model
 from tilegrad.ops import registry
 from tilegrad.ops.base import Operator
 from tilegrad.report import doctor as health
-from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.format import bytes_text, count_text, plural, shape_text
 from tilegrad.report.output import Output, table
 from tilegrad.targets.base import Target

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from tilegrad.adapters import lora_of
 from tilegrad.build.folder import check_folder, write_folder
 from tilegrad.build.frames import StackUse
 from tilegrad.build.workspace import Workspace
@@ -17,14 +18,20 @@ from tilegrad.devices.embedded import EmbeddedDevice, Image
 from tilegrad.devices.registry import device_kind
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
+from tilegrad.frontend.lora import with_adapters
+from tilegrad.frontend.start import with_weights
 from tilegrad.pipeline import Observer, Where, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.report import json
 from tilegrad.report.dump import dump
 from tilegrad.report.output import Output, Progress
+from tilegrad.report.picture.record import FILE as RECORD_FILE
+from tilegrad.report.picture.record import record_bytes
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
+from tilegrad.tensor_files import check_suffix, read_tensors
 
 R = TypeVar("R")
 
@@ -87,8 +94,20 @@ def compilable_targets() -> tuple[Target, ...]:
     return tuple(target for target in known if (target.folder / "tg_rt.h").exists())
 
 
-def import_model(model: str, recipe: Recipe, observer: Observer) -> ImportedModel:
-    return observer.run("import", lambda: load(model, batch=recipe.batch, seed=recipe.seed))
+def import_model(model: str, recipe: Recipe, observer: Observer, weights: Path | None = None) -> ImportedModel:
+    """The model, with adapters where the recipe has them, so that a file of weights may hold theirs."""
+    if weights is not None:
+        check_suffix(weights, "--weights")
+
+    def imported() -> ImportedModel:
+        found = load(model, batch=recipe.batch, seed=recipe.seed)
+        if weights is None:
+            return found
+        lora = lora_of(recipe.train)
+        found = found if lora is None else with_adapters(found, lora, recipe.seed)
+        return with_weights(found, read_tensors(weights), f"'{weights}'")
+
+    return observer.run("import", imported)
 
 
 def compile_for(
@@ -99,9 +118,13 @@ def compile_for(
     *,
     schedule: ScheduleOptions | None = None,
     weights_as_c: bool = False,
+    storage: Storage | None = None,
+    weights: Path | None = None,
 ) -> Compiled:
-    imported = import_model(model, recipe, observer)
-    return compile_model(imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c)
+    imported = import_model(model, recipe, observer, weights)
+    return compile_model(
+        imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c, storage=storage
+    )
 
 
 C_FILES = ("Makefile", "README.md", "kernels.h", "main.c", "manifest.json", "model.c", "model.h", "weights.bin")
@@ -144,8 +167,10 @@ def write_project(
     files: Mapping[str, bytes] | None = None,
     stack: StackUse | None = None,
     force: bool = False,
+    record: Mapping[str, object] | None = None,
 ) -> None:
-    """The C project and, after a run, its result as `run.json`: without times, so that two runs give the same bytes.
+    """The C project and, after a run, its result as `run.json` and what `tilegrad report` draws of it: without times,
+    so that two runs give the same bytes.
 
     The stack is not the project's own: it depends on the compiler that is here.
     """
@@ -155,4 +180,6 @@ def write_project(
         written["README.md"] += f"\n{text[0].upper()}{text[1:]}.\n".encode()
     if run is not None:
         written["run.json"] = json.dumps({key: value for key, value in run.items() if key != "timings"}).encode()
+    if record is not None:
+        written[RECORD_FILE] = record_bytes(record)
     write_folder(folder, written, force=force)

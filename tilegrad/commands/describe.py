@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from tilegrad import inference
+from tilegrad.codegen.saved import save_cost
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import (
     build_image,
@@ -30,14 +31,17 @@ from tilegrad.inspection import Inspection, inspect_program, unlimited
 from tilegrad.passes.parameters import parameters_of
 from tilegrad.pipeline import compile_inference, compile_model
 from tilegrad.recipe import expect_count, expect_tolerance
+from tilegrad.report.checkpoint import wear_text
 from tilegrad.report.failure import announce
-from tilegrad.report.format import cycles_text, error_text
+from tilegrad.report.format import bytes_text, count_text, cycles_text, error_text
 from tilegrad.report.inference import inference_report
 from tilegrad.report.inspection import inspection_report, parameter_report
 from tilegrad.report.output import Output, Progress, heading
 from tilegrad.report.tiles import tiles_json, tiles_report
 from tilegrad.report.training import code_line, image_line, memory_table, time_line
 from tilegrad.stack import stack_use
+from tilegrad.storage import FORM, Storage
+from tilegrad.targets.base import OPENCL_C, Target
 from tilegrad.training import memory_json
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
@@ -51,6 +55,7 @@ def infer(
     batchnorm: options.BatchNorm = "frozen",
     seed: options.Seed = 0,
     data: options.Data = None,
+    weights: options.Weights = None,
     chip: hardware.ChipOptions,
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
@@ -68,10 +73,8 @@ def infer(
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
-        imported = import_model(model, recipe, observer)
-        compiled = compile_inference(
-            imported, recipe, target, observer, options=chip.schedule(target)
-        )
+        imported = import_model(model, recipe, observer, weights)
+        compiled = compile_inference(imported, recipe, target, observer, options=chip.schedule(target))
         result = inference.infer(compiled, opened, data=data, verify=verify, tolerance=tolerance, progress=progress)
     result = replace(result, timings_seconds={**observer.seconds, **result.timings_seconds})
     document = result.as_json()
@@ -102,10 +105,20 @@ def compile_project(
     weights_c: Annotated[
         bool, typer.Option("--weights-c", help="Also write the weights as a C array, for firmware without files.")
     ] = False,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar=FORM,
+            help="Add tg_save and tg_load: what was learned survives power cuts, in a flash such as 64K:4K:256.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Updates of an image that runs by itself (on Siracusa).")
     ] = 4,
     recipe_options: options.RecipeOptions,
+    weights: options.Weights = None,
     chip: hardware.ChipOptions,
     json_to: options.JsonTo = None,
     dump_after: options.DumpAfter = None,
@@ -124,19 +137,23 @@ def compile_project(
             hint=f"tilegrad compile {model} -o {Path(model).stem}-c",
         )
     check_output(output_folder, force=force)
-    recipe = recipe_options.recipe()
+    recipe = recipe_options.recipe(None)
     expect_count("the number of steps", steps)
     limited = chip_of(device, chip, target)
     schedule = chip.schedule(limited)
+    flash = flash_of(storage, limited)
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, limited, observer, schedule=schedule, weights_as_c=weights_c)
+        compiled = compile_for(
+            model, recipe, limited, observer, schedule=schedule, weights_as_c=weights_c, weights=weights, storage=flash
+        )
         image = None
         if output_folder is not None and target is None:
             image = observer.run("build", lambda: build_image(compiled, device, steps=steps, use_cache=not no_cache))
         stack = stack_use(compiled, use_cache=not no_cache)
     files = image.files if image is not None else _project_files(compiled, device, target)
     uncounted = uncounted_kernels(compiled.plan.schedule)
+    cost = None if flash is None else save_cost(compiled.program, compiled.target.name, flash)
     if output_folder is not None:
         write_project(compiled, output_folder, files=files, stack=stack, force=force)
     output.write_json(
@@ -147,9 +164,11 @@ def compile_project(
             "output": None if output_folder is None else str(output_folder),
             "memory": {name: memory_json(use) for name, use in compiled.plan.memory.items()},
             "cycles": compiled.cycles,
+            "cycles_are": compiled.target.cycles_are,
             "uncounted": list(uncounted),
             "stack": stack.as_json(),
             "image": None if image is None else image.facts.as_json(),
+            "storage": None if cost is None else cost.as_json(),
             "c_lines": compiled.project.line_count,
             "timings": observer.seconds,
             "files": sorted(files),
@@ -160,9 +179,25 @@ def compile_project(
         cycles = cycles_text(compiled.cycles, limited.is_calibrated, uncounted)
         output.show(Text(str(stack)), *([Text(cycles)] if cycles else []), Text())
         output.show(time_line(observer.seconds), code_line(compiled, output_folder))
+        if cost is not None:
+            wear = wear_text(cost.erases, cost.sector_bytes, None)
+            often = f"{count_text(1000 * cost.erases)} in 1,000 updates that are each saved"
+            output.show(f"a save: {bytes_text(cost.save_bytes)}; {wear}, {often}")
         if image is not None:
             output.show(image_line(image.facts))
     return 0
+
+
+def flash_of(text: str | None, target: Target) -> Storage | None:
+    if text is not None and target.language == OPENCL_C:
+        raise UserError(
+            f"a program for '{target.name}' saves nothing by itself",
+            stage="options",
+            expected="a target in C",
+            got="--storage",
+            hint="its host program can: train --checkpoint F",
+        )
+    return None if text is None else Storage.parse(text)
 
 
 def _project_files(compiled: Compiled, device: str, target: str | None) -> Mapping[str, bytes]:
@@ -209,7 +244,7 @@ def inspect(
     facts = inspect_program(compiled, limited, stack)
     document = facts.as_json()
     if tiles:
-        document["tiles"] = tiles_json(compiled)
+        document |= {"tiles": tiles_json(compiled), "cycles_are": compiled.target.cycles_are}
     error = None if facts.fits else does_not_fit(facts)
     if error is not None:
         document |= error.as_json()

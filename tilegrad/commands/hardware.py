@@ -10,7 +10,7 @@ import typer
 from tilegrad.errors import UserError
 from tilegrad.schedule.options import BUFFERINGS, HOMES, ScheduleOptions
 from tilegrad.sizes import parse_size
-from tilegrad.targets.base import L1, L2, Target
+from tilegrad.targets.base import L1, L2, L3, Target
 
 _PANEL = "Chip and schedule"
 
@@ -28,7 +28,8 @@ Buffering = Annotated[
     typer.Option(
         "--buffering",
         metavar="|".join(BUFFERINGS),
-        help="double: a tile's transfers overlap the computation of the one before. auto: per operator, by cost.",
+        help="double: a tile's transfers overlap the computation of the one before. auto: per operator, by cost. "
+        "Each hop by itself: l2=single,l3=double (l2 is L2-L1, l3 is L3-L2).",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -53,6 +54,12 @@ L2Size = Annotated[
         "--l2", metavar="SIZE", help="L2 for tensors, as 1M. Default: all.", rich_help_panel=_PANEL, show_default=False
     ),
 ]
+L3Size = Annotated[
+    str | None,
+    typer.Option(
+        "--l3", metavar="SIZE", help="L3 for tensors, as 32M. Default: all.", rich_help_panel=_PANEL, show_default=False
+    ),
+]
 Cores = Annotated[
     int | None,
     typer.Option(
@@ -68,11 +75,12 @@ class BudgetOptions:
     home: Home = "auto"
     l1: L1Size = None
     l2: L2Size = None
+    l3: L3Size = None
     cores: Cores = None
 
     def chip(self, target: Target) -> Target:
         """The chip with the budgets that were asked for."""
-        for name, option, text in ((L1, "--l1", self.l1), (L2, "--l2", self.l2)):
+        for name, option, text in ((L1, "--l1", self.l1), (L2, "--l2", self.l2), (L3, "--l3", self.l3)):
             if text is not None:
                 target = target.with_capacity(name, parse_size(option, text))
         return target if self.cores is None else target.with_cores(self.cores)

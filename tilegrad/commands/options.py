@@ -10,17 +10,24 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from tilegrad.data import count_samples
+from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
+from tilegrad.guards import FORM as GUARD_FORM
+from tilegrad.guards import Guard
 from tilegrad.pipeline import DUMPS
+from tilegrad.rates import parse_rate
 from tilegrad.recipe import (
     ACCUM_MODES,
     BATCHNORM_POLICIES,
+    DECAY_RULES,
     LOSSES,
     OPTIMIZERS,
     AccumulationMode,
     BatchNormPolicy,
-    LossName,
+    DecayRule,
     Optimizer,
+    Rate,
     Recipe,
 )
 
@@ -31,7 +38,10 @@ _OUTPUT = "Output"
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A zoo name (`tilegrad zoo` lists them) or an .onnx file.", show_default=False
+        metavar="MODEL",
+        help="A zoo name (`tilegrad zoo` lists them), an .onnx file, or a training graph or its folder "
+        "(docs/training-graphs.md).",
+        show_default=False,
     ),
 ]
 Device = Annotated[
@@ -90,7 +100,9 @@ Loss = Annotated[
     typer.Option(
         "--loss",
         metavar="|".join(LOSSES),
-        help="Default: the zoo model's own, else cross_entropy.",
+        help="Options behind a colon (cross_entropy:smoothing=0.1,ignore=-100, huber:delta=1), sums with weights "
+        "(mse+0.5*l1), of an output (mse@NAME), or output:NAME, which the model computes itself. Default: the zoo "
+        "model's own, else cross_entropy.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -119,13 +131,117 @@ WeightDecay = Annotated[
         rich_help_panel=_RECIPE,
     ),
 ]
+Nesterov = Annotated[
+    bool, typer.Option("--nesterov", help="Nesterov's momentum, for --optimizer momentum.", rich_help_panel=_RECIPE)
+]
+Decay = Annotated[
+    str,
+    typer.Option(
+        "--decay",
+        metavar="|".join(DECAY_RULES),
+        help="What --weight-decay is for. weights: no decay on biases and normalisations.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Schedule = Annotated[
+    str,
+    typer.Option(
+        "--schedule",
+        metavar="constant|step:EVERY[:FACTOR]|cosine[:UPDATES[:FLOOR]]",
+        help="How the learning rate follows the updates; evaluated on the device. step multiplies it by FACTOR (0.1) "
+        "each EVERY updates; cosine lets it fall to FLOOR (0) of it within UPDATES, by default all of the run.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Warmup = Annotated[
+    int,
+    typer.Option(
+        "--warmup",
+        metavar="N",
+        help="Before that, let the learning rate rise in N equal steps.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Clip = Annotated[
+    float | None,
+    typer.Option(
+        "--clip",
+        metavar="X",
+        help="Scale the gradients of an update down where the norm of all of them is above X. Keeps every gradient "
+        "until the update.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epochs",
+        metavar="N",
+        help="Go through the data N times, in place of --steps; the first updates are verified.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Validation = Annotated[
+    str | None,
+    typer.Option(
+        "--validation",
+        metavar="SHARE|F.npz",
+        help="Measure loss and accuracy before, after each epoch and at the end: on this share of the samples, held "
+        "out, or on another file. Default with --epochs: on the samples that train.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Shuffle = Annotated[
+    bool | None,
+    typer.Option(
+        "--shuffle/--no-shuffle",
+        help="Another order of the samples in each epoch, from the seed. Default: with --epochs.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(
+        "--patience",
+        metavar="N",
+        help="Stop after N epochs without a better measure, and keep the best epoch's parameters.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+TopK = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--top-k",
+        metavar="K",
+        help="Also tell how often the label is among the K most likely classes. May be given several times.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
 Train = Annotated[
     str | None,
     typer.Option(
         "--train",
-        metavar="all|last:K|bias|names:GLOB,…",
-        help="Which parameters train: every one, those of the last K layers, the biases, or those whose initializer "
-        "name matches. Default: the zoo model's own, else all.",
+        metavar="all|last:K|bias|norm|names:GLOB,…|lora:R[:ALPHA][:GLOB,…]",
+        help="Which parameters train: every one, those of the last K layers, the biases, scales and biases of "
+        "normalisations, those whose initializer name matches, or new adapters of rank R on every matrix (or on those "
+        "that match), scaled by ALPHA / R. + joins several: lora:4+last:1. Default: the zoo model's own, else all.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
+GuardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--guard",
+        metavar=GUARD_FORM,
+        help="Undo what leads to a NaN or an infinity, or to a loss above X: the last good parameters come back, and "
+        "tg_step or tg_update says so.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -148,12 +264,37 @@ Data = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        metavar="F.npz",
-        help="Arrays x (samples along the first axis) and y (class indices, or targets), in order, wrapping round. "
+        metavar="F.npz|DIR",
+        help="Arrays x (samples along the first axis) and y (class indices, or targets), or one by the name of each "
+        "input, in order, wrapping round. A folder has them as NAME.npy, or in several .npz files that are joined. "
         "Default: synthetic data from the seed.",
         show_default=False,
         rich_help_panel=_DATA,
     ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="F.safetensors|F.npz|F.onnx",
+        help="Begin with these weights, by initializer name, in place of the model's own: what --save wrote.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+Save = Annotated[
+    Path | None,
+    typer.Option(
+        "--save",
+        metavar="F.safetensors|F.npz|F.onnx",
+        help="Write the trained model here: all of its parameters and running statistics, or the ONNX model it came "
+        "as with these in it. Adapters are merged into their weights.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+KeepAdapters = Annotated[
+    bool, typer.Option("--keep-adapters", help="With --save, leave adapters as they are.", rich_help_panel=_OUTPUT)
 ]
 Verify = Annotated[
     bool,
@@ -197,12 +338,53 @@ JsonTo = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+TraceTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Write the timed events of one call of each entry: in Chrome's format, which Perfetto reads too, where "
+        "FILE ends in .json, else in Perfetto's own.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
 DumpAfter = Annotated[
     str | None,
     typer.Option(
         "--dump-after",
         metavar="STAGE",
         help=f"Print what a compiler stage or pass made, as stable text: {', '.join(DUMPS)}.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="F",
+        help="Go on from a checkpoint, bit for bit, whatever device saved it. Updates count from the beginning.",
+        show_default=False,
+        rich_help_panel=_DATA,
+    ),
+]
+CheckpointTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="F",
+        help="Write a checkpoint here at the end, for --resume, tg_load and `tilegrad checkpoint`.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="N",
+        help="Write it after every N updates, too.",
         show_default=False,
         rich_help_panel=_OUTPUT,
     ),
@@ -214,7 +396,9 @@ def npz_option(flag: str, what: str) -> Any:
     return typer.Option(flag, metavar="F.npz", help=f"Write {what} here.", show_default=False, rich_help_panel=_OUTPUT)
 
 
-def make_optimizer(name: str, lr: float, momentum: float | None, weight_decay: float | None) -> Optimizer:
+def make_optimizer(
+    name: str, lr: float, momentum: float | None, weight_decay: float | None, nesterov: bool = False
+) -> Optimizer:
     """An optimizer from its options; one that it does not have is refused, not ignored."""
     kind = OPTIMIZERS.get(name)
     if kind is None:
@@ -237,7 +421,10 @@ def make_optimizer(name: str, lr: float, momentum: float | None, weight_decay: f
             raise UserError(
                 f"{flag} cannot be used", stage="recipe", expected="a finite number, 0 or more", got=str(value)
             )
-    return kind(lr=lr, **options)
+    if nesterov and "nesterov" not in known:
+        raise UserError(f"--nesterov does not apply to the optimizer {name}", stage="recipe")
+    flags: dict[str, Any] = {"nesterov": True} if nesterov else {}
+    return kind(lr=lr, **options, **flags)
 
 
 def check_stage(stage: str | None) -> None:
@@ -264,19 +451,61 @@ class RecipeOptions:
     lr: LearningRate = 0.01
     momentum: MomentumFactor = None
     weight_decay: WeightDecay = None
+    nesterov: Nesterov = False
+    decay: Decay = "all"
+    schedule: Schedule = "constant"
+    warmup: Warmup = 0
+    clip: Clip = None
     train: Train = None
     batchnorm: BatchNorm = "frozen"
+    guard: GuardOption = None
     seed: Seed = 0
 
-    def recipe(self) -> Recipe:
-        """The recipe checks what the options hold, so that Python and the command line say the same."""
+    def recipe(self, updates: int | None = DEFAULT_STEPS) -> Recipe:
+        """The recipe checks what the options hold, so that Python and the command line say the same. `updates` is how
+        many the run has, None where nobody knows."""
         return Recipe(
-            loss=cast(LossName | None, self.loss),
-            optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay),
+            loss=self.loss,
+            optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay, self.nesterov),
             batch=self.batch,
             accumulate=self.accum,
             accum_mode=cast(AccumulationMode, self.accum_mode),
             train=self.train,
             batchnorm=cast(BatchNormPolicy, self.batchnorm),
             seed=self.seed,
+            rate=parse_rate(self.schedule, self.warmup) if updates is None else self._rate(updates),
+            clip=self.clip,
+            decay=cast(DecayRule, self.decay),
+            guard=None if self.guard is None else Guard.parse(self.guard),
         )
+
+
+    def _rate(self, updates: int) -> Rate:
+        return parse_rate(self.schedule, self.warmup).over(updates)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What a run is fed, and what is measured of it."""
+
+    data: Data = None
+    epochs: Epochs = None
+    validation: Validation = None
+    shuffle: Shuffle = None
+    patience: Patience = None
+    top_k: TopK = None
+
+    def held_out(self) -> float | Path | None:
+        """A share, or a file."""
+        if self.validation is None:
+            return None
+        try:
+            return float(self.validation)
+        except ValueError:
+            return Path(self.validation)
+
+    def updates(self, steps: int | None, batch: int, accum: int) -> int:
+        """Of the run, for what follows their number. Whatever is wrong with the data is said when it is loaded."""
+        plan = Plan(steps, self.epochs, self.shuffle, self.held_out())
+        samples = 1 if self.epochs is None or self.data is None else count_samples(self.data)
+        return count_updates(samples, plan, max(batch, 1), max(accum, 1))

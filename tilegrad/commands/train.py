@@ -10,20 +10,25 @@ from typing import Annotated
 import typer
 
 from tilegrad import training
+from tilegrad.beside import beside_all
+from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions, npz_option
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_device
+from tilegrad.epochs import DEFAULT_STEPS
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
+from tilegrad.keeping import Keeping
 from tilegrad.recipe import expect_tolerance
 from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
-from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.gradcheck import gradcheck_report
 from tilegrad.report.output import Output, Progress
+from tilegrad.report.picture.record import record_of
+from tilegrad.report.picture.trace import check_trace, trace_bytes
 from tilegrad.report.training import run_report
 from tilegrad.stack import stack_use
 from tilegrad.targets.base import OPENCL_C
@@ -89,16 +94,26 @@ def train(
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
     steps: Annotated[
-        int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
-    ] = 4,
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help=f"Updates of the weights. Default: {DEFAULT_STEPS}, or as --epochs says.",
+            show_default=False,
+            rich_help_panel="Recipe",
+        ),
+    ] = None,
     recipe_options: options.RecipeOptions,
     chip: hardware.ChipOptions,
-    data: options.Data = None,
+    data: options.DataOptions,
     verify: options.Verify = True,
     tolerance: options.Tolerance = DEFAULT_TOLERANCE,
     output_folder: options.OutputFolder = None,
     force: options.Force = False,
     json_to: options.JsonTo = None,
+    weights: options.Weights = None,
+    save: options.Save = None,
+    keep_adapters: options.KeepAdapters = False,
     save_weights: Annotated[
         Path | None,
         npz_option("--save-weights", "all that was learned (weights, running statistics), by initializer name,"),
@@ -114,45 +129,67 @@ def train(
             rich_help_panel="Output",
         ),
     ] = False,
+    trace: options.TraceTo = None,
     dump_after: options.DumpAfter = None,
+    resume: options.Resume = None,
+    checkpoint: options.CheckpointTo = None,
+    checkpoint_every: options.CheckpointEvery = None,
     no_cache: options.NoCache = False,
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
     target = chip_of(device, chip)
     check_output(output_folder, force=force, certain=() if target.language == OPENCL_C else C_FILES)
-    for path in (save_weights, save_gradients):
+    keeping = Keeping(resume, checkpoint, checkpoint_every)
+    for path in (save_weights, save_gradients, checkpoint):
         if path is not None:
             check_writable(path)
             check_runs(device)
+    if trace is not None:
+        check_writable(trace)
+        check_trace(trace)
+        check_runs(device)
     if profile:
         check_profiles(device)
-    recipe = recipe_options.recipe()
+    recipe = recipe_options.recipe(data.updates(steps, recipe_options.batch, recipe_options.accum))
     expect_tolerance(tolerance)
+    training.check_patience(data.patience, data.epochs)
     schedule = chip.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
-        compiled = compile_for(model, recipe, target, observer, schedule=schedule)
+        compiled = compile_for(model, recipe, target, observer, schedule=schedule, weights=weights)
         if isinstance(opened, AutonomousDevice):
             opened.wants_profile = profile
         run = training.train(
             compiled,
             opened,
             steps=steps,
-            data=data,
+            data=data.data,
+            epochs=data.epochs,
+            validation=data.held_out(),
+            shuffle=data.shuffle,
+            patience=data.patience,
+            top_k=tuple(data.top_k or ()),
             verify=verify,
             tolerance=tolerance,
             keep_gradients=save_gradients is not None,
+            keeping=keeping,
             progress=progress,
         )
         stack = stack_use(compiled, use_cache=not no_cache)
-    run = replace(run, timings_seconds={**observer.seconds, **run.timings_seconds}, stack=stack)
+        beside = beside_all(compiled)
+    run = replace(run, timings_seconds={**observer.seconds, **run.timings_seconds}, stack=stack, beside=beside)
     document = run.as_json()
     error = None if run.verdict is None or run.verdict.verified else disagreement(run.verdict)
     if error is not None:
         document |= error.as_json()
+    record = record_of([(None, run)]) if output_folder is not None or trace is not None else {}
     if output_folder is not None:
-        write_project(compiled, output_folder, document, stack=stack, force=force)
+        write_project(compiled, output_folder, document, stack=stack, force=force, record=record)
+    if trace is not None:
+        write_file(trace, trace_bytes(trace, record))
+    if save is not None:
+        write_file(save, run.kept_bytes(save, merges=not keep_adapters))
     if save_weights is not None:
         write_file(save_weights, npz_bytes(run.learned))
     if save_gradients is not None:

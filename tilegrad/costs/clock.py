@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import mul
 
-from tilegrad.costs.kernel_cost import KernelCosts, Span, nest_trips
+from tilegrad.costs.conduct import Act
+from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.targets.base import L2, L3, DmaEngine, Target
 
 Interval = tuple[float, float]
@@ -63,8 +63,11 @@ class EngineClock:
         """When the queue takes another command."""
         return max(now, self.ends[0]) if len(self.ends) == self.engine.queue_depth else now
 
-    def take(self, now: float, inward: bool, size_bytes: float, rows: int) -> Interval:
-        """A command that the queue has taken: when it begins to move bytes, and when the last has arrived."""
+    def take(
+        self, now: float, inward: bool, size_bytes: float, rows: int, crowded: float = 1.0, until: float = 0.0
+    ) -> Interval:
+        """A command that the queue has taken: when it begins to move bytes, and when the last has arrived. Where memory
+        is crowded, `until` some time, everything takes `crowded` times as long."""
         timing = self.engine.inward if inward else self.engine.outward
         channel = self.inward if inward else self.outward
         busy = size_bytes * timing.cycles_per_byte + (rows - 1) * timing.cycles_per_extra_row
@@ -72,6 +75,8 @@ class EngineClock:
         if not self.engine.overlaps_setup:
             busy, latency = busy + latency, 0.0
         start = max(now, channel.free)
+        if start < until and crowded > 1.0:
+            busy = min(busy * crowded, busy + (until - start) * (1.0 - 1.0 / crowded))
         channel.free = start + busy
         channel.busy.append((start, channel.free))
         channel.size_bytes += size_bytes
@@ -96,6 +101,8 @@ class Clock:
             self.far.restart()
         self.now = 0.0
         self.forked: float | None = None
+        self.latest = Act.START
+        self.computes_until = 0.0  # as far as is known
         self.compute_cycles = 0.0
         self.conduct_cycles = 0.0
         self.stall_cycles = dict.fromkeys(Reason, 0.0)  # while no core computes
@@ -107,27 +114,25 @@ class Clock:
         if self.forked is None:
             self.conduct_cycles += cycles
 
-    def conduct(self, *trips: float) -> None:
-        """What the tile runtime does, in the order of CONDUCT_TRIPS."""
-        conduct = self.costs.conduct
-        self.spend(sum(map(mul, conduct.between if self.forked is None else conduct.meanwhile, trips)))
+    def act(self, act: Act, share: float = 1.0) -> None:
+        """The conductor comes to its next act, or to a share of such acts."""
+        self.spend(share * self.costs.conduct.cycles(self.latest, act))
+        self.latest = act
 
-    def enter(self, operands: int, at_once: bool) -> None:
-        """A nest in tiles begins: one part of what that takes is done before its first kernel call, one meanwhile."""
-        self.conduct(*nest_trips(operands, at_once))
-
-    def step(self, operands: int, is_simple: bool) -> None:
-        """From one tile to the next."""
-        if is_simple:
-            self.conduct(0, 0, 0, 1)
-        else:
-            self.conduct(0, 0, 0, 0, 1, operands)
+    def wait(self, act: Act, time: float, reason: Reason) -> Stall | None:
+        """It comes to wait for a transfer that is done at `time`, and goes on when it has seen that."""
+        conduct, came = self.costs.conduct, self.now
+        self.spend(conduct.waits.get(act, 0.0))
+        return self.stall_until(time + conduct.wakes.get(act, 0.0), reason) if time > came else None
 
     def command(self, engine: EngineClock, inward: bool, size_bytes: float, rows: int = 1) -> Interval:
         """The conductor gives an engine a command, as soon as the queue takes it."""
         self.stall_until(engine.accepted(self.now), Reason.QUEUE)
         self.spend(engine.engine.enqueue_cycles)
-        return engine.take(self.now, inward, size_bytes, rows)
+        if engine is not self.near:
+            return engine.take(self.now, inward, size_bytes, rows)
+        crowded = self.costs.conduct.crowded[not inward]
+        return engine.take(self.now, inward, size_bytes, rows, crowded, self.computes_until)
 
     def stall_until(self, time: float, reason: Reason) -> Stall | None:
         """The conductor waits."""
@@ -139,21 +144,27 @@ class Clock:
             self.stall_cycles[reason] += cycles
         return Stall(reason, cycles)
 
-    def begin(self) -> None:
+    def begin(self, cycles: float = 0.0) -> None:
+        """Cores begin a kernel call, which will take about so many cycles."""
         assert self.forked is None
         self.forked = self.now
+        self.computes_until = self.now + cycles
 
     def end(self, span: Span) -> Interval:
-        """The conductor comes to the barrier of a kernel call, and goes on when all cores are there."""
+        """The conductor comes to the barrier of a kernel call, and goes on when all cores are there. A worker that
+        conducts has its own share to do first; a controller has none."""
         assert self.forked is not None
         delay = self.now - self.forked
-        start, self.now = self.forked, self.forked + span.ending(delay)
-        if self.target.cores == 1:  # nobody computes while it conducts
+        start, alone = self.forked, self.target.has_controller
+        self.now = start + (max(span.cycles, delay) if alone else span.ending(delay))
+        if self.target.cores == 1 and not alone:  # nobody computes while it conducts
             self.conduct_cycles += delay
             start += delay
+        stop = min(self.now, start + span.cycles) if alone else self.now
         self.forked = None
-        self.computing.append((start, self.now))
-        self.compute_cycles += self.now - start
+        self.computing.append((start, stop))
+        self.compute_cycles += stop - start
+        self.conduct_cycles += self.now - stop
         return start, self.now
 
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import chain
 from operator import mul
 from pathlib import Path
 from typing import Any
 
+from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
 from tilegrad.costs.loops import Counter, call_of
+from tilegrad.costs.measured import Measured, load_measured
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.schedule import Schedule
 from tilegrad.targets.base import CoreCosts, Target
-
-# A call and a table are brought for each nest.
-TABLE_PARTS = 2
 
 
 @dataclass(frozen=True)
@@ -44,49 +43,6 @@ class InstructionMix:
     data_stores: float = 0.0
     l0_misses: float = 0.0
     all_fdiv_sqrt: float = 0.0
-
-
-# What the tile runtime's work is proportional to.
-CONDUCT_TRIPS = (
-    "nests", "nests at once", "operands", "simple steps", "other steps", "other steps*operands", "tables", "loads",
-    "stores", "further parts",
-)  # fmt: skip
-
-
-def nest_trips(operands: float, at_once: bool) -> tuple[float, ...]:
-    """The first of CONDUCT_TRIPS, for one nest: whether it begins `at_once` is said by its place."""
-    return float(not at_once), float(at_once), operands
-
-
-@dataclass
-class Boxes:
-    """What is moved: tables with their calls, and boxes of operands, in one part or more each."""
-
-    tables: float = 0.0
-    loads: float = 0.0
-    stores: float = 0.0
-    parts: float = 0.0
-
-    def add(self, inward: bool, parts: float, count: float = 1.0) -> None:
-        self.loads += count * inward
-        self.stores += count * (not inward)
-        self.parts += count * parts
-
-
-def conduct_trips(
-    operands: float, simple: float, other: float, boxes: Boxes, at_once: bool = False
-) -> tuple[float, ...]:
-    """As named by CONDUCT_TRIPS, for one nest: steps are those from tile to tile."""
-    moved = boxes.tables, boxes.loads, boxes.stores, boxes.parts - boxes.loads - boxes.stores
-    return *nest_trips(operands, at_once), simple, other, other * operands, *moved
-
-
-@dataclass(frozen=True)
-class Conduct:
-    """By CONDUCT_TRIPS: cycles between kernel calls, and while the other cores compute."""
-
-    between: tuple[float, ...]
-    meanwhile: tuple[float, ...]
 
 
 CLASSES = tuple(f.name for f in fields(InstructionMix) if f.name != "all_fdiv_sqrt")
@@ -110,7 +66,7 @@ def class_cycles(costs: CoreCosts, access_cycles: float) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A kernel call on all cores, from fork to barrier: `cycles` where all begin together.
+    """A kernel call on all cores: `cycles` where all begin together.
 
     `alone` is the busiest core's time with everything to itself, `shared` its time beside the core on the same FPU.
     """
@@ -118,6 +74,10 @@ class Span:
     cycles: float
     alone: float
     shared: float
+
+    def later(self, cycles: float) -> Span:
+        """The same where every core takes so many cycles more."""
+        return Span(self.cycles + cycles, self.alone + cycles, self.shared + cycles)
 
     def ending(self, delay: float) -> float:
         """Cycles from fork to barrier where the conducting core joins late.
@@ -144,8 +104,12 @@ def cluster_span(
     if all_divisions > 0:
         cycles += (cores - 1) * costs.divide_sqrt_cycles
         cycles = max(cycles, all_divisions * costs.divide_sqrt_cycles)
-    called = costs.call_one_core_cycles if cores == 1 else costs.call_all_cores_cycles
-    return Span(cycles + called, alone, shared)
+    return Span(cycles, alone, shared)
+
+
+def call_cycles(cores: int, costs: CoreCosts) -> float:
+    """Fork and barrier of a call, where nothing else was measured."""
+    return costs.call_one_core_cycles if cores == 1 else costs.call_all_cores_cycles
 
 
 def cycles_of_mix(mix: InstructionMix, target: Target, level: str, cores: int) -> float:
@@ -154,7 +118,8 @@ def cycles_of_mix(mix: InstructionMix, target: Target, level: str, cores: int) -
     weights = class_cycles(target.costs, float(target.memory(level).core_extra_cycles or 0))
     alone = sum(weight * getattr(mix, name) for name, weight in weights.items())
     divisions = mix.all_fdiv_sqrt if cores > 1 else 0.0
-    return cluster_span(alone, mix.i_fma + mix.i_fp_other, divisions, cores, target.fpus, target.costs).cycles
+    span = cluster_span(alone, mix.i_fma + mix.i_fp_other, divisions, cores, target.fpus, target.costs)
+    return span.cycles + call_cycles(cores, target.costs)
 
 
 @cache
@@ -273,19 +238,27 @@ class KernelCosts:
         self, bound: _BoundNest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None
     ) -> Span:
         assert self.target.costs is not None
+        span = self._counted(bound, sizes, level, cores, starts)
+        if self.measured is None:
+            return replace(span, cycles=span.cycles + call_cycles(cores, self.target.costs))
+        scale = self.measured.scale(bound.nest.kernel, level)
+        return Span(span.cycles * scale.factor + scale.call, span.alone * scale.factor, span.shared * scale.factor)
+
+    def counted(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+        """What the counted instructions of a call take, without the way to the cores and back."""
+        return self._counted(self._bind(nest), sizes, level, cores, None)
+
+    def _counted(
+        self, bound: _BoundNest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None
+    ) -> Span:
+        assert self.target.costs is not None
         coefficients = bound.coefficients
         trips = bound.counter(call_of(bound.nest, sizes, starts, cores, coefficients.classes["i_total"]))
         divisions = 0.0
         if coefficients.divisions is not None and cores > 1:
             divisions = _dot(coefficients.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
-        return cluster_span(
-            _dot(coefficients.alone[level], trips),
-            _dot(coefficients.fpu, trips),
-            divisions,
-            cores,
-            self.target.fpus,
-            self.target.costs,
-        )
+        alone, fpu = _dot(coefficients.alone[level], trips), _dot(coefficients.fpu, trips)
+        return cluster_span(alone, fpu, divisions, cores, self.target.fpus, self.target.costs)
 
     def mix(
         self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None = None
@@ -301,18 +274,14 @@ class KernelCosts:
         return InstructionMix(**counts, all_fdiv_sqrt=all_divisions)
 
     @cached_property
-    def conduct(self) -> Conduct:
-        """Cycles of the conducting core in the tile runtime."""
-        entry = self.table["conduct"]
-        return Conduct(tuple(entry["between"]["cycles"]), tuple(entry["meanwhile"]["cycles"]))
+    def measured(self) -> Measured | None:
+        return load_measured(self.target.folder)
 
-    def conduct_cycles(
-        self, nest: Nest, simple_steps: int, other_steps: int, between: Boxes, meanwhile: Boxes
-    ) -> tuple[float, float]:
-        """What the conducting core spends in the tile runtime on a nest: between kernel calls, and while cores compute.
-        So are boxes; among them should be the table of another nest."""
-        steps = (len(nest.operands), simple_steps, other_steps)
-        return (
-            _dot(self.conduct.between, conduct_trips(*steps, between)),
-            _dot(self.conduct.meanwhile, conduct_trips(*steps, meanwhile)),
-        )
+    @cached_property
+    def conduct(self) -> Conduct:
+        """What the conductor spends from act to act; nothing where that was never measured."""
+        return Conduct() if self.measured is None else self.measured.conduct
+
+    def cold_cycles(self, kernel: str, level: str) -> float:
+        """What a kernel call takes beyond its span where another kernel ran before it."""
+        return 0.0 if self.measured is None else self.measured.scale(kernel, level).cold

@@ -99,6 +99,7 @@ class Session(ABC):
         self._results: tuple[str, list[Array] | None] | None = None
         self._host_gradients: FloatArrays | None = None
         self._minibatches = 0
+        self.undone: list[tuple[int, str]] = []  # what a guard has undone: in which mini-batch, and why
         self._companion = Companion(compiled, no_loader) if compiled.program.is_fused else None
 
     def __enter__(self) -> Session:
@@ -204,11 +205,12 @@ class Session(ABC):
         return self.outputs(entry) if self._entry(entry).outputs else []
 
     @one_at_a_time
-    def step(self, x: npt.ArrayLike | None = None, y: npt.ArrayLike | None = None) -> float:
-        """One mini-batch: forward, backward, accumulate. Returns the loss; `launch` leaves it on the device."""
-        if (x is None) is not (y is None):
+    def step(self, *inputs: npt.ArrayLike) -> float:
+        """One mini-batch: forward, backward, accumulate. Takes the data and then the targets, in the order of the
+        entry's inputs, or nothing: those placed last. Returns the loss; `launch` leaves it on the device."""
+        if len(inputs) == 1 and len(self._entry("step").inputs) == 2:
             raise UserError("step takes both data and target, or neither", stage="run")
-        return float(self.run("step", None if x is None or y is None else [x, y])[0])
+        return float(np.asarray(self.run("step", inputs or None)[0]).reshape(-1)[0])
 
     @one_at_a_time
     def update(self) -> None:
@@ -216,8 +218,9 @@ class Session(ABC):
         self.launch("update", [])
 
     @one_at_a_time
-    def infer(self, x: npt.ArrayLike | None = None) -> Array:
-        return self.run("infer", None if x is None else [x])[0]
+    def infer(self, *inputs: npt.ArrayLike) -> Array:
+        """The first output; `run` returns all of them."""
+        return self.run("infer", inputs or None)[0]
 
     # ---- state
 

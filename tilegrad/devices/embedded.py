@@ -37,6 +37,24 @@ class Sections:
 
 
 @dataclass(frozen=True)
+class CoreStack:
+    """What an image found of a core's stack when it was done. The guard zone below it must be as it was."""
+
+    core: int
+    used_bytes: int
+    capacity_bytes: int
+    is_intact: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "core": self.core,
+            "used": self.used_bytes,
+            "capacity": self.capacity_bytes,
+            "guard": "intact" if self.is_intact else "overwritten",
+        }
+
+
+@dataclass(frozen=True)
 class Image:
     """A linked program, ready for a board. It lies in a folder that outlives its run."""
 
@@ -81,6 +99,8 @@ class AutonomousDevice(EmbeddedDevice):
     wants_profile = False
     """Whether `train` leaves a `profile`; only where `capabilities.profiles`."""
     profile: Profile | None = None
+    stacks: tuple[CoreStack, ...] = ()
+    """Of the latest `train`, where the image measures them."""
 
     @property
     def cycles_are(self) -> str:

@@ -29,6 +29,9 @@ KEEP_OUTPUTS = 0x100
 
 _COMMANDS = {"infer": INFER, "step": STEP, "update": UPDATE}
 BAD_LABEL = 1
+BAD_LOSS, NOT_FINITE = 17, 18
+GUARD_STATUSES = {BAD_LOSS: "the loss", NOT_FINITE: "the update"}
+"""What a guard answers with: it has undone what came of it."""
 REPLY_TIMEOUT_SECONDS = 600.0
 _QUIT_SECONDS = 1.0
 
@@ -126,6 +129,10 @@ class HarnessSession(Session):
         status, body = reply
         if status == BAD_LABEL:
             raise bad_label(self.compiled)
+        if status in GUARD_STATUSES and self.compiled.program.recipe.guard is not None:
+            if (entry, status) != ("update", BAD_LOSS):  # the step has said so already
+                self.undone.append((self._minibatches + (entry == "step"), GUARD_STATUSES[status]))
+            return body
         if status != 0:
             raise DeviceError(f"the program answered {entry} with status {status}", stage="run")
         return body

@@ -23,13 +23,14 @@ from tilegrad.targets.siracusa.target import L2_SHARED_BYTES
 IMAGE = "image.elf"
 PACKAGE = "gcc-riscv64-unknown-elf"
 STACK_BYTES = 0x1000
+CONTROLLER_CORE = 8
 _FABRIC = "fabric.o"
 _FABRIC_SOURCES = ("chip/fabric.c", "chip/image.c", "chip/start.S", "chip/stored.S")
 _NOT_OF_THE_IMAGE = ("main.c", "ports.h", "tg_sim.c", "weights.c", "weights.bin")
 
 _WARNINGS_AND_PATHS = ("-Wall", "-Wextra", "-Werror", "-I.", "-Ichip")
-# What runs is what was counted: the cost table is of kernels compiled with these flags.
-CLUSTER_FLAGS = (*COUNTED_FLAGS, *_WARNINGS_AND_PATHS)
+# What runs was counted with these flags, but for the innermost loops that only the chip can run (tg_inner.h).
+CLUSTER_FLAGS = (*COUNTED_FLAGS, *_WARNINGS_AND_PATHS, "-DTG_XPULP")
 CLUSTER_TOOLCHAIN = Toolchain(COMPILER, CLUSTER_FLAGS)
 FABRIC_FLAGS = (*CLUSTER_FLAGS, "-Os", "-march=rv32im_zicsr")
 # With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
@@ -90,6 +91,7 @@ def _link_flags(compiled: Compiled) -> tuple[str, ...]:
         "_arena_bytes": max(plan.arena_bytes, 1),
         "_state_bytes": max(plan.state_bytes, 1),
         "_scratch_bytes": plan.memory[L1].used_bytes,
+        "_conductor": CONTROLLER_CORE if compiled.target.has_controller else 0,
     }
     return (*_LINK_FLAGS, *(f"-Wl,--defsym={name}={size}" for name, size in sizes.items()), "-lgcc")
 
@@ -120,7 +122,7 @@ def _sections(path: Path) -> Sections:
 
     return Sections(
         text_bytes=total(".vectors", ".text_fabric", ".text", ".rodata"),
-        data_bytes=total(".data", ".stored_arena", ".stored_state"),
+        data_bytes=total(".data", ".stored_arena", ".stored_l3", ".stored_state"),
         bss_bytes=total(".arena", ".state", ".bss"),
         stack_bytes=STACK_BYTES,
     )

@@ -18,7 +18,7 @@ import numpy as np
 from tilegrad.build.workspace import Workspace
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Device, FloatArrays
-from tilegrad.devices.embedded import AutonomousDevice, Image
+from tilegrad.devices.embedded import AutonomousDevice, CoreStack, Image
 from tilegrad.devices.registry import open_device
 from tilegrad.devices.siracusa_build import CodeTooLarge, build_image, folder_files
 from tilegrad.devices.siracusa_program import Expected, float_bits, weights_hash
@@ -42,7 +42,7 @@ class ImageRun:
     losses: tuple[float, ...]
     cycles: Mapping[str, tuple[int, ...]]
     weights_hash: int
-    stack_bytes: tuple[int, ...]
+    stacks: tuple[CoreStack, ...]
     verdict: str
     exit_status: int
 
@@ -56,7 +56,7 @@ _LINES = {
     "update": re.compile(r"update (\d+) cycles (\d+)"),
     "infer": re.compile(r"infer (\d+) cycles (\d+)"),
     "weights": re.compile(r"weights 0x([0-9a-f]{8})(?: expected 0x[0-9a-f]{8})?"),
-    "stack": re.compile(r"stack (\d+) used (\d+) of \d+"),
+    "stack": re.compile(r"stack (\d+) used (\d+) of (\d+)(?: guard (intact|overwritten))?"),
     "verdict": re.compile(f"verdict ({'|'.join(VERDICTS)})"),
 }
 
@@ -81,7 +81,10 @@ def parse_console(text: str, exit_status: int) -> ImageRun:
         losses=tuple(bits.view(np.float32).tolist()),
         cycles={name: tuple(int(groups[-1]) for groups in found[name]) for name in ("step", "update", "infer")},
         weights_hash=int(found["weights"][0][0], 16),
-        stack_bytes=tuple(int(groups[1]) for groups in found["stack"]),
+        stacks=tuple(
+            CoreStack(int(core), int(used), int(capacity), guard != "overwritten")
+            for core, used, capacity, guard in found["stack"]
+        ),
         verdict=found["verdict"][0][0],
         exit_status=exit_status,
     )
@@ -185,13 +188,22 @@ class SiracusaDevice(AutonomousDevice):
             ran = self.run(image)
             self._after(image)
         workspace.close()
+        self.stacks = ran.stacks
         self._check(ran, self.expected)
         # The first call of each entry fills the instruction caches; the last is like all that follow.
         return {entry: counts[-1] for entry, counts in ran.cycles.items() if counts}
 
     def _check(self, ran: ImageRun, expected: Expected) -> None:
+        for stack in ran.stacks:
+            if not stack.is_intact:
+                raise DeviceError(
+                    f"the image failed: the stack of core {stack.core} reached into its guard zone",
+                    stage="run",
+                    expected=f"at most {stack.capacity_bytes} bytes",
+                    got=f"{stack.used_bytes} bytes",
+                )
         if ran.verdict == "failed":
-            raise DeviceError("the image failed: a label outside the classes, or a stack too small", stage="run")
+            raise DeviceError("the image failed: a label outside the classes", stage="run")
         pairs = zip(ran.loss_bits, expected.loss_bits, strict=False)
         wrong = [i for i, (got, wanted) in enumerate(pairs) if got != wanted]
         if wrong:

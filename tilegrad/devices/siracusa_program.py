@@ -2,7 +2,8 @@
 
 The image draws its weights and samples from the seed. A tensor of a zoo model is drawn on the chip if drawing it here
 gives exactly the bits of the compiled program. Every other tensor whose elements are not all the same is stored in the
-image: where the state lies, or, if its home is L3, where the arena will be.
+image: where the state lies, or, if its home is L3, where the arena will be, as far as that has room. What is left lies
+in L3 from the start: a loader writes it there.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from tilegrad import zoo
 from tilegrad.codegen.interface import c_string, entry_outputs
 from tilegrad.compiled import Compiled
 from tilegrad.data import PATTERNS_WITHOUT_CLASSES, SampleSpec
-from tilegrad.errors import UserError
+from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import SourceKind
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import StateTensor
-from tilegrad.losses import LOSSES
+from tilegrad.losses import parse
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.samples import sample_spec
-from tilegrad.targets.base import TARGETS_FOLDER
+from tilegrad.targets.base import L2, TARGETS_FOLDER
 from tilegrad.zoo.builder import RUNNING_VARIANCE_MINIMUM, Fill
 
 CHIP_FOLDER = TARGETS_FOLDER / "siracusa" / "chip"
@@ -86,7 +87,8 @@ def image_files(compiled: Compiled, steps: int, expected: Expected | None) -> di
 class _Initial:
     """How the state begins: a row for each tensor that the program fills, and the bytes that the image holds.
 
-    `stored` has what lies in the state from the start, and what lies in the arena until it is written to L3.
+    `stored` has what lies in the state from the start, what lies in the arena until it is written to L3, and what lies
+    in L3 from the start.
     """
 
     rows: tuple[_Row, ...]
@@ -98,7 +100,7 @@ def _initial(compiled: Compiled) -> _Initial:
     drawn = {t.name: (i, t) for i, t in enumerate(zoo.initial_tensors(compiled.model.name))} if is_zoo else {}
     seed = compiled.program.recipe.seed
     rows: list[_Row] = []
-    in_state, in_arena = bytearray(), bytearray()
+    in_state, in_arena, in_l3 = bytearray(), bytearray(), bytearray()
     for index, tensor in enumerate(compiled.program.state):
         content = _content(tensor)
         words = np.frombuffer(content + bytes(-len(content) % 4), np.uint32)
@@ -110,13 +112,16 @@ def _initial(compiled: Compiled) -> _Initial:
             is_signed = recipe.fill is Fill.SIGNED
             word = float_bits(recipe.bound if is_signed else RUNNING_VARIANCE_MINIMUM)
             rows.append(_Row(index, "FILL_SIGNED" if is_signed else "FILL_UNIT", stream, word))
+        elif address.region == "l3" and len(in_arena) + len(content) > compiled.plan.arena_bytes:
+            in_l3 += bytes(max(0, address.offset + len(content) - len(in_l3)))
+            in_l3[address.offset : address.offset + len(content)] = content
         elif address.region == "l3":
             rows.append(_Row(index, "FILL_STORED", 0, len(in_arena)))
             in_arena += content + bytes(-len(content) % 8)
         else:
             in_state += bytes(max(0, address.offset + len(content) - len(in_state)))
             in_state[address.offset : address.offset + len(content)] = content
-    return _Initial(tuple(rows), {"state": bytes(in_state), "arena": bytes(in_arena)})
+    return _Initial(tuple(rows), {"state": bytes(in_state), "arena": bytes(in_arena), "l3": bytes(in_l3)})
 
 
 def _content(tensor: StateTensor) -> bytes:
@@ -125,8 +130,16 @@ def _content(tensor: StateTensor) -> bytes:
     return np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<")).tobytes()
 
 
-def _pointer(plan: Plan, entry: str, value: str) -> str:
-    address = plan.address(entry, value)
+def _pointer(plan: Plan, entry: str, value: str, *, is_output: bool = False) -> str:
+    address = plan.output_address(entry, value) if is_output else plan.input_address(entry, value)
+    if address.region == "l3":
+        raise DoesNotFit(
+            f"'{value}' of the {entry} entry does not fit into L2, where an image makes its samples",
+            stage="image",
+            expected=f"at most {plan.memory[L2].capacity_bytes} bytes, with what the first operator needs",
+            got=f"{plan.schedule.entries[entry].types[value].size_bytes} bytes",
+            hint="sim:siracusa runs it",
+        )
     return f"((void *)((m)->{address.region} + {address.offset}))"
 
 
@@ -134,13 +147,21 @@ def _header(compiled: Compiled, steps: int) -> str:
     program, plan = compiled.program, compiled.plan
     spec = sample_spec(compiled)
     step, infer = program.entries["step"], program.entries["infer"]
+    if spec.given:
+        raise UserError(
+            "an image makes the samples of models with one input and one target",
+            stage="image",
+            expected="one input and one target",
+            got=", ".join(f"'{name}' {step.types[name]}" for name in step.inputs),
+            hint="train it on sim:siracusa",
+        )
     x, y = infer.inputs[0], program.target_input
     places = {value: _pointer(plan, "step", value) for value in step.inputs}
     arguments = ["m", *places.values(), "loss"]
     inferring = [
         "m",
         _pointer(plan, "infer", x),
-        *(_pointer(plan, "infer", o.value) for o in entry_outputs(plan, "infer")),
+        *(_pointer(plan, "infer", o.value, is_output=True) for o in entry_outputs(plan, "infer")),
     ]
     return f"""/* What this image trains and how. Generated by tilegrad. */
 #ifndef TG_CHIP_IMAGE_H
@@ -199,7 +220,9 @@ def _targets(spec: SampleSpec) -> str:
         return "TARGETS_LABEL"
     if spec.is_reconstruction:
         return "TARGETS_INPUT"
-    return f"TARGETS_{LOSSES[spec.loss].targets.name}"
+    kind = parse(spec.loss).targets[0].kind
+    assert kind is not None
+    return f"TARGETS_{kind.targets.name}"
 
 
 def _table(declaration: str, items: Sequence[object]) -> str:

@@ -5,6 +5,8 @@ read -> check -> inline -> bind the batch -> convert the opset -> classify param
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from tilegrad.frontend.check import check_attributes, check_model, check_opset, 
 from tilegrad.frontend.copies import split_copies, tied_notes
 from tilegrad.frontend.fold import lenient_types
 from tilegrad.frontend.folded import folding_note, name_folded
+from tilegrad.frontend.given import import_given
 from tilegrad.frontend.gradient_policy import with_padding
 from tilegrad.frontend.inline import expand_defined_operators, inline_local_functions
 from tilegrad.frontend.model import ImportedModel, SourceKind
@@ -35,29 +38,46 @@ from tilegrad.passes.canonicalize import canonicalize
 from tilegrad.passes.module_parameters import as_module_says
 from tilegrad.passes.parameters import ParameterInfo, classify
 from tilegrad.recipe import expect_seed, expect_whole
+from tilegrad.tensor_files import read_tensors
 
 __all__ = ["ImportedModel", "SourceKind", "import_source", "load"]
 
 
 def load(
-    source: object, *, batch: int | None = None, seed: int = 0, example: Any = None, exporter: str | None = None
+    source: object,
+    *,
+    batch: int | None = None,
+    seed: int = 0,
+    example: Any = None,
+    exporter: str | None = None,
+    weights: str | Path | Mapping[str, Any] | None = None,
 ) -> ImportedModel:
     """Imports a model: a path, a zoo name, an onnx.ModelProto or a torch.nn.Module (with `example` inputs).
 
     `batch` binds a free batch dimension (1 by default) or replaces a fixed one if the shapes still infer.
     `seed` draws a zoo model's initial weights. `exporter` is the one of PyTorch's that a module goes through:
-    "torchscript", "dynamo", or by default the first of them that can.
+    "torchscript", "dynamo", or by default the first of them that can. `weights` are put in the place of the model's
+    own: a .safetensors, .npz or .onnx file, or arrays by initializer name.
     """
     if batch is not None:
         expect_whole("the batch size", batch, "1 or more")
         batch = int(batch)
     expect_seed(seed)
-    return import_source(find_source(source, seed=seed, example=example, exporter=exporter), batch)
+    model = import_source(find_source(source, seed=seed, example=example, exporter=exporter), batch)
+    if weights is None:
+        return model
+    from tilegrad.frontend.start import with_weights
+
+    if isinstance(weights, Mapping):
+        return with_weights(model, {name: np.asarray(array) for name, array in weights.items()}, "what was given")
+    return with_weights(model, read_tensors(Path(weights)), f"'{weights}'")
 
 
 def import_source(found: Source, batch: int | None) -> ImportedModel:
     """A model that has been read, as our graph. What PyTorch knows of a torch module is not asked of the rule."""
     check_text(found.model)
+    if found.given is not None:
+        return import_given(found.given, batch, found.seed)
     check_opset(found.model)
     model, arrays = take_initializers(found.model)
     check_model(model)

@@ -8,7 +8,10 @@ from enum import Enum
 
 import onnx
 
+from tilegrad.frontend.given.files import GivenFiles
+from tilegrad.frontend.lora import Adapted
 from tilegrad.frontend.torch_facts import TorchModule
+from tilegrad.ir.given import GivenTraining
 from tilegrad.ir.graph import Graph
 from tilegrad.passes.parameters import ParameterInfo
 
@@ -20,6 +23,7 @@ class SourceKind(Enum):
     PROTO = "proto"
     ZOO = "zoo"
     TORCH = "torch"
+    GRAPHS = "training graphs"
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,7 +36,9 @@ class ImportedModel:
     `unbound` is the model as it came, with its batch dimension still free if it was.
     `parameters` says of each initializer of the original model what it is. `notes` are things a user should know.
     `module` is the torch module that this came from, if it did: what PyTorch trains to judge us. `folded` are layers
-    into which the exporter folded BatchNormalization.
+    into which the exporter folded BatchNormalization. `training` is there where the source was a training graph:
+    `graph` is then its evaluation. `given` are its files, and the seed of what they leave open.
+    `adapted` is there where adapters were put in.
     """
 
     name: str
@@ -46,14 +52,24 @@ class ImportedModel:
     notes: tuple[str, ...] = ()
     module: TorchModule | None = None
     folded: tuple[str, ...] = ()
+    training: GivenTraining | None = None
+    given: tuple[GivenFiles, int] | None = None
+    adapted: Adapted | None = None
 
     def with_batch(self, batch: int) -> ImportedModel:
         """The same model imported again for another batch size."""
         from tilegrad.frontend import import_source  # the frontend is made of this module
+        from tilegrad.frontend.lora import with_adapters
         from tilegrad.frontend.source import Source
 
         if batch == self.batch:
             return self
+        if self.given is not None:
+            from tilegrad.frontend.given import import_given
+
+            return self if batch == 1 else import_given(self.given[0], batch, self.given[1])
+        if self.adapted is not None:
+            return with_adapters(self.adapted.base.with_batch(batch), self.adapted.lora, self.adapted.seed)
         return import_source(Source(self.name, self.kind, self.unbound, self.module), batch)
 
     def __repr__(self) -> str:

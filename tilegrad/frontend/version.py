@@ -47,14 +47,14 @@ def _convert(model: onnx.ModelProto, arrays: Arrays, version: int) -> onnx.Model
     del result.graph.node[:]
     types = lenient_types(model, arrays)
     for node in model.graph.node:
-        result.graph.node.extend([node] if _is_unchanged(node, version) else _convert_node(node, types, version))
+        result.graph.node.extend([node] if is_unchanged(node, version) else convert_node(node, types, version))
     for entry in result.opset_import:
         if entry.domain in ONNX_DOMAINS:
             entry.version = CANONICAL_OPSET
     return result
 
 
-def _is_unchanged(node: onnx.NodeProto, version: int) -> bool:
+def is_unchanged(node: onnx.NodeProto, version: int) -> bool:
     if node.domain not in ONNX_DOMAINS:
         return True
     try:
@@ -64,7 +64,7 @@ def _is_unchanged(node: onnx.NodeProto, version: int) -> bool:
     return schemas[0].since_version == schemas[1].since_version
 
 
-def _convert_node(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], version: int) -> list[onnx.NodeProto]:
+def convert_node(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], version: int) -> list[onnx.NodeProto]:
     """The node alone, in a model of its own; unchanged if that cannot be converted either."""
     inputs = dict.fromkeys(filter(None, node.input))
     if any(name not in types for name in inputs):

@@ -101,7 +101,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A whole tensor on its way between L3 and L2."""
+    """A tensor, or rows of one, on the way between L3 and L2; rows are dense in L2, `l3_stride` bytes apart in L3."""
 
     queue: Queue
     transfer: int
@@ -110,6 +110,12 @@ class Move:
     l3_offset: int
     size_bytes: int
     inward: bool
+    rows: int = 1
+    l3_stride: int = 0
+
+    @property
+    def row_bytes(self) -> int:
+        return self.size_bytes // self.rows
 
 
 @dataclass(frozen=True, slots=True)

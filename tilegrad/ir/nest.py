@@ -98,13 +98,14 @@ class NestKind:
     axes: tuple[Axis, ...]
     operands: tuple[Operand, ...]
     constants: tuple[tuple[str, str], ...]
+    origin: tuple[tuple[str, int, int], ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.kernel, self.axes, self.operands, self.constants))
+        return hash((self.kernel, self.axes, self.operands, self.constants, self.origin))
 
 
 # Equal kinds are one object, so that looking one up compares no fields.
@@ -114,7 +115,11 @@ _MOST_KINDS = 1 << 16
 
 @dataclass(frozen=True)
 class Nest:
-    """`kernel` is the C function without its `tg_` prefix; `constants` are its remaining arguments by field name."""
+    """`kernel` is the C function without its `tg_` prefix; `constants` are its remaining arguments by field name.
+
+    A nest that is a part of another one says of axes whose positions its kernel knows where they begin there, and how
+    long they are there: `origin`.
+    """
 
     kernel: str
     axes: tuple[Axis, ...]
@@ -122,6 +127,7 @@ class Nest:
     constants: Mapping[str, int | float] = field(default_factory=dict)
     counts_macs: bool = False
     macs_override: int | None = None  # where the product of the axes is not the nominal count (strided gathers)
+    origin: tuple[tuple[str, int, int], ...] = ()
 
     def axis(self, name: str) -> Axis:
         return self._axes[name]
@@ -132,7 +138,7 @@ class Nest:
             o if o.value is None else Operand(o.name, "", o.access, o.shape, o.index, o.dtype) for o in self.operands
         )
         constants = tuple((name, repr(value)) for name, value in sorted(self.constants.items()))  # 0.0 and -0.0 are two
-        kind = NestKind(self.kernel, self.axes, operands, constants)
+        kind = NestKind(self.kernel, self.axes, operands, constants, self.origin)
         if len(_KINDS) >= _MOST_KINDS:
             _KINDS.clear()
         return _KINDS.setdefault(kind, kind)
@@ -162,6 +168,12 @@ class Nest:
     @cached_property
     def results(self) -> tuple[Operand, ...]:
         return tuple(operand for operand in self.present if operand.access is Access.WRITE)
+
+    def starts_at(self, axis: str) -> int:
+        return next((start for name, start, _ in self.origin if name == axis), 0)
+
+    def whole_extent(self, axis: str) -> int:
+        return next((extent for name, _, extent in self.origin if name == axis), self.axis(axis).extent)
 
     def operand(self, name: str) -> Operand:
         return next(operand for operand in self.operands if operand.name == name)
@@ -300,9 +312,9 @@ def kernel_argument(
         if prefix == "n":
             return tile[rest].size
         if prefix == "at":
-            return tile[rest].start
+            return nest.starts_at(rest) + tile[rest].start
         if prefix == "of":
-            return nest.axis(rest).extent
+            return nest.whole_extent(rest)
     operand = next((operand for operand in nest.operands if operand.name == prefix), None)
     if operand is None:
         return None

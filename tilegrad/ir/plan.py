@@ -36,9 +36,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A whole tensor on its way between L3 and L2: started before launch `start`, waited for before launch `wait`.
+    """A tensor on its way between L3 and L2: started before launch `start`, waited for before launch `wait`.
 
-    The number of launches stands for the end of the entry.
+    The number of launches stands for the end of the entry. A part of a tensor may be `rows` that are dense in L2 and
+    `l3_stride` bytes apart in L3.
     """
 
     tensor: str
@@ -48,6 +49,8 @@ class Staging:
     start: int
     wait: int
     inward: bool
+    rows: int = 1
+    l3_stride: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class NestPlace:
 
 @dataclass(frozen=True, repr=False)
 class EntryPlan:
-    """`addresses` are of values that stay put; `stays`, by value, are of those that come and go."""
+    """`addresses` are of values that stay put; `stays`, by value, are of those that come and go. `l3_offsets` are of
+    tensors that are in L3, all the time or for a while; `parts` says of what a part is that comes and goes."""
 
     addresses: Mapping[str, Address]
     buffers: tuple[Buffer, ...]
@@ -82,6 +86,8 @@ class EntryPlan:
     stays: Mapping[str, tuple[Stay, ...]] = field(default_factory=dict)
     staging: tuple[Staging, ...] = ()
     places: tuple[NestPlace, ...] = ()
+    l3_offsets: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<EntryPlan: {len(self.buffers):,} buffers in {bytes_text(self.arena_bytes)} of arena>"
@@ -118,11 +124,24 @@ class Plan:
         memory = ", ".join(f"{name} {use}" for name, use in self.memory.items())
         return f"<Plan of '{self.schedule.program.name}' for {self.schedule.target.name}: {memory}>"
 
+    def input_address(self, entry: str, value: str) -> Address:
+        """Where the caller leaves an input."""
+        outside = self.entries[entry].addresses.get(value)
+        return self.address(entry, value, -1) if outside is None else outside
+
+    def output_address(self, entry: str, value: str) -> Address:
+        """Where the caller finds an output."""
+        outside = self.entries[entry].addresses.get(value)
+        end = len(self.schedule.entries[entry].launches)
+        return self.address(entry, value, end) if outside is None else outside
+
     def address(self, entry: str, value: str, launch: int = 0) -> Address:
         """Where a value is when a launch of an entry runs."""
         plan = self.entries[entry]
         if value in plan.stays:
             found = next((stay.address for stay in plan.stays[value] if stay.first <= launch <= stay.last), None)
+            if found is None and value in plan.addresses:
+                return plan.addresses[value]
             if found is None:
                 raise InternalError(f"'{value}' is not in L2 when launch {launch} of {entry} needs it", stage="memory")
             return found

@@ -27,6 +27,7 @@ class Role(Enum):
     HYPER = "hyper"  # learning rate, counters, flags
     GRADIENT = "gradient"
     OPTIMIZER = "optimizer"
+    GUARD = "guard"  # a copy of what a guard restores
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,25 @@ class StateTensor:
     owner: str | None = None
 
 
+@dataclass(frozen=True)
+class TargetInput:
+    """An input of the step that is no input of the model: what a loss compares an output with.
+
+    `classes` is their number where it holds class indices, None otherwise: generated code refuses labels outside them,
+    but for `ignored`.
+    """
+
+    name: str
+    classes: int | None = None
+    ignored: int | None = None
+
+
 @dataclass(frozen=True, repr=False)
 class Program:
-    """`entries` is keyed by the names in `ENTRIES`. `target_input` is the step's label or target tensor.
+    """`entries` is keyed by the names in `ENTRIES`. `targets` are the step's inputs behind the model's own.
 
-    `label_classes` is the number of classes where the target holds class indices, None otherwise: generated code
-    refuses labels outside it. `is_fused` programs update parameters within `step` and keep no gradients.
+    `is_fused` programs update parameters within `step` and keep no gradients. Weight decay leaves the `undecayed`
+    parameters alone.
     """
 
     name: str
@@ -54,14 +68,27 @@ class Program:
     loss: str
     state: tuple[StateTensor, ...]
     entries: Mapping[str, Graph]
-    target_input: str
-    label_classes: int | None
+    targets: tuple[TargetInput, ...] = ()
     is_fused: bool = False
+    undecayed: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         entries = ", ".join(f"{name} {len(graph.nodes):,} nodes" for name, graph in self.entries.items())
         fused = ", update fused" if self.is_fused else ""
         return f"<Program '{self.name}': loss {self.loss}, {entries}, {len(self.state):,} tensors of state{fused}>"
+
+    @property
+    def target_input(self) -> str:
+        """The first target's name; empty where the model computes its loss from its inputs alone."""
+        return self.targets[0].name if self.targets else ""
+
+    @property
+    def label_classes(self) -> int | None:
+        return self.targets[0].classes if self.targets else None
+
+    def labels(self, name: str) -> TargetInput | None:
+        """The target of that name, if it holds class indices."""
+        return next((target for target in self.targets if target.name == name and target.classes is not None), None)
 
     def tensor(self, name: str) -> StateTensor:
         return next(tensor for tensor in self.state if tensor.name == name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.nest import Nest
+from tilegrad.ir.nest import Nest, Range, Tile, row_major_strides
 from tilegrad.ir.program import Program
-from tilegrad.ir.types import TensorType
+from tilegrad.ir.types import DType, TensorType
 from tilegrad.targets.base import Target
 
 
@@ -71,25 +71,96 @@ class Tiling:
         return self.loops, tuple(self.slots.items()), self.is_double
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where a part of a tensor lies: rows of `row_bytes`, the first `offset` bytes behind the tensor's beginning.
+
+    `levels` are (count, stride in bytes), innermost first: how rows repeat.
+    """
+
+    offset: int
+    row_bytes: int
+    levels: tuple[tuple[int, int], ...]
+
+    @property
+    def count(self) -> int:
+        return prod(count for count, _ in self.levels)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.row_bytes * self.count
+
+    @property
+    def stop(self) -> int:
+        return self.offset + self.row_bytes + sum((count - 1) * stride for count, stride in self.levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A box of a value that is in L2 without the rest of it: dense there, rows of the whole where it lives."""
+
+    value: str
+    shape: tuple[int, ...]  # of the view of the value that the nest has
+    box: tuple[Range, ...]
+    dtype: DType
+
+    @property
+    def rows(self) -> Rows:
+        """With what lies side by side as one row."""
+        strides, size = row_major_strides(self.shape), self.dtype.size_bytes
+        offset = size * sum(r.start * stride for r, stride in zip(self.box, strides, strict=True))
+        row_bytes, levels = size, list[tuple[int, int]]()
+        for r, stride in reversed(list(zip(self.box, strides, strict=True))):
+            if not levels and stride * size == row_bytes:
+                row_bytes *= r.size
+            elif levels and stride * size == levels[-1][0] * levels[-1][1]:
+                levels[-1] = (levels[-1][0] * r.size, levels[-1][1])
+            elif r.size != 1:
+                levels.append((r.size, stride * size))
+        return Rows(offset, row_bytes, tuple(levels))
+
+
+@dataclass(frozen=True)
+class NestPart:
+    """Which part of which of its operator's nests a nest is: `ranges` of that one's axes."""
+
+    nest: int
+    ranges: Tile
+
+
 @dataclass(frozen=True)
 class Launch:
-    """One operator. Its nests run in order with a barrier after each.
+    """One operator, or a part of it. Its nests run in order with a barrier after each.
 
-    `tilings` has one entry per nest, None for a nest that is one call on whole operands where they live.
+    `tilings` has one entry per nest, None for a nest that is one call on whole operands where they live. An operator
+    whose operands are not in L2 at once is several launches, one behind the other, with one nest each: `part` says
+    what of it.
     """
 
     node: Node
     nests: tuple[Nest, ...]
     tilings: tuple[Tiling | None, ...] = ()
+    part: NestPart | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class EntrySchedule:
-    """`types` are those of all its values: the graph's, and operators' temporaries."""
+    """`types` are those of all its values: the graph's, operators' temporaries, and `panels` of some of them."""
 
     graph: Graph
     launches: tuple[Launch, ...]
     types: Mapping[str, TensorType]
+    panels: Mapping[str, Panel] = field(default_factory=dict)
+
+    @cached_property
+    def node_launches(self) -> tuple[tuple[int, int], ...]:
+        """The first and the last launch of each node of the graph."""
+        found: list[tuple[int, int]] = []
+        for number, launch in enumerate(self.launches):
+            is_more = bool(found) and launch.part is not None and self.launches[number - 1].node is launch.node
+            first = found.pop()[0] if is_more else number
+            found.append((first, number))
+        return tuple(found)
 
     def __repr__(self) -> str:
         return f"<EntrySchedule '{self.graph.name}': {len(self.launches):,} launches>"
@@ -97,12 +168,14 @@ class EntrySchedule:
 
 @dataclass(frozen=True, repr=False)
 class Schedule:
-    """`overlaps`: a nest's first transfers may start, and its last ones end, while its neighbours compute."""
+    """`overlaps`: a nest's first transfers may start, and its last ones end, while its neighbours compute.
+    `overlaps_l3`: so may transfers between L2 and L3."""
 
     program: Program
     target: Target
     entries: Mapping[str, EntrySchedule]
     overlaps: bool = False
+    overlaps_l3: bool = True
 
     def __repr__(self) -> str:
         way = "tiled" if self.is_tiled else "untiled"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tilegrad.found import found_in
-from tilegrad.losses.base import Loss, Targets
+from tilegrad.losses._expression import LossExpression, Term, parse
+from tilegrad.losses.base import Loss, Option, Targets
 
-__all__ = ["LOSSES", "Loss", "Targets"]
+__all__ = ["LOSSES", "Loss", "LossExpression", "Option", "Targets", "Term", "parse"]
 
 LOSSES: dict[str, Loss] = found_in(__name__, __path__, lambda module: getattr(module, "LOSS", None))

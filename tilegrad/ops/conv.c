@@ -243,6 +243,22 @@ TG_TEMPLATE void tg_conv_dw_block3(TG_MEM const float *x, TG_MEM const float *dy
     int oh_start, oh_stop, room = p->x_n4 - 2 - 3 * stride - p->x_o4; /* to the last place for four columns at once */
     int blocks = p->x_o4 < -1 || room < 0 ? 0 : tg_min(p->n_ow / 4, room / (4 * stride) + 1);
     tg_window_taps(kh * p->dilation_h + p->x_o3, p->stride_h, p->n_oh, 0, p->x_n3, &oh_start, &oh_stop);
+#ifdef TG_INNER_WEIGHT
+    if (width == 4 && oh_start < oh_stop && p->n_n > 0 && blocks > 0 && 4 * blocks == p->n_ow) {
+        const tg_inner_weight c = {blocks, oh_stop - oh_start, 4 * (p->stride_h * p->x_s3 - 4 * stride * blocks),
+                                   4 * (p->dy_s3 - 4 * blocks), p->dy_s2, p->dw_s1, p->x_o4 < 0,
+                                   p->x_o4 + (p->n_ow - 1) * stride + 2 >= p->x_n4};
+        for (int n = 0; n < p->n_n; n++) {
+            TG_MEM const float *from = x + n * p->x_s0 + p->x_o4;
+            from += (oh_start * p->stride_h + kh * p->dilation_h + p->x_o3) * p->x_s3;
+            if (stride == 1)
+                tg_inner_weight_1(from, dy + n * p->dy_s0 + oh_start * p->dy_s3, dw, &c, outs, p->first && n == 0);
+            else
+                tg_inner_weight_2(from, dy + n * p->dy_s0 + oh_start * p->dy_s3, dw, &c, outs, p->first && n == 0);
+        }
+        return;
+    }
+#endif
     TG_DW3_BLOCK3(TG_DW3_ZERO)
     if (!p->first) {
         TG_DW3_BLOCK3(TG_DW3_LOAD)

@@ -1,6 +1,7 @@
 /* DenseGradSGD: dx(n) = sum over m of u(m) w(m,n), with `relu` where v(n) is above zero, and y(m,n) = fma(-lr, fma(u(m), v(n), 0), w(m,n)). The cores share the
  * columns, eight at a time; each element is read before it is written, so y may be w. */
 #include "tg_block.h"
+#include "tg_inner.h"
 #include "tg_relu.h"
 
 typedef struct {
@@ -63,8 +64,16 @@ TG_KERNEL void tg_dense_grad_sgd(TG_MEM const float *u, TG_MEM const float *v, T
     const int has_relu = p->relu && p->last;
     int blocks = p->n_n / 8, start, stop;
     tg_share(blocks, core_id, core_count, &start, &stop);
+#ifdef TG_INNER_DENSE
+    for (int n = 8 * start; n < 8 * stop && p->n_m > 0; n += 8) {
+        tg_inner_dense(u, v + n, w + n, p->w_by_m, y + n, p->y_by_m, dx + n, step, p->first, p->n_m);
+        for (int j = 0; has_relu && j < 8; j++)
+            TG_DENSE_RELU(j)
+    }
+#else
     for (int n = 8 * start; n < 8 * stop; n += 8)
         TG_DENSE_COLUMNS(TG_ROW4, TG_DENSE_HIGH)
+#endif
     tg_share(p->n_n - 8 * blocks, core_id, core_count, &start, &stop);
     for (int n = 8 * blocks + start; n < 8 * blocks + stop; n++)
         TG_DENSE_COLUMNS(TG_DENSE_ONE, TG_DENSE_NONE)

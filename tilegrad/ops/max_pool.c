@@ -1,5 +1,5 @@
 /* MaxPool: y and, if asked for, the flat position of each maximum in x. A NaN wins; of equal maxima the first.
- * MaxPoolGrad: each image element gathers, in order of (kh, kw), from the windows whose first maximum it is. */
+ * MaxPoolGrad: an image element sums, in order of (kh, kw), over the windows whose first maximum it is. */
 #include "tg_window.h"
 
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct {
             for (int kh = kh_start; kh < kh_stop; kh++, taps += p->dilation_h * p->x_s1)                               \
                 for (int kw = kw_start; kw < kw_stop; kw++) {                                                          \
                     TYPE value = taps[kw * p->dilation_w];                                                             \
-                    if (WINS(value, best)) {                                                                           \
+                    if (!(value <= best) && WINS(value, best)) { /* one comparison for most */                         \
                         best = value;                                                                                  \
                         best_h = kh;                                                                                   \
                         best_w = kw;                                                                                   \
@@ -69,48 +69,65 @@ TG_KERNEL void tg_max_pool_i8(TG_MEM const int8_t *x, TG_MEM int8_t *y, TG_MEM i
     TG_MAX_POOL(int8_t, TG_GREATER)
 }
 
-TG_INLINE int tg_is_maximum(float value, float maximum)
+/* A window's first maximum, found tap by tap: where it is from the first tap at `taps`, or -1 if it is at none of these.
+ * `by_h` and `by_w` are steps from tap to tap. */
+TG_INLINE int tg_first_maximum(TG_MEM const float *taps, int n_kh, int n_kw, int by_h, int by_w, float maximum)
 {
-    return value == maximum || (value != value && maximum != maximum);
+    int row = 0;
+    if (maximum != maximum) {
+        for (; n_kh > 0; n_kh--, row += by_h)
+            for (int kw = 0, at = row; kw < n_kw; kw++, at += by_w)
+                if (taps[at] != taps[at])
+                    return at;
+        return -1;
+    }
+    for (; n_kh > 0; n_kh--, row += by_h)
+        for (int kw = 0, at = row; kw < n_kw; kw++, at += by_w)
+            if (taps[at] == maximum)
+                return at;
+    return -1;
 }
 
-/* Whether no tap before (kh, kw) of its window holds the maximum too; it lies at (row, column). */
-TG_INLINE int tg_is_first(TG_MEM const float *plane, TG_ARG const tg_max_pool_grad_args *p, int row, int column, int kh,
-                          int kw, float maximum)
+/* Rows [start, stop) of one channel's image. Windows come last to first, so each element gets its sum in order. Places
+ * in x are `row` and `column` further than in dx. */
+TG_INLINE void tg_max_pool_grad_rows(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *y,
+                                     TG_MEM float *dx, TG_ARG const tg_max_pool_grad_args *p, int start, int stop)
 {
-    for (int h = 0; h <= kh; h++) {
-        int y = row - (kh - h) * p->dilation_h;
-        if (y < 0)
+    const int row = (p->n_kh - 1) * p->dilation_h + p->x_o1, column = p->x_o2;
+    const int by_h = p->dilation_h * p->x_s1, by_w = p->dilation_w, reach_w = (p->n_kw - 1) * p->dilation_w;
+    for (int ih = start; ih < stop; ih++)
+        for (int iw = 0; iw < p->n_iw; iw++)
+            dx[ih * p->dx_s1 + iw] = 0.0f;
+    int oh = stop - 1 + p->dy_o1;
+    oh = oh < 0 ? -1 : tg_min(oh / p->stride_h, p->dy_n1 - 1);
+    for (; oh >= 0; oh--) {
+        int top = oh * p->stride_h - p->dy_o1, kh_start = 0, kh_stop = p->n_kh;
+        if (top + (p->n_kh - 1) * p->dilation_h < start)
+            break;
+        while (kh_start < kh_stop && top + kh_start * p->dilation_h + row < 0)
+            kh_start++;
+        while (kh_stop > kh_start && top + (kh_stop - 1) * p->dilation_h >= stop)
+            kh_stop--;
+        if (kh_start >= kh_stop)
             continue;
-        for (int w = 0; w < (h < kh ? p->n_kw : kw); w++) {
-            int x = column - (kw - w) * p->dilation_w;
-            if (x >= 0 && x < p->x_n2 && tg_is_maximum(plane[y * p->x_s1 + x], maximum))
-                return 0;
+        TG_MEM const float *first = x + (top + kh_start * p->dilation_h + row) * p->x_s1;
+        for (int ow = p->dy_n2 - 1; ow >= 0; ow--) {
+            int left = ow * p->stride_w - p->dy_o2 + column, kw_start = 0, kw_stop = p->n_kw;
+            if (left < 0 || left + reach_w >= p->x_n2)
+                tg_window_taps(left, p->dilation_w, p->n_kw, 0, p->x_n2, &kw_start, &kw_stop);
+            left += kw_start * p->dilation_w;
+            int at = tg_first_maximum(first + left, kh_stop - kh_start, kw_stop - kw_start, by_h, by_w,
+                                      y[oh * p->y_s1 + ow]);
+            if (at < 0)
+                continue;
+            int ih = top + kh_start * p->dilation_h, iw = left - column;
+            for (; at >= by_h; at -= by_h) /* a row of taps is shorter than that */
+                ih += p->dilation_h;
+            iw += at;
+            if (ih >= start && (unsigned)iw < (unsigned)p->n_iw)
+                dx[ih * p->dx_s1 + iw] += dy[oh * p->dy_s1 + ow];
         }
     }
-    return 1;
-}
-
-/* The taps through which windows see an image position: `tap` and every `step` further one, the first of them that of
- * window `window` (which may not exist), the next ones those of windows `back` before. */
-typedef struct {
-    int tap, step, window, back;
-} tg_sighting;
-
-TG_INLINE tg_sighting tg_sightings(int position, int stride, int dilation)
-{
-    tg_sighting s = {0, 1, 0, 0};
-    while (s.step * dilation % stride != 0)
-        s.step++;
-    s.back = s.step * dilation / stride;
-    for (; s.tap < s.step; s.tap++) {
-        int top = position - s.tap * dilation;
-        s.window = top / stride - (top % stride < 0);
-        if (s.window * stride == top)
-            return s;
-    }
-    s.window = -1; /* none at all */
-    return s;
 }
 
 TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *y, TG_MEM float *dx,
@@ -118,33 +135,9 @@ TG_KERNEL void tg_max_pool_grad(TG_MEM const float *dy, TG_MEM const float *x, T
 {
     int start, stop;
     tg_share(p->n_c * p->n_ih, core_id, core_count, &start, &stop);
-    for (int unit = start; unit < stop; unit++) {
+    for (int unit = start, count; unit < stop; unit += count) {
         int c = unit / p->n_ih, ih = unit - c * p->n_ih;
-        int row = ih + (p->n_kh - 1) * p->dilation_h + p->x_o1;
-        TG_MEM const float *plane = x + c * p->x_s0;
-        tg_sighting h = tg_sightings(ih + p->dy_o1, p->stride_h, p->dilation_h);
-        tg_sighting w = tg_sightings(p->dy_o2, p->stride_w, p->dilation_w);
-        for (int iw = 0; iw < p->n_iw; iw++) {
-            int column = iw + p->x_o2;
-            float value = plane[row * p->x_s1 + column], sum = 0.0f;
-            for (int kh = h.tap, oh = h.window; kh < p->n_kh; kh += h.step, oh -= h.back) {
-                if ((unsigned)oh >= (unsigned)p->dy_n1)
-                    continue;
-                for (int kw = w.tap, ow = w.window; kw < p->n_kw; kw += w.step, ow -= w.back) {
-                    if ((unsigned)ow >= (unsigned)p->dy_n2)
-                        continue;
-                    float maximum = y[c * p->y_s0 + oh * p->y_s1 + ow];
-                    if (tg_is_maximum(value, maximum) && tg_is_first(plane, p, row, column, kh, kw, maximum))
-                        sum += dy[c * p->dy_s0 + oh * p->dy_s1 + ow];
-                }
-            }
-            if (p->dilation_w != 1)
-                w = tg_sightings(iw + 1 + p->dy_o2, p->stride_w, p->dilation_w);
-            else if (++w.tap == p->stride_w) { /* no division from column to column */
-                w.tap = 0;
-                w.window++;
-            }
-            dx[c * p->dx_s0 + ih * p->dx_s1 + iw] = sum;
-        }
+        count = tg_min(p->n_ih - ih, stop - unit);
+        tg_max_pool_grad_rows(dy + c * p->dy_s0, x + c * p->x_s0, y + c * p->y_s0, dx + c * p->dx_s0, p, ih, ih + count);
     }
 }

@@ -89,3 +89,41 @@ TG_KERNEL void tg_bce_with_logits_loss_grad(TG_MEM const float *dy, TG_MEM const
 {
     TG_MEAN_LOSS_GRAD(scale * (tg_sigmoid(x[i]) - t[i]))
 }
+
+typedef struct {
+    int32_t n_b, n_j;
+    int32_t x_by_b, x_n0, t_by_b;
+    float delta;
+} tg_huber_loss_args;
+
+/* Half the square up to delta, and a line of slope delta beyond. */
+#define TG_HUBER_ERROR(X, T, SUM) tg_huber_error(X, T, p->delta, SUM)
+
+TG_INLINE float tg_huber_error(float x, float t, float delta, float sum)
+{
+    float apart = tg_abs(x - t);
+    return apart <= delta ? TG_FMA(0.5f * apart, apart, sum) : TG_FMA(delta, apart - 0.5f * delta, sum);
+}
+
+TG_KERNEL void tg_huber_loss(TG_MEM const float *x, TG_MEM const float *t, TG_MEM float *part,
+                             TG_ARG const tg_huber_loss_args *p, int core_id, int core_count)
+{
+    TG_MEAN_LOSS(TG_HUBER_ERROR)
+}
+
+typedef struct {
+    int32_t n_i;
+    float count, delta;
+} tg_huber_loss_grad_args;
+
+TG_INLINE float tg_clamped(float value, float limit)
+{
+    return value > limit ? limit : value < -limit ? -limit : value;
+}
+
+TG_KERNEL void tg_huber_loss_grad(TG_MEM const float *dy, TG_MEM const float *x, TG_MEM const float *t,
+                                  TG_MEM float *dx, TG_ARG const tg_huber_loss_grad_args *p, int core_id,
+                                  int core_count)
+{
+    TG_MEAN_LOSS_GRAD(scale * tg_clamped(x[i] - t[i], p->delta))
+}

@@ -1,4 +1,4 @@
-"""MSELoss, L1Loss and BCEWithLogitsLoss: (prediction, target) -> the mean over all elements, a scalar.
+"""MSELoss, L1Loss, HuberLoss and BCEWithLogitsLoss: (prediction, target) -> the mean over all elements, a scalar.
 
 The sum's order is part of the meaning: blocks of `BLOCK` elements in flat order, each summed from +0, then the blocks'
 sums in order, then one division by the element count.
@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from tilegrad.ir.nest import FIXED, Access, Axis, AxisKind, Index, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
+from tilegrad.ops._pointwise import float_attribute
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 
 BLOCK = 64
@@ -25,9 +26,14 @@ def _check_pair(node: NodeView, prediction: int, target: int) -> None:
 class _MeanLoss(Operator):
     kernel: ClassVar[str]
 
+    def constants(self, node: NodeView) -> dict[str, float]:
+        """What else the kernels take."""
+        return {}
+
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(2)
         _check_pair(node, 0, 1)
+        self.constants(node)
         return (TensorType(DType.F32, ()),)
 
     def temporaries(self, node: NodeView) -> tuple[TensorType, ...]:
@@ -47,6 +53,7 @@ class _MeanLoss(Operator):
                     Operand("t", node.inputs[1], Access.READ, *elements),
                     Operand("part", part, Access.WRITE, (blocks,), (along("b"),)),
                 ),
+                self.constants(node),
             ),
             Nest(
                 "mean_loss_total",
@@ -65,7 +72,7 @@ class _MeanLoss(Operator):
         x, t = node.inputs
         dx = dt = None
         if wanted[0]:
-            (dx,) = build.emit(f"{self.name}Grad", [upstream[0], x, t], hint=f"{x}_grad")
+            (dx,) = build.emit(f"{self.name}Grad", [upstream[0], x, t], node.node.attributes, hint=f"{x}_grad")
         if wanted[1]:
             dt = self.target_gradient(node, upstream[0], build)
         return (dx, dt)
@@ -73,7 +80,7 @@ class _MeanLoss(Operator):
     def target_gradient(self, node: NodeView, dy: str | None, build: GradientBuilder) -> str:
         """For losses of the difference: prediction and target change places."""
         x, t = node.inputs
-        return build.emit(f"{self.name}Grad", [dy, t, x], hint=f"{t}_grad")[0]
+        return build.emit(f"{self.name}Grad", [dy, t, x], node.node.attributes, hint=f"{t}_grad")[0]
 
 
 class MSELoss(_MeanLoss):
@@ -84,6 +91,23 @@ class MSELoss(_MeanLoss):
 class L1Loss(_MeanLoss):
     name = "L1Loss"
     kernel = "l1_loss"
+
+
+def _delta(node: NodeView) -> dict[str, float]:
+    delta = float_attribute(node, "delta", 1.0)
+    if delta <= 0.0:
+        raise node.error(f"{node.node.op}: bad attribute 'delta'", expected="more than 0", got=str(delta))
+    return {"delta": delta}
+
+
+class HuberLoss(_MeanLoss):
+    """Half the squared difference up to `delta`, delta (|difference| - delta / 2) beyond it."""
+
+    name = "HuberLoss"
+    kernel = "huber_loss"
+
+    def constants(self, node: NodeView) -> dict[str, float]:
+        return _delta(node)
 
 
 class BCEWithLogitsLoss(_MeanLoss):
@@ -101,11 +125,16 @@ class _MeanLossGrad(Operator):
 
     kernel: ClassVar[str]
 
+    def constants(self, node: NodeView) -> dict[str, float]:
+        """What else the kernel takes."""
+        return {}
+
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(3)
         node.expect_dtype(0, DType.F32)
         node.expect_shape(0, (), "gradient of the loss")
         _check_pair(node, 1, 2)
+        self.constants(node)
         return (node.input(1),)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
@@ -121,7 +150,7 @@ class _MeanLossGrad(Operator):
                     Operand("t", node.inputs[2], Access.READ, *elements),
                     Operand("dx", node.outputs[0], Access.WRITE, *elements),
                 ),
-                {"count": float(size)},
+                {"count": float(size), **self.constants(node)},
             ),
         )
 
@@ -137,6 +166,14 @@ class MSELossGrad(_MeanLossGrad):
 class L1LossGrad(_MeanLossGrad):
     name = "L1LossGrad"
     kernel = "l1_loss_grad"
+
+
+class HuberLossGrad(_MeanLossGrad):
+    name = "HuberLossGrad"
+    kernel = "huber_loss_grad"
+
+    def constants(self, node: NodeView) -> dict[str, float]:
+        return _delta(node)
 
 
 class BCEWithLogitsLossGrad(_MeanLossGrad):

@@ -133,3 +133,88 @@ TG_KERNEL void tg_nll_grad_i64(TG_MEM const float *dy, TG_MEM const float *prob,
 {
     TG_LABEL_ROWS(TG_NLL_GRAD_ROW)
 }
+
+/* Label smoothing: of a row's weight the label keeps 1 - smoothing, and every class has smoothing / classes of its own.
+ * A row's loss is -(kept * w[label] * log_prob[label] + spread * sum over c of w[c] * log_prob[c]), the sum in order. */
+typedef struct {
+    int32_t n_n, n_c, n_s;
+    int32_t x_by_n, x_by_c, label_by_n, prob_by_n, prob_by_c, loss_by_n, share_by_n;
+    int32_t has_ignored, ignored;
+    float kept, spread;
+} tg_smooth_nll_args;
+
+TG_INLINE void tg_smooth_nll_row(TG_MEM const float *x, int64_t label, TG_MEM const float *weight, TG_MEM float *prob,
+                                 TG_MEM float *loss, TG_MEM float *share, TG_ARG const tg_smooth_nll_args *p)
+{
+    float w = tg_label_weight(label, p->n_c, p->has_ignored, p->ignored, weight);
+    tg_log_softmax_row(x, p->x_by_c, prob, p->prob_by_c, p->n_c);
+    float sum = 0.0f;
+    for (int c = 0; c < p->n_c; c++)
+        sum = TG_FMA(weight == TG_NULL ? 1.0f : weight[c], prob[c * p->prob_by_c], sum);
+    int is_class = label >= 0 && label < p->n_c;
+    float chosen = is_class ? (p->kept * w) * prob[label * p->prob_by_c] : w;
+    *loss = p->has_ignored && label == p->ignored ? 0.0f : -TG_FMA(p->spread, sum, chosen);
+    if (share != TG_NULL)
+        *share = w;
+}
+
+#define TG_SMOOTH_NLL_ROW                                                                                              \
+    tg_smooth_nll_row(x + n * p->x_by_n + s, label[n * p->label_by_n + s], weight, prob + n * p->prob_by_n + s,        \
+                      loss + n * p->loss_by_n + s, share == TG_NULL ? share : share + n * p->share_by_n + s, p);
+
+TG_KERNEL void tg_smooth_nll_i32(TG_MEM const float *x, TG_MEM const int32_t *label, TG_MEM const float *weight,
+                                 TG_MEM float *prob, TG_MEM float *loss, TG_MEM float *share,
+                                 TG_ARG const tg_smooth_nll_args *p, int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_SMOOTH_NLL_ROW)
+}
+
+TG_KERNEL void tg_smooth_nll_i64(TG_MEM const float *x, TG_MEM const int64_t *label, TG_MEM const float *weight,
+                                 TG_MEM float *prob, TG_MEM float *loss, TG_MEM float *share,
+                                 TG_ARG const tg_smooth_nll_args *p, int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_SMOOTH_NLL_ROW)
+}
+
+typedef struct {
+    int32_t n_n, n_c, n_s;
+    int32_t dy_by_n, dy_by_s, prob_by_n, prob_by_c, label_by_n, dx_by_n, dx_by_c;
+    int32_t has_ignored, ignored;
+    float count, kept, spread;
+} tg_smooth_nll_grad_args;
+
+/* dx = dy / divisor * (fma(spread, sum of w, kept w[label]) * exp(prob) - spread w[c] - [c is the label] kept w[label]) */
+TG_INLINE void tg_smooth_nll_grad_row(float dy, TG_MEM const float *prob, int64_t label, TG_MEM const float *weight,
+                                      TG_MEM const float *total, TG_MEM float *dx,
+                                      TG_ARG const tg_smooth_nll_grad_args *p)
+{
+    float kept = p->kept * tg_label_weight(label, p->n_c, p->has_ignored, p->ignored, weight);
+    float sum = 0.0f;
+    for (int c = 0; c < p->n_c; c++)
+        sum = sum + (weight == TG_NULL ? 1.0f : weight[c]);
+    float both = TG_FMA(p->spread, sum, kept);
+    int is_ignored = p->has_ignored && label == p->ignored;
+    float factor = is_ignored ? 0.0f : dy / (total == TG_NULL ? p->count : *total);
+    for (int c = 0; c < p->n_c; c++) {
+        float wanted = TG_FMA(p->spread, weight == TG_NULL ? 1.0f : weight[c], c == label ? kept : 0.0f);
+        dx[c * p->dx_by_c] = is_ignored ? 0.0f : factor * TG_FMA(both, tg_exp(prob[c * p->prob_by_c]), -wanted);
+    }
+}
+
+#define TG_SMOOTH_NLL_GRAD_ROW                                                                                         \
+    tg_smooth_nll_grad_row(dy[n * p->dy_by_n + s * p->dy_by_s], prob + n * p->prob_by_n + s,                           \
+                           label[n * p->label_by_n + s], weight, total, dx + n * p->dx_by_n + s, p);
+
+TG_KERNEL void tg_smooth_nll_grad_i32(TG_MEM const float *dy, TG_MEM const float *prob, TG_MEM const int32_t *label,
+                                      TG_MEM const float *weight, TG_MEM const float *total, TG_MEM float *dx,
+                                      TG_ARG const tg_smooth_nll_grad_args *p, int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_SMOOTH_NLL_GRAD_ROW)
+}
+
+TG_KERNEL void tg_smooth_nll_grad_i64(TG_MEM const float *dy, TG_MEM const float *prob, TG_MEM const int64_t *label,
+                                      TG_MEM const float *weight, TG_MEM const float *total, TG_MEM float *dx,
+                                      TG_ARG const tg_smooth_nll_grad_args *p, int core_id, int core_count)
+{
+    TG_LABEL_ROWS(TG_SMOOTH_NLL_GRAD_ROW)
+}

@@ -2,7 +2,8 @@
 
 Logits are [N, C] or [N, C, d1, ...], labels [N] or [N, d1, ...]. Each row gives -weight[label] * log_prob[label];
 the loss is the rows' sum in index order, for a mean divided by the sum of their weights. An ignored row counts
-nothing; a label that is no class makes the loss NaN.
+nothing; a label that is no class makes the loss NaN. The attribute `smoothing` of SoftmaxCrossEntropyLoss is ours: it
+is PyTorch's label smoothing.
 """
 
 from __future__ import annotations
@@ -37,6 +38,15 @@ def _ignored(node: NodeView) -> dict[str, int]:
     if not -_INT32_LIMIT <= ignored < _INT32_LIMIT:
         raise node.error(f"{node.node.op}: ignore_index is too large", expected="a 32-bit integer", got=str(ignored))
     return {"has_ignored": int("ignore_index" in node.node.attributes), "ignored": ignored}
+
+
+def _smoothing(node: NodeView) -> dict[str, float]:
+    """The kernels' two fields about smoothing, or none."""
+    smoothing = node.attribute("smoothing", 0.0)
+    if not 0.0 <= smoothing < 1.0:
+        raise node.error(f"{node.node.op}: bad smoothing", expected="0 up to, not including, 1", got=str(smoothing))
+    scores = node.input(1 if node.node.op.endswith("Grad") else 0).shape
+    return {"kept": 1.0 - smoothing, "spread": smoothing / scores[1]} if smoothing else {}
 
 
 def _check_labels(node: NodeView, scores: int, label: int, weight: int) -> tuple[int, ...]:
@@ -117,6 +127,8 @@ class _LabelLoss(Operator):
         node.expect_inputs(2, 3)
         rows = _check_labels(node, 0, 1, 2)
         loss = TensorType(DType.F32, rows if _reduction(node) == "none" else ())
+        if self.softmax:
+            _smoothing(node)
         return (loss, node.input(0)) if self.softmax else (loss,)
 
     def _temporaries(self, node: NodeView) -> dict[str, TensorType]:
@@ -136,8 +148,9 @@ class _LabelLoss(Operator):
         n, c, s = _extents(node.input(0).shape)
         own = {name: node.temporary(i) for i, name in enumerate(self._temporaries(node))}
         prob = own.get("prob", node.output_name(1)) if self.softmax else None
+        smoothing = _smoothing(node) if self.softmax else {}
         rows = Nest(
-            f"nll_{node.input(1).dtype}",
+            f"{'smooth_' if smoothing else ''}nll_{node.input(1).dtype}",
             _axes(n, c, s),
             (
                 _scores("x", node.inputs[0], Access.READ, n, c, s),
@@ -147,7 +160,7 @@ class _LabelLoss(Operator):
                 _rows("loss", own.get("loss", node.outputs[0]), Access.WRITE, n, s),
                 _rows("share", own.get("share"), Access.WRITE, n, s),
             ),
-            _ignored(node),
+            {**_ignored(node), **smoothing},
         )
         if "loss" not in own:
             return (rows,)
@@ -171,6 +184,8 @@ class _LabelLoss(Operator):
         Class c has the sum S of -log_prob over the rows that it labels, and of those the number n. Its gradient is
         dy S, or for a mean dy (S - loss n) / (sum of the rows' weights).
         """
+        if "smoothing" in node.node.attributes:
+            raise node.error("class weights that are computed have no gradient under label smoothing")
         given = self.loss_attributes(node)
         rank = node.input(0).rank
         others = tuple(d for d in range(rank) if d != 1)
@@ -193,7 +208,8 @@ class _LabelLoss(Operator):
 
     @staticmethod
     def loss_attributes(node: NodeView) -> dict[str, Attribute]:
-        return {key: node.node.attributes[key] for key in ("reduction", "ignore_index") if key in node.node.attributes}
+        kept = ("reduction", "ignore_index", "smoothing")
+        return {key: node.node.attributes[key] for key in kept if key in node.node.attributes}
 
 
 class SoftmaxCrossEntropyLoss(_LabelLoss):
@@ -251,6 +267,8 @@ class _LabelLossGrad(Operator):
         rows = _check_labels(node, 1, 2, 3)
         node.expect_dtype(0, DType.F32)
         node.expect_shape(0, rows if _reduction(node) == "none" else (), "gradient of the loss")
+        if self.log_probabilities(node) is not None:
+            _smoothing(node)
         return (node.input(1),)
 
     def temporaries(self, node: NodeView) -> tuple[TensorType, ...]:
@@ -278,6 +296,7 @@ class _LabelLossGrad(Operator):
                 ),
             )
         reduction = _reduction(node)
+        smoothing = _smoothing(node) if self.log_probabilities(node) is not None else {}
         dy = (
             _rows("dy", node.inputs[0], Access.READ, n, s)
             if reduction == "none"
@@ -286,7 +305,7 @@ class _LabelLossGrad(Operator):
         return (
             *sums,
             Nest(
-                f"nll_grad_{suffix}",
+                f"{'smooth_' if smoothing else ''}nll_grad_{suffix}",
                 _axes(n, c, s),
                 (
                     dy,
@@ -296,7 +315,7 @@ class _LabelLossGrad(Operator):
                     Operand("total", total, Access.READ, *one),
                     _scores("dx", node.outputs[0], Access.WRITE, n, c, s),
                 ),
-                {"count": float(n * s) if reduction == "mean" else 1.0, **_ignored(node)},
+                {"count": float(n * s) if reduction == "mean" else 1.0, **_ignored(node), **smoothing},
             ),
         )
 

@@ -10,9 +10,10 @@ from tilegrad.optimizers.adam import Adam
 from tilegrad.optimizers.adamw import AdamW
 from tilegrad.optimizers.base import Optimizer
 from tilegrad.optimizers.momentum import Momentum
+from tilegrad.optimizers.rmsprop import RMSprop
 from tilegrad.optimizers.sgd import SGD
 
-__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Momentum", "Optimizer"]
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Momentum", "Optimizer", "RMSprop"]
 
 
 def _class_of(module: ModuleType) -> type[Optimizer] | None:

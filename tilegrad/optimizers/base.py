@@ -7,8 +7,8 @@ Nothing here or beside it may import operators, differentiation or code generati
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,18 +18,20 @@ from tilegrad.expectations import expect, expect_number, expect_share
 Array = np.ndarray[Any, np.dtype[Any]]
 _WORDS = {"weight_decay": "the weight decay", "momentum": "the momentum"}
 # Beyond these an optimizer does not average any more: it amplifies, or divides by zero.
-_BELOW_ONE = ("momentum", "beta1", "beta2")
+_BELOW_ONE = ("momentum", "beta1", "beta2", "alpha")
 _ABOVE_ZERO = ("epsilon",)
 
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
     """`operator` is the update operator: (weight, gradient, slots…, learning rate, updates before this one where it
-    `counts_updates`) -> (weight, slots…). `slots` are its per-parameter state tensors, all starting at zero."""
+    `counts_updates`) -> (weight, slots…). `slots` are its per-parameter state tensors, all starting at zero;
+    `torch_slots` are those that `torch.optim` has under another name."""
 
     operator: ClassVar[str]
     slots: ClassVar[tuple[str, ...]] = ()
     counts_updates: ClassVar[bool] = False
+    torch_slots: ClassVar[Mapping[str, str]] = {}
 
     lr: float = 0.01
 
@@ -42,7 +44,7 @@ class Optimizer(ABC):
             expect_number(what, value)
             if name in _ABOVE_ZERO:
                 expect(value > 0.0, what, "more than 0", value)
-        for each in fields(self):
+        for each in (each for each in fields(self) if not isinstance(getattr(self, each.name), bool)):
             object.__setattr__(self, each.name, float(getattr(self, each.name)))  # NumPy's own are not for JSON
 
     @property
@@ -54,6 +56,11 @@ class Optimizer(ABC):
     def attributes(self) -> dict[str, float]:
         """Compile-time constants of the update operator; the learning rate is state, so that it can be changed."""
         return {}
+
+    def without_decay(self) -> Optimizer:
+        """The same for parameters that weight decay leaves alone."""
+        changes: dict[str, Any] = {"weight_decay": 0.0}
+        return replace(self, **changes) if "weight_decay" in self.attributes else self
 
     @abstractmethod
     def torch_optimizer(self, torch: Any, parameters: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ are those of the unfused program, because accumulating into a reset buffer is a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilegrad.analysis.verify import verify_graph
@@ -17,7 +17,8 @@ _ACCUMULATE = "InPlaceAccumulatorV2"
 
 
 def can_fuse(program: Program) -> bool:
-    return program.recipe.accumulate == 1 and bool(program.with_role(Role.GRADIENT))
+    """Clipping needs every gradient before the first update."""
+    return program.recipe.accumulate == 1 and program.recipe.clip is None and bool(program.with_role(Role.GRADIENT))
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class FuseUpdate:
         step, update = program.entries["step"], program.entries["update"]
         dropped = {RESET_FLAG, *(tensor.name for tensor in program.with_role(Role.GRADIENT))}
         updates = {name: node for node in update.nodes for name in node.inputs if name in dropped}
-        nodes: list[Node] = []
+        first = _before_updates(update, updates.values())
+        nodes: list[Node] = list(first)
         written = _targets(step)
         for node in step.nodes:
             if node.op == _ACCUMULATE and node.inputs[0] in updates:
@@ -42,7 +44,7 @@ class FuseUpdate:
                 nodes.append(replace(moved, name=gradient_of + moved.op + number, inputs=inputs))
             elif not _writes_only(written, node, dropped):
                 nodes.append(node)
-        moved_names = {node.name for node in updates.values()}
+        moved_names = {node.name for node in (*first, *updates.values())}
         written = _targets(update)
         nodes += [
             node for node in update.nodes if node.name not in moved_names and not _writes_only(written, node, dropped)
@@ -56,6 +58,19 @@ class FuseUpdate:
         state = tuple(tensor for tensor in program.state if tensor.name in used)
         entries = {"infer": program.entries["infer"], "step": verify_graph(fused), "update": empty}
         return replace(program, entries=entries, state=state, is_fused=True)
+
+
+def _before_updates(update: Graph, moved: Iterable[Node]) -> list[Node]:
+    """What the updates share and the step has to begin with: the rate of this update."""
+    producers = update.producers()
+    found: set[str] = set()
+    pending = [name for node in moved for name in node.inputs]
+    while pending:
+        node = producers.get(pending.pop())
+        if node is not None and node.name not in found:
+            found.add(node.name)
+            pending += node.inputs
+    return [node for node in update.nodes if node.name in found]
 
 
 def _targets(graph: Graph) -> dict[str, list[str]]:

@@ -36,4 +36,4 @@ def inference_program(graph: Graph, recipe: Recipe, roles: Mapping[str, str]) ->
         state += (StateTensor("tg.nothing", nothing.type, Role.HYPER, nothing),)
     empty = {name: Graph(name, (), (), (), {}) for name in ENTRIES}
     infer = verify_graph(replace(graph, name="infer", constants={}, state=tuple(graph.constants)))
-    return Program(graph.name, recipe, NO_LOSS, state, {**empty, "infer": infer}, "", None)
+    return Program(graph.name, recipe, NO_LOSS, state, {**empty, "infer": infer})

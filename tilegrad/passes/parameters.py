@@ -48,8 +48,9 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops import registry
 from tilegrad.passes.provenance import MADE_UP_NAME, MOVEMENT, PRODUCTS, Provenance
+from tilegrad.recipe import SELECTIONS, Recipe
 
-__all__ = ["MOVEMENT", "ParameterInfo", "classify", "parameters_of", "select"]
+__all__ = ["MOVEMENT", "ParameterInfo", "classify", "normalising", "parameters_of", "select", "undecayed"]
 
 _PLAIN_ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Where", "Concat"))
 _NORMALISATIONS = frozenset(
@@ -64,7 +65,8 @@ _RANDOM = frozenset(
 class ParameterInfo:
     """`node` owns the initializer: its layer, for `--train last:K`. `is_bias` is for `--train bias`.
 
-    `is_frozen` is what PyTorch says of a torch module's tensor that never trains, whatever is selected.
+    `is_frozen` is what PyTorch says of a torch module's tensor that never trains, whatever is selected. `is_adapter` is
+    a factor that `--train lora:…` put in: none of the model's own.
     """
 
     name: str
@@ -74,6 +76,7 @@ class ParameterInfo:
     node: str = ""
     is_bias: bool = False
     is_frozen: bool = False
+    is_adapter: bool = False
 
 
 @dataclass(frozen=True)
@@ -337,17 +340,42 @@ class _Rule:
 
 
 def parameters_of(infos: Mapping[str, ParameterInfo]) -> tuple[str, ...]:
-    """Names of the parameters that can train, in initializer order."""
-    return tuple(name for name, info in infos.items() if info.role == "parameter" and not info.is_frozen)
+    """Names of the model's own parameters that can train, in initializer order."""
+    return tuple(
+        name for name, info in infos.items() if info.role == "parameter" and not info.is_frozen and not info.is_adapter
+    )
+
+
+def normalising(graph: Graph) -> frozenset[str]:
+    """The scales and biases of normalisations, decomposed ones included where they were found to be one."""
+    operands = (name for node in graph.nodes if node.op in _NORMALISATIONS for name in node.inputs[1:3])
+    return frozenset(name for name in operands if name in graph.constants)
+
+
+def undecayed(graph: Graph, infos: Mapping[str, ParameterInfo], recipe: Recipe) -> frozenset[str]:
+    """What weight decay leaves alone under this recipe."""
+    if recipe.decay == "all":
+        return frozenset()
+    return normalising(graph) | {name for name, info in infos.items() if info.is_bias}
 
 
 def select(graph: Graph, infos: Mapping[str, ParameterInfo], selector: str) -> tuple[str, ...]:
-    """Names of the initializers that train, in initializer order."""
+    """Names of the initializers that train, in initializer order. `+` joins selections."""
+    chosen = {name for part in selector.split("+") for name in _selected(graph, infos, part)}
+    return tuple(name for name in infos if name in chosen)
+
+
+def _selected(graph: Graph, infos: Mapping[str, ParameterInfo], selector: str) -> tuple[str, ...]:
     kind, _, rest = selector.partition(":")
     if selector == "all":
         chosen = parameters_of(infos)
     elif selector == "bias":
         chosen = tuple(name for name in parameters_of(infos) if infos[name].is_bias)
+    elif selector == "norm":
+        scales = normalising(graph)
+        chosen = tuple(name for name in parameters_of(infos) if name in scales)
+    elif kind == "lora":
+        chosen = tuple(name for name in infos if infos[name].is_adapter)
     elif kind == "last" and rest:
         chosen = _last(graph, infos, rest)
     elif kind == "names" and rest:
@@ -356,7 +384,7 @@ def select(graph: Graph, infos: Mapping[str, ParameterInfo], selector: str) -> t
         raise UserError(
             f"cannot select what trains with '{selector}'",
             stage="recipe",
-            expected="all, last:K, bias or names:GLOB,…",
+            expected=SELECTIONS,
             got=selector or "nothing",
         )
     if not chosen:

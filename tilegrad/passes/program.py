@@ -12,16 +12,25 @@ import numpy as np
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.program import LEARNING_RATE, RESET_FLAG, UPDATE_COUNTER, Program, Role, StateTensor
+from tilegrad.ir.program import (
+    LEARNING_RATE,
+    RESET_FLAG,
+    UPDATE_COUNTER,
+    Program,
+    Role,
+    StateTensor,
+    TargetInput,
+)
 from tilegrad.ir.types import Constant, DType, TensorType
-from tilegrad.losses import LOSSES
+from tilegrad.losses import LOSSES, LossExpression, Term, parse
 from tilegrad.ops import registry
 from tilegrad.ops.base import MINIBATCH_COUNTER, NodeView
 from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
 from tilegrad.passes.builder import GraphBuilder
 from tilegrad.passes.freeze_statistics import freeze_statistics
 from tilegrad.passes.fuse_activation import FuseActivation
-from tilegrad.recipe import Recipe
+from tilegrad.rates import RATE_KINDS
+from tilegrad.recipe import Rate, Recipe
 
 SCALAR_F32 = TensorType(DType.F32, ())
 COUNTER = TensorType(DType.I64, ())
@@ -31,9 +40,15 @@ _ROLES = {"parameter": Role.FROZEN, "statistic": Role.STATISTIC, "constant": Rol
 
 
 def derive_program(
-    graph: Graph, recipe: Recipe, roles: Mapping[str, str], trainable: tuple[str, ...], loss: str
+    graph: Graph,
+    recipe: Recipe,
+    roles: Mapping[str, str],
+    trainable: tuple[str, ...],
+    loss: str,
+    undecayed: Container[str] = (),
 ) -> Program:
-    """`roles` says of each constant what it is (see passes.parameters); `trainable` are the ones that train."""
+    """`roles` says of each constant what it is (see passes.parameters); `trainable` are the ones that train, without
+    weight decay those that are `undecayed`."""
     for name in (RESET_FLAG, LEARNING_RATE, UPDATE_COUNTER, MINIBATCH_COUNTER):
         if name in graph.types:
             raise UserError(
@@ -48,17 +63,19 @@ def derive_program(
     for name, constant in graph.constants.items():
         role = Role.PARAMETER if name in training else _ROLES[roles.get(variances.get(name, name), "constant")]
         state[name] = StateTensor(name, constant.type, role, constant, variances.get(name))
-    step, target, classes = _step_entry(graph, recipe, loss, state)
-    infer = _in_the_steps_form(_with_state(graph, "infer", state), step)
-    update = _update_entry(recipe, state)
-    entries, state = _promote_constants({"infer": infer, "step": step, "update": update}, state)
-    entries = {name: verify_graph(_only_own_state(entry)) for name, entry in entries.items()}
+    step, targets = _step_entry(graph, recipe, parse(loss), state)
+    infer = _in_the_steps_form(with_state(graph, "infer", state), step)
+    update = update_entry(recipe, state, undecayed)
+    entries, state = promote_constants({"infer": infer, "step": step, "update": update}, state)
+    entries = {name: verify_graph(only_own_state(entry)) for name, entry in entries.items()}
     used = {name for entry in entries.values() for name in entry.state}
     tensors = tuple(tensor for tensor in state.values() if tensor.name in used)
-    return Program(graph.name, recipe, loss, tensors, entries, target, classes)
+    trained = {tensor.name for tensor in tensors if tensor.role is Role.PARAMETER}
+    spared = frozenset(name for name in trained if name in undecayed)
+    return Program(graph.name, recipe, loss, tensors, entries, targets, undecayed=spared)
 
 
-def _with_state(graph: Graph, name: str, state: Mapping[str, StateTensor]) -> Graph:
+def with_state(graph: Graph, name: str, state: Mapping[str, StateTensor]) -> Graph:
     """The graph with its constants turned into state reads."""
     return replace(graph, name=name, constants={}, state=tuple(n for n in graph.constants if n in state))
 
@@ -137,39 +154,124 @@ def _fresh(name: str, taken: Container[str]) -> str:
     return next(found for found in chain([name], (f"{name}.{i}" for i in count(1))) if found not in taken)
 
 
-def _append_loss(builder: GraphBuilder, prediction: str, loss: str) -> tuple[str, str, int | None]:
-    """Appends the loss; returns (loss value, target input, number of classes for class-index targets)."""
-    output, kind = builder.type_of(prediction), LOSSES[loss]
+def _compared(graph: Graph, loss: LossExpression) -> str:
+    """The outputs that a loss is of, in words."""
+    first = graph.outputs[0]
+    return "', '".join(dict.fromkeys(term.output or first for term in loss.terms))
+
+
+def _prediction(graph: Graph, loss: LossExpression, term: Term) -> str:
+    """The output that a term is of, which must be a float, and one number where it is the loss itself."""
+    outputs = {name: name for name in graph.outputs}
+    prediction = str(loss.output_of(term, outputs))
+    found = graph.types[prediction]
+    if found.dtype is not DType.F32:
+        which = "first output" if term.output is None else f"output '{prediction}'"
+        raise UserError(
+            f"the model's {which} cannot be trained against",
+            stage="recipe",
+            expected="a float output",
+            got=f"'{prediction}' {found}",
+        )
+    if term.kind is None and found.size != 1:
+        raise UserError(
+            f"the output '{prediction}' is no loss",
+            stage="recipe",
+            expected="one number",
+            got=f"'{prediction}' {found}",
+            hint="reduce it in the model (ReduceMean), or name a loss of it: " + " or ".join(LOSSES),
+        )
+    return prediction
+
+
+def _append_losses(
+    builder: GraphBuilder, graph: Graph, loss: LossExpression
+) -> tuple[str, tuple[TargetInput, ...]]:
+    """Appends the terms and their sum; returns its name, and the inputs that hold what outputs are compared with."""
+    targets: dict[int, TargetInput] = {}
+    total = None
     builder.node_name = "loss"
-    if kind.has_classes and output.rank < 2:
+    for term in loss.terms:
+        prediction = _prediction(graph, loss, term)
+        if term.kind is None:
+            value = prediction
+            if builder.type_of(value).rank:
+                (value,) = builder.emit("Reshape", [value], {"shape": (), "allowzero": 1}, hint="loss")
+        else:
+            position = loss.target_of(term)
+            if position not in targets:
+                targets[position] = _add_target(builder, graph, prediction, term)
+            value = _append_loss(builder, prediction, targets[position].name, term)
+        if term.weight != 1.0:
+            (value,) = builder.emit("Mul", [value, builder.constant(np.float32(term.weight))], hint="loss.part")
+        total = value if total is None else builder.emit("Add", [total, value], hint="loss.sum")[0]
+    assert total is not None
+    labels = () if targets else label_inputs(graph)
+    return total, (*(targets[i] for i in sorted(targets)), *labels)
+
+
+def _add_target(builder: GraphBuilder, graph: Graph, prediction: str, term: Term) -> TargetInput:
+    output = builder.type_of(prediction)
+    if term.has_classes and output.rank < 2:
         others = ", ".join(name for name, other in LOSSES.items() if not other.has_classes)
         raise UserError(
-            f"{loss.replace('_', ' ')} needs logits with a batch and a class dimension",
+            f"{term.name.replace('_', ' ')} needs logits with a batch and a class dimension",
             stage="recipe",
             expected="rank 2 or more",
             got=f"'{prediction}' {output}",
             hint=f"choose --loss {' or '.join(others.rsplit(', ', 1))}",
         )
-    target_type = TensorType(DType.I64, (output.shape[0], *output.shape[2:])) if kind.has_classes else output
-    target = builder.add_input(builder.unique("labels" if kind.has_classes else "target"), target_type)
-    value, *_ = builder.emit(kind.operator, [prediction, target], outputs=(True,) * kind.outputs, hint="loss")
-    return value, target, output.shape[1] if kind.has_classes else None
+    word = "labels" if term.has_classes else "target"
+    hint = word if prediction == graph.outputs[0] else f"{word}.{prediction}"
+    if not term.has_classes:
+        return TargetInput(builder.add_input(builder.unique(hint), output))
+    shape = (output.shape[0], *output.shape[2:])
+    name = builder.add_input(builder.unique(hint), TensorType(DType.I64, shape))
+    return TargetInput(name, output.shape[1], term.options.get("ignore"))
+
+
+def _append_loss(builder: GraphBuilder, prediction: str, target: str, term: Term) -> str:
+    kind = term.kind
+    assert kind is not None
+    attributes = {}
+    operands = []
+    for name, value in term.options.items():
+        attribute = kind.options[name].attribute
+        if attribute is None:
+            operands.append(builder.constant(np.asarray(value, np.float32)))
+        else:
+            attributes[attribute] = value
+    if term.has_classes and operands and builder.type_of(operands[0]).shape != (builder.type_of(prediction).shape[1],):
+        raise UserError(
+            f"the loss {term.name} has a wrong number of class weights",
+            stage="recipe",
+            expected=f"{builder.type_of(prediction).shape[1]}, as '{prediction}' {builder.type_of(prediction)} has",
+            got=str(builder.type_of(operands[0]).size),
+        )
+    inputs = [prediction, target, *operands]
+    return builder.emit(kind.operator, inputs, attributes, outputs=(True,) * kind.outputs, hint="loss")[0]
+
+
+_LABEL_LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+
+
+def label_inputs(graph: Graph) -> tuple[TargetInput, ...]:
+    """Inputs of a model that computes its loss itself which hold class indices, as they are."""
+    found = {}
+    for node in graph.nodes:
+        if node.op in _LABEL_LOSSES and node.inputs[1] in graph.inputs:
+            ignored = node.attributes.get("ignore_index")
+            classes = graph.types[node.inputs[0]].shape[1]
+            found[node.inputs[1]] = TargetInput(node.inputs[1], classes, ignored if isinstance(ignored, int) else None)
+    return tuple(found.values())
 
 
 def _step_entry(
-    graph: Graph, recipe: Recipe, loss: str, state: dict[str, StateTensor]
-) -> tuple[Graph, str, int | None]:
+    graph: Graph, recipe: Recipe, loss: LossExpression, state: dict[str, StateTensor]
+) -> tuple[Graph, tuple[TargetInput, ...]]:
     forward = _training_graph(graph, recipe, state)
     builder = GraphBuilder.from_graph(forward)
-    prediction = graph.outputs[0]
-    if graph.types[prediction].dtype is not DType.F32:
-        raise UserError(
-            "the model's first output cannot be trained against",
-            stage="recipe",
-            expected="a float output",
-            got=f"'{prediction}' {graph.types[prediction]}",
-        )
-    loss_value, target, classes = _append_loss(builder, prediction, loss)
+    loss_value, targets = _append_losses(builder, graph, loss)
     with_loss = builder.finish((loss_value,))
     trainable = [name for name, tensor in state.items() if tensor.role is Role.PARAMETER]
     reachable = values_on_trainable_paths(with_loss, trainable)
@@ -177,7 +279,7 @@ def _step_entry(
         raise UserError(
             "no trainable parameter influences the loss",
             stage="autodiff",
-            got=f"{len(trainable)} selected parameter(s), none on a differentiable path to '{prediction}'",
+            got=f"{len(trainable)} selected parameter(s), none on a differentiable path to '{_compared(graph, loss)}'",
             hint="`tilegrad inspect MODEL --parameters` lists what could train",
         )
     scale = 1.0 / recipe.accumulate if recipe.accum_mode == "mean" else 1.0
@@ -209,21 +311,28 @@ def _step_entry(
             "Add", [MINIBATCH_COUNTER, builder.constant(1, DType.I64)], hint=f"{MINIBATCH_COUNTER}.next"
         )
         builder.writes.append((following, MINIBATCH_COUNTER))
-    return _without_dead_nodes(builder.finish((loss_value,))), target, classes
+    return without_dead_nodes(builder.finish((loss_value,))), targets
 
 
-def _update_entry(recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
+def update_entry(recipe: Recipe, state: dict[str, StateTensor], undecayed: Container[str]) -> Graph:
+    """The optimizer on every parameter. A schedule makes the rate of the update from the base rate first; clipping
+    scales the gradients where they are."""
     optimizer = recipe.optimizer
     builder = GraphBuilder("update")
+    counts_updates = optimizer.counts_updates or not recipe.rate.is_constant
     state[LEARNING_RATE] = StateTensor(LEARNING_RATE, SCALAR_F32, Role.HYPER, Constant(np.float32(optimizer.lr)))
     builder.add_state(LEARNING_RATE, SCALAR_F32)
-    if optimizer.counts_updates:
+    if counts_updates:
         state[UPDATE_COUNTER] = StateTensor(UPDATE_COUNTER, COUNTER, Role.HYPER)
         builder.add_state(UPDATE_COUNTER, COUNTER)
-    gradients = {tensor.owner: tensor for tensor in state.values() if tensor.role is Role.GRADIENT}
+    buffers = {tensor.owner: tensor for tensor in state.values() if tensor.role is Role.GRADIENT}
     parameters = [name for name, tensor in state.items() if tensor.role is Role.PARAMETER]
     for name in parameters:
         builder.add_state(name, state[name].type)
+    rate = _rate_of_the_update(builder, recipe.rate)
+    gradients = {name: builder.add_state(buffers[name].name, state[name].type) for name in parameters}
+    if recipe.clip is not None:
+        gradients = _clipped(builder, gradients, recipe.clip)
     for name in parameters:
         tensor_type = state[name].type
         builder.node_name = f"update/{name}"
@@ -232,19 +341,18 @@ def _update_entry(recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
             slot_name = _fresh(f"{name}.{slot}", state)
             state[slot_name] = StateTensor(slot_name, tensor_type, Role.OPTIMIZER, owner=name)
             slots.append(builder.add_state(slot_name, tensor_type))
-        gradient = builder.add_state(gradients[name].name, tensor_type)
-        counter = [UPDATE_COUNTER] if optimizer.counts_updates else []
         written = [name, *slots]
+        rule = optimizer.without_decay() if name in undecayed else optimizer
         outputs = builder.emit(
             optimizer.operator,
-            [name, gradient, *slots, LEARNING_RATE, *counter],
-            optimizer.attributes,
+            [name, gradients[name], *slots, rate, *([UPDATE_COUNTER] if optimizer.counts_updates else [])],
+            rule.attributes,
             outputs=(True,) * len(written),
             hint=f"{name}.updated",
         )
         builder.writes += zip(outputs, written, strict=True)
     builder.node_name = "end_of_update"
-    if optimizer.counts_updates:
+    if counts_updates:
         (following,) = builder.emit(
             "Add", [UPDATE_COUNTER, builder.constant(1, DType.I64)], hint=f"{UPDATE_COUNTER}.next"
         )
@@ -255,7 +363,36 @@ def _update_entry(recipe: Recipe, state: dict[str, StateTensor]) -> Graph:
     return builder.finish(())
 
 
-def _without_dead_nodes(graph: Graph) -> Graph:
+def _rate_of_the_update(builder: GraphBuilder, rate: Rate) -> str:
+    """The value that the optimizer reads: the base rate itself, unless it follows the updates."""
+    if rate.is_constant:
+        return LEARNING_RATE
+    builder.node_name = "learning_rate"
+    options = {
+        "kind": RATE_KINDS.index(rate.kind),
+        "warmup": rate.warmup,
+        "period": {"step": rate.every, "cosine": rate.updates}.get(rate.kind, 0),
+        "factor": rate.factor,
+        "floor": rate.floor,
+    }
+    return builder.emit("LearningRate", [LEARNING_RATE, UPDATE_COUNTER], options, hint="tg.rate")[0]
+
+
+def _clipped(builder: GraphBuilder, gradients: Mapping[str, str], max_norm: float) -> dict[str, str]:
+    """The gradients, scaled where they lie: what is read after the update are the clipped ones, as in PyTorch."""
+    builder.node_name = "clip"
+    total = builder.constant(np.float32(0.0))
+    for gradient in gradients.values():
+        (total,) = builder.emit("SquaredNorm", [gradient, total], hint="tg.squared_norm")
+    (scale,) = builder.emit("ClipScale", [total], {"max_norm": max_norm}, hint="tg.clip_scale")
+    clipped = {}
+    for name, gradient in gradients.items():
+        (clipped[name],) = builder.emit("Mul", [gradient, scale], hint=f"{gradient}.clipped")
+        builder.writes.append((clipped[name], gradient))
+    return clipped
+
+
+def without_dead_nodes(graph: Graph) -> Graph:
     """Drops nodes, and names of optional outputs, that nothing reads."""
     live = {*graph.outputs, *(value for value, _ in graph.writes)}
     kept: list[Node] = []
@@ -271,7 +408,7 @@ def _without_dead_nodes(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes, types=types)
 
 
-def _promote_constants(
+def promote_constants(
     entries: Mapping[str, Graph], state: dict[str, StateTensor]
 ) -> tuple[dict[str, Graph], dict[str, StateTensor]]:
     """Constants that the passes made become state as well, shared between the entries by content."""
@@ -294,7 +431,7 @@ def _promote_constants(
     return result, state
 
 
-def _only_own_state(entry: Graph) -> Graph:
+def only_own_state(entry: Graph) -> Graph:
     """Keeps only the state that an entry reads or writes."""
     used = {name for node in entry.nodes for name in node.inputs}
     used |= {target for _, target in entry.writes} | set(entry.outputs)

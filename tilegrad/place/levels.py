@@ -2,70 +2,99 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 
-from tilegrad.analysis.lifetimes import align, analyse
+from tilegrad.analysis.lifetimes import align
+from tilegrad.analysis.room import closing_hint
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
 from tilegrad.ir.program import Program
-from tilegrad.ir.schedule import Schedule
+from tilegrad.ir.schedule import Rows, Schedule
 from tilegrad.place.allocate import allocate, lower_bound
 from tilegrad.place.homes import EntryHomes, Homes, choose_homes
+from tilegrad.place.prefetch import state_elsewhere, with_transfers
 from tilegrad.place.scratch import place_nests
 from tilegrad.targets.base import L1, L2, L3
 
 # The allocator may need more than the sum of live bytes. Then stays grow into less of L2, which leaves it gaps, and at
-# last homes are chosen for less of it. Shares of L2: for homes, and up to which stays are longer than they must be.
-_SHARES = (
-    *((1.0, 1.0), (1.0, 0.95), (1.0, 0.9), (1.0, 0.75), (1.0, 0.5), (1.0, 0.0)),
-    *((0.94, 0.0), (0.85, 0.0), (0.7, 0.0)),
-)
+# last homes are chosen for less of it. Shares of L2 up to which stays are longer than they must be, and for homes: less
+# of it at home leaves room for what is on its way, and the first of these are tried for their time alone.
+_STAYS_SHARES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.0)
+_HOMES_SHARES = (1.0, 0.94, 0.85, 0.7, 0.55)
 _MOST_OVER_BOUND = 1.05
+_LITTLE_FASTER = 0.99
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Homes for a share of L2, and the cycles of all entries that may come of them."""
+
+    homes: Homes
+    share: float
+    cycles: float
+
+
+class _Levels:
+    def __init__(self, schedule: Schedule, home: str) -> None:
+        self.schedule = schedule
+        self.home = home
+        target = schedule.target
+        alignment = target.memory(L2).alignment_bytes
+        self.capacity = target.memory(L2).capacity_bytes or 0
+        self.durations = _durations(schedule)
+        self.state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
+
+    def attempts(self) -> list[_Attempt]:
+        """The fastest first; behind it those that leave more of L2 free. Where nothing is moved, there is one."""
+        found: list[_Attempt] = []
+        for share in _HOMES_SHARES:
+            try:
+                homes = choose_homes(self.schedule, self.home, int(self.capacity * share), self.durations)
+            except DoesNotFit:
+                if not found:
+                    raise
+                break  # a node needs more than this share
+            found.append(_Attempt(homes, share, self.transfers(homes, 1.0)[1]))
+            if not any(entry.stays for entry in homes.entries.values()):
+                break
+        best = found[0]
+        for one in found[1:]:
+            best = one if one.cycles < best.cycles * _LITTLE_FASTER else best
+        return [one for one in found if one.share <= best.share]
+
+    def transfers(self, homes: Homes, share: float) -> tuple[Homes, float]:
+        room = int(self.capacity * share)
+        entries: dict[str, EntryHomes] = {}
+        total = 0.0
+        for name, entry in homes.entries.items():
+            free = room - state_elsewhere(entry, self.state_bytes, homes.state_in_l3)
+            entries[name], cycles = with_transfers(entry, self.schedule.target, free, self.schedule.overlaps_l3)
+            total += cycles
+        return replace(homes, entries=entries), total
+
+    def plan(self) -> Plan:
+        best: Plan | None = None
+        for attempt in self.attempts():
+            for share in _STAYS_SHARES:
+                plan = _plan(self.schedule, self.transfers(attempt.homes, share)[0])
+                use = plan.memory[L2]
+                if best is None or use.used_bytes < best.memory[L2].used_bytes:
+                    best = plan
+                if use.used_bytes <= min(self.capacity, _MOST_OVER_BOUND * use.lower_bound_bytes):
+                    return plan
+            if best is not None and best.memory[L2].used_bytes <= self.capacity:
+                return best
+        assert best is not None
+        return best
 
 
 def plan_levels(schedule: Schedule, home: str) -> Plan:
-    capacity = schedule.target.memory(L2).capacity_bytes
-    assert capacity is not None
-    _expect_room(schedule)
-    durations = _durations(schedule)
-    best: Plan | None = None
-    for homes_share, stays_share in _SHARES:
-        try:
-            homes = choose_homes(schedule, home, int(capacity * homes_share), durations, int(capacity * stays_share))
-        except DoesNotFit:
-            if best is None:
-                raise
-            break  # a node needs more than this share: the best so far stands, or is refused with the whole budget
-        plan = _plan(schedule, homes)
-        use = plan.memory[L2]
-        if best is None or use.used_bytes < best.memory[L2].used_bytes:
-            best = plan
-        if use.used_bytes <= min(capacity, _MOST_OVER_BOUND * use.lower_bound_bytes):
-            best = plan
-            break
-    assert best is not None
+    best = _Levels(schedule, home).plan()
     _expect_fit(best)
     return _with_nests(best)
-
-
-def _expect_room(schedule: Schedule) -> None:
-    """What is alive at once must fit into L2 and L3 together, wherever each tensor has its home."""
-    target = schedule.target
-    alignment = target.memory(L2).alignment_bytes
-    state_bytes = sum(align(tensor.type.size_bytes, alignment) for tensor in schedule.program.state)
-    graphs = (entry.graph for entry in schedule.entries.values())
-    activation_bytes = max(lower_bound(analyse(graph, alignment).buffers) for graph in graphs)
-    l2, l3 = (target.memory(name).capacity_bytes or 0 for name in (L2, L3))
-    needed = state_bytes + activation_bytes
-    if needed > l2 + l3:
-        raise DoesNotFit(
-            f"the program does not fit into {L3} of {target.name}, nor into {L2} and {L3} together",
-            stage="memory",
-            expected=f"at most {l3} bytes in {L3} and {l2} in {L2}",
-            got=f"{needed} bytes: {state_bytes} of state and {activation_bytes} of activations",
-            hint="train fewer parameters (--train last:K), a smaller batch, or a stateless optimizer (sgd)",
-        )
 
 
 def _durations(schedule: Schedule) -> dict[str, list[float]]:
@@ -94,8 +123,7 @@ def _plan(schedule: Schedule, homes: Homes) -> Plan:
     entries = {}
     l3_bytes = l3_bound = l3_state_bytes
     for name, entry in homes.entries.items():
-        end = len(program.entries[name].nodes)
-        entries[name], used, bound = _plan_entry(entry, state_addresses, l3_state_bytes, end)
+        entries[name], used, bound = _plan_entry(entry, state_addresses, l3_state_bytes)
         l3_bytes, l3_bound = max(l3_bytes, used), max(l3_bound, bound)
     arena_bytes = max(entry.arena_bytes for entry in entries.values())
     arena_bound = max(entry.lower_bound_bytes for entry in entries.values())
@@ -126,8 +154,20 @@ def _expect_fit(plan: Plan) -> None:
                 stage="memory",
                 expected=f"at most {use.capacity_bytes} bytes",
                 got=f"{use.used_bytes} bytes",
-                hint="a smaller batch, or train fewer parameters (--train last:K)",
+                hint=_hint(plan, name, use),
             )
+
+
+def _hint(plan: Plan, name: str, use: MemoryUse) -> str:
+    missing = use.used_bytes - (use.capacity_bytes or 0)
+    if name != L3:
+        return f"give {name} at least {use.used_bytes} bytes (--{name.lower()})"
+    activations = use.used_bytes - sum(
+        tensor.type.size_bytes
+        for tensor in plan.schedule.program.state
+        if plan.state_addresses[tensor.name].memory == L3
+    )
+    return closing_hint(plan.schedule.program, missing, activations, use.used_bytes)
 
 
 def _place_state(program: Program, homes: Homes, alignment: int) -> tuple[dict[str, Address], int, int, int, int]:
@@ -154,50 +194,18 @@ def _stay_name(tensor: str, k: int) -> str:
 
 
 def _plan_entry(
-    entry: EntryHomes, state_addresses: dict[str, Address], l3_state_bytes: int, end: int
+    entry: EntryHomes, state_addresses: dict[str, Address], l3_state_bytes: int
 ) -> tuple[EntryPlan, int, int]:
     """The entry's plan, and how much of L3 it uses and needs at least."""
     buffers = [buffer for buffer in entry.lifetimes.buffers if buffer.name not in entry.stays]
-    outside = []
     for name, stays in entry.stays.items():
-        tensor = entry.tensors[name]
-        for k, stay in enumerate(stays):
-            buffers.append(Buffer(_stay_name(name, k), tensor.size_bytes, stay.first, stay.last))
-        stored = [stay.changed for stay in stays if stay.store]
-        if not tensor.is_state and stored:
-            outside.append(Buffer(name, tensor.size_bytes, stored[0], stays[-1].used))
-    allocation = allocate(buffers)
-    l3_allocation = allocate(outside)
-    owner = entry.lifetimes.owner
-    addresses: dict[str, Address] = {}
-    stays_by_value: dict[str, tuple[Stay, ...]] = {}
-    tensor_stays = {
-        name: tuple(
-            Stay(stay.first, stay.last, Address(L2, "arena", allocation.offsets[_stay_name(name, k)]))
-            for k, stay in enumerate(stays)
-        )
-        for name, stays in entry.stays.items()
-    }
-    for value, tensor_name in [*owner.items(), *((name, name) for name in state_addresses)]:
-        if tensor_name in tensor_stays:
-            stays_by_value[value] = tensor_stays[tensor_name]
-        elif tensor_name in allocation.offsets:
-            addresses[value] = Address(L2, "arena", allocation.offsets[tensor_name])
-        else:
-            addresses[value] = state_addresses[tensor_name]
-    staging = []
-    for name, stays in entry.stays.items():
-        tensor = entry.tensors[name]
-        l3_offset = (
-            state_addresses[name].offset if tensor.is_state else l3_state_bytes + l3_allocation.offsets.get(name, 0)
-        )
-        for k, stay in enumerate(stays):
-            l2_offset = allocation.offsets[_stay_name(name, k)]
-            if stay.load:
-                staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, stay.first, stay.used, True))
-            if stay.store:
-                wait = min(stay.last + 1, end)
-                staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, stay.changed + 1, wait, False))
+        size_bytes = entry.tensors[name].size_bytes
+        buffers += [Buffer(_stay_name(name, k), size_bytes, s.first, s.last) for k, s in enumerate(stays)]
+    outside = _outside(entry)
+    allocation, l3_allocation = allocate(buffers), allocate(outside)
+    l3_offsets = {name: l3_state_bytes + offset for name, offset in l3_allocation.offsets.items()}
+    l3_offsets |= {name: address.offset for name, address in state_addresses.items() if address.memory == L3}
+    addresses, stays_by_value = _where(entry, allocation.offsets, state_addresses, l3_offsets)
     plan = EntryPlan(
         addresses,
         tuple(buffers),
@@ -205,6 +213,91 @@ def _plan_entry(
         allocation.size_bytes,
         lower_bound(buffers),
         stays_by_value,
-        tuple(sorted(staging, key=lambda s: (s.start, s.wait, s.tensor))),
+        _staging(entry, allocation.offsets, l3_offsets),
+        l3_offsets=l3_offsets,
+        parts={tensor.name: tensor.whole for tensor in entry.tensors.values() if tensor.whole is not None},
     )
     return plan, l3_state_bytes + l3_allocation.size_bytes, l3_state_bytes + lower_bound(outside)
+
+
+def _outside(entry: EntryHomes) -> list[Buffer]:
+    """Activations in L3: from when the first of their bytes leaves L2 until all that comes back has arrived."""
+    spans: dict[str, tuple[int, int]] = {}
+    for name, stays in entry.stays.items():
+        tensor = entry.tensors[name]
+        whole = entry.tensors[tensor.whole or name]
+        if whole.is_state:
+            continue
+        times = [stay.changed for stay in stays if stay.store] + [stay.used for stay in stays if stay.load]
+        if not times:
+            continue
+        first, last = spans.get(whole.name, (times[0], times[0]))
+        spans[whole.name] = (min([first, *times]), max([last, *times]))
+    for tensor in entry.tensors.values():
+        if tensor.is_outside:
+            first, last = spans.get(tensor.name, (tensor.first, tensor.last))
+            span = (-1 if tensor.is_input else first, entry.launch_count if tensor.is_output else last)
+            spans[tensor.name] = span
+    return [Buffer(name, entry.tensors[name].size_bytes, *span) for name, span in spans.items()]
+
+
+def _where(
+    entry: EntryHomes,
+    offsets: Mapping[str, int],
+    state_addresses: Mapping[str, Address],
+    l3_offsets: Mapping[str, int],
+) -> tuple[dict[str, Address], dict[str, tuple[Stay, ...]]]:
+    """Addresses of values that stay put, and of those that come and go."""
+    addresses: dict[str, Address] = {}
+    found: dict[str, tuple[Stay, ...]] = {}
+    stays = {
+        name: tuple(
+            Stay(stay.first, stay.last, Address(L2, "arena", offsets[_stay_name(name, k)]))
+            for k, stay in enumerate(own)
+        )
+        for name, own in entry.stays.items()
+    }
+    for value, name in [*entry.lifetimes.owner.items(), *((name, name) for name in state_addresses)]:
+        if name in entry.tensors and entry.tensors[name].is_outside:
+            addresses[value] = Address(L3, "l3", l3_offsets[name])
+        if name in stays:
+            found[value] = stays[name]
+        elif name in offsets:
+            addresses[value] = Address(L2, "arena", offsets[name])
+        else:
+            addresses[value] = state_addresses[name]
+    for value, names in entry.parts.items():
+        found[value] = tuple(stay for name in names for stay in stays[name])
+    return addresses, found
+
+
+def _staging(entry: EntryHomes, offsets: Mapping[str, int], l3_offsets: Mapping[str, int]) -> tuple[Staging, ...]:
+    staging: list[Staging] = []
+    for name, stays in entry.stays.items():
+        tensor = entry.tensors[name]
+        if not any(stay.load or stay.store for stay in stays):
+            continue
+        l3_offset = l3_offsets[tensor.whole or name]
+        for k, stay in enumerate(stays):
+            l2_offset = offsets[_stay_name(name, k)]
+            ways = [(stay.first, stay.used, True)] if stay.load else []
+            if stay.store:
+                ways.append((stay.leaves, min(max(stay.last + 1, stay.leaves), entry.launch_count), False))
+            for way in ways:
+                if tensor.rows is None:
+                    staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, *way))
+                else:
+                    staging += _rows(tensor.rows, name, l2_offset, l3_offset, way)
+    return tuple(sorted(staging, key=lambda s: (s.start, s.wait, s.tensor, s.l3_offset)))
+
+
+def _rows(rows: Rows, name: str, l2_offset: int, l3_offset: int, way: tuple[int, int, bool]) -> list[Staging]:
+    """One transfer for each set of rows that are the same distance apart."""
+    (count, stride), *outer = rows.levels or ((1, 0),)
+    found = []
+    near = l2_offset
+    for index in product(*(range(n) for n, _ in reversed(outer))):
+        far = l3_offset + rows.offset + sum(i * step for i, (_, step) in zip(index, reversed(outer), strict=True))
+        found.append(Staging(name, near, far, rows.row_bytes * count, *way, rows=count, l3_stride=stride))
+        near += rows.row_bytes * count
+    return found

@@ -1,22 +1,16 @@
-"""When a tensor whose home is L3 is in L2.
+"""When a tensor is in L2: the uses that need it there, and the gaps between them in which it may be away.
 
-A tensor is brought whole before an operator needs it and taken back after it was changed. One engine does it all, one
-transfer after the other, so how long a tensor stays beyond its uses follows from the estimated time of the launches and
-from what else is on its way.
+A tensor whose home is L3, or that had to leave L2 for a while, comes back before an operator needs it and is taken back
+after it was changed. An operator that works on parts of a tensor needs no more of it in L2 than these: each part is a
+tensor of its own here, and what it is a part of is away meanwhile.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
-from math import inf
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from tilegrad.targets.base import L2, L3, DmaTiming, Target
-
-# Loads are planned for so much more than their transfer takes: estimates err, and stores come in between.
-LOAD_MARGIN = 1.3
+from tilegrad.ir.schedule import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +22,30 @@ class Use:
 
 @dataclass(frozen=True)
 class Tensor:
-    """Bytes that move as one: a buffer of activations, or a state tensor. `uses` in order of launches."""
+    """Bytes that move as one: a buffer of activations, a state tensor, or a part of one (`whole`, `rows`).
+
+    `uses` in order of launches; `streamed` are those of its parts. `first` and `last` are of its life: what the
+    caller fills begins at -1, what it reads afterwards ends with the number of launches. `is_outside`: the caller
+    finds it in L3.
+    """
 
     name: str
     size_bytes: int
     uses: tuple[Use, ...]
-    is_state: bool
+    first: int
+    last: int
+    is_state: bool = False
     is_input: bool = False
     is_output: bool = False
+    is_outside: bool = False
+    streamed: tuple[Use, ...] = ()
+    whole: str | None = None
+    rows: Rows | None = None
+
+    @property
+    def commands(self) -> int:
+        """That an engine needs, which moves one row at a time."""
+        return 1 if self.rows is None else self.rows.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,7 @@ class Stay:
     """A tensor's time in L2, from launch `first` to launch `last` inclusive.
 
     If `load`, its transfer from L3 starts before launch `first` and is waited for before launch `used`. If `store`, its
-    transfer to L3 starts after launch `changed` and is waited for after launch `last`.
+    transfer to L3 starts `later` launches behind the one after launch `changed`, and is waited for after launch `last`.
     """
 
     first: int
@@ -52,64 +62,80 @@ class Stay:
     last: int
     load: bool
     store: bool
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """`starts` has the cycle at which each launch of an entry begins, as estimated, and at last when the entry ends."""
-
-    starts: tuple[float, ...]
-    inward: DmaTiming
-    outward: DmaTiming
-
-    @staticmethod
-    def of(durations: Sequence[float], target: Target) -> Timeline:
-        engine = target.engine(L3, L2)
-        return Timeline((0.0, *accumulate(durations)), engine.inward, engine.outward)
+    later: int = 0
 
     @property
-    def end(self) -> int:
-        return len(self.starts) - 1
+    def leaves(self) -> int:
+        """The launch before which it starts to leave."""
+        return self.changed + 1 + self.later
 
-    def stays(self, tensor: Tensor) -> tuple[Stay, ...]:
-        """The least: from a first use to the last one before it is worth leaving L2."""
-        away = self.inward.cycles(tensor.size_bytes) + self.outward.cycles(tensor.size_bytes)
-        groups: list[list[Use]] = []
-        for use in tensor.uses:
-            if groups and self.starts[use.launch] - self.starts[groups[-1][-1].launch + 1] < away:
-                groups[-1].append(use)
-            else:
-                groups.append([use])
-        return tuple(self._stay(tensor, groups, k) for k in range(len(groups)))
 
-    def _stay(self, tensor: Tensor, groups: Sequence[Sequence[Use]], k: int) -> Stay:
-        group = groups[k]
-        writes = [use.launch for use in group if use.writes]
-        # What the first use only writes need not be brought; a use that does both reads the old content.
-        load = (k > 0 or tensor.is_state) and group[0].reads
-        store = bool(writes) and (k + 1 < len(groups) or tensor.is_state)
-        first, last = group[0].launch, group[-1].launch
-        return Stay(first, first, writes[-1] if writes else last, last, load, store)
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Launches `first` to `last` in which nobody needs a tensor in L2. `before` so many of its uses: 0 is before the
+    first one, as many as there are is behind the last."""
 
-    def timed(self, least: Mapping[str, tuple[Stay, ...]], sizes: Mapping[str, int]) -> dict[str, list[Stay]]:
-        """Stays that begin and end as their transfers need, each direction in order."""
-        result = {name: list(stays) for name, stays in least.items()}
-        every = [(name, k, stay) for name, stays in least.items() for k, stay in enumerate(stays)]
-        free = 0.0
-        for name, k, stay in sorted(every, key=lambda one: (one[2].changed, one[0])):
-            if stay.store:
-                free = max(free, self.starts[stay.changed + 1]) + self.outward.cycles(sizes[name])
-                last = min(bisect_left(self.starts, free) - 1, self.end - 1)
-                result[name][k] = replace(result[name][k], last=max(stay.last, last))
-        free = inf
-        for name, k, stay in sorted(every, key=lambda one: (-one[2].used, one[0])):
-            if stay.load:
-                free = min(free, self.starts[stay.used]) - LOAD_MARGIN * self.inward.cycles(sizes[name])
-                first = max(bisect_right(self.starts, free) - 1, 0)
-                result[name][k] = replace(result[name][k], first=min(stay.first, first))
-        for stays in result.values():
-            for k in range(1, len(stays)):  # what goes to L3 must be there before it is fetched again
-                last = min(stays[k - 1].last, stays[k].used - 1)
-                stays[k - 1] = replace(stays[k - 1], last=last)
-                stays[k] = replace(stays[k], first=max(stays[k].first, last + 1))
-        return result
+    before: int
+    first: int
+    last: int
+
+
+def gaps(tensor: Tensor, end: int) -> list[Gap]:
+    """Where a tensor could be away. What the caller leaves in L2, or finds there, is there at that end."""
+    found = []
+    uses = tensor.uses
+    if tensor.whole is not None:
+        return []
+    if tensor.is_state or tensor.is_outside:
+        found.append(Gap(0, -1, (uses[0].launch if uses else end + 1) - 1))
+    for k in range(1, len(uses)):
+        if uses[k - 1].launch + 1 < uses[k].launch:
+            found.append(Gap(k, uses[k - 1].launch + 1, uses[k].launch - 1))
+    if uses and (tensor.is_state or tensor.is_outside):
+        found.append(Gap(len(uses), uses[-1].launch + 1, end))
+    return found
+
+
+def forced(tensor: Tensor, end: int) -> set[int]:
+    """Gaps in which operators work on parts of the tensor: it is in L3 then."""
+    places = [use.launch for use in tensor.streamed]
+    return {
+        gap.before
+        for gap in gaps(tensor, end)
+        if (tensor.is_outside and gap.before in (0, len(tensor.uses)))
+        or any(gap.first <= launch <= gap.last for launch in places)
+    }
+
+
+def stays_of(tensor: Tensor, away: Iterable[int]) -> tuple[Stay, ...]:
+    """From a first use to the last one before a gap in which the tensor is away."""
+    cuts = set(away)
+    groups: list[list[Use]] = []
+    for k, use in enumerate(tensor.uses):
+        if groups and k not in cuts:
+            groups[-1].append(use)
+        else:
+            groups.append([use])
+    return tuple(_stay(tensor, groups, k) for k in range(len(groups)))
+
+
+def _stay(tensor: Tensor, groups: Sequence[Sequence[Use]], k: int) -> Stay:
+    group = groups[k]
+    writes = [use.launch for use in group if use.writes]
+    first, last = group[0].launch, group[-1].launch
+    # What the first use only writes need not be brought; a use that does both reads the old content.
+    is_filled = k == 0 and tensor.is_input and not tensor.is_outside
+    load = group[0].reads and not is_filled
+    is_needed = k + 1 < len(groups) or any(use.launch > last and use.reads for use in tensor.streamed)
+    is_kept = tensor.is_state or tensor.whole is not None or (tensor.is_output and tensor.is_outside)
+    is_new = bool(writes) or is_filled
+    changed = writes[-1] if writes else last
+    is_read_later = tensor.is_output and not tensor.is_outside and k + 1 == len(groups)
+    return Stay(
+        -1 if is_filled else first,
+        first,
+        changed,
+        tensor.last if is_read_later else last,
+        load,
+        is_new and (is_needed or is_kept),
+    )

@@ -26,7 +26,7 @@ def comparison_json(model: str, device: str, target: Target, recipe: Recipe, row
         "cores": target.cores,
         "batch": recipe.batch,
         "accum": recipe.accumulate,
-        "cycles_are": "estimated" if target.is_calibrated else "estimated, uncalibrated",
+        "cycles_are": target.cycles_are,
         "uncounted": list(_uncounted(rows)),
         "rows": [row.as_json() for row in rows],
     }
@@ -67,10 +67,31 @@ def comparison_report(
     if texts:
         yield Text()
         yield Text(f"stack of a step, at most: {', '.join(texts)}")
+    yield from _rooflines(rows)
     for reason in dict.fromkeys(row.reason for row in rows if row.reason is not None):
         modes = ", ".join(row.mode for row in rows if row.reason == reason)
         yield Text()
         yield Text(f"{modes}: {reason}")
+
+
+def _rooflines(rows: Sequence[Row]) -> Iterator[Text]:
+    """What a step would take if only one thing took time, and how close the whole of it comes to the longest."""
+    lines = []
+    for row in rows:
+        facts = row.roofline()
+        if facts is None or facts["ratio"] is None:
+            continue
+        parts = [f"compute {count_text(facts['compute'])}"]
+        parts += [f"{hop} {count_text(cycles)}" for hop, cycles in facts["hops"].items()]
+        text = f"{row.mode}: {', '.join(parts)} cycles; a step takes {facts['ratio']:.2f} × the most of these"
+        if facts["least_l3_bytes"]:
+            share = facts["l3_bytes"] / facts["least_l3_bytes"]
+            text += f"; L3 moves {bytes_text(facts['l3_bytes'])}, {share:.2f} × the least"
+        lines.append(text)
+    if lines:
+        yield Text()
+        yield Text("roofline of a step, estimated: each alone")
+        yield from (Text(f"  {line}") for line in lines)
 
 
 def _uncounted(rows: Sequence[Row]) -> tuple[str, ...]:

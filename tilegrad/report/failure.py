@@ -16,9 +16,9 @@ from rich.text import Text
 
 from tilegrad import __version__
 from tilegrad.build import written
+from tilegrad.build.files import write_file
 from tilegrad.errors import TilegradError
 from tilegrad.report import json
-from tilegrad.report.files import write_file
 from tilegrad.report.output import console_on, say, write_json_to_stdout
 from tilegrad.report.streams import writing_to_stderr
 from tilegrad.visible import visible

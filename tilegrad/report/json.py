@@ -17,12 +17,14 @@ from typing import Any
 from tilegrad.visible import json_escaped
 
 
-def dumps(value: object, *, in_ascii: bool = False) -> str:
+def dumps(value: object, *, in_ascii: bool = False, indent: int | None = 1) -> str:
     """One JSON document, ending in a newline. Python writes the shortest digits that read back to the same float.
 
     Characters that a terminal would obey are escaped, beyond what JSON asks for.
     """
-    return json_escaped(json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=in_ascii)) + "\n"
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(_plain(value), indent=indent, separators=separators, allow_nan=False, ensure_ascii=in_ascii)
+    return json_escaped(text) + "\n"
 
 
 def _plain(value: object) -> Any:

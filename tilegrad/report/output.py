@@ -17,8 +17,8 @@ from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.segment import Segment
 from rich.text import Text
 
+from tilegrad.build.files import check_writable, write_file
 from tilegrad.report import json
-from tilegrad.report.files import check_writable, write_file
 from tilegrad.report.streams import takes_all_letters, writing_to_stderr, writing_to_stdout
 from tilegrad.report.table import FittingTable, wrapped
 from tilegrad.visible import visible

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from tilegrad.beside import Beside
 from tilegrad.compiled import Compiled
-from tilegrad.devices.embedded import Image
+from tilegrad.course import Learning
+from tilegrad.devices.embedded import CoreStack, Image
 from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import Role
+from tilegrad.measures import Measures
 from tilegrad.place.board import image_parts
+from tilegrad.report.checkpoint import wear_text
 from tilegrad.report.format import (
     bytes_text,
     count_text,
@@ -30,6 +36,7 @@ from tilegrad.verify.compare import Verdict
 
 ALL_LOSSES_UP_TO = 12
 LOSSES_AT_EACH_END = 5
+UNDONE_TOLD = 5
 SHORTEST_TOLD_SECONDS = 0.001
 
 
@@ -40,16 +47,24 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield from checked_report(run)
     else:
         yield loss_table(run)
+    if run.learning is not None:
+        yield Text()
+        yield from learning_report(run.learning)
     yield Text()
     if not run.losses:
         yield Text("not verified: nothing was run")
     elif run.verdict is None:
-        yield Text("not verified (--no-verify)")
+        yield Text(f"not verified ({run.unverified})")
     else:
         yield from verdict_report(run.verdict)
     yield Text()
     yield memory_table(run.compiled.plan)
+    if run.beside is not None:
+        yield Text()
+        yield from beside_report(run.beside)
     yield Text(str(run.stack))
+    if run.stacks:
+        yield stacks_line(run.stacks)
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)
@@ -59,8 +74,31 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
         yield Text()
     if run.instructions:
         yield instructions_line(run)
+    if run.undone:
+        yield undone_line(run.undone)
+    if run.checkpoint is not None:
+        yield checkpoint_line(run.checkpoint)
     yield time_line(run.timings_seconds)
     yield code_line(run.compiled, folder)
+
+
+def undone_line(undone: Sequence[tuple[int, str]]) -> Text:
+    told = ", ".join(f"mini-batch {number} ({why})" for number, why in undone[:UNDONE_TOLD])
+    more = f" and {len(undone) - UNDONE_TOLD} more" if len(undone) > UNDONE_TOLD else ""
+    return Text(f"guard: the last good parameters came back {plural(len(undone), 'time')}, in {told}{more}")
+
+
+def checkpoint_line(facts: Mapping[str, Any]) -> Text:
+    wear = wear_text(facts["erases_per_save"], facts["sector_bytes"], facts["erases_per_1000_updates"])
+    return Text(f"checkpoint: {facts['file']}, save {count_text(facts['saves'])}, {bytes_text(facts['bytes'])}; {wear}")
+
+
+def stacks_line(stacks: Sequence[CoreStack]) -> Text:
+    """What the image painted and found used: of each size, the stack that was used most."""
+    deepest = {stack.capacity_bytes: stack for stack in sorted(stacks, key=lambda stack: stack.used_bytes)}
+    parts = [f"core {one.core} {one.used_bytes:,} of {one.capacity_bytes:,}" for one in deepest.values()]
+    guards = "all guard zones intact" if all(one.is_intact for one in stacks) else "a guard zone was overwritten"
+    return Text(f"stacks as measured on {plural(len(stacks), 'core')}, the deepest: {', '.join(parts)}; {guards}")
 
 
 def header(run: Run) -> Iterator[Text]:
@@ -79,8 +117,73 @@ def header(run: Run) -> Iterator[Text]:
         f"loss {program.loss}, {recipe.optimizer.operator} lr {recipe.optimizer.lr:g}, batch {recipe.batch}, "
         f"{plural(run.steps, 'update')}{mini_batches}"
     )
-    for note in run.compiled.model.notes:
+    yield from recipe_lines(run)
+    if run.resumed_at:
+        yield Text(f"resumed behind mini-batch {count_text(run.resumed_at)}")
+    for note in (*run.compiled.model.notes, *run.notes):
         yield Text(f"note: {note}")
+
+
+def recipe_lines(run: Run) -> Iterator[Text]:
+    """What of the recipe is not usual, and what clipping costs."""
+    program = run.compiled.program
+    recipe = program.recipe
+    if not recipe.rate.is_constant:
+        yield Text(f"learning rate: {recipe.rate}")
+    if program.undecayed:
+        yield Text(f"no weight decay on {plural(len(program.undecayed), 'tensor')} of biases and normalisations")
+    if recipe.clip is not None:
+        held = sum(tensor.type.size_bytes for tensor in program.with_role(Role.GRADIENT))
+        fusible = not run.compiled.target.is_flat and recipe.accumulate == 1
+        cost = ", which fusing the update into the backward pass would save" if fusible else ""
+        yield Text(f"gradients clipped to norm {recipe.clip:g}: all of them are kept, {bytes_text(held)}{cost}")
+
+
+def beside_report(beside: Beside) -> Iterator[RenderableType]:
+    """What adapters save."""
+    made = table("adapters save", "adapters", "everything", "", right=("adapters", "everything", ""))
+    a, b = beside.adapters, beside.everything
+    made.add_row("trained parameters", count_text(a.trained), count_text(b.trained), f"{b.trained / a.trained:.1f}×")
+    less = 100 * (1 - a.dynamic_bytes / b.dynamic_bytes)
+    made.add_row("dynamic memory", bytes_text(a.dynamic_bytes), bytes_text(b.dynamic_bytes), f"{less:.1f} % less")
+    if a.dma_bytes and b.dma_bytes:
+        ratio = f"{b.dma_bytes / a.dma_bytes:.2f}×"
+        made.add_row("DMA a step (estimated)", bytes_text(a.dma_bytes), bytes_text(b.dma_bytes), ratio)
+    yield made
+
+
+def learning_table(learning: Learning) -> FittingTable:
+    """Before, after each epoch, and at the end where that is not an epoch's."""
+    top = list(learning.before.top)
+    shown = ["loss", *(["accuracy"] if learning.before.accuracy is not None else []), *(f"top-{k}" for k in top)]
+    shown += ["mean error"] if learning.before.mean_error is not None else []
+    numbers = ("updates", "training loss", *shown)
+    made = table("epoch", *numbers, right=numbers, spare=("updates",))
+
+    def row(word: str, updates: str, loss: str, measures: Measures) -> None:
+        cells = [f"{measures.loss:.5g}"]
+        cells += [f"{100 * measures.accuracy:.2f} %"] if measures.accuracy is not None else []
+        cells += [f"{100 * measures.top[k]:.2f} %" for k in top]
+        cells += [f"{measures.mean_error:.5g}"] if measures.mean_error is not None else []
+        made.add_row(word, updates, loss, *cells)
+
+    row("before", "0", "-", learning.before)
+    for epoch in learning.epochs:
+        row(str(epoch.number), count_text(epoch.updates), f"{epoch.loss:.5g}", epoch.measures)
+    if not learning.epochs:
+        row("after", "-", "-", learning.after)
+    return made
+
+
+def learning_report(learning: Learning) -> Iterator[RenderableType]:
+    yield learning_table(learning)
+    whose = "held out" if learning.is_held_out else "that trained, too"
+    samples = plural(learning.before.samples, "sample")
+    yield Text(f"measured on {samples} {whose}: {learning.before} -> {learning.after}")
+    if learning.stopped:
+        yield Text("stopped early: no better measure since")
+    if learning.kept is not None:
+        yield Text(f"kept the parameters of epoch {learning.kept}, the best")
 
 
 def checked_report(run: Run) -> Iterator[Text]:
@@ -123,7 +226,7 @@ def loss_table(run: Run) -> FittingTable:
     for i in shown:
         if i == count - LOSSES_AT_EACH_END and len(shown) < count:
             made.add_row("…")
-        row = [str(i + 1), f"{run.losses[i]:.7g}"]
+        row = [str(run.resumed_at + i + 1), f"{run.losses[i]:.7g}"]
         if references:
             row += [f"{references[i]:.7g}", error_text(checks[i].error)] if i < len(references) else ["-", "-"]
         made.add_row(*row)

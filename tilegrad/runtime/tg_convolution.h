@@ -3,6 +3,7 @@
 #ifndef TG_CONVOLUTION_H
 #define TG_CONVOLUTION_H
 #include "tg_block.h"
+#include "tg_inner.h"
 #include "tg_window.h"
 
 /* A row of outputs, of a convolution or of its input gradient alike: `x` is what is read, `y` what is written. An
@@ -93,6 +94,20 @@ TG_TEMPLATE void tg_conv_block3(TG_MEM const float *x, TG_MEM const float *w, TG
 {
     const int low = tap > 0 ? 0 : 2, high = 2 - low, c0 = 0, c1 = 1, c2 = 2, c3 = 3; /* the taps that reach furthest */
     const int has_low = at + low * tap >= 0, has_high = at + 3 * lane + high * tap < r->extent;
+#ifdef TG_INNER_CONV
+    if (lane == 1 && r->rows > 0 && r->channels > 0) {
+        const tg_inner_conv c = {r->channels * r->rows, r->rows, 4 * r->x_row, 4 * (r->x_channel - r->rows * r->x_row),
+                                 4 * r->w_row, 4 * (r->w_channel - r->rows * r->w_row), r->w_out, r->y_out, r->first};
+        if (tap > 0)
+            tg_inner_conv_right(x + at, w, y, &c, r->outs, has_low, has_high);
+        else
+            tg_inner_conv_left(x + at - 2, w, y, &c, r->outs, has_high, has_low);
+        for (int i = 0; r->last && b != TG_NULL && i < r->outs; i++)
+            for (int j = 0; j < 4; j++)
+                y[i * r->y_out + j] += b[i];
+        return;
+    }
+#endif
     TG_CONV_BEGIN
     TG_CONV_EACH_ROW
     {

@@ -7,6 +7,7 @@
 #define TG_GEMM_H
 #include "tg_block.h"
 #include "tg_gemm_args.h"
+#include "tg_inner.h"
 
 /* What the loops inside need of that. */
 typedef struct {
@@ -122,23 +123,38 @@ TG_TEMPLATE void tg_gemv(TG_MEM const float *x, TG_MEM const float *b, TG_MEM fl
     TG_GEMV_OUTPUTS(TG_GEMV_ROW1, 1)
 }
 
+#ifdef TG_INNER_GEMM /* the chip's own blocks, of one k or more */
+#define TG_GEMM_BLOCKS(NAME, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N)                                                   \
+    tg_inner_steps s = {A_BY_M, g->a_by_k, g->b_by_k, B_BY_N, g->y_by_m, g->n_k, g->first};                            \
+    for (; g->n_k > 0 && count > 0; count--, b += 4 * (B_BY_N), y += 4)                                                \
+        tg_inner_gemm_##NAME(a, b, y, &s);                                                                             \
+    for (; g->first && count > 0; count--, y += 4)                                                                     \
+        for (int i = 0; i < 16; i++)                                                                                   \
+            y[i / 4 * g->y_by_m + i % 4] = 0.0f;
+#else
+#define TG_GEMM_BLOCKS(NAME, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N)                                                   \
+    tg_gemm_4x4(a, b, y, g, count, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N);
+#endif
+#define TG_GEMM_BLOCKS_ANY(NAME, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N)                                               \
+    tg_gemm_4x4(a, b, y, g, count, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N);
+
 /* The forms that are used, each once in the machine code. The last takes any strides. */
-#define TG_GEMM_FORM(NAME, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N)                                                      \
+#define TG_GEMM_FORM(NAME, BLOCKS, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N)                                              \
     TG_APART void tg_gemm_blocks_##NAME(TG_MEM const float *a, TG_MEM const float *b, TG_MEM float *y,                 \
                                         const tg_gemm_steps *g, int count)                                              \
     {                                                                                                                  \
-        tg_gemm_4x4(a, b, y, g, count, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N);                                        \
+        BLOCKS(NAME, A_RUNS, B_RUNS, A_BY_M, B_BY_N, Y_BY_N)                                                           \
     }                                                                                                                  \
     TG_APART void tg_gemm_row_##NAME(TG_MEM const float *x, TG_MEM const float *b, TG_MEM float *y,                    \
                                      const tg_gemm_steps *g, int count)                                                 \
     {                                                                                                                  \
         tg_gemv(x, b, y, g, count, A_RUNS, B_RUNS, B_BY_N);                                                            \
     }
-TG_GEMM_FORM(nn, 1, 0, g->a_by_m, 1, 1)
-TG_GEMM_FORM(nt, 1, 1, g->a_by_m, g->b_by_n, 1)
-TG_GEMM_FORM(tn, 0, 0, 1, 1, 1)
-TG_GEMM_FORM(tt, 0, 1, 1, g->b_by_n, 1)
-TG_GEMM_FORM(any, 0, 0, g->a_by_m, g->b_by_n, g->y_by_n)
+TG_GEMM_FORM(nn, TG_GEMM_BLOCKS, 1, 0, g->a_by_m, 1, 1)
+TG_GEMM_FORM(nt, TG_GEMM_BLOCKS, 1, 1, g->a_by_m, g->b_by_n, 1)
+TG_GEMM_FORM(tn, TG_GEMM_BLOCKS, 0, 0, 1, 1, 1)
+TG_GEMM_FORM(tt, TG_GEMM_BLOCKS, 0, 1, 1, g->b_by_n, 1)
+TG_GEMM_FORM(any, TG_GEMM_BLOCKS_ANY, 0, 0, g->a_by_m, g->b_by_n, g->y_by_n)
 
 /* Calls the form that the literal strides of `G` say; `A_FITS` and `Y_FITS` whether those that it takes for 1 are. */
 #define TG_GEMM_CALL(WHAT, G, A_FITS, Y_FITS, ...)                                                                     \

@@ -16,13 +16,13 @@ static inline uint32_t tg_image_word(const unsigned char *header, int place)
     return (uint32_t)byte[0] | (uint32_t)byte[1] << 8 | (uint32_t)byte[2] << 16 | (uint32_t)byte[3] << 24;
 }
 
-/* CRC-32 as in zlib, four bits at a time: a small table, and no more than a few instructions a byte. */
-static inline uint32_t tg_crc32(const unsigned char *data, size_t bytes)
+/* CRC-32 as in zlib, from 0 on, four bits at a time: a small table, and no more than a few instructions a byte. */
+static inline uint32_t tg_crc32(uint32_t crc, const unsigned char *data, size_t bytes)
 {
     static const uint32_t rest[16] = {0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4,
                                       0x4db26158, 0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c,
                                       0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c};
-    uint32_t crc = 0xffffffffu;
+    crc = ~crc;
     for (size_t i = 0; i < bytes; i++) {
         crc ^= data[i];
         crc = crc >> 4 ^ rest[crc & 15u];
@@ -51,7 +51,7 @@ static inline tg_status tg_check_image(const void *image, size_t image_bytes, co
     if (image_bytes != TG_WEIGHTS_BYTES || tg_image_word(header, TG_AT_BYTES) != TG_PAYLOAD_BYTES)
         return TG_BAD_SIZE;
     const unsigned char *data = payload == NULL ? header + TG_HEADER_BYTES : (const unsigned char *)payload;
-    return tg_crc32(data, TG_PAYLOAD_BYTES) == tg_image_word(header, TG_AT_CRC) ? TG_OK : TG_BAD_IMAGE;
+    return tg_crc32(0, data, TG_PAYLOAD_BYTES) == tg_image_word(header, TG_AT_CRC) ? TG_OK : TG_BAD_IMAGE;
 }
 
 #endif

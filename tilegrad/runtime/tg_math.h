@@ -6,6 +6,7 @@
  *
  *   tg_exp 1.02      tg_log 0.95      tg_erf 1.25     tg_sigmoid 2.45
  *   tg_expm1 1.45    tg_log1p 1.45    tg_tanh 1.45    tg_pow 1.25      tg_softplus 2.0
+ *   tg_cos_pi 1.00
  *
  * Infinities, NaNs, signed zeros and subnormals give what C99's functions give. */
 #ifndef TG_MATH_H
@@ -212,6 +213,30 @@ TG_INLINE float tg_pow(float x, float y)
     if (x != x || y != y)
         magnitude = TG_NAN;
     return is_odd && (tg_bits(x) >> 31) ? -magnitude : magnitude;
+}
+
+/* cos(pi x), where pi is exact and so is the reduction: 1 at even x, 0 at halves, NaN for what is not finite. Adding
+ * 2^23 to |x| / 2 rounds it to a whole number; from 2^24 on every x is even. */
+TG_INLINE float tg_cos_pi(float x)
+{
+    float a = tg_abs(x);
+    float halved = 0.5f * a;
+    float turns = halved < 8388608.0f ? (halved + 8388608.0f) - 8388608.0f : halved;
+    a = tg_abs(TG_FMA(-2.0f, turns, a)); /* 0 to 1 */
+    float b = a > 0.5f ? 1.0f - a : a;   /* 0 to 1/2 */
+    float z = b * b;
+    float q = TG_FMA(z, 0.232129484f, -1.3351382f);
+    q = TG_FMA(z, q, 4.05871058f);
+    q = TG_FMA(z, q, -4.93480206f);
+    float cosine = TG_FMA(z, q, 1.0f);
+    float c = 0.5f - b;
+    float w = c * c;
+    float s = TG_FMA(w, -0.589078665f, 2.54976726f);
+    s = TG_FMA(w, s, -5.16770792f);
+    float sine = TG_FMA(c, 3.14159274f, c * TG_FMA(w, s, -8.74227766e-8f));
+    float y = b > 0.25f ? sine : cosine;
+    y = a > 0.5f ? -y : y;
+    return a <= 1.0f ? y : TG_NAN;
 }
 
 #endif

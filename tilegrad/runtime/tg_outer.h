@@ -34,6 +34,17 @@ typedef struct {
         w##i += 4;                                                                                                     \
         y##i += 4;                                                                                                     \
     }
+#define TG_OUTER_BLOCKS(VALUE)                                                                                         \
+    TG_ROW4(TG_OUTER_U)                                                                                                \
+    TG_ROW4(TG_OUTER_FROM)                                                                                             \
+    TG_ROW4(TG_OUTER_TO)                                                                                               \
+    for (int quad = 0; quad < count; quad++, column += 4) {                                                            \
+        TG_ROW4(TG_OUTER_V)                                                                                            \
+        TG_OUTER_ROW(0, VALUE)                                                                                         \
+        TG_OUTER_ROW(1, VALUE)                                                                                         \
+        TG_OUTER_ROW(2, VALUE)                                                                                         \
+        TG_OUTER_ROW(3, VALUE)                                                                                         \
+    }
 #define TG_OUTER(VALUE)                                                                                                \
     int quads = p->n_n / 4, m_whole = p->n_m - p->n_m % 4, start, stop;                                                \
     tg_share(m_whole / 4 * quads, core_id, core_count, &start, &stop);                                                 \
@@ -43,16 +54,7 @@ typedef struct {
         m *= 4;                                                                                                        \
         n *= 4;                                                                                                        \
         TG_MEM const float *column = v + n;                                                                            \
-        TG_ROW4(TG_OUTER_U)                                                                                            \
-        TG_ROW4(TG_OUTER_FROM)                                                                                         \
-        TG_ROW4(TG_OUTER_TO)                                                                                           \
-        for (int quad = 0; quad < count; quad++, column += 4) {                                                        \
-            TG_ROW4(TG_OUTER_V)                                                                                        \
-            TG_OUTER_ROW(0, VALUE)                                                                                     \
-            TG_OUTER_ROW(1, VALUE)                                                                                     \
-            TG_OUTER_ROW(2, VALUE)                                                                                     \
-            TG_OUTER_ROW(3, VALUE)                                                                                     \
-        }                                                                                                              \
+        TG_OUTER_BLOCKS(VALUE)                                                                                         \
     }                                                                                                                  \
     if (m_whole < p->n_m) { /* rows below the blocks, shared by columns */                                             \
         tg_share(p->n_n, core_id, core_count, &start, &stop);                                                          \

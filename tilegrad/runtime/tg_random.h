@@ -4,7 +4,7 @@
  *   key = (seed, purpose)    counter = (index >> 2, stream, 0, 0)    word = index & 3
  *
  * Streams: the tensor's index for weights, the sample's number for data, labels and targets, the label for patterns,
- * the mini-batch's number for dropout. */
+ * the mini-batch's number for dropout, the epoch for the order of samples, the adapter's index for adapters. */
 #ifndef TG_RANDOM_H
 #define TG_RANDOM_H
 
@@ -16,7 +16,9 @@ enum tg_random_purpose {
     TG_RANDOM_LABELS = 3,
     TG_RANDOM_PATTERN = 4,
     TG_RANDOM_DROPOUT = 5,
-    TG_RANDOM_TARGETS = 6
+    TG_RANDOM_TARGETS = 6,
+    TG_RANDOM_ORDER = 7,
+    TG_RANDOM_ADAPTERS = 8
 };
 
 /* The purpose word of the ordinal-th independent user of one purpose (say, the model's third Dropout). */
@@ -88,7 +90,8 @@ TG_INLINE void tg_synthetic_tokens(uint32_t seed, uint32_t sample, uint32_t voca
 /* Regression targets in [-1, 1), for outputs that are not a reconstruction of the input. */
 TG_INLINE void tg_synthetic_target(uint32_t seed, uint32_t sample, TG_MEM float *y, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) y[i] = tg_random_signed(tg_random_u32(seed, TG_RANDOM_TARGETS, sample, i));
+    for (uint32_t i = 0; i < count; i++)
+        y[i] = tg_random_signed(tg_random_u32(seed, TG_RANDOM_TARGETS, sample, i));
 }
 
 /* Targets that are 0 or 1, for binary cross entropy. */
@@ -96,6 +99,24 @@ TG_INLINE void tg_synthetic_binary_target(uint32_t seed, uint32_t sample, TG_MEM
 {
     for (uint32_t i = 0; i < count; i++)
         y[i] = (float)tg_random_bounded(tg_random_u32(seed, TG_RANDOM_TARGETS, sample, i), 2u);
+}
+
+/* The sample at `index` of an epoch, of `count` samples (up to 2^31) in an order of the seed and the epoch: no table, and
+ * none of the indices before it. A Feistel network over the smallest even number of bits that holds the count permutes
+ * these numbers; one that falls outside goes through it again. */
+TG_INLINE uint32_t tg_shuffled(uint32_t seed, uint32_t epoch, uint32_t index, uint32_t count)
+{
+    uint32_t bits = 0;
+    while (bits < 32u && (count - 1u) >> bits != 0u)
+        bits++;
+    const uint32_t width = bits < 2u ? 1u : (bits + 1u) / 2u, mask = (1u << width) - 1u;
+    do {
+        for (uint32_t round = 0; round < 8u; round++) {
+            uint32_t left = index >> width, right = index & mask;
+            index = right << width | (left ^ (tg_random_u32(seed, TG_RANDOM_ORDER, epoch, right * 8u + round) & mask));
+        }
+    } while (index >= count);
+    return index;
 }
 
 #endif

@@ -28,8 +28,14 @@ TG_INLINE float tg_relu_grad_of(float dy, float y)
  * in front of the Relu. Without one, `y` is not read. */
 TG_TEMPLATE void tg_relu_write(TG_MEM float *y, float value, int has_relu)
 {
+#if defined(__riscv_flen) && !defined(__riscv_vector)
+    const uint32_t bits = tg_bits(value); /* of a sum: where that is a NaN, it has no sign here */
+    if (has_relu)
+        *(TG_MEM tg_b4 *)y = bits & ~(uint32_t)((int32_t)bits >> 31);
+#else
     if (has_relu)
         *(TG_MEM tg_b4 *)y = tg_relu_bits(tg_bits(value));
+#endif
     else
         *y = value;
 }

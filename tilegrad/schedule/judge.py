@@ -14,6 +14,7 @@ from math import prod
 from tilegrad.analysis.footprint import box_shape, load_count, transfer_levels
 from tilegrad.analysis.overlap import Bytes
 from tilegrad.costs.clock import Clock, Reason
+from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.nest import Access, Nest, along
 from tilegrad.ir.schedule import TileEstimate
@@ -86,55 +87,81 @@ class Judge:
             total += times * self.costs.cycles(nest, sizes, self.target.compute, self.target.cores)
         return total
 
-    def _move(self, clock: Clock, one: _Traffic, share: float) -> float:
+    def _move(self, clock: Clock, one: _Traffic, share: float, act: Act) -> float:
         """A share of a box; when it has arrived."""
         further = share * (one.parts - 1)
-        clock.conduct(0, 0, 0, 0, 0, 0, 0, share * one.inward, share * (not one.inward), further)
-        clock.spend(further * clock.near.engine.enqueue_cycles)
+        clock.act(act, share)
+        if further > 0:
+            clock.act(Act.PART, further)
+            clock.latest = act
+            clock.spend(further * clock.near.engine.enqueue_cycles)
         rows = 1 + round(share * one.parts * (one.rows - 1))
         return clock.command(clock.near, one.inward, share * one.size_bytes, rows)[1]
+
+    def _load(self, clock: Clock, reads: Sequence[_Traffic], inner: float, is_simple: bool) -> list[float]:
+        """What the next tile reads, on average; when it has arrived."""
+        arrived, act = [], Act.SIMPLE_LOAD if is_simple else Act.OTHER_LOAD
+        for one in reads:
+            if one.loads > 1:
+                arrived.append(self._move(clock, one, inner * (one.loads - 1), act))
+                act = Act.NEXT_LOAD
+        return arrived
 
     def _play(
         self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float
     ) -> tuple[float, float, float]:
         """Cycles of all of it, of the first loads, and of the last stores."""
-        clock, count = self._fresh(), candidate.tile_count
+        clock, count, is_double = self._fresh(), candidate.tile_count, candidate.is_double
         reads, results = [one for one in traffic if one.inward], [one for one in traffic if not one.inward]
-        whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
-        factor = compute / count / whole.cycles if whole.cycles else 1.0
-        span = Span(whole.cycles * factor, whole.alone * factor, whole.shared * factor)
-        operands, is_simple = len(nest.operands), self._is_simple(nest, candidate)
-        clock.enter(operands, at_once=False)
-        loaded = [self._move(clock, one, 1.0) for one in reads]
-        clock.stall_until(max(loaded, default=0.0), Reason.LOAD)
-        first = clock.now
-        played = min(count, MOST_PLAYED)
+        span, is_simple = self._average_span(nest, candidate, compute), self._is_simple(nest, candidate)
         inner = 1.0 / max(count - 1, 1)  # of what is moved between tiles, the share of one step
-        before = latest = clock.now
+        clock.latest = Act.WAIT_STORE
+        clock.act(Act.ENTER)
+        loaded = [self._move(clock, one, 1.0, Act.FIRST_LOAD) for one in reads]
+        clock.act(Act.WAIT_LOAD)
+        clock.wait(Act.WAIT_LOAD, max(loaded, default=0.0), Reason.LOAD)
+        first = before = latest = computed = clock.now
+        played = min(count, MOST_PLAYED)
+        cold = self.costs.cold_cycles(nest.kernel, self.target.compute)
         for tile in range(played):
-            if tile:
-                clock.step(operands, is_simple)
-            clock.begin()
+            clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
+            clock.begin(span.cycles)
             if not tile:
-                clock.enter(operands, at_once=False)
-                clock.conduct(0, 0, 0, 0, 0, 0, 1)  # the next nest's table
-            waits = []
-            if candidate.is_double and tile + 1 < count:
-                clock.step(operands, is_simple)
-                waits += [self._move(clock, one, inner * (one.loads - 1)) for one in results if tile]
-                waits += [self._move(clock, one, inner * (one.loads - 1)) for one in reads if one.loads > 1]
-            clock.end(span)
-            if not candidate.is_double and tile + 1 < count:
-                waits += [self._move(clock, one, inner * (one.loads - 1)) for one in results if one.loads > 1]
-                clock.stall_until(max(waits, default=0.0), Reason.STORE)
-                clock.step(operands, is_simple)
-                waits += [self._move(clock, one, inner * (one.loads - 1)) for one in reads if one.loads > 1]
-            clock.stall_until(max(waits, default=0.0), Reason.LOAD)
+                clock.act(Act.FETCH)  # the next nest's table
+                clock.act(Act.PART)
+            stored: list[float] = []
+            loaded = []
+            if is_double and tile + 1 < count:
+                stored = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if tile]
+                loaded = self._load(clock, reads, inner, is_simple)
+            clock.act(Act.END)
+            clock.end(span if tile else span.later(cold))
+            computed = clock.now
+            if tile + 1 < count:
+                if not is_double:
+                    stored = [
+                        self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if one.loads > 1
+                    ]
+                self._settle(clock, stored, Act.WAIT_STORE, Reason.STORE)
+                if not is_double:
+                    loaded = self._load(clock, reads, inner, is_simple)
+                self._settle(clock, loaded, Act.WAIT_LOAD, Reason.LOAD)
             before, latest = latest, clock.now
-        repeated = (count - played) * (latest - before)
-        stored = [self._move(clock, one, 1.0) for one in results]
-        clock.stall_until(max(stored, default=0.0), Reason.STORE)
+        # Nothing is moved behind the last tile but its results.
+        repeated = (count - played) * (latest - before) - (latest - computed)
+        left = [self._move(clock, one, 1.0, Act.STORE) for one in results]
+        clock.stall_until(max(left, default=0.0), Reason.STORE)
         return clock.now + repeated, first, clock.now - latest
+
+    def _settle(self, clock: Clock, ends: Sequence[float], act: Act, reason: Reason) -> None:
+        if ends:
+            clock.act(act)
+            clock.wait(act, max(ends), reason)
+
+    def _average_span(self, nest: Nest, candidate: Candidate, compute: float) -> Span:
+        whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
+        factor = compute / candidate.tile_count / whole.cycles if whole.cycles else 1.0
+        return Span(whole.cycles * factor, whole.alone * factor, whole.shared * factor)
 
     def exposed(
         self, compute: float, hidden: Sequence[Bytes], stores: Sequence[Bytes] = (), waiting: Sequence[Bytes] = ()
@@ -142,20 +169,21 @@ class Judge:
         """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
         what that one `stores`, it waits for it, then for what is `waiting`."""
         clock = self._fresh()
-        clock.begin()
-        arrived = [self._box(clock, box) for box in hidden]
+        clock.begin(compute)
+        arrived = [self._box(clock, box, Act.FIRST_LOAD) for box in hidden]
         clock.now = 0.0  # that the conductor is late is counted with the nest
         clock.end(Span(compute, 0.0, 0.0))
+        clock.latest = Act.END
         if stores:
-            left = [self._box(clock, box, inward=False) for box in stores]
-            clock.stall_until(max(left), Reason.STORE)
-        arrived += [self._box(clock, box) for box in waiting]
+            self._settle(clock, [self._box(clock, box, Act.STORE) for box in stores], Act.WAIT_STORE, Reason.STORE)
+        arrived += [self._box(clock, box, Act.FIRST_LOAD) for box in waiting]
         clock.stall_until(max(arrived, default=0.0), Reason.LOAD)
         return clock.now - compute
 
-    def _box(self, clock: Clock, box: Bytes, inward: bool = True) -> float:
+    def _box(self, clock: Clock, box: Bytes, act: Act) -> float:
         rows = len(box.starts)
-        return clock.command(clock.near, inward, rows * box.run_bytes, rows)[1]
+        clock.act(act)
+        return clock.command(clock.near, act is not Act.STORE, rows * box.run_bytes, rows)[1]
 
     def _is_simple(self, nest: Nest, candidate: Candidate) -> bool:
         """Whether most steps are simple ones in the table that the candidate would get, nearly."""

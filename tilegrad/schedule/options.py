@@ -8,6 +8,8 @@ from tilegrad.errors import UserError
 from tilegrad.targets.base import Target
 
 BUFFERINGS = ("auto", "single", "double")
+HOPS = ("l2", "l3")
+"""As `--buffering` calls them: l2 is between L2 and L1, l3 between L3 and L2."""
 HOMES = ("auto", "L2", "L3")
 HIERARCHY = "siracusa"
 
@@ -26,11 +28,21 @@ class ScheduleOptions:
     fuses_update: bool | None = None
 
     def __post_init__(self) -> None:
-        for what, value, choices in (("buffering", self.buffering, BUFFERINGS), ("home", self.home, HOMES)):
-            if value not in choices:
-                raise UserError(
-                    f"--{what} cannot be '{value}'", stage="schedule", expected=" or ".join(choices), got=value
-                )
+        if self.home not in HOMES:
+            raise UserError(
+                f"--home cannot be '{self.home}'", stage="schedule", expected=" or ".join(HOMES), got=self.home
+            )
+        hop_buffering(self.buffering)
+
+    @property
+    def l2_buffering(self) -> str:
+        """Between L2 and L1."""
+        return hop_buffering(self.buffering)["l2"]
+
+    @property
+    def l3_buffering(self) -> str:
+        """Between L3 and L2."""
+        return hop_buffering(self.buffering)["l3"]
 
     def check(self, target: Target) -> None:
         """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
@@ -44,3 +56,21 @@ class ScheduleOptions:
                     expected=f"a chip with L1, L2 and L3, such as {HIERARCHY}",
                     got=f"--{what} {value}",
                 )
+
+
+def hop_buffering(text: str) -> dict[str, str]:
+    """`double` is for both hops; `l2=single,l3=double` names them, and one that is not named is auto."""
+    if text in BUFFERINGS:
+        return dict.fromkeys(HOPS, text)
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        hop, equals, way = (word.strip() for word in part.partition("="))
+        if not equals or hop not in HOPS or way not in BUFFERINGS or hop in found:
+            raise UserError(
+                f"--buffering cannot be '{text}'",
+                stage="schedule",
+                expected=f"{' or '.join(BUFFERINGS)}, or of each hop, as l2=single,l3=double",
+                got=part or text,
+            )
+        found[hop] = way
+    return {hop: found.get(hop, "auto") for hop in HOPS}

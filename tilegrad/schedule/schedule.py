@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilegrad.analysis.lifetimes import analyse, temporaries
+from tilegrad.analysis.room import expect_room
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.graph import Graph, Node
@@ -16,6 +18,7 @@ from tilegrad.ops.base import NodeView
 from tilegrad.schedule.chain import Link, Waits, choose
 from tilegrad.schedule.judge import Judge
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.panels import Panels
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import Target
 
@@ -25,13 +28,21 @@ LARGEST_ELEMENT_COUNT = 2**31 - 1
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
     options = options or ScheduleOptions()
     tiler = None
+    if not target.is_flat:
+        expect_room(program, target)
     if not target.is_flat and options.is_tiled:
-        tiler = _Tiler(TilingOptions(target, options.buffering, KernelCosts(target)))
-    entries = {name: _schedule_entry(graph, tiler) for name, graph in program.entries.items()}
+        tiler = _Tiler(TilingOptions(target, options.l2_buffering, KernelCosts(target)))
+    entries = {}
+    for name, graph in program.entries.items():
+        panels = None
+        if not target.is_flat and options.home != "L2":
+            owner = analyse(graph, target.memory(target.home).alignment_bytes).owner
+            panels = Panels(target, owner, options.l3_buffering != "single", cuts=tiler is not None)
+        entries[name] = _schedule_entry(graph, tiler, panels)
     if tiler is not None:
         tiler.check()
-    overlaps = tiler is not None and options.buffering != "single"
-    return Schedule(program, target, entries, overlaps)
+    overlaps = tiler is not None and options.l2_buffering != "single"
+    return Schedule(program, target, entries, overlaps, options.l3_buffering != "single")
 
 
 class _Tiler:
@@ -72,7 +83,7 @@ class _Tiler:
         return self.known[nest.kind]
 
 
-def _schedule_entry(graph: Graph, tiler: _Tiler | None) -> EntrySchedule:
+def _schedule_entry(graph: Graph, tiler: _Tiler | None, panels: Panels | None) -> EntrySchedule:
     for name, tensor_type in graph.types.items():
         if tensor_type.size > LARGEST_ELEMENT_COUNT:
             raise UserError(
@@ -82,9 +93,15 @@ def _schedule_entry(graph: Graph, tiler: _Tiler | None) -> EntrySchedule:
                 got=str(tensor_type),
             )
     views = [NodeView(node, graph.types) for node in graph.nodes]
-    expanded = [(view.node, registry.get(view.node.op).typed_nests(view)) for view in views]
-    pairs = [(node, nest) for node, nests in expanded for nest in nests]
+    expanded: list[Launch] = []
+    for view in views:
+        nests = registry.get(view.node.op).typed_nests(view)
+        expanded += [Launch(view.node, nests)] if panels is None else panels.launches(view.node, nests)
+    pairs = [(launch.node, nest) for launch in expanded for nest in launch.nests]
     tilings = iter([None] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
-    launches = [Launch(node, nests, tuple(next(tilings) for _ in nests)) for node, nests in expanded]
-    scratch = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
-    return EntrySchedule(graph, tuple(launches), {**scratch, **graph.types})
+    launches = tuple(replace(one, tilings=tuple(next(tilings) for _ in one.nests)) for one in expanded)
+    types = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
+    types |= graph.types
+    if panels is None:
+        return EntrySchedule(graph, launches, types)
+    return EntrySchedule(graph, launches, {**types, **panels.types}, panels.values)

@@ -13,7 +13,33 @@ from tilegrad.ir.listing import Box, Part
 NOTHING, UNDER_WAY = -1, -2
 """Bytes that nobody wrote, and bytes that a transfer or a kernel is about to write."""
 
-View = npt.NDArray[np.int32]
+View = npt.NDArray[np.int64]
+Readers = npt.NDArray[np.int32]
+
+PART = 32
+"""A part of a tensor says of each unit which of the tensor's it is, in the bits below this one; above, whose."""
+
+
+def part_base(value: int) -> int:
+    return (value + 1) << PART
+
+
+def whose(content: int) -> int:
+    return content if content < 1 << PART else (content >> PART) - 1
+
+
+def unit_positions(shape: Sequence[int], box: Box, element_bytes: int, unit: int) -> View:
+    """Of a dense box, unit by unit: which of the whole tensor's."""
+    found: View = np.zeros(1, dtype=np.int64)
+    stride = 1
+    strides = []
+    for extent in reversed(shape):
+        strides.append(stride)
+        stride *= extent
+    per_element = element_bytes // unit
+    for r, step in zip(box, reversed(strides), strict=True):
+        found = np.add.outer(found, np.arange(r.start, r.stop, dtype=np.int64) * step).reshape(-1)
+    return np.add.outer(found * per_element, np.arange(per_element, dtype=np.int64)).reshape(-1)
 
 
 @dataclass
@@ -44,24 +70,26 @@ class Memory:
         self.name = name
         self.unit = unit
         self.size_bytes = size_bytes
-        self.content = np.full(-(-size_bytes // unit), NOTHING, dtype=np.int32)
+        self.content = np.full(-(-size_bytes // unit), NOTHING, dtype=np.int64)
         self.readers = np.zeros(len(self.content), dtype=np.int32)
 
-    def views(self, offset: int, sizes: Sequence[int], strides: Sequence[int]) -> tuple[View, View] | None:
+    def views(self, offset: int, sizes: Sequence[int], strides: Sequence[int]) -> tuple[View, Readers] | None:
         """Content and readers of a strided box of bytes, the innermost size dense; None where it passes an end."""
         last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         if offset < 0 or last + 1 > self.size_bytes:
             return None
         shape = (*sizes[:-1], sizes[-1] // self.unit)
-        steps = (*(4 * (stride // self.unit) for stride in strides[:-1]), 4)
-        start = 4 * (offset // self.unit)
-        content: View = np.ndarray(shape, np.int32, self.content.data, start, steps)
-        readers: View = np.ndarray(shape, np.int32, self.readers.data, start, steps)
+        units = (*(stride // self.unit for stride in strides[:-1]), 1)
+        start = offset // self.unit
+        content: View = np.ndarray(shape, np.int64, self.content.data, 8 * start, tuple(8 * step for step in units))
+        readers: Readers = np.ndarray(
+            shape, np.int32, self.readers.data, 4 * start, tuple(4 * step for step in units)
+        )
         return content, readers
 
-    def span(self, offset: int, size_bytes: int) -> tuple[View, View] | None:
+    def span(self, offset: int, size_bytes: int) -> tuple[View, Readers] | None:
         return self.views(offset, (size_bytes,), (1,))
 
-    def part(self, base: int, part: Part) -> tuple[View, View] | None:
+    def part(self, base: int, part: Part) -> tuple[View, Readers] | None:
         """The outer side of a transfer's part."""
         return self.views(base + part.far_offset, (part.rows, part.row_bytes), (part.far_stride, 1))

@@ -13,7 +13,7 @@ from tilegrad.analysis.footprint import is_held_whole, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet, one_run
 from tilegrad.ir.listing import SCRATCH, ListedNest
 from tilegrad.ir.nest import Operand, Tile
-from tilegrad.ir.plan import NestPlace, Plan
+from tilegrad.ir.plan import NestPlace, Plan, Staging
 from tilegrad.ir.schedule import Tiling
 
 Span = tuple[str, int, int]  # region, first byte, behind the last one
@@ -53,7 +53,11 @@ class _Deciding:
         self.entry = entry
         self.nests = nests
         self.launch_count = len(plan.schedule.entries[entry].launches)
-        self.moves = plan.entries[entry].staging
+        self.starting: dict[int, list[Staging]] = {}
+        self.arriving: dict[int, list[Staging]] = {}
+        for move in plan.entries[entry].staging:
+            self.starting.setdefault(move.start, []).append(move)
+            self.arriving.setdefault(move.wait, []).append(move)
         self.late = [i > 0 and overlaps([self._table(i)], self._all_scratch(i - 1)) for i in range(len(nests))]
         self.done: list[Handover] = []
 
@@ -185,7 +189,7 @@ class _Deciding:
             return False
         reads = {operand.name for operand in self.nests[i].nest.reads}
         launches = range(self.nests[i - 1].launch + 1, self.nests[i].launch + 1)
-        has_moves = any(move.start in launches or move.wait in launches for move in self.moves)
+        has_moves = any(launch in self.starting or launch in self.arriving for launch in launches)
         if has_moves or reads - {*own.early, *own.taken}:
             return False
         following = [self._table(i + 1)] if i + 1 < len(self.nests) else []
@@ -195,8 +199,9 @@ class _Deciding:
     def _arriving_from_l3(self, after: int, launch: int) -> list[Bytes]:
         return [
             one_run("arena", move.l2_offset, move.l2_offset + move.size_bytes)
-            for move in self.moves
-            if move.inward and after < move.wait <= launch
+            for number in range(after + 1, launch + 1)
+            for move in self.arriving.get(number, ())
+            if move.inward
         ]
 
     def _leaves(self, i: int) -> bool:
@@ -205,8 +210,8 @@ class _Deciding:
         results = self._homes(i, self.nests[i].nest.results, self._tile(i, -1))
         taken = [
             one_run("arena", move.l2_offset, move.l2_offset + move.size_bytes)
-            for move in self.moves
-            if self.nests[i].launch < move.start <= following
+            for number in range(self.nests[i].launch + 1, following + 1)
+            for move in self.starting.get(number, ())
         ]
         is_next_late = i + 1 < len(self.nests) and self.late[i + 1]
         return not is_next_late and not meet(results, taken)

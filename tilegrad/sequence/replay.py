@@ -7,7 +7,7 @@ still needed may be disturbed, and state must be right at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -38,14 +38,26 @@ from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
 from tilegrad.ir.plan import Address
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
-from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Memory, View
+from tilegrad.sequence.bytes_of import distinct, do_meet, placed, slices
+from tilegrad.sequence.contents import (
+    NOTHING,
+    UNDER_WAY,
+    Held,
+    Memory,
+    Readers,
+    View,
+    part_base,
+    unit_positions,
+    whose,
+)
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
+from tilegrad.sequence.parts import wrong_parts
 from tilegrad.targets.base import L1, L2, L3
 
 STATE, ARENA, OUTSIDE = "state", "arena", "l3"
 _REGION_MEMORY = {STATE: L2, ARENA: L2, OUTSIDE: L3}
 
-MOST_TRANSFERS = 16
+MOST_TRANSFERS = 8
 """That may be under way at once between L2 and scratchpad (TG_DMA_REQUESTS in runtime/cluster/tg_cluster.h)."""
 
 
@@ -82,7 +94,7 @@ class _Transfer:
     """Under way: what it reads, and what is there when it is waited for."""
 
     event: Event
-    sources: list[View] = field(default_factory=list)
+    sources: list[Readers] = field(default_factory=list)
     arrivals: list[tuple[View, View | int]] = field(default_factory=list)
 
 
@@ -100,13 +112,14 @@ class _Replay:
         self.plan = plan
         self.entry = entry
         self.needs = needs
+        self.parts = plan.entries[entry].parts
         self.nests = listing.entries[entry].nests
         self.events = listing.entries[entry].events
         self.schedule = plan.schedule.entries[entry]
         target = plan.schedule.target
         self.alignment = {memory.name: memory.alignment_bytes for memory in target.memories}
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
-        unit = min([4, *(tensor_type.dtype.size_bytes for tensor_type in self.schedule.types.values())])
+        self.unit = unit = min([4, *(tensor_type.dtype.size_bytes for tensor_type in self.schedule.types.values())])
         sizes = {SCRATCH: plan.memory[L1].used_bytes, STATE: plan.state_bytes, ARENA: plan.arena_bytes}
         sizes[OUTSIDE] = plan.memory[L3].used_bytes
         self.memories = {name: Memory(name, size, unit) for name, size in sizes.items()}
@@ -115,11 +128,13 @@ class _Replay:
         self.held: list[Held] = []
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
+        self.far_homes: dict[str, int] = {}  # of values that were moved to L3
         self.progress = [_Progress() for _ in self.nests]
         self.running: Begin | None = None
         self.turn = -1
         self.event: Event | None = None
         self.sources = self._sources()
+        self.positions: dict[str, View] = {}
 
     def _sources(self) -> dict[str, str]:
         """A view's bytes are its source's: they are known under the name of what was actually written."""
@@ -142,6 +157,9 @@ class _Replay:
         return ListingError(f"listing of {self.entry}: {kernel or ''}{message}{where}", stage="sequence", node=node)
 
     def number(self, value: str) -> int:
+        """Of a value; a part of one has its number."""
+        if value in self.schedule.panels:
+            value = self.schedule.panels[value].value
         name = self.sources.get(value, value)
         if name not in self.numbers:
             self.numbers[name] = len(self.names)
@@ -153,6 +171,10 @@ class _Replay:
             Enter: self.enter, Fetch: self.fetch, Load: self.load, Store: self.store, Wait: self.wait,
             Begin: self.begin, End: self.end, Move: self.move,
         }  # fmt: skip
+        wrong = wrong_parts(self.schedule, self.needs)
+        if wrong is not None:
+            number = next(i for i, listed in enumerate(self.nests) if listed.launch == wrong[0])
+            raise self.error(wrong[1], number)
         self.start_entry()
         for event in self.events:
             self.event = event
@@ -162,7 +184,7 @@ class _Replay:
 
     # What the caller leaves there, and finds.
 
-    def home(self, address: Address, size_bytes: int, what: str) -> tuple[View, View]:
+    def home(self, address: Address, size_bytes: int, what: str) -> tuple[View, Readers]:
         """Checked against its region and the alignment."""
         if address.region not in _REGION_MEMORY or address.memory != _REGION_MEMORY[address.region]:
             raise self.error(f"{what} is in region '{address.region}' of {address.memory}, which is none")
@@ -180,7 +202,7 @@ class _Replay:
             address = plan.state_addresses[tensor.name]
             written.append((tensor.name, self.home(address, tensor.type.size_bytes, f"state '{tensor.name}'")[0]))
         for value in graph.inputs:
-            address = plan.address(self.entry, value)
+            address = plan.input_address(self.entry, value)
             written.append((value, self.home(address, graph.types[value].size_bytes, f"input '{value}'")[0]))
         for value, view in written:
             view[...] = self.number(value)
@@ -195,9 +217,10 @@ class _Replay:
             raise self.error(f"never ended: {describe(self.running)}")
         for number, listed in enumerate(self.nests):
             self.check_complete(number, listed)
-        graph, end = self.schedule.graph, len(self.schedule.launches)
+        graph = self.schedule.graph
         for value in graph.outputs:
-            view, _ = self.home(self.plan.address(self.entry, value, end), graph.types[value].size_bytes, f"'{value}'")
+            address = self.plan.output_address(self.entry, value)
+            view, _ = self.home(address, graph.types[value].size_bytes, f"'{value}'")
             if (view != self.number(value)).any():
                 raise self.error(f"the caller finds '{value}' overwritten")
         becomes = {state: value for value, state in graph.writes}
@@ -216,18 +239,18 @@ class _Replay:
         for operand in nest.results if listed.tiling is not None else ():
             needed = [self.needs.needed(operand, d, whole(nest))[0] for d in range(len(operand.shape))]
             stored = done.stored.get(operand.name)
-            if all(r.size for r in needed) and (stored is None or not stored[_slices(tuple(needed))].all()):
+            if all(r.size for r in needed) and (stored is None or not stored[slices(tuple(needed))].all()):
                 raise self.error(f"a part of the result '{operand.name}' never leaves", number)
 
     # Transfers.
 
-    def expect_writable(self, content: View, readers: View, what: str) -> None:
+    def expect_writable(self, content: View, readers: Readers, what: str) -> None:
         if (content == UNDER_WAY).any():
             raise self.error(f"{what} is brought to where something else is on its way")
         if readers.any():
             raise self.error(f"{what} is brought to what is still being read")
 
-    def scratch(self, offset: int, size_bytes: int, what: str) -> tuple[View, View]:
+    def scratch(self, offset: int, size_bytes: int, what: str) -> tuple[View, Readers]:
         found = self.memories[SCRATCH].span(offset, size_bytes)
         if found is None:
             raise self.error(f"{what} lies beyond {L1}")
@@ -237,7 +260,7 @@ class _Replay:
         """Bytes of scratchpad that something is about to be written to. A result there must have left."""
         content, readers = self.scratch(offset, size_bytes, what)
         self.expect_writable(content, readers, what)
-        for i in _distinct(content):
+        for i in distinct(content):
             held = self.held[i] if i >= 0 else None
             if held is not None and held.is_result and not held.has_left:
                 raise self.error(f"{what} comes to where '{held.what}' of nest {held.nest} has not left")
@@ -310,7 +333,7 @@ class _Replay:
             where = f"{box_text(box)} of '{operand.name}' is at {home.region}+{wanted}"
             raise self.error(f"{where}, not at {region}+{offset}", nest)
 
-    def far_views(self, event: Load | Store) -> list[tuple[View, View]]:
+    def far_views(self, event: Load | Store) -> list[tuple[View, Readers]]:
         memory = self.memories.get(event.region)
         found = [None if memory is None else memory.part(event.far, part) for part in event.parts]
         views = [pair for pair in found if pair is not None]
@@ -322,22 +345,49 @@ class _Replay:
         operand = self.operand(event, Access.READ)
         assert operand.value is not None
         transfer, value = self.open(event), self.number(operand.value)
-        for content, readers in self.far_views(event):
-            self.expect_value(content, value, f"'{event.operand}'")
+        for (content, readers), wanted in zip(self.far_views(event), self.far_contents(event, operand), strict=True):
+            self.expect_value(content, value, f"'{event.operand}'", wanted)
             readers += 1
             transfer.sources.append(readers)
         near = self.claim_scratch(event.near, box_size(event.box) * operand.element_bytes, f"'{event.operand}'")
         held = Held(event.nest, event.operand, value, operand.shape, event.box)
         transfer.arrivals.append((near, self.hold(held)))
 
-    def expect_value(self, content: View, value: int, what: str) -> None:
-        if (content == value).all():
+    def far_contents(self, event: Load | Store, operand: Operand) -> list[View | int]:
+        """What is, or will be, at the outer side of a transfer's parts."""
+        assert operand.value is not None
+        value = self.number(operand.value)
+        if operand.value not in self.schedule.panels:
+            return [value] * len(event.parts)
+        home = self.plan.address(self.entry, operand.value, self.nests[event.nest].launch)
+        positions = self.positions_of(operand.value)
+        found: list[View | int] = []
+        for part in event.parts:
+            start = (event.far - home.offset + part.far_offset) // self.unit
+            shape = (part.rows, part.row_bytes // self.unit)
+            steps = (8 * (part.far_stride // self.unit), 8)
+            view: View = np.ndarray(shape, np.int64, positions.data, 8 * start, steps)
+            found.append(part_base(value) + view)
+        return found
+
+    def positions_of(self, value: str) -> View:
+        if value not in self.positions:
+            panel = self.schedule.panels[value]
+            found = unit_positions(panel.shape, panel.box, panel.dtype.size_bytes, self.unit)
+            self.positions[value] = np.ascontiguousarray(found)
+        return self.positions[value]
+
+    def expect_value(self, content: View, value: int, what: str, wanted: View | int | None = None) -> None:
+        is_there = content == (value if wanted is None else wanted)
+        if is_there.all():
             return
-        other = int(content[content != value].flat[0])
+        other = int(content[~is_there].flat[0])
         name = self.names[value]
         if other == UNDER_WAY:
             raise self.error(f"{what} reads '{name}' before it has arrived")
-        found = "nothing" if other == NOTHING else f"'{self.names[other]}'"
+        found = "nothing" if other == NOTHING else f"'{self.names[whose(other)]}'"
+        if whose(other) == value:
+            found = f"another part of {found}"
         raise self.error(f"{what} finds {found} where '{name}' should be")
 
     def store(self, event: Store) -> None:
@@ -354,29 +404,79 @@ class _Replay:
         if not held.is_complete:
             raise self.error(f"the result {what} leaves before its last reduction tile", event.nest)
         stored = self.progress[event.nest].stored.setdefault(event.operand, np.zeros(operand.shape, dtype=bool))
-        if stored[_slices(event.box)].any():
+        if stored[slices(event.box)].any():
             raise self.error(f"the result {what} leaves twice", event.nest)
-        stored[_slices(event.box)] = True
+        stored[slices(event.box)] = True
         held.has_left = True
         readers += 1
         transfer.sources.append(readers)
-        for content, far_readers in self.far_views(event):
+        contents = self.far_contents(event, operand)
+        for (content, far_readers), arriving in zip(self.far_views(event), contents, strict=True):
             self.expect_writable(content, far_readers, what)
             content[...] = UNDER_WAY
-            transfer.arrivals.append((content, self.number(operand.value)))
+            transfer.arrivals.append((content, arriving))
 
     def move(self, event: Move) -> None:
         transfer, what = self.open(event), f"'{event.tensor}'"
-        near = self.home(Address(L2, ARENA, event.l2_offset), event.size_bytes, what)
-        far = self.home(Address(L3, OUTSIDE, event.l3_offset), event.size_bytes, what)
+        near, far = self.move_sides(event, what)
         (source, source_readers), (target, target_readers) = (far, near) if event.inward else (near, far)
         if (source == UNDER_WAY).any():
             raise self.error(f"{what} moves before it has arrived")
         self.expect_writable(target, target_readers, what)
-        transfer.arrivals.append((target, source.copy()))
+        if event.tensor in self.parts:
+            arriving = self.moved_part(event, source, what)
+        else:
+            self.expect_whole(event)
+            arriving = source.copy()
+        transfer.arrivals.append((target, arriving))
         target[...] = UNDER_WAY
         source_readers += 1
         transfer.sources.append(source_readers)
+
+    def expect_whole(self, event: Move) -> None:
+        """All of a tensor, from where it begins to where it begins: memories know whose bytes lie where, but not which
+        of them."""
+        name, plan, size_bytes = event.tensor, self.plan, self.schedule.types[event.tensor].size_bytes
+        stays = plan.entries[self.entry].stays.get(name)
+        near = {stay.address for stay in stays} if stays else {plan.address(self.entry, name)}
+        state = plan.state_addresses.get(name)
+        if state is not None and state.region == OUTSIDE:
+            self.far_homes[name] = state.offset
+        elif not event.inward or name not in self.far_homes:
+            self.far_homes[name] = event.l3_offset
+        at_home = Address(L2, ARENA, event.l2_offset) in near and event.l3_offset == self.far_homes[name]
+        if not at_home or event.size_bytes < size_bytes:
+            raise self.error(f"'{name}' is not moved whole, from where it begins to where it begins")
+
+    def move_sides(self, event: Move, what: str) -> tuple[tuple[View, Readers], tuple[View, Readers]]:
+        """The bytes of L2 and of L3. A tensor begins at an aligned place, a part of one anywhere in it."""
+        if event.tensor not in self.parts:
+            near = self.home(Address(L2, ARENA, event.l2_offset), event.size_bytes, what)
+            return near, self.home(Address(L3, OUTSIDE, event.l3_offset), event.size_bytes, what)
+        sizes, dense = (event.rows, event.row_bytes), (event.row_bytes, 1)
+        found = self.memories[ARENA].views(event.l2_offset, sizes, dense)
+        outside = self.memories[OUTSIDE].views(event.l3_offset, sizes, (event.l3_stride, 1))
+        if found is None or outside is None:
+            raise self.error(f"{what} lies beyond its region")
+        if event.row_bytes % 4 or event.l3_offset % 4:
+            raise self.error(f"{what} is no whole words, which the engine moves")
+        return found, outside
+
+    def moved_part(self, event: Move, source: View, what: str) -> View | int:
+        """A part of a tensor is known by its places in the whole, where it was found and where it goes."""
+        whole = self.parts[event.tensor]
+        first = (event.l3_offset - self.plan.entries[self.entry].l3_offsets[whole]) // self.unit
+        rows = np.arange(event.rows, dtype=np.int64) * (event.l3_stride // self.unit)
+        places = np.add.outer(rows, np.arange(event.row_bytes // self.unit, dtype=np.int64)) + first
+        held = int(source.flat[0])
+        if event.inward:
+            if held < 0 or (source != held).any() or whose(held) != held:
+                raise self.error(f"{what} is not one tensor where it comes from")
+            result: View = part_base(held) + places
+            return result
+        if held < 0 or whose(held) == held or (source != part_base(whose(held)) + places).any():
+            raise self.error(f"{what} is not the part of '{whole}' that belongs where it goes")
+        return whose(held)
 
     def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
@@ -421,13 +521,13 @@ class _Replay:
             self.begin_whole(listed, event)
             return
         self.expect_table(event.nest)
-        for operand, place, size_bytes in _placed(listed.nest, event, Access.READ):
+        for operand, place, size_bytes in placed(listed.nest, event, Access.READ):
             _, readers = self.expect_operand(operand, place, size_bytes)
             readers += 1
-        for operand, place, size_bytes in _placed(listed.nest, event, Access.WRITE):
+        for operand, place, size_bytes in placed(listed.nest, event, Access.WRITE):
             self.expect_room(listed.nest, operand, place, size_bytes, event)
 
-    def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, View]:
+    def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, Readers]:
         assert operand.value is not None
         if place.region != SCRATCH or place.offset % self.alignment[L1]:
             raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
@@ -452,7 +552,7 @@ class _Replay:
         if place.region != SCRATCH or place.offset % self.alignment[L1]:
             raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
         stored = self.progress[event.nest].stored.get(operand.name)
-        if stored is not None and stored[_slices(place.box)].any():
+        if stored is not None and stored[slices(place.box)].any():
             raise self.error(f"the result '{operand.name}' left before this tile added to it")
         if any(first):
             content, _ = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
@@ -475,10 +575,10 @@ class _Replay:
         if listed.tiling is None:
             self.end_whole(listed, begun)
             return
-        for _, place, size_bytes in _placed(listed.nest, begun, Access.READ):
+        for _, place, size_bytes in placed(listed.nest, begun, Access.READ):
             _, readers = self.scratch(place.offset, size_bytes, "an operand")
             readers -= 1
-        for operand, place, size_bytes in _placed(listed.nest, begun, Access.WRITE):
+        for operand, place, size_bytes in placed(listed.nest, begun, Access.WRITE):
             sums = summed_axes(listed.nest, operand)
             held = Held(
                 event.nest,
@@ -496,7 +596,7 @@ class _Replay:
 
     # Kernels that compute where their operands live.
 
-    def home_views(self, operand: Operand, place: Place) -> tuple[View, View]:
+    def home_views(self, operand: Operand, place: Place) -> tuple[View, Readers]:
         size = operand.element_bytes
         sizes = (*(r.size for r in place.box), size)
         strides = (*(stride * size for stride in row_major_strides(operand.shape)), 1)
@@ -510,33 +610,33 @@ class _Replay:
         for operand, place in zip(listed.nest.operands, event.places, strict=True):
             if place is not None and box_size(place.box):
                 self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
-        for operand, place, _ in _placed(listed.nest, event, Access.READ):
+        for operand, place, _ in placed(listed.nest, event, Access.READ):
             self.expect_value(self.home_views(operand, place)[0], self.number(operand.value or ""), f"'{operand.name}'")
         self.expect_apart(listed, event)
-        for operand, place, _ in _placed(listed.nest, event, Access.READ):
+        for operand, place, _ in placed(listed.nest, event, Access.READ):
             readers = self.home_views(operand, place)[1]
             readers += 1
-        for operand, place, _ in _placed(listed.nest, event, Access.WRITE):
+        for operand, place, _ in placed(listed.nest, event, Access.WRITE):
             self.home_views(operand, place)[0][...] = UNDER_WAY
 
     def end_whole(self, listed: ListedNest, begun: Begin) -> None:
-        for operand, place, _ in _placed(listed.nest, begun, Access.READ):
+        for operand, place, _ in placed(listed.nest, begun, Access.READ):
             readers = self.home_views(operand, place)[1]
             readers -= 1
-        for operand, place, _ in _placed(listed.nest, begun, Access.WRITE):
+        for operand, place, _ in placed(listed.nest, begun, Access.WRITE):
             self.home_views(operand, place)[0][...] = self.number(operand.value or "")
 
     def expect_apart(self, listed: ListedNest, event: Begin) -> None:
         """Results are not where something else is needed, unless the operator may work in place."""
         written: list[tuple[Operand, Place]] = []
-        for operand, place, _ in _placed(listed.nest, event, Access.WRITE):
+        for operand, place, _ in placed(listed.nest, event, Access.WRITE):
             self.expect_writable(*self.home_views(operand, place), f"'{operand.name}'")
             for other, other_place in written:
-                if _meet(operand, place, other, other_place):
+                if do_meet(operand, place, other, other_place):
                     raise self.error(f"'{operand.name}' and '{other.name}' overlap")
             written.append((operand, place))
-            for source, source_place, _ in _placed(listed.nest, event, Access.READ):
-                if _meet(operand, place, source, source_place):
+            for source, source_place, _ in placed(listed.nest, event, Access.READ):
+                if do_meet(operand, place, source, source_place):
                     self.check_in_place(listed, operand, place, source, source_place)
 
     def check_in_place(
@@ -551,33 +651,3 @@ class _Replay:
         )
         if not is_allowed or place.offset != source_place.offset:
             raise self.error(f"'{result.name}' overlaps '{source.name}', which may not be in place")
-
-
-def _placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, Place, int]]:
-    """Operands of a kernel call that have bytes."""
-    for operand, place in zip(nest.operands, event.places, strict=True):
-        if place is not None and operand.access is access and box_size(place.box):
-            yield operand, place, box_size(place.box) * operand.element_bytes
-
-
-def _meet(a: Operand, place: Place, b: Operand, other: Place) -> bool:
-    """Whether two operands that live as a whole share bytes."""
-    starts = [(place, a), (other, b)]
-    if place.region != other.region:
-        return False
-    (first, first_stop), (second, second_stop) = ((p.offset, p.offset + _extent_bytes(o, p)) for p, o in starts)
-    return first < second_stop and second < first_stop
-
-
-def _extent_bytes(operand: Operand, place: Place) -> int:
-    strides = row_major_strides(operand.shape)
-    return operand.element_bytes * (1 + sum((r.size - 1) * s for r, s in zip(place.box, strides, strict=True)))
-
-
-def _slices(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(r.start, r.stop) for r in box)
-
-
-def _distinct(content: View) -> Iterable[int]:
-    first = int(content.flat[0]) if content.size else NOTHING
-    return (first,) if (content == first).all() else map(int, np.unique(content))

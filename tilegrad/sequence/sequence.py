@@ -68,6 +68,11 @@ class _Sequencing:
                 homes = self._homes(listed)
                 self.runs.append(NestEvents(i, listed, handover, homes, self.flow, self.longest_bytes))
         self.fetching = 0
+        self.started: dict[int, list[int]] = {}
+        self.waited: dict[int, list[int]] = {}
+        for i, move in enumerate(plan.entries[entry].staging):
+            self.started.setdefault(move.start, []).append(i)
+            self.waited.setdefault(move.wait, []).append(i)
 
     def _homes(self, listed: ListedNest) -> dict[str, Address]:
         address = self.plan.address
@@ -93,17 +98,19 @@ class _Sequencing:
 
     def _moves(self, passed: int, launch: int, nest: int) -> Iterator[Event]:
         """Between two launches: arrivals from earlier, then departures, then what comes in."""
-        moves = list(enumerate(self.plan.entries[self.entry].staging))
+        staging = self.plan.entries[self.entry].staging
 
         def wait(i: int) -> Wait:
             return Wait(self.l3_queue, i, nest)
 
-        yield from (wait(i) for i, move in moves if move.start <= passed < move.wait <= launch)
+        due = sorted(i for number in range(passed + 1, launch + 1) for i in self.waited.get(number, ()))
+        yield from (wait(i) for i in due if staging[i].start <= passed)
+        begun = sorted(i for number in range(passed + 1, launch + 1) for i in self.started.get(number, ()))
         for inward in (False, True):
-            starting = [(i, move) for i, move in moves if passed < move.start <= launch and move.inward is inward]
+            starting = [(i, staging[i]) for i in begun if staging[i].inward is inward]
             for i, move in starting:
-                offsets = move.l2_offset, move.l3_offset
-                yield Move(self.l3_queue, i, move.tensor, *offsets, move.size_bytes, inward)
+                offsets, rows = (move.l2_offset, move.l3_offset), (move.rows, move.l3_stride)
+                yield Move(self.l3_queue, i, move.tensor, *offsets, move.size_bytes, inward, *rows)
             yield from (wait(i) for i, move in starting if move.wait <= launch)
 
     def _nest(self, number: int, listed: ListedNest) -> Iterator[Event]:

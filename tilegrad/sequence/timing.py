@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilegrad.analysis.tables import simple_steps
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, Stall, merged, overlap_cycles
-from tilegrad.costs.kernel_cost import KernelCosts
-from tilegrad.errors import InternalError
+from tilegrad.costs.conduct import Act
+from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.listing import Begin, End, Enter, Event, Fetch, Listing, Load, Move, Queue, Store, Wait
-from tilegrad.sequence.calls import entry_calls
-
-_TABLE, _LOAD, _STORE, _FURTHER_PART = (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)  # ends of CONDUCT_TRIPS
-_NOTHING_MORE = (0, 0, 0, 0)
+from tilegrad.sequence.acts import acts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +78,32 @@ class _Timing:
     def __init__(self, listing: Listing, entry: str, costs: KernelCosts) -> None:
         self.entry = entry
         self.listing = listing
-        self.listed = listing.entries[entry].nests
-        self.events = listing.entries[entry].events
+        self.own = listing.entries[entry]
+        self.listed = self.own.nests
         self.target = listing.plan.schedule.target
         self.clock = Clock(self.target, costs)
         self.costs = costs
-        self.at_once = [call.at_once for call in entry_calls(listing.entries[entry]).nests]
         self.done: dict[tuple[Queue, int], float] = {}
         self.reasons: dict[tuple[Queue, int], Reason] = {}
         self.timed: list[TimedEvent] = []
         self.nests: list[NestTiming] = []
         self.nest: int | None = None
-        self.begun: Begin | None = None
+        self.span = Span(0.0, 0.0, 0.0)  # of the kernel call under way
+        self.kernel = ""  # the one whose code ran last
         self.nest_start = self.compute_before = self.stalled_before = 0.0
-        self.simple_steps = 0
-        self.operands = 0
 
     def run(self) -> EntryTiming:
         handlers = {Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Move: self.move}
         handlers |= {Fetch: self.fetch, Load: self.box, Store: self.box}
-        for event in self.events:
-            handlers[type(event)](event)  # type: ignore[operator]
-        self._end_nest()
         clock = self.clock
+        for event, act in acts_of(self.own, self.entry):
+            before = clock.now
+            clock.act(act)
+            handlers[type(event)](event, act, before)  # type: ignore[operator]
+        if self.timed:
+            clock.act(Act.STOP)
+            clock.spend(self.costs.conduct.call)
+        self._end_nest()
         near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE)
         return EntryTiming(
             clock.now,
@@ -112,7 +111,7 @@ class _Timing:
             clock.conduct_cycles,
             sum(clock.stall_cycles[reason] for reason in near),
             clock.stall_cycles[Reason.MOVE],
-            sum(isinstance(event, Begin) for event in self.events),
+            sum(isinstance(event, Begin) for event in self.own.events),
             {engine.engine.hop: self._hop(engine.channels) for engine in (clock.near, clock.far)},
             tuple(self.nests),
             tuple(self.timed),
@@ -121,87 +120,73 @@ class _Timing:
     def _note(self, event: Event, start: float, end: float, stall: Stall | None = None) -> None:
         self.timed.append(TimedEvent(event, start, end, stall))
 
-    def enter(self, event: Enter) -> None:
+    def enter(self, event: Enter, act: Act, before: float) -> None:
+        del act
         self._end_nest()
         self.nest = event.nest
-        listed = self.listed[event.nest]
-        self.operands = len(listed.nest.operands)
-        self.simple_steps = 0 if listed.table is None else simple_steps(listed.table)
-        before = self.clock.now
-        if listed.tiling is not None:
-            self.clock.enter(self.operands, self.at_once[event.nest])
         self._note(event, before, self.clock.now)
 
-    def _step(self, after: int) -> None:
-        self.clock.step(self.operands, is_simple=bool((after + 1) % (self.simple_steps + 1)))
-
-    def begin(self, event: Begin) -> None:
-        """From tile to tile, each step is conducted in part between kernel calls, in part meanwhile."""
-        listed = self.listed[event.nest]
-        if event.tile:
-            self._step(event.tile - 1)
-        self.clock.begin()
-        self.begun = event
-        self._note(event, self.clock.now, self.clock.now)
-        if listed.tiling is None:
-            return
-        if not event.tile:
-            self.clock.enter(self.operands, self.at_once[event.nest])
-        if event.tile + 1 < listed.tile_count:
-            self._step(event.tile)
-
-    def end(self, event: End) -> None:
-        assert self.begun is not None
+    def begin(self, event: Begin, act: Act, before: float) -> None:
+        del act, before
         listed = self.listed[event.nest]
         level = self.target.home if listed.tiling is None else self.target.compute
-        sizes = {axis: tile_range.size for axis, tile_range in self.begun.ranges.items()}
+        sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
+        self.span = self.costs.span(listed.nest, sizes, level, self.target.cores)
+        if listed.nest.kernel != self.kernel:
+            self.span = self.span.later(self.costs.cold_cycles(listed.nest.kernel, level))
+            self.kernel = listed.nest.kernel
+        self.clock.begin(self.span.cycles)
+        self._note(event, self.clock.now, self.clock.now)
+
+    def end(self, event: End, act: Act, before: float) -> None:
+        del act, before
         came = self.clock.now
-        start, end = self.clock.end(self.costs.span(listed.nest, sizes, level, self.target.cores))
+        start, end = self.clock.end(self.span)
         self._note(event, max(came, start), end)
 
-    def fetch(self, event: Fetch) -> None:
-        trips = (_TABLE, *[_NOTHING_MORE] * (len(event.parts) - 1))
-        self._transfer(event, True, trips, Reason.TABLE)
+    def fetch(self, event: Fetch, act: Act, before: float) -> None:
+        del act, before
+        self._transfer(event, True, Reason.TABLE)
 
-    def box(self, event: Load | Store) -> None:
-        first = _LOAD if event.inward else _STORE
-        trips = (first, *[_FURTHER_PART] * (len(event.parts) - 1))
-        self._transfer(event, event.inward, trips, Reason.LOAD if event.inward else Reason.STORE)
+    def box(self, event: Load | Store, act: Act, before: float) -> None:
+        del act, before
+        self._transfer(event, event.inward, Reason.LOAD if event.inward else Reason.STORE)
 
-    def _transfer(
-        self, event: Fetch | Load | Store, inward: bool, trips: Sequence[tuple[int, ...]], reason: Reason
-    ) -> None:
+    def _transfer(self, event: Fetch | Load | Store, inward: bool, reason: Reason) -> None:
         key = (event.queue, event.transfer)
         span: Interval | None = None
-        for part, conducted in zip(event.parts, trips, strict=True):
-            self.clock.conduct(0, 0, 0, 0, 0, 0, *conducted)
+        act = self.clock.latest
+        for part in event.parts:
+            if span is not None:
+                self.clock.act(Act.PART)
             start, arrived = self.clock.command(self.clock.near, inward, part.size_bytes, part.rows)
             span = (start, arrived) if span is None else (span[0], arrived)
             self.done[key] = max(self.done.get(key, 0.0), arrived)
+        self.clock.latest = act
         self.reasons[key] = reason
         assert span is not None
         self._note(event, *span)
 
-    def move(self, event: Move) -> None:
+    def move(self, event: Move, act: Act, before: float) -> None:
+        del before
         engine = self.clock.far
-        pieces = -(-event.size_bytes // engine.engine.longest_bytes)
-        left, span = event.size_bytes, None
-        for _ in range(max(pieces, 1)):
-            size_bytes = min(left, engine.engine.longest_bytes)
-            begin, arrived = self.clock.command(engine, event.inward, size_bytes)
-            span = (begin, arrived) if span is None else (span[0], arrived)
-            left -= size_bytes
+        span = None
+        for _ in range(event.rows):
+            left = event.row_bytes
+            while left > 0 or span is None:
+                size_bytes = min(left, engine.engine.longest_bytes)
+                begin, arrived = self.clock.command(engine, event.inward, size_bytes)
+                span = (begin, arrived) if span is None else (span[0], arrived)
+                left -= size_bytes
         assert span is not None
         self.done[event.queue, event.transfer] = span[1]
         self.reasons[event.queue, event.transfer] = Reason.MOVE
+        self.clock.spend(self.costs.conduct.waits.get(act, 0.0))
         self._note(event, *span)
 
-    def wait(self, event: Wait) -> None:
+    def wait(self, event: Wait, act: Act, before: float) -> None:
         key = (event.queue, event.transfer)
-        if key not in self.done:
-            raise InternalError(f"{self.entry} waits for transfer {event.transfer}, which never started")
-        before = self.clock.now
-        stall = self.clock.stall_until(self.done[key], self.reasons[key])
+        stall = self.clock.wait(act, self.done[key], self.reasons[key])
         self._note(event, before, self.clock.now, stall)
 
     def _end_nest(self) -> None:

@@ -105,7 +105,8 @@ class _Lines:
             yield self._begin(event)
         elif isinstance(event, Move):
             number = self.far.open(event.transfer)
-            yield f"s {number} {int(event.inward)} {event.size_bytes} arena {event.l2_offset} {event.l3_offset}"
+            rows = f" {event.rows} {event.l3_stride}" if event.rows > 1 else ""
+            yield f"s {number} {int(event.inward)} {event.size_bytes} arena {event.l2_offset} {event.l3_offset}{rows}"
         elif isinstance(event, Wait):
             is_far = (event.queue, event.transfer) in self.moving
             numbers = (self.far if is_far else self.near).numbers

@@ -15,6 +15,8 @@ TARGETS_FOLDER = Path(__file__).parent
 RAM, L1, L2, L3 = "RAM", "L1", "L2", "L3"
 ADDRESSABLE_BYTES = (1 << 31) - 1  # offsets are 32 bits, one of which says which region
 C99, OPENCL_C = "C99", "OpenCL C"
+# Who conducts a cluster: one of its workers, which joins the others late, or a core beside them that does nothing else.
+WORKER, CONTROLLER = "worker", "controller"
 
 
 def _expect(condition: bool, what: str, expected: str, got: object) -> None:
@@ -117,7 +119,8 @@ class CoreCosts:
 class Target:
     """`home` is where tensors live; `compute` is where kernels of tiled programs find their operands.
 
-    With one flat memory both are the same and nothing is ever moved.
+    With one flat memory both are the same and nothing is ever moved. `cores` are those that compute; `conductor` is who
+    walks the listing, drives the DMA engines and calls kernels on them.
     """
 
     name: str
@@ -129,6 +132,7 @@ class Target:
     cores: int = 1
     clusters: int = 1
     fpus: int = 1
+    conductor: str = WORKER
     clock_hz: int = 0
     costs: CoreCosts | None = None
     is_calibrated: bool = True  # its costs were counted and measured for it, not taken from another chip
@@ -145,6 +149,9 @@ class Target:
             _expect({engine.near, engine.far} <= set(names), f"engine {engine.name}", "two of its memories", engine.hop)
         _expect(self.cores >= 1, "the number of cores", "1 or more", self.cores)
         _expect(self.fpus >= 1, "the number of FPUs", "1 or more", self.fpus)
+        _expect(self.conductor in (WORKER, CONTROLLER), "the conductor", f"{WORKER} or {CONTROLLER}", self.conductor)
+        has_cluster = not self.is_flat or self.conductor == WORKER
+        _expect(has_cluster, "the conductor", f"{WORKER}: one flat memory needs no other", self.conductor)
         _expect(self.clusters >= 1, "the number of clusters", "1 or more", self.clusters)
         _expect(self.clock_hz >= 0, "the clock", "0 Hz or more", self.clock_hz)
         extra = self.memory(self.compute).core_extra_cycles
@@ -159,6 +166,16 @@ class Target:
         for far, near in ((self.home, self.compute), (L3, L2)):
             known = any((engine.far, engine.near) == (far, near) for engine in self.engines)
             _expect(known, f"a hierarchy without a way from {far} to {near}", "a DMA engine", "none")
+
+    @property
+    def cycles_are(self) -> str:
+        """What its cycles are called in JSON: never just cycles."""
+        return "estimated" if self.is_calibrated else "estimated, uncalibrated"
+
+    @property
+    def has_controller(self) -> bool:
+        """Whether a core of its own conducts, so that all `cores` begin a kernel together."""
+        return self.conductor == CONTROLLER
 
     @property
     def is_flat(self) -> bool:

@@ -27,7 +27,7 @@ FLOAT32_MARGIN = 10.0
 JITTERS = 4
 
 Target = Array | Sketch
-Kind = Literal["gradient", "weight", "statistic"]
+Kind = Literal["gradient", "weight", "statistic", "evaluation"]
 Outcome = Literal["verified", "disagrees", "diverged", "inconclusive"]
 
 
@@ -55,12 +55,14 @@ class Reference:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a device's run left: see `ReferenceRun` for what each field means."""
+    """What a device's run left: see `ReferenceRun` for what each field means. `evaluation` is the loss of a training
+    graph's own evaluation afterwards."""
 
     losses: Sequence[float]
     first_gradients: Mapping[str, Array]
     weights: Mapping[str, Array]
     statistics: Mapping[str, Array] = field(default_factory=dict)
+    evaluation: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ it on the other side is no mistake of the code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -172,8 +172,7 @@ class _Probe:
 
 def directional_check(
     model: Float64Model,
-    x: Array,
-    y: Array,
+    batch: Sequence[Array],
     gradients: Mapping[str, Array],
     *,
     tolerance: float = GRADIENT_TOLERANCE,
@@ -185,7 +184,7 @@ def directional_check(
     `gradient_scale` is what the gradient buffer was multiplied by (`ReferenceRecipe.gradient_scale`).
     """
     return check_gradients(
-        lambda overrides: gradient_scale * model.loss(x, y, overrides), model, gradients, tolerance, thoroughness
+        lambda overrides: gradient_scale * model.loss(batch, overrides), model, gradients, tolerance, thoroughness
     )
 
 
@@ -250,8 +249,7 @@ def _judge(probe: _Probe, estimate: _Estimate, norm: float, largest: float) -> T
 
 def gradient_verdict(
     model: Float64Model,
-    x: Array,
-    y: Array,
+    batch: Sequence[Array],
     loss: float,
     gradients: Mapping[str, Array],
     *,
@@ -260,9 +258,9 @@ def gradient_verdict(
     thoroughness: Thoroughness = THOROUGH,
 ) -> Verdict:
     """What `tilegrad gradcheck` reports: one mini-batch's loss and every gradient of it."""
-    reference = (model.loss(x, y),)
+    reference = (model.loss(batch),)
     rows = directional_check(
-        model, x, y, gradients, tolerance=tolerance, gradient_scale=gradient_scale, thoroughness=thoroughness
+        model, batch, gradients, tolerance=tolerance, gradient_scale=gradient_scale, thoroughness=thoroughness
     )
     return Verdict(
         reference=f"central differences of {model.evaluator}",

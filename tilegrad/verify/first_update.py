@@ -43,7 +43,7 @@ class FirstUpdate:
 def verify_first_update(
     model: Float64Model,
     recipe: ReferenceRecipe,
-    batches: Sequence[tuple[Array, Array]],
+    batches: Sequence[tuple[Array, ...]],
     measured: FirstUpdate,
     *,
     tolerance: float = DEFAULT_TOLERANCE,
@@ -55,7 +55,7 @@ def verify_first_update(
         raise UserError("the run ends before its first update", stage="verify", expected=f"{count} mini-batches")
     if count > 1 and not measured.buffers:
         raise UserError("accumulated gradients are needed to check the first update", stage="verify")
-    references = tuple(model.loss(x, y) for x, y in batches[:count])
+    references = tuple(model.loss(batch) for batch in batches[:count])
     buffers = measured.buffers or measured.first_gradients
     return Verdict(
         reference=f"central differences of {model.evaluator}, NumPy {recipe.optimizer.name}",
@@ -74,17 +74,15 @@ def verify_first_update(
 def _check_gradients(
     model: Float64Model,
     recipe: ReferenceRecipe,
-    batches: Sequence[tuple[Array, Array]],
+    batches: Sequence[tuple[Array, ...]],
     measured: FirstUpdate,
     tolerance: float,
     thoroughness: Thoroughness,
 ) -> tuple[TensorCheck, ...]:
     scale = recipe.gradient_scale
-    x, y = batches[0]
     first = directional_check(
         model,
-        x,
-        y,
+        batches[0],
         measured.first_gradients,
         tolerance=tolerance,
         gradient_scale=scale,
@@ -93,7 +91,7 @@ def _check_gradients(
     if recipe.accumulate == 1:
         return first
     accumulated = check_gradients(
-        lambda overrides: scale * sum(model.loss(x, y, overrides) for x, y in batches[: recipe.accumulate]),
+        lambda overrides: scale * sum(model.loss(batch, overrides) for batch in batches[: recipe.accumulate]),
         model,
         measured.buffers,
         tolerance,
@@ -109,13 +107,16 @@ def _check_weights(
     weights: Mapping[str, Array],
     tolerance: float,
 ) -> tuple[TensorCheck, ...]:
-    rows = []
-    for name, after in weights.items():
-        before = model.weights[name]
-        gradient = np.asarray(buffers[name], dtype=np.float64).reshape(before.shape)
-        expected = recipe.optimizer.first_update(np.asarray(before, dtype=np.float64), gradient)
-        error = relative_error(after, expected)
-        rows.append(
-            TensorCheck(kind="weight", name=name, error=error, allowed=tolerance, note="after the first update")
+    before = {name: np.asarray(model.weights[name], dtype=np.float64) for name in weights}
+    gradients = {name: np.asarray(buffers[name], dtype=np.float64).reshape(before[name].shape) for name in weights}
+    expected = recipe.first_update(before, gradients)
+    return tuple(
+        TensorCheck(
+            kind="weight",
+            name=name,
+            error=relative_error(after, expected[name]),
+            allowed=tolerance,
+            note="after the first update",
         )
-    return tuple(rows)
+        for name, after in weights.items()
+    )

@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from tilegrad.errors import UserError
-from tilegrad.losses import LOSSES
+from tilegrad.losses import parse
 from tilegrad.verify import torch_reference
 from tilegrad.verify.reference import Array, BatchNormPolicy, DropoutMask
 from tilegrad.verify.statistics import with_running_statistics
@@ -31,7 +31,7 @@ _NARROW_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 class Float64Model:
-    """`loss(x, y, overrides)` with any initializer replaced; `evaluator` names what runs the forward pass."""
+    """`loss(batch, overrides)` with any initializer replaced; `evaluator` names what runs the forward pass."""
 
     def __init__(
         self,
@@ -47,12 +47,10 @@ class Float64Model:
             model = onnx.inliner.inline_local_functions(model)
         initializers = {proto.name for proto in model.graph.initializer}
         inputs = [value for value in model.graph.input if value.name not in initializers]
-        if len(inputs) != 1:
-            raise UserError("the model must have one input", stage="verify", expected="1", got=str(len(inputs)))
         self.loss_name = loss
-        self.input = inputs[0].name
-        self.output = model.graph.output[0].name
-        self._input_is_float = inputs[0].type.tensor_type.elem_type in (*_NARROW_FLOATS, TensorProto.DOUBLE)
+        floats = (*_NARROW_FLOATS, TensorProto.DOUBLE)
+        self.inputs = {value.name: value.type.tensor_type.elem_type in floats for value in inputs}
+        self.outputs = tuple(value.name for value in model.graph.output)
         self.weights: dict[str, Array] = {
             proto.name: _widened(numpy_helper.to_array(proto)) for proto in model.graph.initializer
         }
@@ -62,15 +60,20 @@ class Float64Model:
         self._base_inputs: tuple[Array, ...] = ()
         self._readers: dict[str, tuple[int, ...]] = {}
 
-    def loss(self, x: Array, y: Array, overrides: Mapping[str, Array] | None = None) -> float:
-        """The mean loss of one mini-batch."""
-        return loss_value(self.loss_name, self.logits(x, overrides), y)
+    def loss(self, batch: Sequence[Array], overrides: Mapping[str, Array] | None = None) -> float:
+        """The mean loss of one mini-batch: the model's inputs in order, then the targets."""
+        count = len(self.inputs)
+        return float(parse(self.loss_name).value(self.results(batch[:count], overrides), batch[count:]))
 
-    def logits(self, x: Array, overrides: Mapping[str, Array] | None = None) -> Array:
+    def logits(self, *inputs: Array) -> Array:
         """The model's first output, in float64."""
-        base = self._base_values(x)
+        return self.results(inputs)[self.outputs[0]]
+
+    def results(self, inputs: Sequence[Array], overrides: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """All of the model's outputs, in float64."""
+        base = self._base_values(tuple(inputs))
         if not overrides:
-            return self._graph.leave(base[self.output])
+            return {name: self._graph.leave(base[name]) for name in self.outputs}
         values = dict(base)
         for name, array in overrides.items():
             if name not in self.weights:
@@ -78,17 +81,25 @@ class Float64Model:
             values[name] = self._graph.enter(np.asarray(array, dtype=np.float64).reshape(self.weights[name].shape))
         for index in self._downstream(tuple(sorted(overrides))):
             self._graph.run(index, values)
-        return self._graph.leave(values[self.output])
+        return {name: self._graph.leave(values[name]) for name in self.outputs}
 
-    def _base_values(self, x: Array) -> dict[str, Any]:
-        """Every value of the unchanged model, kept until another input comes."""
-        if not self._base_inputs or self._base_inputs[0] is not x:
-            fed = np.asarray(x, dtype=np.float64) if self._input_is_float else np.asarray(x)
+    def _base_values(self, inputs: tuple[Array, ...]) -> dict[str, Any]:
+        """Every value of the unchanged model, kept until other inputs come."""
+        if len(inputs) != len(self.inputs):
+            raise UserError(
+                "a mini-batch has not the model's inputs",
+                stage="verify",
+                expected=", ".join(self.inputs),
+                got=f"{len(inputs)} arrays",
+            )
+        same = len(self._base_inputs) == len(inputs) and bool(self._base)
+        if not (same and all(old is new for old, new in zip(self._base_inputs, inputs, strict=True))):
             values = {name: self._graph.enter(array) for name, array in self.weights.items()}
-            values[self.input] = self._graph.enter(fed)
+            for (name, is_float), x in zip(self.inputs.items(), inputs, strict=True):
+                values[name] = self._graph.enter(np.asarray(x, dtype=np.float64) if is_float else np.asarray(x))
             for index in range(len(self._graph.edges)):
                 self._graph.run(index, values)
-            self._base, self._base_inputs = values, (x,)
+            self._base, self._base_inputs = values, inputs
         return self._base
 
     def _downstream(self, names: tuple[str, ...]) -> tuple[int, ...]:
@@ -339,16 +350,3 @@ def with_unit_variance(model: onnx.ModelProto, x: Array) -> onnx.ModelProto:
             proto.CopyFrom(numpy_helper.from_array(fitted[proto.name], proto.name))
     return copy
 
-
-def loss_value(loss: str, output: Array, y: Array) -> float:
-    """The mean loss: over labels where the loss takes them, else over all elements."""
-    if LOSSES[loss].has_classes:
-        target = np.asarray(y).astype(np.int64).reshape(output.shape[0], *output.shape[2:])
-        if ((target < 0) | (target >= output.shape[1])).any():
-            raise UserError("a label is out of range", stage="verify", expected=f"0 to {output.shape[1] - 1}")
-        return LOSSES[loss].float64(output, target)
-    if np.size(y) != output.size:
-        raise UserError(
-            "targets and model output differ in shape", stage="verify", expected=str(output.shape), got=str(np.shape(y))
-        )
-    return LOSSES[loss].float64(output, np.asarray(y, dtype=np.float64).reshape(output.shape))

@@ -12,36 +12,43 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 
 from tilegrad.build.torch_cache import settle_torch
 from tilegrad.frontend.model import SourceKind
-from tilegrad.recipe import Recipe
 from tilegrad.verify import goldens, torch_reference
 from tilegrad.verify.compare import Measured, Reference, Verdict, compare
 from tilegrad.verify.dropout import masks_of
 from tilegrad.verify.first_update import FirstUpdate, verify_first_update
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.folded import folded_model
-from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe
+from tilegrad.verify.given_graph import GivenModel
+from tilegrad.verify.judge_given import given_graphs, judge_given
+from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start
 
 if TYPE_CHECKING:
     from tilegrad.compiled import Compiled
     from tilegrad.ir.graph import Node
+    from tilegrad.ir.program import Program
 
-Batch = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+Batch = tuple[npt.NDArray[Any], ...]
 
 
-def reference_recipe(recipe: Recipe, loss: str) -> ReferenceRecipe:
+def reference_recipe(program: Program) -> ReferenceRecipe:
     """The recipe as references know it. A folded BatchNorm is gone, so its policy no longer matters."""
+    recipe = program.recipe
     policy = "train" if recipe.batchnorm == "train" else "frozen"
     return ReferenceRecipe(
-        loss=loss,
+        loss=program.loss,
         optimizer=recipe.optimizer,
         accumulate=recipe.accumulate,
         accum_mode="sum" if recipe.accum_mode == "sum" else "mean",
         batchnorm=cast(BatchNormPolicy, policy),
+        rate=recipe.rate,
+        clip=recipe.clip,
+        undecayed=program.undecayed,
     )
 
 
@@ -53,19 +60,35 @@ def reference_model(compiled: Compiled) -> onnx.ModelProto:
 
 
 def judge(
-    compiled: Compiled, measured: Measured, beginning: FirstUpdate, batches: Sequence[Batch], tolerance: float
-) -> Verdict:
-    """`beginning` is what the run left up to its first update: all that differences can judge."""
-    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
-    reference = _by_torch(compiled, recipe, batches) or _by_golden(compiled, recipe, batches)
+    compiled: Compiled,
+    measured: Measured,
+    beginning: FirstUpdate,
+    batches: Sequence[Batch],
+    tolerance: float,
+    start: Start | None = None,
+) -> Verdict | None:
+    """`beginning` is what the run left up to its first update: all that differences can judge. A run that goes on from
+    `start` is judged from there on, by PyTorch; None where that is not here."""
+    if compiled.model.training is not None:
+        return None if start is not None else judge_given(compiled, measured, batches, tolerance)
+    recipe = reference_recipe(compiled.program)
+    if start is not None and start.learning_rate not in (None, float(np.float32(recipe.optimizer.lr))):
+        recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=start.learning_rate))
+    reference = _by_torch(compiled, recipe, batches, start)
+    if reference is None and start is None:
+        reference = _by_golden(compiled, recipe, batches)
     if reference is not None:
         return compare(measured, reference, tolerance)
+    if start is not None:
+        return None
     return verify_first_update(float64_model(compiled), recipe, batches, beginning, tolerance=tolerance)
 
 
 def float64_model(compiled: Compiled) -> Float64Model:
     """The first mini-batch's forward pass and loss in float64, by code that shares nothing with ours."""
-    recipe = reference_recipe(compiled.program.recipe, compiled.program.loss)
+    if compiled.model.training is not None:
+        return cast(Float64Model, GivenModel(given_graphs(compiled)))
+    recipe = reference_recipe(compiled.program)
     return Float64Model(
         reference_model(compiled), recipe.loss, batchnorm=recipe.batchnorm, dropout_mask=masks_of(compiled.program)
     )
@@ -75,7 +98,9 @@ def _trained(compiled: Compiled) -> list[str]:
     return [tensor.name for tensor in compiled.program.trainable]
 
 
-def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference | None:
+def _by_torch(
+    compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch], start: Start | None
+) -> Reference | None:
     if not torch_reference.available():
         return None
     settle_torch()
@@ -83,14 +108,14 @@ def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Bat
 
     masks, trained = masks_of(compiled.program), _trained(compiled)
     problem = ""
-    if compiled.model.module is not None:
+    if compiled.model.module is not None and compiled.model.adapted is None:
         try:
-            return _by_module(compiled, recipe, batches)
+            return _by_module(compiled, recipe, batches, start)
         except UnsupportedByReferenceError as error:
             problem = f", executing the exported graph because of the module: {error.message}"
     for model in _candidates(compiled):
         try:
-            pair = torch_reference.run_pair(model, recipe, batches, trained, dropout_mask=masks)
+            pair = torch_reference.run_pair(model, recipe, batches, trained, dropout_mask=masks, start=start)
         except UnsupportedByReferenceError:
             continue
         reference = pair.as_reference()
@@ -98,7 +123,9 @@ def _by_torch(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Bat
     return None
 
 
-def _by_module(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch]) -> Reference:
+def _by_module(
+    compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch], start: Start | None
+) -> Reference:
     """The user's own module, in float64 if it can."""
     from tilegrad.verify.torch_executor import UnsupportedByReferenceError
     from tilegrad.verify.torch_module_reference import ModuleReference
@@ -120,14 +147,15 @@ def _by_module(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Ba
         return None if found is None else found.reshape(shape)
 
     statistics = tuple(n for n, role in compiled.model.roles.items() if role == "statistic" and n in graph.constants)
-    reference = ModuleReference(compiled.model.module.module, mask, len(drops), statistics)
+    module, inputs = compiled.model.module.module, len(graph.inputs)
+    reference = ModuleReference(module, mask, len(drops), statistics, inputs=inputs, outputs=graph.outputs)
     try:
-        return torch_reference.run_pair(reference, recipe, batches, _trained(compiled)).as_reference()
+        return torch_reference.run_pair(reference, recipe, batches, _trained(compiled), start=start).as_reference()
     except UnsupportedByReferenceError as error:
         if "float64" not in error.message:
             raise
         reference = replace(reference, problem=error.message)
-    return torch_reference.run_pair(reference, recipe, batches, _trained(compiled)).as_reference()
+    return torch_reference.run_pair(reference, recipe, batches, _trained(compiled), start=start).as_reference()
 
 
 def _ratio(node: Node) -> float:

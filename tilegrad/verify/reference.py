@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from tilegrad.errors import UserError
-from tilegrad.losses import LOSSES
+from tilegrad.losses import parse
 from tilegrad.optimizers import SGD, Optimizer
+from tilegrad.rates import Rate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AccumulationMode = Literal["mean", "sum"]
@@ -30,10 +31,13 @@ class ReferenceRecipe:
     accumulate: int = 1
     accum_mode: AccumulationMode = "mean"
     batchnorm: BatchNormPolicy = "frozen"
+    rate: Rate = field(default_factory=Rate)
+    clip: float | None = None
+    undecayed: frozenset[str] = frozenset()  # names of parameters without weight decay
 
     def __post_init__(self) -> None:
+        parse(self.loss)
         choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-            ("loss", self.loss, tuple(LOSSES)),
             ("accum_mode", self.accum_mode, ("mean", "sum")),
             ("batchnorm", self.batchnorm, ("frozen", "train")),
         )
@@ -51,8 +55,42 @@ class ReferenceRecipe:
         return 1.0 / self.accumulate if self.accum_mode == "mean" else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Equal recipes train equally."""
-        return {**dataclasses.asdict(self), "optimizer": self.optimizer.name, **dataclasses.asdict(self.optimizer)}
+        """Equal recipes train equally. What a recipe does without is not named."""
+        without = {"rate": self.rate.is_constant, "clip": self.clip is None, "undecayed": not self.undecayed}
+        own = {key: value for key, value in dataclasses.asdict(self).items() if not without.get(key, False)}
+        if self.undecayed:
+            own["undecayed"] = sorted(self.undecayed)
+        options = {key: value for key, value in dataclasses.asdict(self.optimizer).items() if value is not False}
+        return {**own, "optimizer": self.optimizer.name, **options}
+
+    def first_update(self, weights: Mapping[str, Array], gradients: Mapping[str, Array]) -> dict[str, Array]:
+        """Every weight after the first update, in float64 NumPy; no optimizer has state before it."""
+        optimizer = dataclasses.replace(self.optimizer, lr=self.optimizer.lr * self.rate.share(0))
+        spared = optimizer.without_decay()
+        scale = 1.0
+        if self.clip is not None:
+            norm = float(np.sqrt(sum(float(np.sum(np.square(gradient))) for gradient in gradients.values())))
+            scale = min(1.0, self.clip / (norm + 1e-6))
+        return {
+            name: (spared if name in self.undecayed else optimizer).first_update(weights[name], scale * gradient)
+            for name, gradient in gradients.items()
+        }
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run goes on that was begun before: what it had learned, and how far it was.
+
+    `slots` is an optimizer's state by parameter; `gradients` what was accumulated since the last update.
+    """
+
+    weights: Mapping[str, Array]
+    statistics: Mapping[str, Array] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
+    gradients: Mapping[str, Array] = field(default_factory=dict)
+    learning_rate: float | None = None
+    minibatches: int = 0
+    updates: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilegrad.errors import UserError
+from tilegrad.losses import parse
 from tilegrad.verify.jitter import jitter
-from tilegrad.verify.reference import Array, ReferenceRecipe
+from tilegrad.verify.reference import Array, ReferenceRecipe, Start
 from tilegrad.verify.torch_executor import FLOAT_DTYPES, UnsupportedByReferenceError, one_thread
-from tilegrad.verify.torch_trainer import loss_value
+from tilegrad.verify.torch_updater import TorchUpdater
 
 Masks = Callable[[int, tuple[int, ...], int], "Array | None"]
 """(dropout call from 0 within one forward pass, shape, mini-batch from 0) -> the keep mask, None to leave values."""
@@ -38,7 +39,7 @@ class ModuleReference:
     """A module to train. `dropouts` is how many masks one forward pass takes; another number is another model.
 
     `statistics` are the running statistics to compare. A module that does not run in float64 is its own reference in
-    float32, and `problem` says why.
+    float32, and `problem` says why. `inputs` is how many it takes, `outputs` the names of what it returns.
     """
 
     module: nn.Module
@@ -46,6 +47,8 @@ class ModuleReference:
     dropouts: int
     statistics: tuple[str, ...] = ()
     problem: str = ""
+    inputs: int = 1
+    outputs: tuple[str, ...] = ()
 
     @property
     def float_types(self) -> tuple[str, str]:
@@ -84,16 +87,26 @@ class ModuleTrainer:
         if dtype == JITTERED:
             jitter(self.parameters.values(), 0)
         self.minibatch = 0
-        self.optimizer = recipe.optimizer.torch_optimizer(torch, list(self.parameters.values()))
+        self.updater = TorchUpdater(recipe, self.parameters)
 
-    def step(self, x: Array, y: Array) -> float:
+    def begin_at(self, start: Start) -> None:
+        """Goes on where another run was."""
+        own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        with torch.no_grad():
+            for name, value in {**start.weights, **start.statistics}.items():
+                tensor = own[name]
+                tensor.copy_(torch.tensor(np.asarray(value), dtype=tensor.dtype).reshape(tensor.shape))
+        self.minibatch = start.minibatches
+        self.updater.begin_at(start)
+
+    def step(self, *batch: Array) -> float:
         """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""
         for _, part in self.normalisations:
             part.training = self.recipe.batchnorm == "train"
         masks = _Masks(self.reference.masks, self.minibatch)
         with one_thread(), torch.enable_grad():
             with masks if self.reference.dropouts else ExitStack():
-                output = self._output(x)
+                outputs = self._outputs(batch[: self.reference.inputs])
             if masks.calls != self.reference.dropouts:
                 raise UnsupportedByReferenceError(
                     "the module drops values in other places than its exported graph",
@@ -101,22 +114,22 @@ class ModuleTrainer:
                     expected=f"{self.reference.dropouts} dropouts",
                     got=str(masks.calls),
                 )
-            loss = loss_value(self.recipe.loss, output, y)
+            loss = parse(self.recipe.loss).value(outputs, batch[self.reference.inputs :], torch)
             (loss * self.recipe.gradient_scale).backward()  # type: ignore[no-untyped-call]
         self.minibatch += 1
         return float(loss.detach())
 
     def update(self) -> None:
         with one_thread():
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
+            self.updater.update()
 
-    def infer(self, x: Array) -> Array:
+    def infer(self, *batch: Array) -> Array:
         modes = [(part, part.training) for part in self.module.modules()]
         self.module.eval()
         try:
             with one_thread(), torch.no_grad():
-                return np.array(self._output(x).numpy())
+                outputs = self._outputs(batch[: self.reference.inputs])
+                return np.array(next(iter(outputs.values())).numpy())
         finally:
             for part, was_training in modes:
                 part.training = was_training
@@ -138,12 +151,13 @@ class ModuleTrainer:
             if (f"{name}.{leaf}" if name else leaf) in self.reference.statistics
         }
 
-    def _output(self, x: Array) -> Tensor:
-        fed = torch.tensor(np.asarray(x))
-        fed = fed.to(self.float_type) if fed.is_floating_point() else fed
+    def _outputs(self, inputs: Sequence[Array]) -> dict[str, Tensor]:
+        """By the names of the exported graph, where it has as many."""
+        tensors = [torch.tensor(np.asarray(x)) for x in inputs]
+        fed = [each.to(self.float_type) if each.is_floating_point() else each for each in tensors]
         try:
             with _in_float_type(self.float_type):
-                result = self.module(fed)
+                result = self.module(*fed)
         except UserError:
             raise
         except Exception as error:  # the user's own forward: anything may come out of it
@@ -153,7 +167,8 @@ class ModuleTrainer:
         leaves = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         if not leaves or not leaves[0].is_floating_point():
             raise UnsupportedByReferenceError("the module's first output is no float tensor", stage="verify")
-        return leaves[0]
+        names = self.reference.outputs
+        return dict(zip(names if len(names) == len(leaves) else map(str, range(len(leaves))), leaves, strict=True))
 
 
 class _Masks(TorchDispatchMode):  # type: ignore[no-untyped-call]

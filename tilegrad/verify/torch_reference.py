@@ -22,6 +22,7 @@ from tilegrad.verify.reference import (
     DropoutMask,
     ReferenceRecipe,
     ReferenceRun,
+    Start,
     loss_errors,
     relative_errors,
 )
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReferencePair", "ReferenceRecipe", "ReferenceRun", "available", "name", "run", "run_pair"]
 
-Batch = tuple[Array, Array]
+Batch = tuple[Array, ...]
 
 
 def available() -> bool:
@@ -89,17 +90,18 @@ def run(
     dropout_mask: DropoutMask | None = None,
     snapshots: Sequence[int] = (),
     jitter: int | None = None,
+    start: Start | None = None,
 ) -> ReferenceRun:
     """Train `model` on `batches` in order, with an update after every `recipe.accumulate` of them.
 
     `jitter` numbers a choice of directions: each initial weight is moved by one float32 unit in the last place.
     """
-    recorder = _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
+    recorder = _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots), start)
     if jitter is not None:
         jitter_weights(recorder.trainer.parameters.values(), jitter)
-    for x, y in _checked(batches):
-        recorder.minibatch(x, y)
-    return recorder.finish(batches[0][0])
+    for batch in _checked(batches):
+        recorder.minibatch(batch)
+    return recorder.finish(batches[0])
 
 
 def run_pair(
@@ -110,17 +112,21 @@ def run_pair(
     *,
     dropout_mask: DropoutMask | None = None,
     snapshots: Sequence[int] = (),
+    start: Start | None = None,
 ) -> ReferencePair:
-    """The same training in float64 and float32 side by side; the distance between them is measured at every update."""
+    """The same training in float64 and float32 side by side; the distance between them is measured at every update.
+
+    `start` is where a run goes on that was begun before.
+    """
     double, single = (
-        _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots))
+        _Recorder(_trainer(model, recipe, trainable, dtype, dropout_mask), frozenset(snapshots), start)
         for dtype in _float_types(model)
     )
     differences = dict.fromkeys(trainable, 0.0)
     after: dict[int, dict[str, float]] = {}
-    for x, y in _checked(batches):
-        updated = double.minibatch(x, y)
-        single.minibatch(x, y)
+    for batch in _checked(batches):
+        updated = double.minibatch(batch)
+        single.minibatch(batch)
         if updated:
             apart = relative_errors(single.trainer.weights(), double.trainer.weights())
             differences = {key: max(differences[key], error) for key, error in apart.items()}
@@ -128,10 +134,12 @@ def run_pair(
                 after[double.updates] = dict(differences)
 
     def jittered(number: int) -> Measured:
-        again = run(model, recipe, batches, trainable, "float32", dropout_mask=dropout_mask, jitter=number)
+        again = run(
+            model, recipe, batches, trainable, "float32", dropout_mask=dropout_mask, jitter=number, start=start
+        )
         return Measured(again.losses, again.first_gradients, again.weights, again.statistics)
 
-    exact, rounded = double.finish(batches[0][0]), single.finish(batches[0][0])
+    exact, rounded = double.finish(batches[0]), single.finish(batches[0])
     return ReferencePair(
         name=_title(model),
         recipe=recipe,
@@ -149,20 +157,25 @@ def run_pair(
 class _Recorder:
     """One trainer and what its run has left so far."""
 
-    def __init__(self, trainer: TorchTrainer | ModuleTrainer, snapshot_updates: frozenset[int]) -> None:
+    def __init__(
+        self, trainer: TorchTrainer | ModuleTrainer, snapshot_updates: frozenset[int], start: Start | None = None
+    ) -> None:
         self.trainer = trainer
+        self.before = 0 if start is None else start.minibatches
+        if start is not None:
+            trainer.begin_at(start)
         self.snapshot_updates = snapshot_updates
         self.losses: list[float] = []
         self.first_gradients: dict[str, Array] = {}
         self.snapshots: dict[int, dict[str, Array]] = {}
         self.updates = 0
 
-    def minibatch(self, x: Array, y: Array) -> bool:
+    def minibatch(self, batch: Batch) -> bool:
         """Train on one mini-batch; True if it completed an update."""
-        self.losses.append(self.trainer.step(x, y))
+        self.losses.append(self.trainer.step(*batch))
         if len(self.losses) == 1:
             self.first_gradients = self.trainer.gradients()
-        if len(self.losses) % self.trainer.recipe.accumulate:
+        if (self.before + len(self.losses)) % self.trainer.recipe.accumulate:
             return False
         self.trainer.update()
         self.updates += 1
@@ -170,13 +183,13 @@ class _Recorder:
             self.snapshots[self.updates] = self.trainer.weights()
         return True
 
-    def finish(self, x: Array) -> ReferenceRun:
+    def finish(self, batch: Batch) -> ReferenceRun:
         return ReferenceRun(
             losses=tuple(self.losses),
             first_gradients=self.first_gradients,
             weights=self.trainer.weights(),
             statistics=self.trainer.statistics(),
-            logits=self.trainer.infer(x),
+            logits=self.trainer.infer(*batch),
             snapshots=self.snapshots,
         )
 

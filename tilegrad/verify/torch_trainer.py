@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from tilegrad.errors import UserError
-from tilegrad.losses import LOSSES
-from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe
+from tilegrad.losses import parse
+from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe, Start
 from tilegrad.verify.torch_executor import TorchModel, one_thread
 from tilegrad.verify.torch_ops import INFERENCE, Mode
+from tilegrad.verify.torch_updater import TorchUpdater
 
 
 class TorchTrainer:
@@ -29,7 +30,6 @@ class TorchTrainer:
     ) -> None:
         self.recipe = recipe
         self.model = TorchModel(model, dtype)
-        self.input = self.model.single_input()
         missing = [name for name in trainable if name not in self.model.tensors]
         if missing or not trainable:
             raise UserError(
@@ -41,25 +41,37 @@ class TorchTrainer:
         self.parameters = {name: self.model.tensors[name].requires_grad_(True) for name in trainable}
         self.dropout_mask = dropout_mask
         self.minibatch = 0
-        self.optimizer = recipe.optimizer.torch_optimizer(torch, list(self.parameters.values()))
+        self.updater = TorchUpdater(recipe, self.parameters)
 
-    def step(self, x: Array, y: Array) -> float:
-        """The unscaled loss of one mini-batch, whose gradient is added to the buffers."""
+    def begin_at(self, start: Start) -> None:
+        """Goes on where another run was."""
+        with torch.no_grad():
+            for name, value in {**start.weights, **start.statistics}.items():
+                tensor = self.model.tensors[name]
+                tensor.copy_(torch.tensor(np.asarray(value), dtype=tensor.dtype).reshape(tensor.shape))
+        self.minibatch = start.minibatches
+        self.updater.begin_at(start)
+
+    def step(self, *batch: Array) -> float:
+        """The unscaled loss of one mini-batch (the model's inputs in order, then targets), whose gradient is added to
+        the buffers."""
         mode = Mode(self.recipe.batchnorm == "train", self.dropout_mask, self.minibatch)
         with one_thread():
-            loss = loss_value(self.recipe.loss, self._output(x, mode), y)
+            inputs = len(self.model.input_types)
+            outputs = self._outputs(batch[:inputs], mode)
+            loss = parse(self.recipe.loss).value(outputs, batch[inputs:], torch)
             (loss * self.recipe.gradient_scale).backward()  # type: ignore[no-untyped-call]
         self.minibatch += 1
         return float(loss.detach())
 
     def update(self) -> None:
         with one_thread():
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
+            self.updater.update()
 
-    def infer(self, x: Array) -> Array:
+    def infer(self, *batch: Array) -> Array:
         with torch.no_grad():
-            return np.array(self._output(x, INFERENCE).numpy())
+            outputs = self._outputs(batch[: len(self.model.input_types)], INFERENCE)
+            return np.array(outputs[self.model.outputs[0]].numpy())
 
     def gradients(self) -> dict[str, Array]:
         return {
@@ -73,26 +85,7 @@ class TorchTrainer:
     def statistics(self) -> dict[str, Array]:
         return {name: np.array(self.model.tensors[name].detach().numpy()) for name in self.model.statistics}
 
-    def _output(self, x: Array, mode: Mode) -> Tensor:
-        fed = self.model.to_tensor(x, self.model.input_types[self.input])
-        return self.model.forward({self.input: fed}, mode)[self.model.outputs[0]]
+    def _outputs(self, inputs: Sequence[Array], mode: Mode) -> dict[str, Tensor]:
+        fed = zip(self.model.input_types.items(), inputs, strict=True)
+        return self.model.forward({name: self.model.to_tensor(x, kind) for (name, kind), x in fed}, mode)
 
-
-def loss_value(loss: str, output: Tensor, y: Array) -> Tensor:
-    """The scalar loss; class indices where the loss takes them, else targets of the output's size."""
-    if LOSSES[loss].has_classes:
-        target = torch.tensor(np.asarray(y).astype(np.int64)).reshape(output.shape[0], *output.shape[2:])
-        classes = output.shape[1]
-        if bool(((target < 0) | (target >= classes)).any()):
-            raise UserError("a label is out of range", stage="verify", expected=f"0 to {classes - 1}")
-    elif np.size(y) != output.numel():
-        raise UserError(
-            "targets and model output differ in shape",
-            stage="verify",
-            expected=str(tuple(output.shape)),
-            got=str(np.shape(y)),
-        )
-    else:
-        target = torch.tensor(np.asarray(y), dtype=output.dtype).reshape(output.shape)
-    value: Tensor = LOSSES[loss].torch(torch, output, target)
-    return value

@@ -18,15 +18,16 @@ void tg_enter(const char *nest);
 void tg_table(const void *table, uint32_t bytes);
 
 /* L2 <-> scratchpad. A request may have several parts, added one by one, and is waited for as a whole, exactly once.
- * At most TG_DMA_REQUESTS are under way at a time: the engine has as many transfer counters.
+ * At most TG_DMA_REQUESTS are under way at a time: an engine has some transfer counters more, for parts added in turn.
  * A part is `rows` rows of `row_bytes`, dense in scratchpad, `far_stride` bytes apart in L2; one row has no stride. */
-enum { TG_DMA_REQUESTS = 16 };
+enum { TG_DMA_REQUESTS = 8 };
 int tg_dma_open(int inward);
 void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint32_t rows, uint32_t far_stride);
 void tg_dma_wait(int request);
 
-/* L3 <-> L2, by offset into L3. Waited for exactly once. */
+/* L3 <-> L2, by offset into L3. Waited for exactly once. Rows are dense in L2 and `l3_stride` bytes apart in L3. */
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward);
+int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward);
 void tg_l3_wait(int request);
 
 /* Outside of entries: initial content and inspection of L3. */

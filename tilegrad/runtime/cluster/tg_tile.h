@@ -92,12 +92,17 @@ typedef struct {
     uint32_t moves; /* between L2 and L3 before it, in the entry's list */
 } tg_call;
 
-/* A move between L2 and L3: a word (number of the request * 4, plus TG_MOVE_IN or TG_MOVE_WAIT), and where it starts one
- * (not TG_MOVE_WAIT) offset into the arena, offset into L3 and bytes. */
-enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2, TG_MOVE_WORDS = 4 };
-#define BRING(request, arena, l3, bytes) 4 * (request) + TG_MOVE_IN, (arena), (l3), (bytes)
-#define PUT_AWAY(request, arena, l3, bytes) 4 * (request), (arena), (l3), (bytes)
-#define AWAIT(request) 4 * (request) + TG_MOVE_WAIT
+/* A move between L2 and L3: a word (number of the request * 8, plus TG_MOVE_IN or TG_MOVE_WAIT), and where it starts one
+ * (not TG_MOVE_WAIT) offset into the arena, offset into L3 and bytes. With TG_MOVE_ROWS these are bytes of a row, and
+ * behind them stand how many rows, dense in L2, and their distance in L3. */
+enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2, TG_MOVE_ROWS = 4, TG_MOVE_WORDS = 4, TG_ROWS_WORDS = 6, TG_MOVE_SHIFT = 3 };
+#define BRING(request, arena, l3, bytes) 8 * (request) + TG_MOVE_IN, (arena), (l3), (bytes)
+#define PUT_AWAY(request, arena, l3, bytes) 8 * (request), (arena), (l3), (bytes)
+#define BRING_ROWS(request, arena, l3, bytes, rows, stride)                                                            \
+    8 * (request) + TG_MOVE_IN + TG_MOVE_ROWS, (arena), (l3), (bytes), (rows), (stride)
+#define PUT_AWAY_ROWS(request, arena, l3, bytes, rows, stride)                                                         \
+    8 * (request) + TG_MOVE_ROWS, (arena), (l3), (bytes), (rows), (stride)
+#define AWAIT(request) 8 * (request) + TG_MOVE_WAIT
 
 enum {
     TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */

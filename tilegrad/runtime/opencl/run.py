@@ -105,7 +105,8 @@ class Model:
         """Inputs, packed; False, and nothing done, if a label is none of the classes."""
         for port in self.manifest["entries"][entry]["inputs"]:
             data = np.frombuffer(payload, port["dtype"], int(np.prod(port["shape"])), port["at"])
-            if port["classes"] is not None and not np.all((data >= 0) & (data < port["classes"])):
+            ignored = data == port["ignored"] if "ignored" in port else False
+            if port["classes"] is not None and not np.all(ignored | ((data >= 0) & (data < port["classes"]))):
                 return False
         if payload:
             self.copy(self.buffers["inputs"], np.frombuffer(payload, np.uint8))

@@ -366,6 +366,21 @@ int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
     return id;
 }
 
+int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward)
+{
+    int id = open_request(l3_requests, L3_REQUESTS, inward, 1, "transfers between L2 and L3 are");
+    size_t bytes = (size_t)row_bytes * rows, reach = (size_t)(rows - 1) * l3_stride + row_bytes;
+    if (!is_l2(l2, bytes))
+        hazard("a transfer of %lu bytes passes the end of L2", (unsigned long)bytes);
+    if (l3_offset > TG_L3_BYTES || reach > TG_L3_BYTES - l3_offset)
+        hazard("a transfer of %lu bytes passes the end of L3", (unsigned long)bytes);
+    event("s %d %d %u %s %u %u %u\n", id, inward, (unsigned)bytes, place(l2), (unsigned)l3_offset, (unsigned)rows,
+          (unsigned)l3_stride);
+    part_t part = {l2, l3_memory + l3_offset, row_bytes, rows, l3_stride};
+    add_part(&l3_requests[id], part, "an L3 transfer");
+    return id;
+}
+
 void tg_l3_wait(int id)
 {
     event("v %d\n", id);

@@ -1,9 +1,9 @@
 """Figures measured on the chip's open-source cycle model (see docs/cost-model.md)."""
 
-from tilegrad.targets.base import L1, L2, L3, CoreCosts, DmaEngine, DmaTiming, Memory, Target
+from tilegrad.targets.base import CONTROLLER, L1, L2, L3, CoreCosts, DmaEngine, DmaTiming, Memory, Target
 
 KIB = 1024
-# 256 KB of scratchpad, of which the eight stacks at its top take 2 KB each.
+# 256 KB of scratchpad, of which the nine stacks and the runtime's own at its top take 16 KB.
 L1_ARENA_BYTES = 240 * KIB
 # The shared part of L2, less the image: code and constant tables. The largest zoo model takes 194 KB of it.
 L2_SHARED_BYTES = 0x1F0000
@@ -13,7 +13,7 @@ CLUSTER_PER_FC_CYCLE = 1.4407
 
 TARGET = Target(
     name="siracusa",
-    summary="PULP cluster: 8 cores, 4 shared FPUs, 256 KB L1, 2 MB L2, 8 MB HyperRAM",
+    summary="PULP cluster: 8 + 1 cores, 4 shared FPUs, 256 KB L1, 2 MB L2, 8 MB HyperRAM",
     memories=(
         Memory(L1, capacity_bytes=L1_ARENA_BYTES, alignment_bytes=8, core_extra_cycles=0),
         Memory(L2, capacity_bytes=L2_SHARED_BYTES - IMAGE_BYTES, alignment_bytes=8, core_extra_cycles=14),
@@ -40,13 +40,13 @@ TARGET = Target(
             near=L2,
             far=L3,
             inward=DmaTiming(
-                setup_cycles=(32.5 + 167.0) * CLUSTER_PER_FC_CYCLE, cycles_per_byte=0.6943 * CLUSTER_PER_FC_CYCLE
+                setup_cycles=32.5 * CLUSTER_PER_FC_CYCLE, cycles_per_byte=0.6943 * CLUSTER_PER_FC_CYCLE
             ),
             outward=DmaTiming(
-                setup_cycles=(24.5 + 167.0) * CLUSTER_PER_FC_CYCLE, cycles_per_byte=1.2502 * CLUSTER_PER_FC_CYCLE
+                setup_cycles=24.5 * CLUSTER_PER_FC_CYCLE, cycles_per_byte=1.2502 * CLUSTER_PER_FC_CYCLE
             ),
-            enqueue_cycles=30,
-            queue_depth=2,
+            enqueue_cycles=241,  # registers behind a slow bus
+            queue_depth=16,
             longest_bytes=1 << 20,
             has_2d=False,
             duplex=False,
@@ -55,6 +55,7 @@ TARGET = Target(
     ),
     cores=8,
     fpus=4,
+    conductor=CONTROLLER,
     clock_hz=360_000_000,
     costs=CoreCosts(),
 )

@@ -30,7 +30,7 @@ class Case:
     model: onnx.ModelProto
     recipe: ReferenceRecipe
     trainable: tuple[str, ...]
-    batches: list[tuple[Array, Array]]
+    batches: list[tuple[Array, ...]]
 
 
 def case(name: str) -> Case:

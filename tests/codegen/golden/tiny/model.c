@@ -272,6 +272,17 @@ tg_status tg_write_tensor(tg_model *m, int index, const void *data, size_t bytes
     return TG_OK;
 }
 
+tg_status tg_get_learning_rate(const tg_model *m, float *rate) { return tg_read_tensor(m, 7, rate, sizeof *rate); }
+
+tg_status tg_set_learning_rate(tg_model *m, float rate)
+{
+    if (m == NULL || m->state == NULL)
+        return TG_NOT_READY;
+    if (!(rate >= 0.0f && rate <= 3.40282347e+38f))
+        return TG_BAD_NUMBER;
+    return tg_write_tensor(m, 7, &rate, sizeof rate);
+}
+
 #ifdef TG_STATIC_INSTANCE
 tg_status tg_static_instance(tg_model **m, const void *image, size_t image_bytes)
 {

@@ -33,6 +33,7 @@ typedef enum {
     TG_BAD_SIZE = 9,      /* an image that is too short or too long, or not the size of the tensor */
     TG_BAD_INDEX = 10,    /* there is no tensor with this index */
     TG_OUT_OF_ORDER = 11, /* a nest was not run in its turn: the generated code was changed */
+    TG_BAD_NUMBER = 16,   /* a number that is negative, infinite or none */
 } tg_status;
 
 /* One instance. The caller owns its memories; instances share nothing. */
@@ -61,6 +62,10 @@ tg_status tg_init_in_place(tg_model *m, void *state, void *arena, const void *he
 /* Copies tensor `index`, which has `bytes` (tg_tensors[index].bytes), out of the instance or into it. */
 tg_status tg_read_tensor(const tg_model *m, int index, void *data, size_t bytes);
 tg_status tg_write_tensor(tg_model *m, int index, const void *data, size_t bytes);
+
+/* The learning rate: finite, 0 or more. */
+tg_status tg_get_learning_rate(const tg_model *m, float *rate);
+tg_status tg_set_learning_rate(tg_model *m, float rate);
 
 /* Forward pass on the current parameters.
  *   in  x: float[2,4] ('x')

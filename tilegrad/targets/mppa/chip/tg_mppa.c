@@ -71,6 +71,14 @@ int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
     return 0;
 }
 
+int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward)
+{
+    unsigned char *near = l2;
+    for (; rows > 0; rows--, near += row_bytes, l3_offset += l3_stride)
+        tg_l3_start(near, l3_offset, row_bytes, inward);
+    return 0;
+}
+
 void tg_l3_wait(int request) { (void)request; }
 void tg_l3_clear(uint32_t bytes) { memset(l3_memory, 0, bytes); }
 void tg_l3_write(uint32_t l3_offset, const void *data, uint32_t bytes) { memcpy(l3_memory + l3_offset, data, bytes); }

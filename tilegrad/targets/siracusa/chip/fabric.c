@@ -55,7 +55,7 @@ int fabric_main(void)
     print("tilegrad image 1\n");
     print("model " IMAGE_MODEL "\n");
     hyper_set_up();
-    cluster_start(_start, (1u << TG_CORES) - 1);
+    cluster_start(_start, ((1u << TG_CORES) - 1) | (TG_CONTROLLER ? 1u << CONTROLLER : 0));
     while (!is_over) {
         if (mailbox.read == mailbox.written) {
             for (volatile int i = 0; i < 50; i++) { /* leave L2 to the cluster */
@@ -80,10 +80,12 @@ int fabric_main(void)
             print_checked("weights ", next->value, image_weights, &differing);
             break;
         case RECORD_STACK:
+        case RECORD_OVERFLOW:
             print_field("stack ", next->number);
             print_field(" used ", next->value);
             print_field(" of ", next->cycles);
-            failures += next->value == next->cycles;
+            print(next->kind == RECORD_STACK ? " guard intact" : " guard overwritten");
+            failures += next->kind == RECORD_OVERFLOW;
             break;
         case RECORD_FAILURE:
             print_field("failure ", next->number);

@@ -3,7 +3,16 @@
 #define TG_CHIP_MAILBOX_H
 #include <stdint.h>
 
-enum { RECORD_STEP, RECORD_UPDATE, RECORD_INFER, RECORD_WEIGHTS, RECORD_STACK, RECORD_FAILURE, RECORD_END };
+enum {
+    RECORD_STEP,
+    RECORD_UPDATE,
+    RECORD_INFER,
+    RECORD_WEIGHTS,
+    RECORD_STACK,
+    RECORD_OVERFLOW, /* a stack that reached into its guard zone */
+    RECORD_FAILURE,
+    RECORD_END
+};
 typedef struct {
     uint32_t kind, number, value, cycles;
 } record;

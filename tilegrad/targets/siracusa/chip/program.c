@@ -169,9 +169,10 @@ void run_program(void)
     image_infer(&m);
     report(RECORD_INFER, 0, 0, cycle_count() - start);
     report(RECORD_WEIGHTS, 0, hash_of_weights(&m), 0);
-    for (int core = 0; core < TG_CORES; core++) {
-        stack_use stack = stack_of(core);
-        report(RECORD_STACK, (uint32_t)core, stack.used, stack.bytes);
+    for (int core = 0; core < TG_CORES + TG_CONTROLLER; core++) {
+        int number = core < TG_CORES ? core : CONTROLLER;
+        stack_use stack = stack_of(number);
+        report(stack.is_intact ? RECORD_STACK : RECORD_OVERFLOW, (uint32_t)number, stack.used, stack.bytes);
     }
     report(RECORD_END, 0, 0, 0);
 }

@@ -1,4 +1,4 @@
-/* What core 0 runs, and what it needs of the runtime. */
+/* What the conductor runs, and what it needs of the runtime. */
 #ifndef TG_CHIP_PROGRAM_H
 #define TG_CHIP_PROGRAM_H
 #include <stdint.h>
@@ -8,9 +8,10 @@ void run_program(void);
 /* A piece of L2 through which values pass on their way to and from L3. */
 extern unsigned char bounce[4096];
 
-/* How deep a core's stack was used so far, of how many bytes. All of them: it may have been deeper. */
+/* How deep a core's stack was used so far, of how many bytes, and whether the guard zone below it is as it was. */
 typedef struct {
     uint32_t used, bytes;
+    int is_intact;
 } stack_use;
 stack_use stack_of(int core);
 

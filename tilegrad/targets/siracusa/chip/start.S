@@ -7,13 +7,13 @@ _start:
     srli a0, a0, 5
     li   t0, 31
     beq  a0, t0, fabric_controller
-    la   sp, _cluster_stacks        # from the top of L1 down: the conductor's stack, then the workers'
+    la   sp, _cluster_stacks        # downwards: the conductor's stack, then the workers'
     la   t1, _conductor_stack_bytes
-    beqz a1, 1f
+    la   t0, _conductor
+    beq  a1, t0, 1f
     sub  sp, sp, t1
     la   t1, _worker_stack_bytes
-    addi t0, a1, -1
-    mul  t0, t0, t1
+    mul  t0, a1, t1
     sub  sp, sp, t0
 1:  sub  t2, sp, t1                 # painted, so that its deepest use shows afterwards
     li   t0, 0x57ac57ac

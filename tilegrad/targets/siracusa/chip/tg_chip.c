@@ -1,11 +1,15 @@
-/* The cluster's runtime (tg_cluster.h) on the chip. Core 0 conducts: it alone drives the DMA engines and hands kernels
- * to all cores; the others wait at the barrier for work. */
+/* The cluster's runtime (tg_cluster.h) on the chip. One core conducts: it alone drives the DMA engines and hands kernels
+ * to the workers. That is the controller, which does nothing else, or, without one (TG_CONTROLLER 0), worker 0, which
+ * joins the others when it has conducted what comes next. */
 #include <string.h>
 #include "mailbox.h"
 #include "model.h"
 #include "program.h"
 #include "siracusa.h"
 #include "tg_cluster.h"
+
+#define IN_L1 __attribute__((section(".l1")))
+enum { CONDUCTOR = TG_CONTROLLER ? CONTROLLER : 0 };
 
 /* ---- Memory: what gcc and the generated C call. `to` and `from` are the same where an input is made in its place. */
 
@@ -37,97 +41,161 @@ void *memset(void *to, int byte, size_t bytes)
     return to;
 }
 
-/* ---- L2 <-> L1. A request holds the counters that its parts count against: one, unless parts of several requests are
- * added in turn, because a part counts against the counter taken last. */
+/* ---- L2 <-> L1. A request is named by the counter it took first; parts of several requests that are added in turn take
+ * further ones, because a part counts against the counter taken last. Which those are is in L1: a load from L2 would
+ * take fifteen times as long. */
 
-enum { NO_REQUEST = -1 };
-static struct {
-    uint16_t counters[TG_DMA_REQUESTS];
-    uint8_t is_open[TG_DMA_REQUESTS], is_inward[TG_DMA_REQUESTS];
-    int latest; /* whose counter was taken last */
-} dma = {.latest = NO_REQUEST};
+enum { NO_REQUEST = -1, INWARD = 1 << 4, ALL_COUNTERS = (1 << MCHAN_COUNTERS) - 1 };
+IN_L1 static struct {
+    uint32_t taken;                 /* counters */
+    int latest;                     /* whose counter was taken last */
+    uint32_t further;               /* counters that name no request */
+    uint32_t owned[MCHAN_COUNTERS]; /* those of them that a request has, by its first counter */
+} dma;
 
-/* Gives back a counter whose parts have all arrived, if every one is taken. */
-static void make_room(void)
+/* Gives back a counter whose parts have all arrived, and that names no request. */
+static __attribute__((noinline)) void make_room(void)
 {
-    uint32_t taken = 0;
-    for (int i = 0; i < TG_DMA_REQUESTS; i++)
-        taken |= dma.counters[i];
-    if (taken != (1u << MCHAN_COUNTERS) - 1)
-        return;
     uint32_t done;
     do
-        done = taken & ~mchan_busy();
+        done = dma.further & ~mchan_busy();
     while (done == 0);
     mchan_free(done);
-    for (int i = 0; i < TG_DMA_REQUESTS; i++)
-        dma.counters[i] &= (uint16_t)~done;
+    dma.taken &= ~done;
+    dma.further &= ~done;
+    for (int i = 0; i < MCHAN_COUNTERS; i++)
+        dma.owned[i] &= ~done;
     dma.latest = NO_REQUEST;
+}
+
+static inline uint32_t take_counter(void)
+{
+    if (dma.taken == ALL_COUNTERS)
+        make_room();
+    uint32_t counter = mchan_take_counter();
+    dma.taken |= 1u << counter;
+    return counter;
 }
 
 int tg_dma_open(int inward)
 {
-    int request = 0;
-    while (dma.is_open[request])
-        request++;
-    dma.is_open[request] = 1;
-    dma.is_inward[request] = (uint8_t)inward;
+    int request = (int)take_counter();
+    if (inward)
+        request |= INWARD;
+    dma.latest = request;
     return request;
+}
+
+static __attribute__((noinline)) void take_further(int request)
+{
+    uint32_t counter = 1u << take_counter();
+    dma.owned[request & ~INWARD] |= counter;
+    dma.further |= counter;
+    dma.latest = request;
 }
 
 void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint32_t rows, uint32_t far_stride)
 {
     if (row_bytes == 0 || rows == 0)
         return;
-    if (dma.latest != request) {
-        make_room();
-        dma.counters[request] |= (uint16_t)(1u << mchan_take_counter());
-        dma.latest = request;
-    }
-    mchan_push(scratch, far, row_bytes, rows, far_stride, dma.is_inward[request]);
+    if (dma.latest != request)
+        take_further(request);
+    mchan_push(scratch, far, row_bytes, rows, far_stride, request & INWARD);
 }
 
 void tg_dma_wait(int request)
 {
-    uint32_t counters = dma.counters[request];
-    if (counters) {
-        while (mchan_busy() & counters) {
-        }
-        mchan_free(counters);
+    uint32_t counters = 1u << (request & ~INWARD);
+    if (dma.further) {
+        counters |= dma.owned[request & ~INWARD];
+        dma.owned[request & ~INWARD] = 0;
+        dma.further &= ~counters;
     }
-    dma.counters[request] = 0;
-    dma.is_open[request] = 0;
+    while (mchan_busy() & counters) {
+    }
+    mchan_free(counters);
+    dma.taken &= ~counters;
     if (dma.latest == request)
         dma.latest = NO_REQUEST;
 }
 
-/* ---- L3 <-> L2. A channel that is taken again had finished, so a request is done where its channel is another's. */
+/* ---- L3 <-> L2. A channel tells only whether it is idle, so each has one transfer at a time, by which is known when that
+ * is done. Others wait here, in L1, and are started while the conductor waits for something. */
 
-enum { HYPER_LONGEST = 1 << 19 }; /* of one transfer; the size register has 20 bits */
-static struct {
-    uint32_t started;
-    uint32_t owner[HYPER_CHANNELS]; /* the number of the request, from 1 */
+enum { HYPER_LONGEST = 1 << 19 /* of one transfer; the size register has 20 bits */, HYPER_WAITING = 32 };
+IN_L1 static struct {
+    uint32_t queued, started; /* transfers so far, numbered from 1 */
+    struct {
+        unsigned char *l2;
+        uint32_t l3, bytes;
+        int inward;
+    } waiting[HYPER_WAITING];
+    struct {
+        uint32_t number; /* of the transfer under way, or 0 */
+        int inward;      /* what the channel was told to do */
+    } channels[HYPER_CHANNELS];
 } hyper;
 
-/* Sizes are rounded up to whole words: buffers are aligned to eight bytes. */
+static void start_waiting(void)
+{
+    for (uint32_t i = 0; i < HYPER_CHANNELS; i++) {
+        if (hyper.channels[i].number != 0 && !hyper_is_busy(i)) {
+            (void)hyper_is_busy(i); /* once more: the last word may still be on its way from the channel to L2 */
+            hyper.channels[i].number = 0;
+        }
+        if (hyper.channels[i].number != 0 || hyper.started == hyper.queued)
+            continue;
+        uint32_t at = hyper.started % HYPER_WAITING;
+        int inward = hyper.waiting[at].inward;
+        if (hyper.channels[i].inward != inward)
+            hyper_direct(i, hyper.channels[i].inward = inward);
+        hyper_start(i, hyper.waiting[at].l3, hyper.waiting[at].l2, hyper.waiting[at].bytes, inward);
+        hyper.channels[i].number = ++hyper.started;
+    }
+}
+
+/* Whether all transfers up to this one are done. */
+static int are_done(uint32_t number)
+{
+    for (uint32_t i = 0; i < HYPER_CHANNELS; i++)
+        if (hyper.channels[i].number != 0 && hyper.channels[i].number <= number)
+            return 0;
+    return hyper.started >= number;
+}
+
+/* Sizes are rounded up to whole words: buffers are aligned to eight bytes. A request is named by its last transfer. */
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
 {
     unsigned char *near = l2;
-    hyper.started++;
     for (uint32_t piece; bytes > 0; bytes -= piece) {
         piece = bytes < HYPER_LONGEST ? bytes : HYPER_LONGEST;
-        hyper.owner[hyper_start(l3_offset, near, (piece + 3) & ~3u, inward)] = hyper.started;
+        while (hyper.queued - hyper.started == HYPER_WAITING)
+            start_waiting();
+        uint32_t at = hyper.queued++ % HYPER_WAITING;
+        hyper.waiting[at].l2 = near;
+        hyper.waiting[at].l3 = l3_offset;
+        hyper.waiting[at].bytes = (piece + 3) & ~3u;
+        hyper.waiting[at].inward = inward;
+        start_waiting();
         near += piece;
         l3_offset += piece;
     }
-    return (int)hyper.started;
+    return (int)hyper.queued;
+}
+
+/* The engine moves one row at a time; rows that are no whole words are not asked for. */
+int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward)
+{
+    unsigned char *near = l2;
+    for (; rows > 0; rows--, l3_offset += l3_stride, near += row_bytes)
+        (void)tg_l3_start(near, l3_offset, row_bytes, inward);
+    return (int)hyper.queued;
 }
 
 void tg_l3_wait(int request)
 {
-    for (uint32_t i = 0; i < HYPER_CHANNELS; i++)
-        if (hyper.owner[i] == (uint32_t)request)
-            hyper_wait(i);
+    while (!are_done((uint32_t)request))
+        start_waiting();
 }
 
 void tg_l3_write(uint32_t l3_offset, const void *data, uint32_t bytes)
@@ -148,17 +216,35 @@ void tg_l3_clear(uint32_t bytes)
 
 /* ---- All cores. What they work on is in L1, where reading it is cheap. */
 
-extern struct {
-    tg_kernel_call *call; /* none: the program is over */
+IN_L1 static struct {
+    tg_kernel_call *call;
     void *const *at;
     const void *args;
-} _work;
+} work;
 
+#if TG_CONTROLLER
 void tg_start_cores(tg_kernel_call *call, const tg_job *job)
 {
-    _work.call = call;
-    _work.at = job->at;
-    _work.args = job->args;
+    work.call = call;
+    work.at = job->at;
+    work.args = job->args;
+    dispatch((uint32_t)(uintptr_t)call);
+}
+
+void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
+{
+    (void)call;
+    (void)job;
+    while (hyper.started != hyper.queued && !barrier_is_passed())
+        start_waiting();
+    barrier_await();
+}
+#else
+void tg_start_cores(tg_kernel_call *call, const tg_job *job)
+{
+    work.call = call;
+    work.at = job->at;
+    work.args = job->args;
     barrier();
 }
 
@@ -167,6 +253,7 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
     call(job->at, job->args, 0, TG_CORES);
     barrier();
 }
+#endif
 
 void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *arena)
 {
@@ -191,49 +278,106 @@ void tg_table(const void *table, uint32_t bytes)
     (void)bytes;
 }
 
-/* ---- The cores' way through the program. */
+/* ---- The cores' way through the program. Each stack lies above a guard zone, painted like the stack: it must stay so. */
 
 enum { PAINT = 0x57ac57ac }; /* by start.S */
-extern uint32_t _cluster_stacks[], _conductor_stack_bytes[], _worker_stack_bytes[];
+extern uint32_t _cluster_stacks[], _conductor_stack_bytes[], _worker_stack_bytes[], _guard_bytes[];
+extern uint32_t _l1_constants[], _l1_constants_end[], _l1_constants_stored[];
 static volatile uint32_t is_ready;
 
 stack_use stack_of(int core)
 {
     uint32_t conductor = (uint32_t)(uintptr_t)_conductor_stack_bytes, worker = (uint32_t)(uintptr_t)_worker_stack_bytes;
-    uint32_t above = core == 0 ? 0 : conductor + worker * (uint32_t)(core - 1);
-    stack_use stack = {0, core == 0 ? conductor : worker};
+    uint32_t above = core == CONDUCTOR ? 0 : conductor + worker * (uint32_t)core;
+    stack_use stack = {0, core == CONDUCTOR ? conductor : worker, 0};
     const uint32_t *bottom = _cluster_stacks - (above + stack.bytes) / 4;
     while (stack.used < stack.bytes && bottom[stack.used / 4] == PAINT)
         stack.used += 4;
+    stack.is_intact = stack.used >= (uint32_t)(uintptr_t)_guard_bytes;
     stack.used = stack.bytes - stack.used;
+    stack.bytes -= (uint32_t)(uintptr_t)_guard_bytes;
     return stack;
 }
 
+/* Of all that is in L1, nothing is loaded: the cluster sleeps then. */
+static void set_up(void)
+{
+    dma.taken = dma.further = 0;
+    dma.latest = NO_REQUEST;
+    hyper.queued = hyper.started = 0;
+    for (uint32_t i = 0; i < HYPER_CHANNELS; i++) {
+        hyper.channels[i].number = 0;
+        hyper.channels[i].inward = NO_REQUEST;
+    }
+    for (int i = 0; i < MCHAN_COUNTERS; i++)
+        dma.owned[i] = 0;
+    for (uint32_t *to = _l1_constants, *from = _l1_constants_stored; to < _l1_constants_end;)
+        *to++ = *from++;
+    is_ready = 1;
+}
+
+void tg_work(int core);
 void cluster_main(int core);
+#if TG_CONTROLLER
+/* A worker, for ever. */
+void tg_work(int core)
+{
+    for (;;) {
+        tg_kernel_call *call = (tg_kernel_call *)(uintptr_t)dispatched();
+        call(work.at, work.args, core, TG_CORES);
+        barrier_pass();
+    }
+}
+
 void cluster_main(int core)
 {
-    listen_to_barrier();
-    if (core == 0) {
-        barrier_set_up((1u << TG_CORES) - 1);
-        is_ready = 1;
+    if (core == CONDUCTOR) {
+        listen_to(BARRIER_EVENT);
+        barrier_set_up((1u << TG_CORES) - 1, 1u << CONDUCTOR);
+        dispatch_to((1u << TG_CORES) - 1);
+        set_up();
+        run_program();
+    } else {
+        listen_to(DISPATCH_EVENT);
+        while (!is_ready) {
+        }
+        tg_work(core);
+    }
+    for (;;)
+        barrier_await();
+}
+#else
+/* A worker, until the program is over. */
+void tg_work(int core)
+{
+    for (;;) {
+        barrier();
+        if (work.call == 0)
+            return;
+        work.call(work.at, work.args, core, TG_CORES);
+        barrier();
+    }
+}
+
+void cluster_main(int core)
+{
+    listen_to(BARRIER_EVENT);
+    if (core == CONDUCTOR) {
+        barrier_set_up((1u << TG_CORES) - 1, (1u << TG_CORES) - 1);
+        set_up();
     } else {
         while (!is_ready) {
         }
     }
     barrier();
-    if (core == 0) {
+    if (core == CONDUCTOR) {
         run_program();
-        _work.call = 0;
+        work.call = 0;
         barrier();
     } else {
-        for (;;) {
-            barrier();
-            if (_work.call == 0)
-                break;
-            _work.call(_work.at, _work.args, core, TG_CORES);
-            barrier();
-        }
+        tg_work(core);
     }
     for (;;)
-        event_load(EVENT_UNIT + EVENT_WAIT);
+        barrier_await();
 }
+#endif

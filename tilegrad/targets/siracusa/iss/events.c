@@ -116,6 +116,7 @@ static void check_barrier(int which)
 {
     if (barriers[which].status == barriers[which].members) {
         barriers[which].status = 0;
+        trace('p', -1, (uint32_t)which, 0);
         send_event(barriers[which].target, BARRIER_EVENT);
     }
 }
@@ -125,6 +126,7 @@ static void push_fifo(core_state *core, uint32_t value)
     int at = fifo_head;
     fifo_head = (fifo_head + 1) % FIFO_ENTRIES;
     note(core->number, "dispatches 0x%08x to cores 0x%x", value, fifo_team);
+    trace('f', core->number, fifo_team, 0);
     fifo[at].value = value;
     fifo[at].team = fifo_team;
     fifo[at].ready = 0xffffffff;
@@ -192,6 +194,7 @@ void event_load(core_state *core, uint32_t address, uint32_t rd)
         fault("barrier %u is of cores 0x%x, of which this is none", which, barriers[which].members);
     note(number, "comes to barrier %u of cores 0x%x", which, barriers[which].members);
     barriers[which].status |= 1u << number;
+    trace('b', number, which, 0);
     if (part == BARRIER_WAIT_CLEAR)
         units[number].clears = units[number].mask;
     check_barrier((int)which);
@@ -209,6 +212,8 @@ static uint32_t barrier_register(core_state *core, uint32_t offset, int is_write
         fault("register 0x%x of barrier %u", part, which);
     if (!is_write)
         return *word;
+    if (word == 0)
+        trace('b', core->number, which, 0);
     if (word != 0)
         *word = value;
     else

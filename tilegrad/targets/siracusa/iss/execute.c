@@ -561,7 +561,7 @@ again:
         core->loop_count[i->rd & 1] = (uint32_t)i->immediate & 0xfff;
         break;
     case OP_HOOK:
-        profile_mark(core);
+        mark(core);
         i = hooked_at(pc);
         goto again;
     default: {

@@ -35,6 +35,7 @@ static void finish(int number)
     uint8_t *near = shared_memory(done->l2, done->bytes, "a HyperRAM transfer");
     memcpy(done->inward ? near : l3 + done->l3, done->inward ? l3 + done->l3 : near, done->bytes);
     note(-1, "a transfer of HyperRAM channel %d is done", number);
+    trace('H', -1, done->bytes, (uint32_t)done->inward);
     channels[number].count--;
     memmove(done, done + 1, sizeof *done * (size_t)channels[number].count);
     under_way = -1;
@@ -94,6 +95,7 @@ static void enqueue(int number, int half)
         spoil(next.inward ? near : l3 + next.l3, next.bytes);
     note(-1, "HyperRAM channel %d: %u bytes, L3 %u %s L2 0x%08x", number, next.bytes, next.l3,
          next.inward ? "to" : "from", next.l2);
+    trace('h', current->number, next.bytes, (uint32_t)next.inward);
     channels[number].queue[channels[number].count++] = next;
     if (under_way < 0)
         start_next();
@@ -113,12 +115,27 @@ static uint32_t common_register(uint32_t word, int is_write, uint32_t value)
     return free;
 }
 
-uint32_t hyper(uint32_t offset, int is_write, uint32_t value)
+static void paint(void)
 {
     if (!is_painted) {
         is_painted = 1;
         spoil(l3, sizeof l3);
     }
+}
+
+/* A loader reaches L3 at this address; cores do not. */
+uint8_t *hyper_memory(uint32_t address, uint32_t bytes)
+{
+    const uint32_t base = 0x80000000u;
+    if (address < base || address - base > L3_BYTES || bytes > L3_BYTES - (address - base))
+        return 0;
+    paint();
+    return l3 + (address - base);
+}
+
+uint32_t hyper(uint32_t offset, int is_write, uint32_t value)
+{
+    paint();
     if (offset == 0) {
         if (is_write)
             enabled = value;

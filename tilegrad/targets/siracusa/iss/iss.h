@@ -139,8 +139,9 @@ uint32_t mchan(core_state *core, uint32_t offset, int is_write, uint32_t value);
 int mchan_is_idle(void);
 uint32_t hyper(uint32_t offset, int is_write, uint32_t value);
 int hyper_is_idle(void);
+uint8_t *hyper_memory(uint32_t address, uint32_t bytes); /* where an image is loaded into L3, or none */
 
-/* ---- What is said: the console on stdout; a fault on stderr, with the latest events; the profile in a file. */
+/* ---- What is said: the console on stdout; a fault on stderr, with the latest events; the profile and the trace in files. */
 void fault(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void note(int core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void console(uint32_t character);
@@ -149,6 +150,9 @@ void add_symbol(uint32_t address, const char *name);
 void sort_symbols(void);
 uint32_t address_of(const char *name); /* 0: there is none */
 void open_profile(const char *path);
-void profile_mark(core_state *core);
+void open_trace(const char *path);
+void mark(core_state *core); /* who comes to an instruction that was hooked */
+extern int is_traced;
+void trace(char kind, int core, uint32_t a, uint32_t b); /* a line of the trace; see report.c */
 
 #endif

@@ -1,4 +1,4 @@
-/* siracusa-iss IMAGE.elf [--limit CYCLES] [--seed NUMBER] [--adverse] [--profile FILE]
+/* siracusa-iss IMAGE.elf [--limit CYCLES] [--seed NUMBER] [--adverse] [--profile FILE] [--trace FILE]
  * Runs an image to its end: its console on stdout, its exit status; 99 after a fault, which stderr tells of. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +108,7 @@ static int64_t number_of(const char *text)
 int main(int argc, char **argv)
 {
     int64_t limit = NEVER - 1;
-    const char *image = 0, *profile = 0;
+    const char *image = 0, *profile = 0, *trace_path = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--adverse") == 0)
             is_adverse = 1;
@@ -118,10 +118,13 @@ int main(int argc, char **argv)
             set_noise((uint32_t)number_of(argv[++i]));
         else if (strcmp(argv[i], "--profile") == 0 && i + 1 < argc)
             profile = argv[++i];
+        else if (strcmp(argv[i], "--trace") == 0 && i + 1 < argc)
+            trace_path = argv[++i];
         else if (image == 0 && argv[i][0] != '-')
             image = argv[i];
         else {
-            fprintf(stderr, "usage: %s IMAGE.elf [--limit CYCLES] [--seed NUMBER] [--adverse] [--profile FILE]\n", argv[0]);
+            fprintf(stderr, "usage: %s IMAGE.elf [--limit CYCLES] [--seed NUMBER] [--adverse] [--profile FILE] "
+                            "[--trace FILE]\n", argv[0]);
             return FAULT_STATUS;
         }
     }
@@ -135,5 +138,7 @@ int main(int argc, char **argv)
     load_image(image);
     if (profile != 0)
         open_profile(profile);
+    if (trace_path != 0)
+        open_trace(trace_path);
     run(limit);
 }

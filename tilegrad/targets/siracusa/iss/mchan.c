@@ -97,6 +97,7 @@ static void take_command(core_state *core)
     }
     if (is_adverse && next.inward)
         spoil(scratchpad(next.l1, bytes, "a DMA transfer"), bytes);
+    trace('d', core->number, bytes, (uint32_t)next.inward);
     commands[at] = next;
     pending_bytes[counter] += bytes;
     waiting[next.inward]++;
@@ -191,8 +192,10 @@ static void finish(int inward, int at, uint32_t bytes)
         if (of->has_event) /* the chip may send it to every core */
             send_event(is_adverse ? (1u << CLUSTER_CORES) - 1 : 1u << of->core, DMA_EVENT);
     }
-    if (of->unfinished == 0)
+    if (of->unfinished == 0) {
+        trace('D', of->core, (uint32_t)of->inward, 0);
         of->is_used = 0;
+    }
 }
 
 static void release(int inward, int at)

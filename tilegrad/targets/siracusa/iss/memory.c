@@ -5,7 +5,7 @@
 #include <string.h>
 #include "iss.h"
 
-enum { L2_BANKS = 4, HOOKS = 8, MOST_FILE = 64 << 20 };
+enum { L2_BANKS = 4, HOOKS = 128, MOST_FILE = 64 << 20 };
 enum { PRIVATE0_BASE = 0x1c000000, PRIVATE1_BASE = 0x1c008000, PRIVATE_BYTES = 0x8000 };
 /* The cluster's clock is faster than that of the fabric controller and L2, by these. */
 enum { CLUSTER_CLOCK = 14407, FABRIC_CLOCK = 10000 };
@@ -171,11 +171,13 @@ static uint32_t number_at(const uint8_t *bytes, size_t at, size_t count)
 
 static void load_segment(const uint8_t *file, size_t size, size_t header)
 {
-    uint32_t offset = number_at(file, header + 4, 4), address = number_at(file, header + 8, 4);
+    uint32_t offset = number_at(file, header + 4, 4), address = number_at(file, header + 12, 4); /* where it is stored */
     uint32_t bytes = number_at(file, header + 16, 4), flags = number_at(file, header + 24, 4);
     if (number_at(file, header, 4) != 1 || bytes == 0)
         return;
     uint8_t *at = inside(shared, SHARED_BASE, SHARED_BYTES, address, bytes);
+    if (at == 0)
+        at = hyper_memory(address, bytes);
     if (at == 0)
         at = inside(private1, PRIVATE1_BASE, PRIVATE_BYTES, address, bytes);
     if (at == 0)

@@ -110,12 +110,29 @@ void fault(const char *format, ...)
 
 void console(uint32_t character) { putchar((int)(character & 255)); }
 
-/* ---- The profile: the counters of every core whenever one comes to a mark. */
+/* ---- Marks: functions that cores come to. The profile has the counters of every core whenever one begins, enters a
+ * nest or ends; the trace also has where calls of the driver begin and end. */
 
-static FILE *profile;
-static const char *const marks[] = {"tg_begin", "tg_enter", "tg_end"};
-static uint32_t mark_addresses[sizeof marks / sizeof *marks];
-static int mark_count;
+enum { PROFILED = 3, MARKS = 7, RETURNS = 96 };
+static const char *const marks[MARKS] = {"tg_begin", "tg_enter", "tg_end", "tg_dma_wait", "tg_l3_wait", "tg_l3_start",
+                                          "tg_finish_cores"};
+static const char entered[MARKS] = {'B', 'E', 'X', 'w', 'l', 's', 'j'};
+static uint32_t mark_addresses[MARKS], returns[RETURNS];
+static char left[RETURNS];
+static int return_count, mark_count;
+static FILE *profile, *traced;
+int is_traced;
+
+static void hook_marks(int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (mark_addresses[i] != 0)
+            continue;
+        mark_addresses[i] = address_of(marks[i]);
+        if (mark_addresses[i] != 0)
+            hook_at(mark_addresses[i]);
+    }
+}
 
 void open_profile(const char *path)
 {
@@ -127,11 +144,7 @@ void open_profile(const char *path)
     static const char all[] = REASONS(NAME);
 #undef NAME
     fprintf(profile, "%.*s],\n\"marks\": [", (int)strlen(all) - 2, all);
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
-        mark_addresses[i] = address_of(marks[i]);
-        if (mark_addresses[i] != 0)
-            hook_at(mark_addresses[i]);
-    }
+    hook_marks(PROFILED);
 }
 
 static void print_counters(void)
@@ -146,26 +159,73 @@ static void print_counters(void)
     }
 }
 
-static void print_name(uint32_t address)
+static void print_name(FILE *to, uint32_t address)
 {
     const uint8_t *name = memory_at(address, 1);
-    fputc('"', profile);
     for (int i = 0; name != 0 && i < 200 && name[i] != 0; i++)
         if (name[i] >= ' ' && name[i] < 127 && name[i] != '"' && name[i] != '\\')
-            fputc(name[i], profile);
-    fputc('"', profile);
+            fputc(name[i], to);
 }
 
-void profile_mark(core_state *core)
+static void profile_mark(const core_state *core, int kind)
 {
-    int kind = 0;
-    while (mark_addresses[kind] != core->pc)
-        kind++;
-    fprintf(profile, "%s\n{\"kind\": \"%s\", \"name\": ", mark_count++ ? "," : "", marks[kind] + 3);
-    print_name(core->x[10]);
-    fprintf(profile, ", \"cycle\": %lld, \"cores\": [", (long long)now);
+    fprintf(profile, "%s\n{\"kind\": \"%s\", \"name\": \"", mark_count++ ? "," : "", marks[kind] + 3);
+    print_name(profile, core->x[10]);
+    fprintf(profile, "\", \"cycle\": %lld, \"cores\": [", (long long)now);
     print_counters();
     fprintf(profile, "]}");
+}
+
+/* A line of the trace: what, cycle, core, two numbers. B, E and X are begin, enter and end of an entry, with a name. 'b':
+ * a core comes to a barrier; 'p': all have; 'f': work is dispatched. 'd' and 'h' are commands to the DMA engine and to
+ * HyperRAM, with bytes and whether they are inward, 'D' and 'H' their ends. 'w' and 'W', 'l' and 'L', 's' and 'S': a wait
+ * for the DMA engine or HyperRAM, and the start of a move, begin and end; 'j': the conductor has come to the end of a call. */
+void open_trace(const char *path)
+{
+    traced = fopen(path, "w");
+    if (traced == 0)
+        fault("the trace '%s' cannot be written", path);
+    is_traced = 1;
+    hook_marks(MARKS);
+}
+
+void trace(char kind, int core, uint32_t a, uint32_t b)
+{
+    if (is_traced)
+        fprintf(traced, "%c %lld %d %u %u\n", kind, (long long)now, core, a, b);
+}
+
+static void trace_call(const core_state *core, int kind)
+{
+    if (kind < PROFILED) {
+        fprintf(traced, "%c %lld %d 0 ", entered[kind], (long long)now, core->number);
+        print_name(traced, core->x[10]);
+        fputc('\n', traced);
+        return;
+    }
+    trace(entered[kind], core->number, 0, 0);
+    for (int i = 0; i < return_count; i++)
+        if (returns[i] == core->x[1])
+            return;
+    if (return_count == RETURNS)
+        return;
+    returns[return_count] = core->x[1];
+    left[return_count++] = (char)(entered[kind] - 'a' + 'A');
+    hook_at(core->x[1]);
+}
+
+void mark(core_state *core)
+{
+    for (int i = 0; i < return_count; i++)
+        if (returns[i] == core->pc)
+            trace(left[i], core->number, 0, 0);
+    for (int kind = 0; kind < MARKS; kind++)
+        if (mark_addresses[kind] == core->pc) {
+            if (profile != 0 && kind < PROFILED)
+                profile_mark(core, kind);
+            if (is_traced)
+                trace_call(core, kind);
+        }
 }
 
 void leave(int status)
@@ -177,6 +237,8 @@ void leave(int status)
         fprintf(profile, "],\n\"cycles\": %lld, \"instructions\": %llu}\n", (long long)now, (unsigned long long)total);
         fclose(profile);
     }
+    if (traced != 0)
+        fclose(traced);
     fflush(stdout);
     fprintf(stderr, "instructions %llu cycles %lld\n", (unsigned long long)total, (long long)now);
     exit(status);

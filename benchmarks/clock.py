@@ -1,0 +1,203 @@
+"""`python -m benchmarks.clock`: estimated cycles beside those measured on `iss:siracusa`, over many trainings.
+
+Models, modes, sizes of L1 and recipes are chosen by options; what was measured is kept in `benchmarks/data/clock.csv`,
+which `--docs` turns into the tables of docs/cost-model.md. `--check` exits with 1 where an estimate is farther off than
+wanted, or `auto` is slower than another mode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from multiprocessing import get_context
+from pathlib import Path
+
+from tilegrad import zoo
+from tilegrad.calibration.cases import KIB, MODES, RECIPES, SIZES, Case
+from tilegrad.calibration.observed import observe
+from tilegrad.compiled import Compiled
+from tilegrad.errors import TilegradError
+
+RESULTS = Path(__file__).parent / "data" / "clock.csv"
+ENTRIES = ("step", "update")
+SMALL_CYCLES, SMALL_TOLERANCE, TOLERANCE, SLOWER = 1_000_000, 0.10, 0.05, 0.01
+# An update of a fused program does nothing: an entry below this is no part of any figure.
+NOTHING_CYCLES = 5_000
+
+
+@dataclass(frozen=True)
+class Row:
+    model: str
+    recipe: str
+    mode: str
+    l1_kib: int
+    entry: str
+    estimated: int
+    measured: int
+
+    @property
+    def error(self) -> float:
+        return self.estimated / self.measured - 1.0
+
+    @property
+    def tolerance(self) -> float:
+        return SMALL_TOLERANCE if self.measured < SMALL_CYCLES else TOLERANCE
+
+    @property
+    def key(self) -> tuple[str, str, str, int, str]:
+        return self.model, self.recipe, self.mode, self.l1_kib, self.entry
+
+
+_KNOWN: dict[str, Mapping[str, tuple[int, ...]]] = {}
+
+
+def _cycles(compiled: Compiled) -> Mapping[str, tuple[int, ...]]:
+    """Small models are the same program in much of L1 as in little: they are run once."""
+    files = compiled.project.files
+    digest = hashlib.sha256(b"".join(name.encode() + files[name] for name in sorted(files))).hexdigest()
+    if digest not in _KNOWN:
+        _KNOWN[digest] = observe(compiled).ran.cycles
+    return _KNOWN[digest]
+
+
+def measure(case: Case) -> list[Row]:
+    """Nothing where the training does not fit."""
+    try:
+        compiled = case.compile()
+        ran = _cycles(compiled)
+    except TilegradError as error:
+        print(f"{case.name}: {error}", file=sys.stderr)
+        return []
+    rows = []
+    for entry in ENTRIES:
+        cycles = ran.get(entry, ())
+        if cycles and (entry == "step" or cycles[-1] >= NOTHING_CYCLES):
+            estimated = round(compiled.timing[entry].cycles)
+            kib = case.scratch_bytes // KIB
+            rows.append(Row(case.model, case.recipe, case.mode, kib, entry, estimated, cycles[-1]))
+    return rows
+
+
+def cases(models: Sequence[str], modes: Sequence[str], sizes: Sequence[int], recipes: Sequence[str]) -> list[Case]:
+    """Untiled programs do not depend on L1: one size of them is enough."""
+    return [
+        Case(model, mode, size * KIB, recipe)
+        for model in models
+        for recipe in recipes
+        for mode in modes
+        for size in (sizes if mode != "untiled" else sizes[-1:])
+    ]
+
+
+def read(path: Path = RESULTS) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [
+            Row(
+                row["model"], row["recipe"], row["mode"], int(row["l1_kib"]), row["entry"], int(row["estimated"]),
+                int(row["measured"]),
+            )
+            for row in csv.DictReader(stream)
+        ]  # fmt: skip
+
+
+def write(rows: Sequence[Row], path: Path = RESULTS) -> None:
+    """What is there already stays, but for the same cases."""
+    kept = {row.key: row for row in (*read(path), *rows)}
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for _, row in sorted(kept.items()))
+
+
+def slower_than_another(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    """`auto` with the fastest other mode of the same training, where that is faster."""
+    steps = [row for row in rows if row.entry == "step"]
+    for auto in (row for row in steps if row.mode == "auto"):
+        same = [
+            row
+            for row in steps
+            if (row.model, row.recipe) == (auto.model, auto.recipe)
+            and row.mode != "auto"
+            and (row.mode == "untiled" or row.l1_kib == auto.l1_kib)
+        ]
+        best = min(same, key=lambda row: row.measured, default=None)
+        if best is not None and auto.measured > best.measured:
+            yield auto, best
+
+
+def complaints(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        if abs(row.error) > row.tolerance:
+            yield f"{', '.join(map(str, row.key))}: {100 * row.error:+.1f} %"
+    for auto, best in slower_than_another(rows):
+        share = auto.measured / best.measured - 1.0
+        if share > SLOWER:
+            yield f"{auto.model}, {auto.recipe}, {auto.l1_kib}K: auto is {100 * share:.1f} % slower than {best.mode}"
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """By training: the largest error of each mode, over sizes of L1 and entries."""
+    yield "| model | recipe | steps, cycles | untiled | single | double | auto | auto behind the best |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|"
+    behind = {auto.key: auto.measured / best.measured - 1.0 for auto, best in slower_than_another(rows)}
+    for model in zoo.names():
+        for recipe in RECIPES:
+            own = [row for row in rows if (row.model, row.recipe) == (model, recipe)]
+            if not own:
+                continue
+            autos = [row.measured for row in own if row.mode == "auto" and row.entry == "step"] or [0]
+            cells = []
+            for mode in MODES:
+                errors = [row.error for row in own if row.mode == mode]
+                cells.append(f"{100 * max(errors, key=abs):+.1f} %" if errors else "-")
+            losses = [share for key, share in behind.items() if key[:2] == (model, recipe)]
+            cells.append(f"{100 * max(losses):.1f} %" if losses else "-")
+            span = f"{min(autos):,}" if min(autos) == max(autos) else f"{min(autos):,} to {max(autos):,}"
+            yield f"| `{model}` | {recipe} | {span} | {' | '.join(cells)} |"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    inside = sum(abs(row.error) <= row.tolerance for row in rows)
+    mean = sum(abs(row.error) for row in rows) / max(len(rows), 1)
+    return (
+        f"{len(rows)} entries of {len({row.key[:4] for row in rows})} trainings; the estimate is off by "
+        f"{100 * mean:.1f} % on average, and {inside} are within 5 % (10 % below a million cycles)."
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=list(zoo.names()))
+    parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES))
+    parser.add_argument("--l1", nargs="*", type=int, default=[size // KIB for size in SIZES], help="KiB")
+    parser.add_argument("--recipes", nargs="*", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--missing", action="store_true", help="only what is not in benchmarks/data/clock.csv")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--check", action="store_true", help="exit with 1 where something is not as wanted")
+    arguments = parser.parse_args()
+    found: list[Row] = []
+    chosen = cases(arguments.models, arguments.modes, arguments.l1, arguments.recipes)
+    if arguments.missing:
+        known = {row.key[:4] for row in read()}
+        chosen = [one for one in chosen if (one.model, one.recipe, one.mode, one.scratch_bytes // KIB) not in known]
+    with get_context("spawn").Pool(arguments.jobs) as pool:
+        for rows in pool.imap(measure, chosen):
+            for row in rows:
+                print(f"{', '.join(map(str, row.key))}: {row.estimated:,} estimated, {row.measured:,} measured, "
+                      f"{100 * row.error:+.1f} %", flush=True)  # fmt: skip
+            found += rows
+            write(rows)
+    print(summary(found))
+    wrong = list(complaints(found))
+    print("\n".join(wrong) if wrong else "everything is as wanted")
+    return 1 if wrong and arguments.check else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,260 @@
+"""`python -m tilegrad.calibration.chip`: measures kernels and conductor on `iss:siracusa` and writes measured.json.
+
+Trainings of the zoo are run as they are; each event of their listings gets the cycle at which it happened. What the
+conductor takes from act to act is the mean of what it took. How long kernel calls took, beside what counted
+instructions say, gives each kernel a factor, a cost of the call, and a cost of code that is not in the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tilegrad.calibration import document
+from tilegrad.calibration.aligned import Happened, align_trace
+from tilegrad.calibration.cases import KIB, TARGET, Case
+from tilegrad.calibration.document import conduct_lines, kernel_lines
+from tilegrad.calibration.fit import non_negative_least_squares
+from tilegrad.calibration.observed import Observation, TraceEvent, observe
+from tilegrad.compiled import Compiled
+from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
+from tilegrad.ir.listing import Begin, End, Fetch, Load, Store
+from tilegrad.targets.base import L1, L2, L3, Target, get
+
+SOURCE = "iss:siracusa"
+CASES = (
+    *(Case(model, "auto", 128 * KIB) for model in ("simplemlp", "autoencoder_tiny", "mlp", "autoencoder", "dscnn")),
+    *(Case(model, "auto", 128 * KIB) for model in ("resnet8", "mobilenetv1", "cct_lora", "cct")),
+    *(Case(model, mode, 64 * KIB) for model in ("simplemlp", "autoencoder", "dscnn") for mode in ("single", "double")),
+    *(Case(model, "untiled", 64 * KIB) for model in ("simplemlp", "autoencoder_tiny", "mlp", "autoencoder", "dscnn")),
+    *(Case(model, "auto", 64 * KIB, "momentum, accum 2") for model in ("simplemlp", "autoencoder_tiny", "mlp")),
+    *(Case(model, "auto", 32 * KIB, "adam") for model in ("simplemlp", "autoencoder_tiny", "mlp")),
+    Case("autoencoder", "auto", 32 * KIB),
+    Case("dscnn", "auto", 32 * KIB),
+)
+LONG_COUNT_LESS = 0.5
+# Short calls are measured by what they are off in cycles, long ones by the share of it.
+SHORT_CYCLES = 400.0
+# How many calls of a kernel weigh as much as what others of its kind take.
+PRIOR_CALLS = 0.3
+TYPICAL = KernelScale(1.05, 60.0, 500.0)
+LEAST_FACTOR = 0.3
+# Transfers whose time says how fast bytes move.
+LONG_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    kernel: str
+    level: str
+    counted: float
+    cycles: int
+    is_cold: bool
+    weight: float
+
+
+@dataclass
+class Samples:
+    """What was measured, over all cases. `pairs` have a weight with their cycles: the longer a training is, the less it
+    is about its conductor."""
+
+    pairs: dict[tuple[Act, Act], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    waits: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
+    wakes: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
+    around: list[float] = field(default_factory=list)
+    kernels: list[KernelCall] = field(default_factory=list)
+    crowded: dict[bool, list[tuple[float, float]]] = field(default_factory=lambda: {True: [], False: []})
+
+    def add(self, compiled: Compiled, seen: Observation) -> None:
+        for entry, events in seen.entries.items():
+            listing = compiled.listing.entries.get(entry)
+            if listing is None or not listing.events:
+                continue
+            happened = align_trace(listing, events)
+            self._add_conduct(happened, events[0].cycle, events[-1].cycle, compiled.target)
+            weight = (events[-1].cycle - events[0].cycle) ** (-LONG_COUNT_LESS / 2)
+            self.kernels += _calls(compiled, entry, happened, weight)
+            for inward, nominal, taken in _crowded(compiled.target, happened, events):
+                self.crowded[inward].append((nominal, taken))
+            if seen.ran.cycles.get(entry):
+                self.around.append(seen.ran.cycles[entry][-1] - seen.cycles(entry))
+
+    def _add_conduct(self, happened: Sequence[Happened], begun: int, ended: int, target: Target) -> None:
+        near, far = target.engine(L2, L1).enqueue_cycles, target.engine(L3, L2).enqueue_cycles
+        weight = (ended - begun) ** -LONG_COUNT_LESS
+        before, went = Act.START, begun
+        for one in happened:
+            enqueued = near if one.parts else 0
+            self.pairs[before, one.act].append((one.came - went - enqueued, weight))
+            for a, b in pairwise(one.parts):
+                self.pairs[one.act, Act.PART].append((b - a - near, weight))
+            if one.act is Act.MOVE:
+                self.waits[one.act].append(one.went - one.came - far)
+            elif one.arrived > one.came:
+                self.wakes[one.act].append(one.went - one.arrived)
+            elif one.arrived:
+                self.waits[one.act].append(one.went - one.came)
+            before, went = one.act, one.went
+        self.pairs[before, Act.STOP].append((ended - went, weight))
+
+
+def _calls(compiled: Compiled, entry: str, happened: Sequence[Happened], weight: float) -> Iterator[KernelCall]:
+    """Kernel calls of an entry: from where cores begin to where the last one is done."""
+    costs, target = KernelCosts(compiled.target), compiled.target
+    nests = compiled.listing.entries[entry].nests
+    begun: Happened | None = None
+    latest = ""
+    for one in happened:
+        if isinstance(one.event, Begin):
+            begun = one
+        elif isinstance(one.event, End):
+            assert begun is not None and isinstance(begun.event, Begin)
+            listed = nests[one.event.nest]
+            level = target.home if listed.tiling is None else target.compute
+            sizes = {axis: tile_range.size for axis, tile_range in begun.event.ranges.items()}
+            counted = costs.counted(listed.nest, sizes, level, target.cores).cycles
+            kernel = listed.nest.kernel
+            yield KernelCall(kernel, level, counted, one.computed - begun.went, kernel != latest, weight)
+            latest = kernel
+
+
+def _crowded(
+    target: Target, happened: Sequence[Happened], events: Sequence[TraceEvent]
+) -> Iterator[tuple[bool, float, float]]:
+    """Long transfers that went on while cores computed: which way, what they would take alone, and what they took."""
+    engine, calls, begun = target.engine(L2, L1), [], 0
+    for one in happened:
+        if isinstance(one.event, Begin):
+            begun = one.went
+        elif isinstance(one.event, End):
+            calls.append((begun, one.computed))
+    for inward in (True, False):
+        timing = engine.inward if inward else engine.outward
+        ends = [event.cycle for event in events if event.kind == "D" and bool(event.a) is inward]
+        kinds = (Fetch, Load) if inward else (Store,)
+        parts = [
+            (part.size_bytes, started)
+            for one in happened
+            if isinstance(one.event, Fetch | Load | Store) and isinstance(one.event, kinds)
+            for part, started in zip(one.event.parts, one.parts, strict=True)
+        ]
+        free = at = 0
+        for (size_bytes, started), end in zip(parts, ends, strict=True):
+            start, free = max(started, free), end
+            while at < len(calls) and calls[at][1] < start:
+                at += 1
+            if size_bytes >= LONG_BYTES and at < len(calls) and calls[at][0] <= start and end <= calls[at][1]:
+                latency = timing.setup_cycles if start == started else 0.0
+                yield inward, size_bytes * timing.cycles_per_byte, end - start - latency
+
+
+def fit_kernel(calls: Sequence[KernelCall], typical: KernelScale, prior: float = PRIOR_CALLS) -> KernelScale:
+    """By least squares of relative errors, none of the three below zero; little is drawn to what is typical."""
+    rows = [[call.counted, 1.0, float(call.is_cold)] for call in calls]
+    measured = [float(call.cycles) for call in calls]
+    mean = sum(call.weight for call in calls) / len(calls)
+    weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) for call in calls]
+    x, y, w = np.array(rows), np.array(measured), np.array(weights)
+    size = float(np.median(y))
+    drawn = prior / size
+    pulls = np.array([[size, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) * drawn
+    wanted = np.array([typical.factor * size, typical.call, typical.cold]) * drawn
+    found = non_negative_least_squares(np.vstack([x * w[:, None], pulls]), np.concatenate([y * w, wanted]))
+    factor = max(float(found[0]), LEAST_FACTOR)
+    return KernelScale(round(factor, 4), round(float(found[1]), 1), round(float(found[2]), 1), len(calls))
+
+
+def fit_kernels(calls: Sequence[KernelCall]) -> tuple[dict[tuple[str, str], KernelScale], dict[str, KernelScale]]:
+    groups: dict[tuple[str, str], list[KernelCall]] = defaultdict(list)
+    for call in calls:
+        groups[call.kernel, call.level].append(call)
+    kernels, others = {}, {}
+    for level in sorted({level for _, level in groups}):
+        own = {key: found for key, found in groups.items() if key[1] == level}
+        first = {key: fit_kernel(found, TYPICAL) for key, found in own.items()}
+        typical = KernelScale(
+            round(float(np.median([scale.factor for scale in first.values()])), 4),
+            round(float(np.median([scale.call for scale in first.values()])), 1),
+            round(float(np.median([scale.cold for scale in first.values()])), 1),
+        )
+        kernels.update({key: fit_kernel(found, typical) for key, found in own.items()})
+        others[level] = typical
+    return kernels, others
+
+
+def _mean(values: Sequence[tuple[float, float]]) -> float:
+    """Without the largest few: among them are those that waited for a queue."""
+    kept = sorted(values)[: max(1, round(0.97 * len(values)))]
+    return round(max(0.0, sum(cycles * weight for cycles, weight in kept) / sum(weight for _, weight in kept)), 1)
+
+
+def fit_conduct(samples: Samples) -> Conduct:
+    acts: dict[Act, list[tuple[float, float]]] = defaultdict(list)
+    for (_, act), values in samples.pairs.items():
+        acts[act] += values
+    return Conduct(
+        {pair: _mean(values) for pair, values in samples.pairs.items()},
+        {act: _mean(values) for act, values in acts.items()},
+        {act: round(float(np.median(values)), 1) for act, values in samples.waits.items()},
+        {act: round(float(np.median(values)), 1) for act, values in samples.wakes.items()},
+        round(float(np.median(samples.around)), 1) if samples.around else 0.0,
+        (_ratio(samples.crowded[True]), _ratio(samples.crowded[False])),
+    )
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    return round(max(1.0, sum(taken for _, taken in pairs) / sum(alone for alone, _ in pairs)), 3) if pairs else 1.0
+
+
+def fit(samples: Samples) -> Measured:
+    return Measured(SOURCE, *fit_kernels(samples.kernels), fit_conduct(samples))
+
+
+def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:
+    table = {**as_json(measured), "cases": [case.name for case in cases]}
+    (folder / FILE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    load_measured.cache_clear()
+    document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
+
+
+def _report(measured: Measured, before: Mapping[str, float]) -> Iterator[str]:
+    for name, error in before.items():
+        yield f"{name}: {100 * error:+.1f} %"
+    yield f"{len(measured.kernels)} kernels, {len(measured.conduct.pairs)} pairs of acts"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=1, help="tiles are chosen by what was measured: so often")
+    parser.add_argument("--models", nargs="*", help="only these")
+    arguments = parser.parse_args()
+    cases = [case for case in CASES if not arguments.models or case.model in arguments.models]
+    target = get(TARGET)
+    for _ in range(arguments.rounds):
+        samples = Samples()
+        errors = {}
+        for case in cases:
+            compiled = case.compile()
+            seen = observe(compiled)
+            samples.add(compiled, seen)
+            estimate, cycles = compiled.timing["step"].cycles, seen.ran.cycles["step"][-1]
+            errors[case.name] = estimate / cycles - 1.0
+            print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured", flush=True)
+        measured = fit(samples)
+        write_measured(measured, target.folder, cases)
+        print("\n".join(_report(measured, errors)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What a guard adds to model.h and model.c; `runtime/guard/tg_guard.h` is the code itself."""
+
+from __future__ import annotations
+
+from tilegrad.codegen.c import (
+    Assign,
+    Call,
+    Comment,
+    Function,
+    If,
+    Item,
+    Line,
+    Return,
+    Statement,
+    Verbatim,
+    float_literal,
+)
+from tilegrad.codegen.lowering import filled
+from tilegrad.errors import InternalError
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import RESET_FLAG, Role
+from tilegrad.ops.kernels import RUNTIME_FOLDER
+
+HEADER_FILE = "tg_guard.h"
+FIELDS = ("int is_kept", "int is_changed")
+STATUSES = (
+    ("TG_BAD_LOSS", 17, "guard: the loss is no number, infinite or above the limit; the last good state is back"),
+    ("TG_NOT_FINITE", 18, "guard: the update made a NaN or an infinity; the last good state is back"),
+)
+_NORM = Function("tg_status", "tg_norm", ("const tg_model *m", "const char *role", "float *norm"))
+
+
+def is_guarded(plan: Plan) -> bool:
+    program = plan.schedule.program
+    return program.recipe.guard is not None and bool(program.with_role(Role.GUARD))
+
+
+def guard_text() -> str:
+    return (RUNTIME_FOLDER / "guard" / HEADER_FILE).read_text(encoding="utf-8")
+
+
+def declarations(plan: Plan) -> tuple[Item, ...]:
+    """Of model.h."""
+    if not is_guarded(plan):
+        return ()
+    return (
+        Comment('The norm of all tensors of a role ("gradient", "parameter", "optimizer"). TG_BAD_INDEX: it has none.'),
+        _NORM,
+        Line(),
+    )
+
+
+def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
+    """Of model.c, in front of its functions."""
+    guard = plan.schedule.program.recipe.guard
+    if guard is None or not is_guarded(plan):
+        return ()
+    program = plan.schedule.program
+    places = {tensor.name: place for place, tensor in enumerate(program.state)}
+    rows = []
+    for tensor in program.with_role(Role.GUARD):
+        if tensor.owner is None:
+            raise InternalError(f"nothing is restored from '{tensor.name}'")
+        rows.append(f"{{{places[tensor.owner]}, {places[tensor.name]}, {int(tensor.type.dtype.is_float)}}}")
+    floats = [str(int(tensor.type.dtype.is_float)) for tensor in program.state]
+    owners = {tensor.owner for tensor in program.with_role(Role.GUARD)}
+    in_step = {state for _, state in program.entries["step"].writes}
+    defines = [
+        f"#define TG_GUARDED {len(rows)}",
+        f"#define TG_GUARD_FLAG {places[RESET_FLAG]}",
+        f"#define TG_GUARD_FINITE {int(guard.finite)}",
+        f"#define TG_GUARD_EVERY_STEP {int(bool(owners & in_step))} /* a step itself changes what is kept */",
+        *([] if guard.loss is None else [f"#define TG_GUARD_LOSS {float_literal(guard.loss)}"]),
+        *(["#define TG_COUNTS"] if has_storage else []),
+    ]
+    return (
+        Comment("What the guard keeps: tensor, copy, whether it has floats."),
+        *(Line(text) for text in defines),
+        Comment("clang-format off"),
+        Verbatim(f"static const uint16_t guarded[][3] = {{\n    {_indented(rows)},\n}};"),
+        Verbatim(f"static const uint8_t is_float[TG_TENSOR_COUNT] = {{\n    {_indented(floats)},\n}};"),
+        Comment("clang-format on"),
+        Line(f'#include "{HEADER_FILE}"'),
+        Line(),
+    )
+
+
+def _indented(rows: list[str]) -> str:
+    return filled(rows).replace("\n", "\n    ")
+
+
+def first_core(plan: Plan) -> str | None:
+    """Where several cores run an entry, the condition for what only one of them may do."""
+    target = plan.schedule.target
+    return "tg_hart() == 0" if target.is_flat and target.cores > 1 else None
+
+
+def on_first_core(plan: Plan, statement: Statement) -> Statement:
+    condition = first_core(plan)
+    return statement if condition is None else If(condition, (statement,))
+
+
+def at_start(plan: Plan, entry: str) -> list[Statement]:
+    if not is_guarded(plan) or entry == "infer":
+        return []
+    if entry == "update":
+        return [If("!has_gradients(m)", (Return("TG_BAD_LOSS"),))]
+    return [on_first_core(plan, Call("begin_guarded_step", ("m",)))]
+
+
+def at_end(plan: Plan, entry: str, result: str, loss: str) -> list[Statement]:
+    """The end of an entry: what it returns."""
+    if not is_guarded(plan) or entry == "infer":
+        return [Return(result)]
+    end = f"end_guarded_step(m, *{loss})" if entry == "step" else "end_guarded_update(m)"
+    found: list[Statement] = []
+    if result != "TG_OK":
+        found.append(If(f"{result} != TG_OK", (Return(result),)))
+    if first_core(plan) is not None:
+        found.append(If("tg_hart() != 0", (Return("TG_OK"),)))
+    return [*found, Return(end)]
+
+
+def reset(is_wanted: bool) -> list[Statement]:
+    """Where somebody writes the state from outside."""
+    return [Assign("m->is_kept", "0")] if is_wanted else []

@@ -1,0 +1,214 @@
+"""What a save holds, and tg_saved.h, which tells it to `runtime/storage/tg_storage.c`.
+
+A save is a record of `RECORD`, written twice, and a payload: a directory as JSON, then the tensors that training
+changes, by name. Neither names an address or a target's layout, so that any program of the same training takes it.
+`tilegrad/checkpoint.py` reads and writes the same on a desk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.codegen.c import Comment, Item, Line, SourceFile, Verbatim, aligned_comments, print_file
+from tilegrad.codegen.image import HASH_WORDS, attribute_text
+from tilegrad.codegen.lowering import filled
+from tilegrad.errors import DoesNotFit
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import RESET_FLAG, Program, Role, StateTensor
+from tilegrad.storage import Storage
+
+MAGIC = int.from_bytes(b"TGCK", "little")
+VERSION = 1
+RECORD = struct.Struct(f"<II{4 * HASH_WORDS}sIIIIIIQQIIIIII")
+"""As in tg_storage.c; the last word is the CRC-32 of those before it."""
+IS_ACCUMULATING = 1
+RECORDS = 2
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The tensors of a save, in order: always; in the middle of an accumulation, too; never, though it needs them."""
+
+    always: tuple[StateTensor, ...]
+    gradients: tuple[StateTensor, ...]
+    frozen: tuple[StateTensor, ...]
+
+    @property
+    def tensor_bytes(self) -> int:
+        return sum(tensor.type.size_bytes for tensor in self.always)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(tensor.type.size_bytes for tensor in self.gradients)
+
+
+def saved(program: Program) -> Saved:
+    """All that an entry writes, and what a firmware may set (the learning rate); the rest stays as it was compiled."""
+    written = {state for entry in program.entries.values() for _, state in entry.writes}
+    always, gradients, frozen = [], [], []
+    for tensor in sorted(program.state, key=lambda tensor: tensor.name.encode()):
+        if tensor.name == RESET_FLAG or tensor.role is Role.GUARD:
+            continue  # the record says whether there are gradients; a copy of the last good state is none to keep
+        if tensor.role is Role.GRADIENT:
+            gradients.append(tensor)
+        elif tensor.name in written or tensor.role is Role.HYPER:
+            always.append(tensor)
+        elif tensor.role in (Role.FROZEN, Role.STATISTIC):
+            frozen.append(tensor)
+    return Saved(tuple(always), tuple(gradients), tuple(frozen))
+
+
+def saved_hash(program: Program) -> bytes:
+    """Of the model and of what trains in it; not of values, batch, rates, seeds or the target."""
+    kinds = saved(program)
+    tensors = [[[tensor.name, str(tensor.type)] for tensor in kind] for kind in (kinds.always, kinds.frozen)]
+    nodes = [
+        [node.op, node.inputs, node.outputs, sorted((key, attribute_text(v)) for key, v in node.attributes.items())]
+        for node in program.entries["infer"].nodes
+    ]
+    meaning = {"version": VERSION, "tensors": tensors, "nodes": nodes, "loss": str(program.loss)}
+    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).digest()[: 4 * HASH_WORDS]
+
+
+def recipe_facts(program: Program) -> dict[str, Any]:
+    """The recipe as JSON has it: a run goes on under the same one."""
+
+    def plain(value: object) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            name = {"name": value.name} if hasattr(value, "name") else {}
+            return name | {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+    facts = plain(program.recipe)
+    return {**facts, "loss": str(program.loss)}
+
+
+def directory(program: Program, target: str) -> bytes:
+    """What a reader who does not have the model needs to know, one tensor a line."""
+    kinds = saved(program)
+    head = {"model": program.name, "target": target, "recipe": recipe_facts(program)}
+    rows = [
+        json.dumps([tensor.name, tensor.role.value, str(tensor.type.dtype), list(tensor.type.shape)])
+        for tensor in (*kinds.always, *kinds.gradients)
+    ]
+    return (json.dumps(head)[:-1] + ', "tensors": [\n' + ",\n".join(rows) + "\n]}").encode("ascii")
+
+
+def little_endian(array: npt.NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+def frozen_crc(program: Program, values: Mapping[str, npt.NDArray[Any]] | None = None) -> int:
+    """Of what is not saved; `values` where it is not what the program begins with."""
+    crc = 0
+    for tensor in saved(program).frozen:
+        if values is not None and tensor.name in values:
+            crc = zlib.crc32(little_endian(values[tensor.name]), crc)
+        elif tensor.initial is not None:
+            content = np.asarray(tensor.initial.array).astype(tensor.type.dtype.numpy)
+            crc = zlib.crc32(little_endian(content), crc)
+        else:
+            crc = zlib.crc32(bytes(tensor.type.size_bytes), crc)
+    return crc
+
+
+def rounded_up(size_bytes: int, unit_bytes: int) -> int:
+    return -(-size_bytes // unit_bytes) * unit_bytes
+
+
+def save_bytes(program: Program, target: str, page_bytes: int, *, with_gradients: bool = False) -> int:
+    """Of a slot that a save fills."""
+    kinds = saved(program)
+    payload = len(directory(program, target)) + kinds.tensor_bytes + (kinds.gradient_bytes if with_gradients else 0)
+    return RECORDS * rounded_up(RECORD.size, page_bytes) + payload
+
+
+@dataclass(frozen=True)
+class SaveCost:
+    """Of one save: bytes of its slot between updates and in the middle of one, and sectors to erase."""
+
+    save_bytes: int
+    largest_bytes: int
+    erases: int
+    sector_bytes: int
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "save_bytes": self.save_bytes,
+            "largest_save_bytes": self.largest_bytes,
+            "sector_bytes": self.sector_bytes,
+            "erases_per_save": self.erases,
+        }
+
+
+def save_cost(program: Program, target: str, storage: Storage) -> SaveCost:
+    """What a save takes of a storage; one that is too small is refused."""
+    between = save_bytes(program, target, storage.page_bytes)
+    slot = rounded_up(between, storage.sector_bytes)
+    if 2 * slot > storage.size_bytes:
+        largest = max(saved(program).always, key=lambda tensor: tensor.type.size_bytes)
+        raise DoesNotFit(
+            f"two saves of '{program.name}' do not fit into the storage",
+            stage="storage",
+            expected=f"at most {storage.size_bytes} bytes, two slots in sectors of {storage.sector_bytes}",
+            got=f"{2 * slot} bytes: {len(saved(program).always)} tensors, the largest '{largest.name}' {largest.type}",
+            hint="train fewer parameters (--train last:K), or with a stateless optimizer (sgd)",
+        )
+    within = save_bytes(program, target, storage.page_bytes, with_gradients=True)
+    return SaveCost(between, within, slot // storage.sector_bytes, storage.sector_bytes)
+
+
+def saved_header(plan: Plan, storage: Storage) -> str:
+    """tg_saved.h."""
+    program = plan.schedule.program
+    kinds = saved(program)
+    places = {tensor.name: place for place, tensor in enumerate(program.state)}
+    text = directory(program, plan.schedule.target.name)
+    cost = save_cost(program, plan.schedule.target.name, storage)
+    words = struct.unpack(f"<{HASH_WORDS}I", saved_hash(program))
+    items: list[Item] = [
+        Comment("What tg_save saves of this model: places in tg_tensors, and a directory for those who read it."),
+        Line("#include <stdint.h>"),
+        Line(),
+        Comment("The storage that was asked for, and the bytes that a save takes of its slot."),
+        Line(f"#define TG_STORAGE_BYTES {storage.size_bytes}u"),
+        Line(f"#define TG_SECTOR_BYTES {storage.sector_bytes}u"),
+        Line(f"#define TG_PAGE_BYTES {storage.page_bytes}u"),
+        Line(f"#define TG_SAVE_BYTES {cost.save_bytes}u /* between updates */"),
+        Line(f"#define TG_LARGEST_SAVE_BYTES {cost.largest_bytes}u /* in the middle of one, with gradients */"),
+        Line(),
+        Line(f"#define TG_SAVED_HASH {', '.join(f'0x{word:08x}u' for word in words)}"),
+        Line(f"#define TG_SAVED_COUNT {len(kinds.always)}"),
+        Line(f"#define TG_SAVED_GRADIENTS {len(kinds.gradients)} /* in the middle of an accumulation, too */"),
+        Line(f"#define TG_FROZEN_COUNT {len(kinds.frozen)} /* never: a save is for these values of them */"),
+        Line(f"#define TG_SAVED_FLAG ({places.get(RESET_FLAG, -1)}) /* says that the next tg_step starts a new sum */"),
+        Line(f"#define TG_DIRECTORY_BYTES {len(text)}u"),
+        Line(),
+        Comment("clang-format off"),
+        _table("tg_saved", [places[tensor.name] for tensor in (*kinds.always, *kinds.gradients)]),
+        _table("tg_frozen", [places[tensor.name] for tensor in kinds.frozen]),
+        _text("tg_directory", text.decode("ascii")),
+        Comment("clang-format on"),
+    ]
+    return "\n".join(aligned_comments(print_file(SourceFile(tuple(items), guard="TG_SAVED_H")).split("\n")))
+
+
+def _table(name: str, numbers: list[int]) -> Verbatim:
+    """C has no array of nothing."""
+    rows = filled([str(number) for number in numbers or [0]]).replace("\n", "\n    ")
+    return Verbatim(f"static const uint16_t {name}[] = {{\n    {rows},\n}};")
+
+
+def _text(name: str, text: str) -> Verbatim:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
+    lines = '\\n"\n    "'.join(escaped.split("\n"))
+    return Verbatim(f'static const char {name}[] =\n    "{lines}";')

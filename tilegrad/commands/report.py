@@ -1,0 +1,98 @@
+"""`tilegrad report`: what a run did, as one offline page, or as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilegrad import training
+from tilegrad.build.files import check_writable, write_file
+from tilegrad.commands import hardware, options
+from tilegrad.commands.compiling import chip_of, compile_for, watch
+from tilegrad.commands.groups import grouped
+from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
+from tilegrad.errors import UserError
+from tilegrad.report.output import Output, Progress
+from tilegrad.report.picture.page import page
+from tilegrad.report.picture.plots import PLOTS, check_plot, plot_bytes
+from tilegrad.report.picture.record import read_record, record_of
+
+
+@grouped
+def report(
+    *,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|MODEL",
+            help="A folder that train or compare kept (-o DIR), or a model, which is trained first.",
+            show_default=False,
+        ),
+    ],
+    output_file: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="The page (.html), or the picture of --plot."),
+    ] = Path("report.html"),
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="|".join(PLOTS),
+            help="A picture for papers instead of the page: -o FILE.png, .svg or .pdf.",
+            show_default=False,
+        ),
+    ] = None,
+    device: options.Device = DEFAULT_DEVICE,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
+    ] = 4,
+    recipe_options: options.RecipeOptions,
+    chip: hardware.ChipOptions,
+    data: options.Data = None,
+    verify: options.Verify = True,
+    no_cache: options.NoCache = False,
+) -> int:
+    """Show a run: loss, memory map, timeline, operator table, roofline, model and C, in one HTML file that works
+    offline."""
+    check_writable(output_file)
+    if plot is not None:
+        check_plot(plot, output_file)
+    elif output_file.suffix not in (".html", ".htm"):
+        raise UserError(
+            f"the page cannot be called '{output_file}'",
+            stage="options",
+            expected="a name that ends in .html",
+            hint=f"--plot {'|'.join(PLOTS)} makes pictures",
+        )
+    if Path(what).is_dir():
+        record = read_record(Path(what))
+    else:
+        record = _trained(what, device, steps, recipe_options, chip, data, verify=verify, use_cache=not no_cache)
+    write_file(output_file, page(record) if plot is None else plot_bytes(plot, output_file, record))
+    Output().show(f"{record['title']}: {plot or 'report'} in {output_file}")
+    return 0
+
+
+def _trained(
+    model: str,
+    device: str,
+    steps: int,
+    recipe_options: options.RecipeOptions,
+    chip: hardware.ChipOptions,
+    data: Path | None,
+    *,
+    verify: bool,
+    use_cache: bool,
+) -> dict[str, Any]:
+    """The record of a run that is made for it."""
+    recipe = recipe_options.recipe()
+    target = chip_of(device, chip)
+    with Progress() as progress, open_device(device, use_cache=use_cache) as opened:
+        observer = watch(Output(), progress, None)
+        compiled = compile_for(model, recipe, target, observer, schedule=chip.schedule(target))
+        run = training.train(
+            compiled, opened, steps=steps, data=data, verify=verify, keep_gradients=False, progress=progress
+        )
+    return record_of([(None, run)])

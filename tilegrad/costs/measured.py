@@ -1,0 +1,95 @@
+"""What was measured of a chip beyond counted instructions: how kernels and the conductor really take their time.
+
+Counts of instructions say how a kernel's time grows with its tile. What they leave out was measured on the chip's cycle
+model, in whole trainings: cores that meet at a bank or at an FPU more often than on average (`factor`), the way from
+the conductor to the cores and back with code that others displaced (`call`), and code that is not in the instruction
+cache because another kernel ran before (`cold`). `python -m tilegrad.calibration.chip` measures them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tilegrad.costs.conduct import Act, Conduct
+
+FILE = "measured.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelScale:
+    """A call takes `factor` times its estimate, `call` cycles more, and `cold` if another kernel ran before it.
+    `calls` were measured."""
+
+    factor: float = 1.0
+    call: float = 0.0
+    cold: float = 0.0
+    calls: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"factor": self.factor, "call": self.call, "cold": self.cold, "calls": self.calls}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`kernels` by name and by memory that their operands are in; `others` are those that were never measured, by
+    memory. `source` says where it was measured."""
+
+    source: str
+    kernels: Mapping[tuple[str, str], KernelScale]
+    others: Mapping[str, KernelScale]
+    conduct: Conduct = field(default_factory=Conduct)
+
+    def scale(self, kernel: str, level: str) -> KernelScale:
+        found = self.kernels.get((kernel, level))
+        return found if found is not None else self.others.get(level, KernelScale())
+
+
+@cache
+def load_measured(folder: Path) -> Measured | None:
+    """None: nothing was measured of this chip."""
+    path = folder / FILE
+    return from_json(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def from_json(table: Mapping[str, Any]) -> Measured:
+    kernels = {
+        (kernel, level): KernelScale(**scale)
+        for level, of_level in table["kernels"].items()
+        for kernel, scale in of_level.items()
+    }
+    others = {level: KernelScale(**scale) for level, scale in table["others"].items()}
+    conduct = table["conduct"]
+    pairs = {(Act(a), Act(b)): cycles for a, then in conduct["pairs"].items() for b, cycles in then.items()}
+    acts, waits, wakes = (
+        {Act(name): cycles for name, cycles in conduct[part].items()} for part in ("acts", "waits", "wakes")
+    )
+    crowded = conduct["crowded"]["inward"], conduct["crowded"]["outward"]
+    return Measured(table["source"], kernels, others, Conduct(pairs, acts, waits, wakes, conduct["call"], crowded))
+
+
+def as_json(measured: Measured) -> dict[str, Any]:
+    levels = sorted({level for _, level in measured.kernels})
+    kernels = {
+        level: {kernel: scale.as_json() for (kernel, at), scale in sorted(measured.kernels.items()) if at == level}
+        for level in levels
+    }
+    conduct = measured.conduct
+    pairs: dict[str, dict[str, float]] = {}
+    for (before, act), cycles in sorted(conduct.pairs.items(), key=lambda pair: (pair[0][0].value, pair[0][1].value)):
+        pairs.setdefault(before.value, {})[act.value] = cycles
+    parts = {
+        name: {act.value: cycles for act, cycles in sorted(of.items(), key=lambda item: item[0].value)}
+        for name, of in (("acts", conduct.acts), ("waits", conduct.waits), ("wakes", conduct.wakes))
+    }
+    crowded = dict(zip(("inward", "outward"), conduct.crowded, strict=True))
+    return {
+        "source": measured.source,
+        "kernels": kernels,
+        "others": {level: scale.as_json() for level, scale in sorted(measured.others.items())},
+        "conduct": {"call": conduct.call, "crowded": crowded, **parts, "pairs": pairs},
+    }

@@ -1,0 +1,69 @@
+"""A model's loss and accuracy on stored samples, on a device: what `tilegrad evaluate` is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilegrad.compiled import Compiled
+from tilegrad.course import Progress
+from tilegrad.data import Batches, StoredSamples
+from tilegrad.devices.base import Device
+from tilegrad.errors import UserError
+from tilegrad.measures import Measures, measure_samples
+from tilegrad.samples import make_batches
+from tilegrad.training import no_progress
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    compiled: Compiled
+    device: str
+    data: str
+    measures: Measures
+    timings_seconds: dict[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        program = self.compiled.program
+        return {
+            "model": program.name,
+            "device": self.device,
+            "target": self.compiled.target.name,
+            "batch": program.recipe.batch,
+            "data": self.data,
+            "loss_name": program.loss,
+            **self.measures.as_json(),
+            "timings": self.timings_seconds,
+        }
+
+
+def evaluate(
+    compiled: Compiled,
+    device: Device,
+    data: str | Path,
+    *,
+    top_k: Sequence[int] = (),
+    progress: Progress = no_progress,
+) -> Evaluation:
+    """Every sample once, through the inference entry; the last mini-batch is filled up with samples not counted."""
+    if not (device.capabilities.runs and device.capabilities.is_interactive):
+        raise UserError(
+            f"device '{device.name}' gives no outputs back",
+            stage="options",
+            expected="a device that answers while it runs",
+            hint="such as host, sim:siracusa or qemu:riscv32",
+        )
+    batches = make_batches(compiled, data)
+    assert isinstance(batches, Batches) and isinstance(batches.samples, StoredSamples)
+    timings: dict[str, float] = {}
+    progress("build", 0, 1)
+    start = time.perf_counter()
+    with device.load(compiled) as session:
+        timings["build"] = time.perf_counter() - start
+        start = time.perf_counter()
+        told = measure_samples(session, batches.samples, top_k, lambda done, of: progress("mini-batch", done, of))
+        timings["run"] = time.perf_counter() - start
+    return Evaluation(compiled, device.name, str(data), told, timings)

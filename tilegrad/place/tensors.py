@@ -1,0 +1,139 @@
+"""The tensors of an entry: what moves between L2 and L3 as one, and which launches use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tilegrad.analysis.lifetimes import Lifetimes, align, analyse
+from tilegrad.ir.nest import Access
+from tilegrad.ir.plan import Buffer
+from tilegrad.ir.schedule import EntrySchedule, Rows
+from tilegrad.place.stays import Tensor, Use
+
+
+def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
+    """Lifetimes by launches, of which an operator may have several."""
+    found = analyse(entry.graph, alignment)
+    spans = entry.node_launches
+    if len(spans) == len(entry.launches):
+        return found
+
+    def launch(number: int, side: int) -> int:
+        return -1 if number < 0 else spans[number][side] if number < len(spans) else len(entry.launches)
+
+    moved = (replace(b, first=launch(b.first, 0), last=launch(b.last, 1)) for b in found.buffers)
+    return Lifetimes(tuple(moved), found.owner)
+
+
+@dataclass
+class _Uses:
+    """Of one tensor, by launch."""
+
+    found: dict[int, Use] = field(default_factory=dict)
+
+    def add(self, launch: int, is_read: bool) -> None:
+        before = self.found.get(launch, Use(launch, False, False))
+        # Within a launch, reading what it wrote itself needs no old content.
+        reads = before.reads or (is_read and not before.writes)
+        self.found[launch] = Use(launch, reads, before.writes or not is_read)
+
+    def in_order(self) -> tuple[Use, ...]:
+        return tuple(self.found[launch] for launch in sorted(self.found))
+
+
+@dataclass
+class _Part:
+    """A part of a tensor that launches one behind the other use."""
+
+    name: str
+    whole: str
+    rows: Rows
+    uses: _Uses = field(default_factory=_Uses)
+    values: set[str] = field(default_factory=set)
+
+    @property
+    def last(self) -> int:
+        return max(self.uses.found)
+
+
+@dataclass(frozen=True)
+class EntryTensors:
+    """`parts` says which tensors are those of a panel's value: one for each time it is in L2."""
+
+    tensors: Mapping[str, Tensor]
+    parts: Mapping[str, tuple[str, ...]]
+
+
+def entry_tensors(
+    entry: EntrySchedule, lifetimes: Lifetimes, state_bytes: Mapping[str, int], alignment: int
+) -> EntryTensors:
+    """Every tensor of an entry with its uses, which are those of nests. Inputs and outputs that are streamed are
+    left in L3 by the caller, or found there."""
+    graph = entry.graph
+    whole, streamed, parts = _all_uses(entry, lifetimes)
+    tensors = {}
+    end = len(entry.launches)
+    inputs, outputs = set(graph.inputs), set(graph.outputs)
+    for buffer in lifetimes.buffers:
+        is_input, is_output = (any(m in values for m in buffer.members) for values in (inputs, outputs))
+        parts_used = _in_order(streamed, buffer.name)
+        tensors[buffer.name] = Tensor(
+            buffer.name,
+            buffer.size_bytes,
+            _in_order(whole, buffer.name),
+            buffer.first,
+            buffer.last,
+            is_input=is_input,
+            is_output=is_output,
+            is_outside=(is_input or is_output) and bool(parts_used),
+            streamed=parts_used,
+        )
+    for name in graph.state:
+        uses = (_in_order(whole, name), _in_order(streamed, name))
+        tensors[name] = Tensor(name, state_bytes[name], uses[0], -1, end, is_state=True, streamed=uses[1])
+    values: dict[str, list[str]] = {}
+    for part in parts:
+        uses_of_part = part.uses.in_order()
+        size_bytes = align(part.rows.size_bytes, alignment)
+        span = uses_of_part[0].launch, uses_of_part[-1].launch
+        tensors[part.name] = Tensor(part.name, size_bytes, uses_of_part, *span, whole=part.whole, rows=part.rows)
+        for value in part.values:
+            values.setdefault(value, []).append(part.name)
+    return EntryTensors(tensors, {value: tuple(names) for value, names in values.items()})
+
+
+def _in_order(uses: Mapping[str, _Uses], name: str) -> tuple[Use, ...]:
+    return uses[name].in_order() if name in uses else ()
+
+
+def _all_uses(
+    entry: EntrySchedule, lifetimes: Lifetimes
+) -> tuple[dict[str, _Uses], dict[str, _Uses], Iterable[_Part]]:
+    whole: dict[str, _Uses] = {}
+    streamed: dict[str, _Uses] = {}
+    parts: dict[tuple[str, Rows], list[_Part]] = {}
+    count = 0
+    for i, launch in enumerate(entry.launches):
+        for operand in (operand for nest in launch.nests for operand in nest.operands):
+            if operand.value is None:
+                continue
+            is_read = operand.access is Access.READ
+            panel = entry.panels.get(operand.value)
+            if panel is None:
+                owner = lifetimes.owner.get(operand.value, operand.value)
+                whole.setdefault(owner, _Uses()).add(i, is_read)
+                continue
+            owner = lifetimes.owner.get(panel.value, panel.value)
+            streamed.setdefault(owner, _Uses()).add(i, is_read)
+            known = parts.setdefault((owner, panel.rows), [])
+            if not known or known[-1].last + 1 < i:
+                known.append(_Part(f"{owner}#{count}", owner, panel.rows))
+                count += 1
+            known[-1].uses.add(i, is_read)
+            known[-1].values.add(operand.value)
+    return whole, streamed, [part for known in parts.values() for part in known]
+
+
+def spans(buffers: Iterable[Buffer]) -> dict[str, tuple[int, int]]:
+    return {buffer.name: (buffer.first, buffer.last) for buffer in buffers}

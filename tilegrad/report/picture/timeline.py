@@ -1,0 +1,125 @@
+"""The timed listing as slices on tracks: what the page, the trace and the plots draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilegrad.compiled import Compiled
+from tilegrad.ir.listing import CORES, Begin, End, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.sequence.timing import EntryTiming, TimedEvent
+
+CONDUCTOR = "conductor"
+"""The track of what the conductor stood still for while no core computed, or waited for meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`start` and `end` in cycles of the entry. `nest` and `tile` are -1 where there is none; `what` is a kernel, a
+    tensor or the reason of a wait."""
+
+    track: str
+    start: float
+    end: float
+    kind: str
+    what: str
+    nest: int
+    tile: int
+    size_bytes: int = 0
+
+
+def _block(queue: Queue) -> str:
+    return "" if queue.block == 0 else f"block {queue.block} "
+
+
+def track_of(timed: TimedEvent) -> str | None:
+    """Where an event is drawn; None for what takes no time of its own."""
+    event = timed.event
+    if isinstance(event, End):
+        return f"{_block(event.queue)}{CORES}"
+    if isinstance(event, Fetch | Load):
+        return f"{_block(event.queue)}{event.queue.engine} in"
+    if isinstance(event, Store):
+        return f"{_block(event.queue)}{event.queue.engine} out"
+    if isinstance(event, Move):
+        return f"{_block(event.queue)}{event.queue.engine} {'in' if event.inward else 'out'}"
+    if isinstance(event, Wait) and timed.stall is not None:
+        return f"{_block(event.queue)}{CONDUCTOR}"
+    return None
+
+
+def slices(compiled: Compiled, entry: str, timing: EntryTiming) -> Iterator[Slice]:
+    """In the order of the listing. A kernel call lasts from where cores begin to where all are done; waits for nothing
+    are left out."""
+    nests = compiled.listing.entries[entry].nests
+    begun = 0.0
+    for timed in timing.events:
+        track, event = track_of(timed), timed.event
+        if isinstance(event, Begin):
+            begun = timed.start
+        if track is None:
+            continue
+        span = timed.start, timed.end
+        if isinstance(event, End):
+            yield Slice(track, begun, timed.end, "compute", nests[event.nest].nest.kernel, event.nest, event.tile)
+        elif isinstance(event, Fetch):
+            size = sum(part.size_bytes for part in event.parts)
+            yield Slice(track, *span, "table", "call and table", event.nest, -1, size)
+        elif isinstance(event, Load | Store):
+            size = sum(part.size_bytes for part in event.parts)
+            kind = "load" if isinstance(event, Load) else "store"
+            yield Slice(track, *span, kind, value_of(compiled, entry, event), event.nest, event.tile, size)
+        elif isinstance(event, Move):
+            yield Slice(track, *span, "fetch" if event.inward else "evict", event.tensor, -1, -1, event.size_bytes)
+        elif isinstance(event, Wait) and timed.stall is not None:
+            yield Slice(track, *span, "wait", timed.stall.reason.value, event.nest, -1)
+
+
+def value_of(compiled: Compiled, entry: str, event: Load | Store) -> str:
+    """The tensor behind an operand's name."""
+    nest = compiled.listing.entries[entry].nests[event.nest].nest
+    found = next((operand.value for operand in nest.operands if operand.name == event.operand), None)
+    return found or event.operand
+
+
+def track_order(tracks: set[str]) -> list[str]:
+    """Cores first, then the engine nearest to them, then what lies farther away; what waits comes last."""
+
+    def rank(track: str) -> tuple[str, int, str]:
+        block, _, rest = track.rpartition("block ")
+        name = track.removeprefix(f"{block}block ") if block else rest
+        order = 0 if CORES in name else 3 if CONDUCTOR in name else 1 if "L1" in name else 2
+        return block, order, name
+
+    return sorted(tracks, key=rank)
+
+
+def timeline_json(compiled: Compiled, timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
+    """By entry: names once, slices as columns of numbers, since there may be a hundred thousand of them."""
+    found: dict[str, Any] = {}
+    for entry, timing in timings.items():
+        launches = compiled.plan.schedule.entries[entry].launches
+        drawn = list(slices(compiled, entry, timing))
+        if not drawn:
+            continue
+        tracks = track_order({one.track for one in drawn})
+        kinds = sorted({one.kind for one in drawn})
+        names = sorted({one.what for one in drawn})
+        track_at, kind_at, name_at = ({one: i for i, one in enumerate(every)} for every in (tracks, kinds, names))
+        found[entry] = {
+            "cycles": timing.cycles,
+            "tracks": tracks,
+            "kinds": kinds,
+            "names": names,
+            "nests": [launches[listed.launch].node.name for listed in compiled.listing.entries[entry].nests],
+            "track": [track_at[one.track] for one in drawn],
+            "start": [round(one.start, 1) for one in drawn],
+            "end": [round(one.end, 1) for one in drawn],
+            "kind": [kind_at[one.kind] for one in drawn],
+            "name": [name_at[one.what] for one in drawn],
+            "nest": [one.nest for one in drawn],
+            "tile": [one.tile for one in drawn],
+            "bytes": [one.size_bytes for one in drawn],
+        }
+    return found

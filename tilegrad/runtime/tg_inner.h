@@ -1,0 +1,13 @@
+/* The innermost loops that a chip has instructions of its own for. Here there are none: a chip's own header of this name
+ * defines some of
+ *
+ *   TG_INNER_GEMM   tg_inner_gemm_{nn,nt,tn,tt}(): a 4x4 block of a matrix product (tg_gemm.h)
+ *   TG_INNER_CONV   tg_inner_conv_{right,left}(): a 4x4 block of a convolution with three taps (tg_convolution.h)
+ *   TG_INNER_WEIGHT tg_inner_weight_{1,2}(): its weight gradient, by stride (ops/conv.c)
+ *   TG_INNER_OUTER  tg_inner_outer(): blocks of an outer product of SGD (ops/outer_sgd.c)
+ *   TG_INNER_DENSE  tg_inner_dense(): the same with the sums of the gradient of x (ops/dense_grad_sgd.c)
+ *
+ * and each gives the bits of the loop that it takes the place of. */
+#ifndef TG_INNER_H
+#define TG_INNER_H
+#endif

@@ -1,0 +1,274 @@
+"""Operators whose operands do not fit into L2 together: cut into panels, each of them a launch of its own.
+
+A panel is a range of each parallel axis, so that sums keep their order. What it touches of a large operand is in L2
+without the rest, dense, and comes from L3 and goes back while other panels compute; small operands are there whole. The
+nest of a panel is an ordinary nest with shorter axes, whose index maps begin where the panel does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations, product
+from math import prod
+
+from tilegrad.analysis.footprint import box_shape, load_count, tile_at
+from tilegrad.analysis.lifetimes import align
+from tilegrad.analysis.tables import argument_fields
+from tilegrad.ir.graph import Node
+from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Range, Tile, operand_box
+from tilegrad.ir.schedule import Launch, Loop, NestPart, Panel
+from tilegrad.ir.types import TensorType
+from tilegrad.targets.base import L2, L3, Target
+
+# Of L2: what the operands of a launch may take, and what the panels of two launches may, one that computes and one that
+# is on its way. The rest is for what the allocator cannot use, and for neighbours.
+WHOLE_SHARE, DOUBLE_SHARE, SINGLE_SHARE = 0.6, 0.75, 0.85
+# An operand of no more than such a share of L2 is there whole.
+SMALL_SHARE, ALL_SMALL_SHARE = 1 / 32, 1 / 4
+# Cycles that a launch costs beside its transfers.
+LAUNCH_CYCLES = 3000.0
+_CUTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
+_ROUND = 8
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """`loops` outermost first; operands by name that are streamed."""
+
+    loops: tuple[Loop, ...]
+    streamed: frozenset[str]
+
+
+@dataclass
+class Panels:
+    """Cuts the launches of one entry. `owner` says which values share bytes. Kernels that compute where their operands
+    live have them there whole (not `cuts`): then only the nests of an operator are taken apart."""
+
+    target: Target
+    owner: Mapping[str, str]
+    is_double: bool
+    cuts: bool = True
+    known: dict[object, _Cut | None] = field(default_factory=dict)
+    values: dict[str, Panel] = field(default_factory=dict)
+
+    @property
+    def room_bytes(self) -> int:
+        return self.target.memory(L2).capacity_bytes or 0
+
+    @property
+    def types(self) -> dict[str, TensorType]:
+        return {
+            name: TensorType(panel.dtype, tuple(r.size for r in panel.box)) for name, panel in self.values.items()
+        }
+
+    def launches(self, node: Node, nests: tuple[Nest, ...]) -> list[Launch]:
+        """The launches of an operator."""
+        if self._whole_bytes(nests) <= WHOLE_SHARE * self.room_bytes:
+            return [Launch(node, nests)]
+        found: list[Launch] = []
+        for number, nest in enumerate(nests):
+            cut = self._cut(nest) if self.cuts else None
+            for ranges in [nest.everything] if cut is None else _parts(nest, cut.loops):
+                part = nest if cut is None else self._part(node.op, nest, ranges, cut)
+                found.append(Launch(node, (part,), part=NestPart(number, ranges)))
+        return found
+
+    def _owner(self, operand: Operand) -> str:
+        assert operand.value is not None
+        return self.owner.get(operand.value, operand.value)
+
+    def _whole_bytes(self, nests: Sequence[Nest]) -> int:
+        sizes: dict[str, int] = {}
+        for operand in (operand for nest in nests for operand in nest.present):
+            sizes[self._owner(operand)] = max(sizes.get(self._owner(operand), 0), operand.size_bytes)
+        return sum(align(size, 8) for size in sizes.values())
+
+    def _cut(self, nest: Nest) -> _Cut | None:
+        """How a nest is cut; None where it is not, or cannot be."""
+        if self._whole_bytes([nest]) <= WHOLE_SHARE * self.room_bytes:
+            return None
+        owners = tuple(self._owner(operand) for operand in nest.present)
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(owners))}
+        key = (nest.kind, tuple(numbers[name] for name in owners))
+        if key not in self.known:
+            self.known[key] = _Search(self, nest).best()
+        return self.known[key]
+
+    def _part(self, op: str, nest: Nest, ranges: Tile, cut: _Cut) -> Nest:
+        operands = tuple(
+            operand
+            if operand.value is None or operand.index is None
+            else self._streamed(operand, ranges)
+            if operand.name in cut.streamed
+            else replace(operand, index=_shifted(operand.index, ranges, [0] * len(operand.index)))
+            for operand in nest.operands
+        )
+        named = {name for _, name in argument_fields(op, nest.kernel)}
+        axes = [axis for axis in nest.axes if f"at_{axis.name}" in named or f"of_{axis.name}" in named]
+        volume = prod(r.size for r in ranges.values())
+        macs = nest.macs_override
+        return replace(
+            nest,
+            axes=tuple(replace(axis, extent=ranges[axis.name].size) for axis in nest.axes),
+            operands=operands,
+            macs_override=None if macs is None else macs * volume // prod(axis.extent for axis in nest.axes),
+            origin=tuple((axis.name, ranges[axis.name].start, axis.extent) for axis in axes),
+        )
+
+    def _streamed(self, operand: Operand, ranges: Tile) -> Operand:
+        assert operand.index is not None and operand.value is not None
+        box = tuple(
+            r if r.size or not extent else Range(min(r.start, extent - 1), min(r.start, extent - 1) + 1)
+            for r, extent in zip(operand_box(operand, ranges), operand.shape, strict=True)
+        )
+        text = ", ".join(f"{r.start}:{r.stop}" for r in box)
+        name = f"{operand.value}[{text} of {'x'.join(map(str, operand.shape))}]"
+        self.values[name] = Panel(operand.value, operand.shape, box, operand.dtype)
+        index = _shifted(operand.index, ranges, [r.start for r in box])
+        return replace(operand, value=name, shape=tuple(r.size for r in box), index=index)
+
+
+def _shifted(index: Sequence[Index], ranges: Tile, starts: Sequence[int]) -> tuple[Index, ...]:
+    """Index maps of axes that begin at the ranges', to positions that are counted from `starts`."""
+    return tuple(
+        replace(
+            one,
+            offset=one.offset + sum(c * ranges[axis].start for axis, c in one.terms) - one.divisor * start,
+        )
+        for one, start in zip(index, starts, strict=True)
+    )
+
+
+def _parts(nest: Nest, loops: Sequence[Loop]) -> Iterator[Tile]:
+    for indices in product(*(range(loop.count) for loop in loops)):
+        yield tile_at(nest, loops, indices)
+
+
+class _Search:
+    """Of one nest."""
+
+    def __init__(self, panels: Panels, nest: Nest) -> None:
+        self.panels = panels
+        self.nest = nest
+        self.room = panels.room_bytes
+        self.engine = panels.target.engine(L3, L2)
+        self.axes = [axis for axis in nest.axes if axis.kind is AxisKind.PARALLEL and axis.extent > 1]
+        by_owner: dict[str, list[Operand]] = {}
+        for operand in nest.present:
+            by_owner.setdefault(panels._owner(operand), []).append(operand)
+        self.groups = list(by_owner.values())
+        self.small = self._small()
+
+    def _small(self) -> list[list[Operand]]:
+        """Groups that are in L2 whole, whatever is cut."""
+        found, total = [], 0
+        for group in sorted(self.groups, key=lambda one: max(o.size_bytes for o in one)):
+            size = align(max(o.size_bytes for o in group), 8)
+            if size > SMALL_SHARE * self.room or total + size > ALL_SMALL_SHARE * self.room:
+                break
+            total += size
+            found.append(group)
+        return found
+
+    def best(self) -> _Cut | None:
+        found: tuple[float, _Cut] | None = None
+        shares = [(2, DOUBLE_SHARE), (1, SINGLE_SHARE)] if self.panels.is_double else [(1, SINGLE_SHARE)]
+        for times, share in shares:
+            for sizes in self._sizes(times, share * self.room):
+                for loops in self._orders(sizes):
+                    cost = self._cost(loops, sizes)
+                    if found is None or cost < found[0]:
+                        found = cost, _Cut(loops, frozenset(o.name for g in self._streamed(sizes) for o in g))
+            if found is not None:
+                return found[1]
+        return None
+
+    def _sizes(self, times: int, room: float) -> Iterator[dict[str, int]]:
+        """Cuts that fit: along one axis, or two, or all as far as it takes."""
+        whole = {axis.name: axis.extent for axis in self.nest.axes}
+        for axis in self.axes:
+            yield from self._along(axis.name, whole, times, room)
+        for first, second in permutations(self.axes, 2):
+            for size in _axis_sizes(first.extent)[1:]:
+                found = next(self._along(second.name, {**whole, first.name: size}, times, room), None)
+                if found is not None:
+                    yield found
+        sizes = dict(whole)
+        while not self._fits(sizes, times, room):
+            left = [axis.name for axis in self.axes if sizes[axis.name] > 1]
+            if not left:
+                return
+            smaller = [{**sizes, axis: -(-sizes[axis] // 2)} for axis in left]
+            sizes = min(smaller, key=self._bytes)
+        yield sizes
+
+    def _along(self, axis: str, sizes: Mapping[str, int], times: int, room: float) -> Iterator[dict[str, int]]:
+        """The largest panels that fit, and some smaller ones, which come sooner."""
+        given = 0
+        for size in _axis_sizes(self.nest.axis(axis).extent):
+            cut = {**sizes, axis: size}
+            if self._fits(cut, times, room):
+                yield cut
+                given += 1
+                if given == 4:
+                    return
+
+    def _streamed(self, sizes: Mapping[str, int]) -> list[list[Operand]]:
+        """Groups that are cut and not small."""
+        cut = {axis.name for axis in self.nest.axes if sizes[axis.name] < axis.extent}
+        return [
+            group
+            for group in self.groups
+            if group not in self.small
+            and all(o.index is not None for o in group)
+            and any(axis in cut for o in group for index in o.index or () for axis, _ in index.terms)
+        ]
+
+    def _split(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Bytes that are in L2 all the time, and those of a panel."""
+        streamed = self._streamed(sizes)
+        kept = moving = 0
+        for group in self.groups:
+            if group in streamed:
+                moving += sum({box_shape(o, sizes): self._box_bytes(o, sizes) for o in group}.values())
+            else:
+                kept += align(max(o.size_bytes for o in group), 8)
+        return kept, moving
+
+    def _box_bytes(self, operand: Operand, sizes: Mapping[str, int]) -> int:
+        return align(prod(box_shape(operand, sizes)) * operand.element_bytes, 8)
+
+    def _bytes(self, sizes: Mapping[str, int]) -> int:
+        return sum(self._split(sizes))
+
+    def _fits(self, sizes: Mapping[str, int], times: int, room: float) -> bool:
+        kept, moving = self._split(sizes)
+        return kept + times * moving <= room
+
+    def _orders(self, sizes: Mapping[str, int]) -> Iterator[tuple[Loop, ...]]:
+        loops = [Loop(a.name, a.extent, sizes[a.name]) for a in self.axes if sizes[a.name] < a.extent]
+        return permutations(loops)
+
+    def _cost(self, loops: tuple[Loop, ...], sizes: Mapping[str, int]) -> float:
+        """Cycles of the engine, and what launches take."""
+        total = LAUNCH_CYCLES * prod(loop.count for loop in loops)
+        for group in self._streamed(sizes):
+            for operand in group:
+                timing = self.engine.inward if operand.access is Access.READ else self.engine.outward
+                loads = load_count(operand, loops)
+                rows = Panel("", operand.shape, _first_box(operand, sizes), operand.dtype).rows
+                total += loads * (rows.count * timing.setup_cycles + rows.size_bytes * timing.cycles_per_byte)
+        return total
+
+
+def _first_box(operand: Operand, sizes: Mapping[str, int]) -> tuple[Range, ...]:
+    return tuple(Range(0, max(size, 1)) for size in box_shape(operand, sizes))
+
+
+def _axis_sizes(extent: int) -> list[int]:
+    """Largest first; multiples of eight where that is no matter."""
+    found = {-(-extent // cut) for cut in _CUTS if cut <= extent} | {1}
+    rounded = {min(extent, -(-size // _ROUND) * _ROUND) if size > 4 * _ROUND else size for size in found}
+    return sorted(rounded, reverse=True)
+

@@ -1,0 +1,46 @@
+"""What the conductor does at each event of a listing, as its costs are known (costs/conduct.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilegrad.analysis.tables import simple_steps
+from tilegrad.costs.conduct import Act
+from tilegrad.errors import InternalError
+from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Event, Fetch, Load, Move, Queue, Store, Wait
+
+_WAITS = {Fetch: Act.WAIT_TABLE, Load: Act.WAIT_LOAD, Store: Act.WAIT_STORE, Move: Act.WAIT_MOVE}
+
+
+def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Event, Act]]:
+    """In the order of the events."""
+    waited: dict[tuple[Queue, int], Act] = {}
+    steps = tile = 0
+    has_stepped = True
+    for event in listing.events:
+        if isinstance(event, Fetch | Load | Store | Move):
+            waited[event.queue, event.transfer] = _WAITS[type(event)]
+        if isinstance(event, Enter):
+            nest = listing.nests[event.nest]
+            steps = 0 if nest.table is None else simple_steps(nest.table)
+            yield event, Act.ENTER_WHOLE if nest.tiling is None else Act.ENTER
+        elif isinstance(event, Begin):
+            tile, has_stepped = event.tile, False
+            is_whole = listing.nests[event.nest].tiling is None
+            yield event, Act.BEGIN_WHOLE if is_whole else Act.BEGIN if event.tile else Act.BEGIN_FIRST
+        elif isinstance(event, End):
+            yield event, Act.END
+        elif isinstance(event, Load):
+            if event.tile == 0:
+                yield event, Act.FIRST_LOAD
+            elif has_stepped:
+                yield event, Act.NEXT_LOAD
+            else:
+                has_stepped = True
+                yield event, Act.SIMPLE_LOAD if (tile + 1) % (steps + 1) else Act.OTHER_LOAD
+        elif isinstance(event, Wait):
+            if (event.queue, event.transfer) not in waited:
+                raise InternalError(f"{entry} waits for transfer {event.transfer}, which never started")
+            yield event, waited[event.queue, event.transfer]
+        else:
+            yield event, {Fetch: Act.FETCH, Store: Act.STORE, Move: Act.MOVE}[type(event)]
