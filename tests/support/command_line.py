@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -58,6 +59,7 @@ def start(*arguments: object, environment: Mapping[str, str] | None = None, cwd:
         cwd=cwd,
         env={**os.environ, **(environment or {})},
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
 
 

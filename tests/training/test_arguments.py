@@ -15,6 +15,7 @@ import tilegrad as tg
 from tests.support.models import mlp
 from tilegrad import training
 from tilegrad.errors import UserError
+from tilegrad.losses import LOSSES
 from tilegrad.recipe import OPTIMIZERS
 
 WHOLE = "a whole number, 1 or more"
@@ -31,8 +32,8 @@ WHOLE = "a whole number, 1 or more"
         ({"accumulate": "2"}, WHOLE, "2"),
         ({"accumulate": 1.5}, WHOLE, "1.5"),
         ({"seed": 0.5}, "a whole number, 0 to 4294967295", "0.5"),
-        ({"loss": "mee"}, "cross_entropy or mse or bce_with_logits or l1", "mee"),
-        ({"loss": 3}, "cross_entropy or mse or bce_with_logits or l1", "3"),
+        ({"loss": "mee"}, " or ".join(sorted(LOSSES)), "mee"),
+        ({"loss": 3}, " or ".join(sorted(LOSSES)), "3"),
         ({"accum_mode": None}, "mean or sum", "None (NoneType)"),
         ({"batchnorm": True}, "frozen or train or fold", "True (bool)"),
         ({"train": 5}, "all, last:K, bias, norm, names:GLOB,… or lora:R[:ALPHA][:GLOB,…], several with +", "5"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad.expectations import expect
 from tilegrad.optimizers.adam import Adam
 from tilegrad.optimizers.base import Array
 
@@ -21,6 +22,11 @@ class AdamWOrt(Adam):
     operator = "AdamWOptimizer"
     epsilon: float = 1e-6
     correct_bias: float = 1.0
+
+    def __post_init__(self) -> None:
+        wrong = isinstance(self.correct_bias, bool) or self.correct_bias not in (0, 1)
+        expect(not wrong, "correct_bias", "0 or 1", self.correct_bias)
+        super().__post_init__()
 
     @property
     def attributes(self) -> dict[str, float]:
