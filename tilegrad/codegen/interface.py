@@ -128,28 +128,10 @@ def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) 
         Line('extern "C" {'),
         Line("#endif"),
         Line(),
-        Line(f"#define TG_STATE_BYTES {plan.state_bytes} /* parameters, gradients, optimizer state: kept */"),
-        Line(f"#define TG_IMAGE_BYTES {plan.image_bytes} /* the leading part of the state that weights.bin holds */"),
-        *_hierarchy_sizes(plan),
-        Line(f"#define TG_HEADER_BYTES {HEADER.size} /* what weights.bin begins with (tg_image.h) */"),
-        Line(f"#define TG_WEIGHTS_BYTES {HEADER.size + payload_bytes(plan)} /* all of weights.bin */"),
-        Line(f"#define TG_MODEL_HASH {', '.join(f'0x{word:08x}u' for word in hash_words(plan))}"),
-        Line(f"#define TG_ARENA_BYTES {max(plan.arena_bytes, 1)} /* activations: free between calls */"),
-        Line(f"#define TG_ALIGNMENT {plan.alignment_bytes} /* of both memories */"),
-        *([Line("#define TG_GUARD")] if guards.is_guarded(plan) else []),
-        Line(f"#define TG_TENSOR_COUNT {len(program.state)}"),
-        Line(f"#define TG_LARGEST_TENSOR {max(tensor.type.size_bytes for tensor in program.state)} /* bytes */"),
+        *_sizes(plan),
         Line(),
         Comment(_status_comment(has_storage)),
-        Enumeration(
-            "tg_status",
-            (
-                *_STATUSES,
-                *(_STORAGE_STATUSES if has_storage else ()),
-                *(_RATE_STATUSES if rates else ()),
-                *(guards.STATUSES if guards.is_guarded(plan) else ()),
-            ),
-        ),
+        Enumeration("tg_status", _statuses(plan, has_storage, bool(rates))),
         Line(),
         Comment("One instance. The caller owns its memories; instances share nothing."),
         Struct("tg_model", (*_model_fields(plan), *_kept_fields(plan, has_storage))),
@@ -187,6 +169,32 @@ def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) 
         Line("#endif"),
     ]
     return "\n".join(aligned_comments(print_file(SourceFile(tuple(items), guard="TG_MODEL_H")).split("\n")))
+
+
+def _sizes(plan: Plan) -> list[Item]:
+    program = plan.schedule.program
+    return [
+        Line(f"#define TG_STATE_BYTES {plan.state_bytes} /* parameters, gradients, optimizer state: kept */"),
+        Line(f"#define TG_IMAGE_BYTES {plan.image_bytes} /* the leading part of the state that weights.bin holds */"),
+        *_hierarchy_sizes(plan),
+        Line(f"#define TG_HEADER_BYTES {HEADER.size} /* what weights.bin begins with (tg_image.h) */"),
+        Line(f"#define TG_WEIGHTS_BYTES {HEADER.size + payload_bytes(plan)} /* all of weights.bin */"),
+        Line(f"#define TG_MODEL_HASH {', '.join(f'0x{word:08x}u' for word in hash_words(plan))}"),
+        Line(f"#define TG_ARENA_BYTES {max(plan.arena_bytes, 1)} /* activations: free between calls */"),
+        Line(f"#define TG_ALIGNMENT {plan.alignment_bytes} /* of both memories */"),
+        *([Line("#define TG_GUARD")] if guards.is_guarded(plan) else []),
+        Line(f"#define TG_TENSOR_COUNT {len(program.state)}"),
+        Line(f"#define TG_LARGEST_TENSOR {max(tensor.type.size_bytes for tensor in program.state)} /* bytes */"),
+    ]
+
+
+def _statuses(plan: Plan, has_storage: bool, has_rates: bool) -> tuple[str, ...]:
+    return (
+        *_STATUSES,
+        *(_STORAGE_STATUSES if has_storage else ()),
+        *(_RATE_STATUSES if has_rates else ()),
+        *(guards.STATUSES if guards.is_guarded(plan) else ()),
+    )
 
 
 def _kept_fields(plan: Plan, has_storage: bool) -> tuple[str, ...]:
