@@ -188,7 +188,7 @@ def _sizes(plan: Plan) -> list[Item]:
     ]
 
 
-def _statuses(plan: Plan, has_storage: bool, has_rates: bool) -> tuple[str, ...]:
+def _statuses(plan: Plan, has_storage: bool, has_rates: bool) -> tuple[tuple[str, int, str], ...]:
     return (
         *_STATUSES,
         *(_STORAGE_STATUSES if has_storage else ()),
