@@ -70,6 +70,7 @@ class _Walk:
         self.waiting: list[_Transfer] = []  # loads that have not started, the next one first
         self.ends: list[float] = []  # when commands end, in their order
         self.leaving: list[_Transfer] = []  # stores that have not started
+        self.due: dict[int, list[_Transfer]] = {}  # stores that are waited for before a launch, which needs their room
         self.now = 0.0
 
     def _transfers(self) -> tuple[list[_Transfer], dict[int, list[_Transfer]]]:
@@ -106,6 +107,7 @@ class _Walk:
         for load in self.loads:
             needed.setdefault(load.launch, []).append(load)
         for launch in range(self.end + 1):
+            self.now = max([self.now, *(store.done for store in self.due.get(launch, ()))])
             self.leaving += self.stores.get(launch, ())
             needs = needed.get(launch, ())
             urgent = {id(store) for load in needs if load.start is None for store in load.after}
@@ -172,6 +174,8 @@ class _Walk:
             time += self.entry.durations[later]
         if last < launch:
             self.now = max(self.now, store.done)
+        else:
+            self.due.setdefault(last + 1, []).append(store)
         self.stays[store.tensor.name][store.number] = replace(stay, last=last)
 
     def _settle(self, store: _Transfer, launch: int) -> None:
