@@ -38,6 +38,7 @@ from tilegrad.devices.measure import COUNTERS
 from tilegrad.devices.residency import Residency, Transfer
 from tilegrad.errors import DeviceError, DoesNotFit, UserError, VerificationError
 from tilegrad.ir.program import Role
+from tilegrad.samples import infer_inputs, make_batches
 from tilegrad.targets import base as targets
 from tilegrad.training import train
 
@@ -98,12 +99,12 @@ def test_a_run_is_verified(subject: Subject, device: Device) -> None:
 def test_infer(subject: Subject, device: Device) -> None:
     host = Subject("host")
     for model in MODELS:
-        x, _ = batch(host.program(model))
+        inputs = infer_inputs(host.program(model), make_batches(host.program(model), None).batch(0))
         with host.open() as other:
-            expected = other.load(host.program(model)).infer(x)
+            expected = other.load(host.program(model)).infer(*inputs)
         session = device.load(subject.program(model))
         for _ in range(2):
-            assert session.infer(x).tobytes() == expected.tobytes()
+            assert session.infer(*inputs).tobytes() == expected.tobytes()
         session.close()
 
 
