@@ -33,7 +33,7 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
         for line in metadata.splitlines()
         if "Requires-Dist" in line and "extra" not in line
     }
-    assert required == {"numpy", "onnx", "rich", "typer"}
+    assert required == {"flatbuffers", "numpy", "onnx", "rich", "safetensors", "tomli", "typer"}
 
 
 def test_no_committed_file_names_this_machine() -> None:

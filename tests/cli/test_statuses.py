@@ -137,7 +137,7 @@ def test_70_a_bug_says_where_its_traceback_is(
     def fails(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(training, "make_batches", fails)
+    monkeypatch.setattr(training, "make_feed", fails)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     answer = tilegrad("train", "simplemlp", "--json", "-")
     assert answer.status == 70 and answer.json["error"]["status"] == 70
@@ -152,7 +152,7 @@ def test_2_a_full_disk_is_no_bug(tilegrad: CommandLine, monkeypatch: pytest.Monk
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", "/somewhere/big")
 
-    monkeypatch.setattr(training, "make_batches", full)
+    monkeypatch.setattr(training, "make_feed", full)
     answer = tilegrad("train", "simplemlp")
     assert (answer.status, answer.err) == (2, "error: cannot use '/somewhere/big': No space left on device\n")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tilegrad.build.riscv import COMPILER, FLAGS
+from tilegrad.build.riscv import COMPILER, COUNTED_FLAGS
 from tilegrad.calibration.content import contents
 from tilegrad.errors import DeviceError
 from tilegrad.ir.nest import Nest, Tile, kernel_argument, operand_box, row_major_strides
@@ -142,8 +142,8 @@ def program(source: Path) -> Path:
     table.write_text(text, encoding="utf-8")
     main = FOLDER / "count_main.c"
     key = source_hash(source).encode() + main.read_bytes() + text.encode() + version_of(COMPILER).encode()
-    compile_one = [COMPILER, *FLAGS, f"-I{RUNTIME_FOLDER}", "-c"]
-    path = _build_folder() / f"{source.stem}-{hashlib.sha256(key + repr(FLAGS).encode()).hexdigest()[:16]}.elf"
+    compile_one = [COMPILER, *COUNTED_FLAGS, f"-I{RUNTIME_FOLDER}", "-c"]
+    path = _build_folder() / f"{source.stem}-{hashlib.sha256(key + repr(COUNTED_FLAGS).encode()).hexdigest()[:16]}.elf"
     if not path.exists():
         objects = []
         for part in (source, main, table):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegrad.build.riscv import COMPILER, FLAGS
+from tilegrad.build.riscv import COMPILER, COUNTED_FLAGS
 from tilegrad.calibration.counting import EMULATOR, FOLDER, Counts, count, source_hash, version_of
 from tilegrad.calibration.examples import operators
 from tilegrad.calibration.fit import Fit, choose_structure, fit, fit_typical
@@ -119,7 +119,7 @@ def make_table(counted: Mapping[Key, Counted], seed: int) -> dict[str, Any]:
         "about": "Instructions per trip of each kernel's loops, by class; made by `make calibrate`, do not edit.",
         "compiler": version_of(COMPILER),
         "emulator": version_of(EMULATOR),
-        "flags": " ".join(FLAGS),
+        "flags": " ".join(COUNTED_FLAGS),
         "seed": seed,
         "content": content_hash(),
         "sources": dict(sorted(sources.items())),
