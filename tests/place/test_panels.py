@@ -137,6 +137,8 @@ def test_a_tensor_that_was_evicted_is_not_read() -> None:
         for name, stays in own.stays.items():
             if len(stays) < 2 or name in plan.schedule.entries[entry].panels:
                 continue
+            if len({stay.address for stay in stays}) < len(stays):
+                continue  # it comes back to where it was
             gone = {**own.stays, name: (replace(stays[0], last=stays[-1].last), *stays[1:])}
             read_again = any(
                 name in (operand.value for nest in launch.nests for operand in nest.reads)

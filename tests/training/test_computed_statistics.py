@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
-from tilegrad import training
+from tilegrad import samples, training
 from tilegrad.verify import torch_reference
 
 BATCH, STEPS = 4, 20
@@ -134,7 +134,7 @@ def check(name: str, policy: str, dynamo: bool) -> None:
     module = build(name)
     run = train(export(module, dynamo=dynamo), policy)
     assert run.verdict is not None and run.verdict.verified, run.verdict and run.verdict.failures()
-    batches = training.make_batches(run.compiled, None)
+    batches = samples.make_batches(run.compiled, None)
     losses, trained = trained_by_pytorch(module, [batches.batch(i) for i in range(STEPS)])
     assert np.allclose(run.losses, losses, rtol=1e-4)
     wanted = {key: parameter.detach().numpy() for key, parameter in trained.named_parameters()}

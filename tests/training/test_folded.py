@@ -24,7 +24,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 import tilegrad as tg
 from tests.support.command_line import CommandLine
 from tests.support.models import model, node, value, weights
-from tilegrad import training
+from tilegrad import samples, training
 from tilegrad.frontend import ImportedModel
 from tilegrad.verify.folded import folded_model
 
@@ -128,7 +128,7 @@ def test_fold_trains_what_pytorch_trains_after_fusing(name: str, fresh: bool) ->
     theirs = fused(module)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.02)
     losses = []
-    batches = training.make_batches(compiled, None)
+    batches = samples.make_batches(compiled, None)
     for index in range(STEPS):
         x, y = batches.batch(index)
         optimizer.zero_grad()

@@ -11,7 +11,7 @@ import pytest
 
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
-from tilegrad import training
+from tilegrad import samples, training
 from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
 from tilegrad.recipe import Optimizer
@@ -100,7 +100,7 @@ def test_sum_is_mean_with_a_larger_rate() -> None:
 def test_leftover_mini_batches_are_added_to_the_next_update() -> None:
     """Three steps, an update, one step, an update: the accumulation is what the caller makes it."""
     compiled = tg.compile("simplemlp", tg.Recipe(accumulate=2, accum_mode="sum"), target="host")
-    batches = training.make_batches(compiled, None)
+    batches = samples.make_batches(compiled, None)
     with HostDevice() as device, device.load(compiled) as session:
         expected = {name: np.zeros_like(array) for name, array in session.parameters().items()}
         for index in range(3):

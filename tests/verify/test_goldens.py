@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from tilegrad import zoo
+from tilegrad.optimizers import SGD
 from tilegrad.verify import goldens, torch_reference
 from tilegrad.verify.compare import Measured, compare
 from tilegrad.verify.goldens.__main__ import case, check, made_by, main
@@ -66,7 +67,7 @@ def test_what_it_does_not_cover_is_refused_with_a_reason() -> None:
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, other.graph.initializer[0].name))
     swapped = [wanted.batches[1], wanted.batches[0], *wanted.batches[2:]]
     assert reason(name="mine") == "no golden for 'mine'"
-    assert reason(recipe=dataclasses.replace(wanted.recipe, lr=0.02)).endswith("is of another recipe")
+    assert reason(recipe=dataclasses.replace(wanted.recipe, optimizer=SGD(lr=0.02))).endswith("is of another recipe")
     assert reason(trainable=wanted.trainable[1:]).endswith("trains other tensors")
     assert reason(batches=wanted.batches[:50]).endswith("has no weights after 50 updates")
     assert reason(model=other).endswith("is stale: the model has changed since it was made")

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import tilegrad as tg
-from tilegrad import training, zoo
+from tilegrad import samples, training, zoo
 from tilegrad.recipe import SGD, Adam
 from tilegrad.verify import goldens, torch_reference
 from tilegrad.verify.compare import Measured
@@ -55,7 +55,7 @@ def test_pytorch_judges_where_it_is_installed() -> None:
 @pytest.mark.parametrize("name", zoo.names())
 def test_goldens_are_of_what_train_does_by_default(name: str) -> None:
     compiled = tg.compile(tg.load(name), tg.Recipe(), target="host")
-    stream, wanted = training.make_batches(compiled, None), case(name)
+    stream, wanted = samples.make_batches(compiled, None), case(name)
     batches = [stream.batch(index) for index in range(4)]
     assert goldens.data_hashes(batches) == goldens.data_hashes(wanted.batches[:4])
     assert [tensor.name for tensor in compiled.program.trainable] == list(wanted.trainable)
@@ -67,7 +67,7 @@ def test_a_wrong_weight_is_found(without_torch: None) -> None:
     run = trained(tg.Recipe(), steps=1)
     weights = {**run.weights, "fc1.bias": run.weights["fc1.bias"] + 1e-3}
     measured = Measured(run.losses, run.first_gradients, weights)
-    batches = [training.make_batches(run.compiled, None).batch(0)]
+    batches = [samples.make_batches(run.compiled, None).batch(0)]
     beginning = training.FirstUpdate(run.losses, run.first_gradients, weights)
     verdict = judge(run.compiled, measured, beginning, batches, 1e-4)
     assert verdict.reference.startswith("golden") and verdict.worst_tensor == "fc1.bias" and not verdict.verified

@@ -138,12 +138,7 @@ def _keep(text: str, arguments: Sequence[str]) -> str | None:
 
 def _say(label: str, message: str) -> None:
     with writing_to_stderr():
-        text = Text(label, style="bold red") + Text(message)
-        console = console_on(sys.stderr)
-        if sys.stderr.isatty():
-            say(console, text)
-        else:
-            console.print(text, soft_wrap=True)
+        say(console_on(sys.stderr), Text(label, style="bold red") + Text(message))
 
 
 def _write(document: dict[str, Any], arguments: Sequence[str]) -> None:

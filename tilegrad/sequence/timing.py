@@ -140,9 +140,8 @@ class _Timing:
 
     def end(self, event: End, act: Act, before: float) -> None:
         del act, before
-        came = self.clock.now
-        start, end = self.clock.end(self.span)
-        self._note(event, max(came, start), end)
+        self.clock.end(self.span)
+        self._note(event, *self.clock.computing[-1])
 
     def fetch(self, event: Fetch, act: Act, before: float) -> None:
         del act, before

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def jitter(parameters: Iterable[Tensor], number: int) -> None:
     """Moves each element by one float32 unit in the last place, up or down as a counter-based generator says."""
+    import torch  # this module is imported where PyTorch is not, too
+
     draw = np.random.Generator(np.random.Philox(key=number))
     with torch.no_grad():
         for tensor in parameters:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegrad.compiled import Compiled
-from tilegrad.ir.listing import CORES, Begin, End, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.ir.listing import CORES, End, Fetch, Load, Move, Queue, Store, Wait
 from tilegrad.sequence.timing import EntryTiming, TimedEvent
 
 CONDUCTOR = "conductor"
@@ -50,19 +50,15 @@ def track_of(timed: TimedEvent) -> str | None:
 
 
 def slices(compiled: Compiled, entry: str, timing: EntryTiming) -> Iterator[Slice]:
-    """In the order of the listing. A kernel call lasts from where cores begin to where all are done; waits for nothing
-    are left out."""
+    """In the order of the listing; waits for nothing are left out."""
     nests = compiled.listing.entries[entry].nests
-    begun = 0.0
     for timed in timing.events:
         track, event = track_of(timed), timed.event
-        if isinstance(event, Begin):
-            begun = timed.start
         if track is None:
             continue
         span = timed.start, timed.end
         if isinstance(event, End):
-            yield Slice(track, begun, timed.end, "compute", nests[event.nest].nest.kernel, event.nest, event.tile)
+            yield Slice(track, *span, "compute", nests[event.nest].nest.kernel, event.nest, event.tile)
         elif isinstance(event, Fetch):
             size = sum(part.size_bytes for part in event.parts)
             yield Slice(track, *span, "table", "call and table", event.nest, -1, size)

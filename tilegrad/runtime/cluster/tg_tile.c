@@ -361,8 +361,7 @@ static void make_moves(tg_tiles *t, uint32_t count)
             tg_l3_wait(*request);
             move++;
         } else if (move[0] & TG_MOVE_ROWS) {
-            *request =
-                tg_l3_rows(t->arena + move[1], move[2], move[3], move[4], move[5], (int)(move[0] & TG_MOVE_IN));
+            *request = tg_l3_rows(t->arena + move[1], move[2], move[3], move[4], move[5], (int)(move[0] & TG_MOVE_IN));
             move += TG_ROWS_WORDS;
         } else {
             *request = tg_l3_start(t->arena + move[1], move[2], move[3], (int)(move[0] & TG_MOVE_IN));
