@@ -193,7 +193,6 @@ def test_a_tensor_larger_than_l2_is_trained() -> None:
     assert sim_state(compiled, 1) == _state_on_host(host)
 
 
-@cache
 def _state_on_host(compiled: Compiled) -> dict[str, bytes]:
     with HostDevice() as device:
         run = train(compiled, device, steps=1, verify=False)

@@ -106,7 +106,7 @@ def test_hiding_costs_little() -> None:
     for cycles, is_hidden in ((50_000.0, True), (100.0, False)):
         waits = exposed_cycles(link("a", "b", BY_C, cycles=cycles), link("b", "c", BY_S), False, SCRATCH)
         choices = [
-            [link("a", "b", BY_C, cycles=cycles), link("a", "b", BY_S, cycles=cycles + waits + 20.0)],
+            [link("a", "b", BY_C, cycles=cycles), link("a", "b", BY_S, cycles=cycles + waits + 60.0)],
             [link("b", "c", BY_S, cycles=cycles)],
         ]
         assert (choose(choices, SCRATCH, hides=False)[0] is choices[0][1].tiling) is is_hidden

