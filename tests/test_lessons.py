@@ -35,11 +35,11 @@ about blocks, pipes and lanes have none: the programs here run on one cluster.
 | the solver saw the first operator's cost alone | tests/schedule/test_lessons.py::test_every_operators_cost_counts |
 | the same for what is reported | tests/schedule/test_lessons.py::test_every_operators_cost_is_in_the_reported_cycles |
 | two identical schedules gave different C | tests/schedule/test_lessons.py::test_the_same_input_gives_the_same_c |
-| an operator was emitted with no DMA at all | tests/schedule/test_verify.py::test_every_operand_comes_and_every_result_leaves |
+| an operator was emitted with no DMA at all | tests/sequence/test_replay.py::test_faults_are_found |
 | double buffering was refused for in-place and multi-output operators | tests/schedule/test_lessons.py::test_double_buffering_is_refused_for_nothing |
 | double buffering of single tiles | tests/schedule/test_lessons.py::test_auto_never_doubles_a_single_tile |
 | double buffering that was slower | tests/devices/test_sim.py::test_auto_is_never_slower_than_single_or_double |
-| one request for two transfers | tests/schedule/test_verify.py::test_faults_are_found |
+| one request for two transfers | tests/sequence/test_replay.py::test_faults_are_found |
 | one request for two transfers, when it runs | tests/devices/test_sim.py::test_faults_of_the_driver_stop_the_run |
 | the untiled baseline was edited C that computed nothing | tests/devices/test_sim.py::test_the_bits_are_the_hosts |
 | two identical runs gave different C | tests/codegen/test_project.py::test_every_file_is_the_same_from_any_process_into_any_folder |

@@ -40,7 +40,7 @@ void lib_target(uint32_t seed, uint32_t sample, float *y, uint32_t count)
 void lib_binary(uint32_t seed, uint32_t sample, float *y, uint32_t count)
 { tg_synthetic_binary_target(seed, sample, y, count); }
 const int lib_purposes[] = {TG_RANDOM_WEIGHTS, TG_RANDOM_DATA, TG_RANDOM_LABELS, TG_RANDOM_PATTERN, TG_RANDOM_DROPOUT,
-                            TG_RANDOM_TARGETS};
+                            TG_RANDOM_TARGETS, TG_RANDOM_ORDER, TG_RANDOM_ADAPTERS};
 """
 
 

@@ -74,7 +74,8 @@ def test_models_and_data_are_regular_files(
     line = ("infer", path) if option == "model" else ("infer", linear_file, "--data", path)
     answer = tilegrad(*line)
     assert answer.status == 2
-    assert any(word in answer.err for word in ("is not a regular file", "is a folder", "Is a directory"))
+    words = ("is not a regular file", "is a folder", "Is a directory", "cannot be used as data")
+    assert any(word in answer.err for word in words)
 
 
 def npy_header(shape: tuple[int, ...], descr: str = "<f4") -> bytes:
