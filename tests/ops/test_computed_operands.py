@@ -155,6 +155,7 @@ CASES: dict[str, Case] = {
     "L1Loss": two(F.l1_loss, b=draw(3, 4, low=-3.1, high=2.7, seed=4)),
     "LayerNormalization": Case([X, CHANNELS[0], CHANNELS[1]], lambda x, s, b: F.layer_norm(x, (4,)) * s + b),
     "LeakyRelu": one(F.leaky_relu),
+    "HuberLoss": two(F.huber_loss, b=draw(3, 4, seed=4)),
     "Log": one(torch.log, draw(3, 4, low=0.3)),
     "LogSoftmax": one(lambda x: F.log_softmax(x, -1)),
     "MSELoss": two(F.mse_loss, b=draw(3, 4, seed=4)),

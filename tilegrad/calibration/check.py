@@ -28,7 +28,7 @@ class Bounds:
     most: float
 
 
-MIRRORED = Bounds(0.02, 0.05, 0.95, 0.20)
+MIRRORED = Bounds(0.02, 0.05, 0.95, 0.35)
 # Reductions and gathers that branch on data, and tiles of a few elements, are far off: their cycles are few.
 DERIVED = Bounds(0.06, 0.15, 0.90, 10.0)
 

@@ -24,7 +24,7 @@ _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, KeyErro
 
 def kind_of(model: onnx.ModelProto) -> str:
     """What a graph is for: "training", "optimizer" or "model"."""
-    operators = {node.op_type for node in model.graph.node}
+    operators = {name for node in model.graph.node if isinstance(name := node.op_type, str)}  # bytes: no text at all
     if _ACCUMULATOR in operators or any(_is_gradient(name) for name in operators):
         return "training"
     if operators & set(OPTIMIZERS):
