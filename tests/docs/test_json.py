@@ -16,6 +16,8 @@ ARGUMENTS = {
     "train": "simplemlp --steps 1",
     "compile": "simplemlp -o out",
     "compare": "autoencoder_tiny",
+    "report": "simplemlp --no-verify",
+    "check": "budget.toml",
     "evaluate": "simplemlp --data samples.npz",
 }
 ON_A_MODEL = ("infer", "inspect", "gradcheck")
@@ -32,6 +34,7 @@ def told_fields(section: str) -> set[str]:
 @pytest.mark.parametrize("command", [title for title in SECTIONS if title != "Shared"])
 def test_fields(command: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", x=np.zeros((3, 64), np.float32), y=np.arange(3))
+    (tmp_path / "budget.toml").write_text('[a]\nmodel = "simplemlp"\n[a.limits]\nL2 = "1M"\n')
     arguments = ARGUMENTS.get(command, "simplemlp" if command in ON_A_MODEL else "")
     run_line(f"tilegrad {command} {arguments} --json result.json", tmp_path)
     printed = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))

@@ -52,10 +52,12 @@ def report(
     chip: hardware.ChipOptions,
     data: options.Data = None,
     verify: options.Verify = True,
+    json_to: options.JsonTo = None,
     no_cache: options.NoCache = False,
 ) -> int:
     """Show a run: loss, memory map, timeline, operator table, roofline, model and C, in one HTML file that works
     offline."""
+    output = Output(json_to)
     check_writable(output_file)
     if plot is not None:
         check_plot(plot, output_file)
@@ -71,7 +73,9 @@ def report(
     else:
         record = _trained(what, device, steps, recipe_options, chip, data, verify=verify, use_cache=not no_cache)
     write_file(output_file, page(record) if plot is None else plot_bytes(plot, output_file, record))
-    Output().show(f"{record['title']}: {plot or 'report'} in {output_file}")
+    modes = [one["mode"] for one in record["modes"]]
+    output.write_json({"title": record["title"], "modes": modes, "output": str(output_file)})
+    output.show(f"{record['title']}: {plot or 'report'} in {output_file}")
     return 0
 
 
