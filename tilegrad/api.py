@@ -12,7 +12,7 @@ from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
-from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop
+from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
@@ -37,6 +37,7 @@ __all__ = [
     "Target",
     "compile",
     "load",
+    "loss",
     "open_device",
     "register",
     "train",
