@@ -63,7 +63,7 @@ class Where(Enum):
 
     EVERYWHERE = "every program"
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
-    SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update, without clipping"
+    FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
@@ -85,7 +85,7 @@ GRAPH_PASSES: tuple[Pass[Graph], ...] = (
 
 PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("guard", AddGuard().apply, Where.GUARDED),
-    Pass("fuse-update", FuseUpdate().apply, Where.SCRATCHPAD),
+    Pass("fuse-update", FuseUpdate().apply, Where.FUSING),
     Pass("fuse-activation-grad", FuseActivationGrad().apply),
     Pass("fuse-outer-product", FuseOuterProduct().apply),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
@@ -107,12 +107,12 @@ DUMPS = (
 
 
 def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bool:
-    """The one policy: where an update is one mini-batch, a target with a scratchpad updates parameters where their
-    gradients come into being, which saves writing and reading these. Clipping needs all gradients before the first
+    """The one policy: where an update is one mini-batch, a target may update parameters where their gradients come
+    into being, which saves keeping, writing and reading these. Clipping needs all gradients before the first
     update, and a guard those that a bad loss came with, so they do without. `options` may say otherwise."""
     if options.fuses_update is not None:
         return options.fuses_update
-    return not target.is_flat and recipe.accumulate == 1 and recipe.clip is None and recipe.guard is None
+    return target.fuses_update and recipe.accumulate == 1 and recipe.clip is None and recipe.guard is None
 
 
 @dataclass
@@ -155,7 +155,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
     """The program after `PROGRAM_PASSES`."""
     for each in PROGRAM_PASSES:
         applies = {
-            Where.SCRATCHPAD: fuses_update(program.recipe, target, options),
+            Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
             Where.GUARDED: program.recipe.guard is not None,
         }.get(each.where, True)

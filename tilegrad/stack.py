@@ -22,7 +22,7 @@ from tilegrad.targets.base import OPENCL_C, Target
 
 Sources = tuple[Toolchain, Mapping[str, bytes]]
 WORKER_ROOT = "tg_work"
-NOT_OF_A_STEP = ("main.c", "weights.c", "weights.bin")
+NOT_OF_A_STEP = ("main.c", "weights.c", "weights.bin", "flash.c")
 
 
 def stack_use(compiled: Compiled, *, use_cache: bool = True) -> StackUse:

@@ -12,7 +12,7 @@ from tilegrad.errors import UserError
 from tilegrad.targets.board import Board
 
 TARGETS_FOLDER = Path(__file__).parent
-RAM, L1, L2, L3 = "RAM", "L1", "L2", "L3"
+RAM, FLASH, L1, L2, L3 = "RAM", "FLASH", "L1", "L2", "L3"
 ADDRESSABLE_BYTES = (1 << 31) - 1  # offsets are 32 bits, one of which says which region
 C99, OPENCL_C = "C99", "OpenCL C"
 # Who conducts a cluster: one of its workers, which joins the others late, or a core beside them that does nothing else.
@@ -138,6 +138,7 @@ class Target:
     is_calibrated: bool = True  # its costs were counted and measured for it, not taken from another chip
     runtime: str | None = None  # the folder whose kernels and C runtime it uses, where not its own
     board: Board | None = None  # what images are made for, where the target is a board
+    fuses_update: bool = True  # an update where its gradient comes into being saves memory, and time on small cores
     language: str = C99  # of the generated program: C, or OpenCL C, whose kernels a host program launches
 
     def __post_init__(self) -> None:
