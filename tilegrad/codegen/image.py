@@ -26,8 +26,8 @@ HEADER = struct.Struct(f"<II{4 * HASH_WORDS}sII")
 def model_hash(plan: Plan) -> bytes:
     """What the bytes of the state mean: each tensor with its place, and the model that it is for.
 
-    Values that a program is given, names of nodes, batch and recipe are no part of it, as far as they change neither: a state goes with any
-    program of this hash.
+    Values that a program is given, names of nodes, batch and recipe are no part of it, as far as they change neither: a
+    state goes with any program of this hash.
     """
     program = plan.schedule.program
     tensors = [

@@ -133,7 +133,8 @@ def _flash_c(image: bytes) -> str:
         "/* Frozen parameters, statistics and constants: read in place (F_ in model.c), never copied to RAM. */\n"
         "/* clang-format off */\n"
         '#include "model.h"\n\n'
-        f"const uint32_t tg_flash[TG_FLASH_BYTES / 4] __attribute__((aligned(TG_ALIGNMENT))) = {{\n    {_words(image)}\n}};\n"
+        "const uint32_t tg_flash[TG_FLASH_BYTES / 4] __attribute__((aligned(TG_ALIGNMENT))) = {\n"
+        f"    {_words(image)}\n}};\n"
     )
 
 

@@ -48,7 +48,8 @@ class TensorNames:
             lines = [Comment("clang-format off"), *lines, Comment("clang-format on")]
         regions = {address.region for _, address in self._names}
         flash = ", those in flash (F_)" if FLASH_REGION in regions else ""
-        return [Comment(f"Where tensors are, in bytes: those that are kept (S_){flash}, and those that are not (A_)."), *lines]
+        title = f"Where tensors are, in bytes: those that are kept (S_){flash}, and those that are not (A_)."
+        return [Comment(title), *lines]
 
 
 def packed_enumerators(members: Sequence[str], width: int = LINE_WIDTH) -> list[Item]:

@@ -9,7 +9,6 @@ from tilegrad.errors import InternalError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.sizes import bytes_text
 
-
 FLASH_REGION = "flash"
 
 
