@@ -73,7 +73,8 @@ def test_the_linked_image_has_what_the_plan_says(name: str, tmp_path_factory: py
     with QemuDevice(name) as device:
         compiled = compiled_for(MACHINES[name].target)
         image = device.build(compiled, tmp_path_factory.mktemp("image"))
-    listed = subprocess.run(["arm-none-eabi-size", "-A", str(image.path)], capture_output=True, text=True, check=True).stdout
+    command = ["arm-none-eabi-size", "-A", str(image.path)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in listed.splitlines()]
     sizes = {row[0]: int(row[1]) for row in rows if len(row) == 3 and row[1].isdigit()}
     plan = compiled.plan
