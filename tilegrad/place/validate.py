@@ -149,7 +149,8 @@ class _Replay:
         for value in self.graph.inputs:
             self.put(_Span(self.address(value), self.size(value), value, -1))
         for i, node in enumerate(self.graph.nodes):
-            for value in filter(None, node.inputs):
+            unread = registry.get(node.op).unread_inputs(NodeView(node, self.graph.types))
+            for value in (name for k, name in enumerate(node.inputs) if name and k not in unread):
                 self.expect(value, f"node '{node.name}'")
             if registry.get(node.op).is_view:
                 self.see_view(node)
@@ -178,13 +179,14 @@ class _Replay:
 
     def check_spans(self, node: Node, spans: list[_Span]) -> None:
         """What a node writes may overlap an input only as a declared in-place pair, and nothing else it writes."""
-        allowed = registry.get(node.op).in_place(NodeView(node, self.graph.types))
+        view = NodeView(node, self.graph.types)
+        allowed, unread = registry.get(node.op).in_place(view), registry.get(node.op).unread_inputs(view)
         for k, span in enumerate(spans):
             for other in spans[k + 1 :]:
                 if _overlap(span.address, span.size, other.address, other.size):
                     raise PlanError(f"plan: '{span.value}' and '{other.value}' of node '{node.name}' overlap")
             for j, source in enumerate(node.inputs):
-                if not source or not _overlap(span.address, span.size, self.address(source), self.size(source)):
+                if not source or j in unread or not _overlap(span.address, span.size, self.address(source), self.size(source)):
                     continue
                 if (span.position, j) not in allowed or span.address != self.address(source):
                     raise PlanError(
