@@ -24,6 +24,7 @@ from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.errors import DoesNotFit
+from tilegrad.fit import fitted
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
 from tilegrad.frontend.gradient_policy import check_gradients
@@ -52,6 +53,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.storage import Storage
+from tilegrad.targets import base as targets
 from tilegrad.targets.base import L3, Target
 
 R = TypeVar("R")
@@ -246,13 +248,17 @@ def _compile_program(
 ) -> Compiled:
     options.check(target)
     program = _rewritten(program, target, options, watch)
+    fit = None
+    if options.fit_bytes is not None:
+        unfit, limit_bytes = program, options.fit_bytes
+        program, fit = watch.run("fit", lambda: fitted(unfit, target, limit_bytes), "program")
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
     project: Project = watch.run(
         "codegen", lambda: generate(listing, weights_as_c=weights_as_c, storage=storage)
     )
-    return Compiled(model, program, listing, project, options)
+    return Compiled(model, program, listing, project, options, fit)
 
 
 # For what is a little larger where it is not fused.
@@ -268,11 +274,15 @@ def unfused(compiled: Compiled) -> Compiled:
     if not compiled.program.is_fused:
         return compiled
     home = "auto" if compiled.options.home == "L2" else compiled.options.home
-    options = replace(compiled.options, fuses_update=False, home=home)
+    options = replace(compiled.options, fuses_update=False, home=home, fit_bytes=None)
     target = compiled.target
     try:
         return compile_model(compiled.model, compiled.program.recipe, target, options=options)
     except DoesNotFit:
+        if target.is_flat:  # as much as the chip has, whatever this program was to fit into
+            own = targets.get(target.name).memory(target.home).capacity_bytes
+            larger = target.without_limits() if own is None else target.with_capacity(target.home, own)
+            return compile_model(compiled.model, compiled.program.recipe, larger, options=options)
         trained_bytes = sum(tensor.type.size_bytes for tensor in compiled.program.trainable)
         more = (target.memory(L3).capacity_bytes or 0) + trained_bytes + _SPARE_BYTES
         larger = target.with_capacity(L3, more)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tilegrad.errors import UserError
-from tilegrad.schedule.options import BUFFERINGS, HOMES, ScheduleOptions
+from tilegrad.schedule.options import BUFFERINGS, HOMES, ScheduleOptions, fit_bytes_of
 from tilegrad.sizes import parse_size
 from tilegrad.targets.base import FLASH, L1, L2, L3, RAM, Target
 
@@ -76,6 +76,14 @@ FlashSize = Annotated[
         show_default=False,
     ),
 ]
+FitRam = Annotated[
+    bool,
+    typer.Option(
+        "--fit",
+        help="Fit into RAM (all, or --ram): compute again as few activations as it takes. The bits stay.",
+        rich_help_panel=_PANEL,
+    ),
+]
 Cores = Annotated[
     int | None,
     typer.Option(
@@ -121,10 +129,13 @@ class ChipOptions(BudgetOptions):
 
     tiling: Tiling = "on"
     buffering: Buffering = "auto"
+    fit: FitRam = False
 
     def schedule(self, target: Target) -> ScheduleOptions:
         if self.tiling not in ("on", "off"):
             raise UserError(
                 f"--tiling cannot be '{self.tiling}'", stage="schedule", expected="on or off", got=self.tiling
             )
-        return self._checked(ScheduleOptions(self.tiling == "on", self.buffering, self.home), target)
+        fit_bytes = fit_bytes_of(target) if self.fit else None
+        options = ScheduleOptions(self.tiling == "on", self.buffering, self.home, fit_bytes=fit_bytes)
+        return self._checked(options, target)

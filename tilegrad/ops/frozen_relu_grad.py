@@ -15,7 +15,7 @@ from tilegrad.ops.base import NodeView, Operator
 
 
 class FrozenReluGrad(Operator):
-    """(dY, X, scale, B, mean, inverse deviation) -> dY where Y = Relu((X - mean) inverse scale + B) is above 0, else 0."""
+    """(dY, X, scale, B, mean, inverse deviation) -> dY where (X - mean) inverse scale + B is above 0, else 0."""
 
     name = "FrozenReluGrad"
 

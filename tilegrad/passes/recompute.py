@@ -1,9 +1,9 @@
 """Computes activations again instead of keeping them, until what is alive at once fits.
 
-While more is alive than there is room for, the cheapest gap is given up: of all values that are alive where most is, and
-are not needed there, one is computed again in front of its next use, by a copy of what made it and of as much before
-that as is gone by then. Later uses read the copy, which may be given up in its turn. The bits are the same: it is the
-same operators on the same inputs, none of which an update may have changed by then.
+While more is alive than there is room for, the cheapest gap is given up: of all values that are alive where most is,
+and are not needed there, one is computed again in front of its next use, by a copy of what made it and of as much
+before that as is gone by then. Later uses read the copy, which may be given up in its turn. The bits are the same: it
+is the same operators on the same inputs, none of which an update may have changed by then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOVED_PER_MAC = 2.0
 
 @dataclass(frozen=True)
 class Recomputed:
-    """`peak_bytes` are alive at once, of which at least `budget_bytes` were asked for; `macs` are those that were added."""
+    """`peak_bytes` are alive at once; `macs` are those that were added."""
 
     graph: Graph
     peak_bytes: int
@@ -103,7 +103,7 @@ def recomputed(graph: Graph, budget_bytes: int, alignment_bytes: int) -> Recompu
     Gaps are given up by several rules, and what turns out not to be needed is taken back; the cheapest result counts.
     """
     start = _macs(graph)
-    found = []
+    found: list[tuple[int, float, int, _Facts]] = []
     for rank in range(len(_RANKINGS)):
         for is_masked in (False, True):
             begin = masked_by_input(graph) if is_masked else graph
@@ -147,24 +147,23 @@ def _greedy(facts: _Facts, budget_bytes: int, rank: int) -> _Facts:
 def _taken_back(facts: _Facts, budget_bytes: int) -> _Facts:
     """Without copies that later ones made needless: their readers read the version before, as far as that fits."""
     limit = max(facts.peak_bytes, budget_bytes)
-    is_better = True
-    while is_better:
-        is_better = False
-        graph = facts.graph
-        copies = [name for name in facts.producer if _stem(name) != name]
-        for name in sorted(copies, key=lambda name: (-_cost(graph, (facts.producer[name],)), name)):
-            before = [
-                other for other, i in facts.producer.items()
-                if _stem(other) == _stem(name) and i < facts.producer[name]
-            ]
-            if not before or name not in facts.uses:
-                continue
-            previous = max(before, key=facts.producer.__getitem__)
-            trial = _Facts(_without(graph, name, previous), facts.alignment_bytes)
-            if trial.peak_bytes <= limit:
-                facts, is_better = trial, True
-                break
+    copies = [name for name in facts.producer if _stem(name) != name]
+    costs = {name: _cost(facts.graph, (facts.producer[name],)) for name in copies}
+    for name in sorted(copies, key=lambda name: (-costs[name], name)):
+        previous = _previous(facts, name)
+        if previous is None or name not in facts.uses:
+            continue
+        trial = _Facts(_without(facts.graph, name, previous), facts.alignment_bytes)
+        if trial.peak_bytes <= limit:
+            facts = trial
     return facts
+
+
+def _previous(facts: _Facts, name: str) -> str | None:
+    """The last version of a value in front of a copy that is still there."""
+    own = facts.producer.get(name, -1)
+    before = [other for other, i in facts.producer.items() if i < own and _stem(other) == _stem(name)]
+    return max(before, key=facts.producer.__getitem__, default=None)
 
 
 def _without(graph: Graph, name: str, previous: str) -> Graph:
@@ -289,14 +288,9 @@ def _chain(facts: _Facts, value: str, peak: int, use: int, written: Mapping[str,
             elif source in graph.inputs:
                 if max(facts.uses[source]) < peak:
                     return None
-            elif max(facts.uses[source]) < peak or _is_overwritten(facts, source, peak):
+            elif max(facts.uses[source]) < peak:
                 pending.append(source)
     return tuple(sorted(found))
-
-
-def _is_overwritten(facts: _Facts, value: str, peak: int) -> bool:
-    """Whether another value has taken its place by then."""
-    return max(facts.uses[value]) < peak
 
 
 def _cost(graph: Graph, chain: tuple[int, ...]) -> float:

@@ -186,7 +186,9 @@ class _Replay:
                 if _overlap(span.address, span.size, other.address, other.size):
                     raise PlanError(f"plan: '{span.value}' and '{other.value}' of node '{node.name}' overlap")
             for j, source in enumerate(node.inputs):
-                if not source or j in unread or not _overlap(span.address, span.size, self.address(source), self.size(source)):
+                if not source or j in unread:
+                    continue
+                if not _overlap(span.address, span.size, self.address(source), self.size(source)):
                     continue
                 if (span.position, j) not in allowed or span.address != self.address(source):
                     raise PlanError(

@@ -220,6 +220,15 @@ class Target:
         memories = tuple(replace(m, capacity_bytes=capacity_bytes) if m.name == memory else m for m in self.memories)
         return replace(self, memories=memories)
 
+    def without_limits(self) -> Target:
+        """The same chip with as much memory as it takes, so that a program that does not fit can be described.
+
+        A chip with a scratchpad stays as it is: its schedule depends on how much memory there is.
+        """
+        if not self.is_flat:
+            return self
+        return replace(self, memories=tuple(replace(memory, capacity_bytes=None) for memory in self.memories))
+
     def larger_than(self, chip: Target) -> tuple[Memory, ...]:
         """The memories of which this has more than `chip`."""
         known = {memory.name: memory.capacity_bytes for memory in chip.memories}
