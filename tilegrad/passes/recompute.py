@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tilegrad.analysis.lifetimes import Lifetimes, analyse, read_inputs
+from tilegrad.analysis.same_results import expect_same_results
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ops import registry
@@ -103,14 +104,15 @@ def recomputed(graph: Graph, budget_bytes: int, alignment_bytes: int) -> Recompu
     Gaps are given up by several rules, and what turns out not to be needed is taken back; the cheapest result counts.
     """
     start = _macs(graph)
-    found: list[tuple[int, float, int, _Facts]] = []
+    found: list[tuple[int, float, int, _Facts, Graph]] = []
     for rank in range(len(_RANKINGS)):
         for is_masked in (False, True):
             begin = masked_by_input(graph) if is_masked else graph
             facts = _taken_back(_greedy(_Facts(begin, alignment_bytes), budget_bytes, rank), budget_bytes)
             cost = _cost(facts.graph, tuple(range(len(facts.graph.nodes))))
-            found.append((max(facts.peak_bytes, budget_bytes), cost, len(found), facts))
-    facts = min(found, key=lambda each: each[:3])[3]
+            found.append((max(facts.peak_bytes, budget_bytes), cost, len(found), facts, begin))
+    *_, facts, begin = min(found, key=lambda each: each[:3])
+    expect_same_results(begin, facts.graph)
     return Recomputed(verify_graph(facts.graph), facts.peak_bytes, _macs(facts.graph) - start)
 
 
