@@ -200,6 +200,8 @@ def _advice(facts: Inspection, program: Program) -> tuple[str, ...]:
         ),
         (slots, f"a stateless optimizer (--optimizer sgd): its state takes {slots} bytes"),
     ]
+    if facts.fit is None and "RAM" in facts.memory:
+        savings.append((step, f"activations that are computed again (--fit): they take {step} bytes"))
     if program.recipe.batch > 1:
         savings.append((step, f"a smaller --batch: activations take {step} bytes at batch {program.recipe.batch}"))
     return tuple(text for size, text in sorted(savings, key=lambda pair: -pair[0]) if size > 0)

@@ -12,12 +12,17 @@ from tilegrad.ir.nest import Access, Axis, Nest, Operand, along
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops._normalize import expect_channels, expect_image
 from tilegrad.ops.base import NodeView, Operator
+from tilegrad.ops.example import Draw, Example, floats
 
 
 class FrozenReluGrad(Operator):
     """(dY, X, scale, B, mean, inverse deviation) -> dY where (X - mean) inverse scale + B is above 0, else 0."""
 
     name = "FrozenReluGrad"
+
+    def example(self, draw: Draw) -> Example:
+        shape = draw.image()
+        return Example(floats(shape, shape, *((shape[1],),) * 4))
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(6)
