@@ -145,6 +145,9 @@ _ACCESS = (
 )
 
 
+_FLASH_ACCESS = Line("#define FLASH(tensor) ((const void *)((const unsigned char *)tg_flash + F_##tensor))")
+
+
 def _functions(
     plan: Plan,
     lowering: Lowering,
@@ -209,7 +212,8 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
     functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
     items += guards.tables(plan, has_storage)
-    items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
+    access = (*_ACCESS, _FLASH_ACCESS) if plan.flash_bytes else _ACCESS
+    items += [*lowering.names.items(lowering.width), *access, *constants, *functions]
     items += [
         Line(),
         *init_functions(plan, has_storage),
