@@ -187,8 +187,6 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
         Line('#include "tg_image.h"'),
         Line('#include "tg_rt.h"'),
         Line(),
-        *tensor_table(plan),
-        Line(),
     ]
     is_flat = plan.schedule.target.is_flat
     lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
@@ -208,6 +206,7 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
             shared.setdefault(key, (group, []))[1].append(first)
     functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
+    items += [*tensor_table(plan, lowering.width), Line()]
     items += guards.tables(plan, has_storage)
     items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
     items += [
