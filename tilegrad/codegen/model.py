@@ -57,10 +57,14 @@ UPDATES_PER_FUNCTION = 16
 
 def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     runs: list[tuple[str, list[tuple[int, Launch]]]] = []
+    chained: dict[int, str] = {}
     for number, launch in enumerate(launches):
         if not launch.nests:
             continue
         origin = launch.node.name.split("_Grad/")[0] + ("_Grad" if "_Grad/" in launch.node.name else "")
+        turn = None if launch.part is None else launch.part.turn
+        if turn is not None:  # operators whose panels take turns are one function, named after the first
+            origin = chained.setdefault(turn[0], origin)
         if entry == "update":
             origin = "update"
         full = runs and entry == "update" and len(runs[-1][1]) == UPDATES_PER_FUNCTION
