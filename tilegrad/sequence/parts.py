@@ -30,8 +30,8 @@ def wrong_parts(schedule: EntrySchedule, needs: Needs) -> tuple[int, str] | None
                 return number, wrong
             assert launch.part is not None
             seen.setdefault(launch.part.nest, []).append(launch.part.ranges)
-        if list(seen) != list(range(len(nests))):
-            return first, "the operator's nests are not all there, in their order"
+        if sorted(seen) != list(range(len(nests))):
+            return first, "the operator's nests are not all there"
         for number, tiles in seen.items():
             if not _cover(nests[number], tiles):
                 return first, "the panels are not the whole nest, or one is computed twice"
