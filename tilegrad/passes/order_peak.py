@@ -85,8 +85,9 @@ class _Search:
         self.read = [self._values(node.inputs) - state for node in self.nodes]
         self.made = [self._values(node.outputs) - state for node in self.nodes]
         writes = {self.base.get(value, value) for value, _ in graph.writes}
+        alive = {*graph.inputs, *(name for node in graph.nodes for name in node.outputs)} - writes
         self.size = {
-            name: 0 if name in writes else graph.types[name].size_bytes
+            name: graph.types[name].size_bytes if name in alive else 0
             for name in {name for own in (*self.read, *self.made) for name in own}
         }
         self.users: dict[str, int] = {}
