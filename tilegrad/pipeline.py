@@ -45,6 +45,7 @@ from tilegrad.passes.group_updates import GroupUpdates
 from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
+from tilegrad.passes.order_peak import OrderPeak
 from tilegrad.passes.parameters import ParameterInfo, select, undecayed
 from tilegrad.passes.program import derive_program
 from tilegrad.place.plan import plan_memory
@@ -92,6 +93,7 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("fuse-outer-product", FuseOuterProduct().apply),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
     Pass("group-updates", GroupUpdates().apply, Where.FUSED),
+    Pass("order-peak", OrderPeak().apply),
     Pass("order-end", OrderEnd().apply, Where.FUSED),
 )
 """Behind the stage `program`, in order: after differentiation. The bits are the same with and without each."""

@@ -291,7 +291,7 @@ def _second_way(plan: Plan) -> tuple[Item, ...]:
     )
 
 
-def tensor_table(plan: Plan) -> tuple[Item, ...]:
+def tensor_table(plan: Plan, width: int) -> tuple[Item, ...]:
     rows = []
     for tensor in plan.schedule.program.state:
         address = plan.state_addresses[tensor.name]
@@ -300,7 +300,7 @@ def tensor_table(plan: Plan) -> tuple[Item, ...]:
         rows.append(
             f'{{"{c_string(tensor.name)}", "{tensor.role.value}", {address.offset}, {tensor.type.size_bytes}{home}}}'
         )
-    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else filled(rows)
+    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else filled(rows, width - 12)
     inner = f"    {text},".replace("\n", "\n    ")
     lines = ["const tg_tensor tg_tensors[TG_TENSOR_COUNT] = {", inner, "};"]
     return (Comment("clang-format off"), Verbatim("\n".join(lines)), Comment("clang-format on"))
