@@ -118,6 +118,14 @@ TG_TEMPLATE void tg_gemv(TG_MEM const float *x, TG_MEM const float *b, TG_MEM fl
     }
 #define TG_GEMV_ROW1(F) F(0)
     const int x_by_k = x_runs ? 1 : g->a_by_k, b_by_k = g->b_by_k, y_by_n = g->y_by_n;
+#ifdef TG_INNER_ROW /* the chip's own four, of one k or more */
+    if (x_runs && b_runs) {
+        for (; g->n_k > 0 && count >= 4; count -= 4, b += 4 * b_by_n, y += 4 * y_by_n)
+            tg_inner_row(x, b, b_by_n, y, y_by_n, g->n_k, g->first);
+        TG_GEMV_OUTPUTS(TG_GEMV_ROW1, 1)
+        return;
+    }
+#endif
     TG_GEMV_OUTPUTS(TG_ROW8, 8)
     TG_GEMV_OUTPUTS(TG_ROW4, 4)
     TG_GEMV_OUTPUTS(TG_GEMV_ROW1, 1)

@@ -135,6 +135,42 @@ TG_G_BLOCK(tn, TG_ACROSS, TG_ACROSS, 52, , TG_G_OUT_TN)
 TG_G_BLOCK(tt, TG_ACROSS, TG_ALONG, 54, TG_G_ROWS_OF_B, TG_G_OUT_TT)
 #define TG_INNER_GEMM
 
+/* ---- Rows of a matrix-vector product, both operands along k: four outputs, whose sums are in f0 to f3. A turn is four
+ * k, x in f4 to f7 and the rows of b in f8 to f23; what the next k needs is loaded while this one computes. One to four
+ * k are left behind the turns, in f4 and f8 to f11 from then on; nothing is read behind the last. */
+#define TG_V_K(X, W0, W1, W2, W3, NEXT, N0, N1, N2, N3, AT)                                                            \
+    TG_LINE("fmadd.s f0, f" #X ", f" #W0 ", f0") TG_LINE("flw f" #NEXT ", " #AT "(%[x])")                              \
+    TG_LINE("fmadd.s f1, f" #X ", f" #W1 ", f1") TG_LINE("flw f" #N0 ", " #AT "(%[q0])")                               \
+    TG_LINE("fmadd.s f2, f" #X ", f" #W2 ", f2") TG_LINE("flw f" #N1 ", " #AT "(%[q1])")                               \
+    TG_LINE("fmadd.s f3, f" #X ", f" #W3 ", f3") TG_LINE("flw f" #N2 ", " #AT "(%[q2])")                               \
+    TG_LINE("flw f" #N3 ", " #AT "(%[q3])")
+#define TG_V_NEXT(BY)                                                                                                  \
+    TG_LINE("addi %[x], %[x], " #BY) TG_LINE("addi %[q0], %[q0], " #BY) TG_LINE("addi %[q1], %[q1], " #BY)             \
+    TG_LINE("addi %[q2], %[q2], " #BY) TG_LINE("addi %[q3], %[q3], " #BY)
+#define TG_V_TURN                                                                                                      \
+    TG_V_K(4, 8, 9, 10, 11, 5, 12, 13, 14, 15, 4) TG_V_K(5, 12, 13, 14, 15, 6, 16, 17, 18, 19, 8)                      \
+    TG_V_K(6, 16, 17, 18, 19, 7, 20, 21, 22, 23, 12) TG_V_K(7, 20, 21, 22, 23, 4, 8, 9, 10, 11, 16) TG_V_NEXT(16)
+#define TG_V_SUMS(OP)                                                                                                  \
+    TG_LINE(OP " f0, 0(%[y0])") TG_LINE(OP " f1, 0(%[y1])") TG_LINE(OP " f2, 0(%[y2])") TG_LINE(OP " f3, 0(%[y3])")
+TG_TEMPLATE void tg_inner_row(const float *x, const float *b, int b_by_n, float *y, int y_by_n, int n_k, int first)
+{
+    const float *q1 = b + b_by_n, *q2 = q1 + b_by_n, *q3 = q2 + b_by_n;
+    float *y1 = y + y_by_n, *y2 = y1 + y_by_n, *y3 = y2 + y_by_n;
+    int turns = (n_k - 1) >> 2, left = (n_k - 1) & 3;
+    __asm__ volatile(
+        TG_LINE("flw f4, 0(%[x])") TG_LINE("flw f8, 0(%[q0])") TG_LINE("flw f9, 0(%[q1])") TG_LINE("flw f10, 0(%[q2])")
+        TG_LINE("flw f11, 0(%[q3])") TG_G_ZERO(0) TG_G_ZERO(1) TG_G_ZERO(2) TG_G_ZERO(3) TG_LINE("bnez %[first], 1f")
+        TG_V_SUMS("flw") TG_LINE("1: beqz %[turns], 2f") TG_REPEAT("%[turns]", 41) TG_V_TURN TG_REPEATED
+        TG_LINE("2: beqz %[left], 4f") TG_LINE("3: addi %[left], %[left], -1")
+        TG_V_K(4, 8, 9, 10, 11, 5, 8, 9, 10, 11, 4) TG_V_NEXT(4) TG_LINE("fmv.s f4, f5") TG_LINE("bnez %[left], 3b")
+        TG_LINE("4: fmadd.s f0, f4, f8, f0") TG_LINE("fmadd.s f1, f4, f9, f1") TG_LINE("fmadd.s f2, f4, f10, f2")
+        TG_LINE("fmadd.s f3, f4, f11, f3") TG_V_SUMS("fsw")
+        : [x] "+&r"(x), [q0] "+&r"(b), [q1] "+&r"(q1), [q2] "+&r"(q2), [q3] "+&r"(q3), [left] "+&r"(left)
+        : [y0] "r"(y), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [turns] "r"(turns), [first] "r"(first)
+        : TG_G_CLOBBERS);
+}
+#define TG_INNER_ROW
+
 /* ---- Convolutions with three taps in a row: four channels by four columns, channel by channel and row by row. Sums are
  * in f0 to f15, the row's six elements in f16 to f21, weights in the rest. RIGHT is for taps from left to right, LEFT for
  * the other way, as seen in a mirror: element 0 is then the rightmost. The outermost lane of the first tap (LOW) and of
