@@ -63,8 +63,8 @@ static void add_levels(int request, const tg_operand *operand, unsigned char *sc
         add_levels(request, operand, scratch + i * inner, far + i * levels[2 * depth - 1], levels, depth - 1);
 }
 
-static APART int add_large_box(const tg_word *words, const tg_operand *operand, unsigned char *scratch, unsigned char *far,
-                         int request)
+static APART int add_large_box(const tg_word *words, const tg_operand *operand, unsigned char *scratch,
+                               unsigned char *far, int request)
 {
     if (operand->row_bytes == 0 || operand->rows == 0)
         return request;
@@ -77,8 +77,7 @@ static APART int add_large_box(const tg_word *words, const tg_operand *operand, 
 /* Adds boxes of operands, given as bits (from the first one on), to a request, which is opened for the first. What they are for says whether
  * slots change: the next tile's operands go into the other one, results leave it behind. */
 enum { FIRST_TILE, NEXT_TILE, RESULTS };
-static APART int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what,
-                            int request)
+static APART int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what, int request)
 {
     uint32_t first = mask >> TG_FIRST_SHIFT;
     tg_operand *operand = operands_of((tg_nest *)(void *)words) + first;
