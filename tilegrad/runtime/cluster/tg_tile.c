@@ -1,6 +1,6 @@
 #include "tg_tile.h"
 
-/* Kept apart: a conductor has little room for its instructions, and the way through a nest of one tile has to be short. */
+/* Kept apart: a conductor has little room for its instructions, and the way through a nest of one tile is to be short. */
 #if defined(__GNUC__)
 #define APART __attribute__((noinline))
 #else
