@@ -119,9 +119,13 @@ TG_TEMPLATE void tg_gemv(TG_MEM const float *x, TG_MEM const float *b, TG_MEM fl
 #define TG_GEMV_ROW1(F) F(0)
     const int x_by_k = x_runs ? 1 : g->a_by_k, b_by_k = g->b_by_k, y_by_n = g->y_by_n;
 #ifdef TG_INNER_ROW /* the chip's own four, of one k or more */
-    if (x_runs && b_runs) {
-        for (; g->n_k > 0 && count >= 4; count -= 4, b += 4 * b_by_n, y += 4 * y_by_n)
-            tg_inner_row(x, b, b_by_n, y, y_by_n, g->n_k, g->first);
+    if (x_runs && (b_runs || TG_LITERALLY(b_by_n == 1))) {
+        for (; g->n_k > 0 && count >= 4; count -= 4, b += 4 * b_by_n, y += 4 * y_by_n) {
+            if (b_runs)
+                tg_inner_row(x, b, b_by_n, y, y_by_n, g->n_k, g->first);
+            else
+                tg_inner_row_across(x, b, b_by_k, y, y_by_n, g->n_k, g->first);
+        }
         TG_GEMV_OUTPUTS(TG_GEMV_ROW1, 1)
         return;
     }

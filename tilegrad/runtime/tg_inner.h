@@ -2,7 +2,7 @@
  * defines some of
  *
  *   TG_INNER_GEMM   tg_inner_gemm_{nn,nt,tn,tt}(): a 4x4 block of a matrix product (tg_gemm.h)
- *   TG_INNER_ROW    tg_inner_row(): four outputs of a matrix-vector product along k (tg_gemm.h)
+ *   TG_INNER_ROW    tg_inner_row{,_across}(): four outputs of a matrix-vector product (tg_gemm.h)
  *   TG_INNER_CONV   tg_inner_conv_{right,left}(): a 4x4 block of a convolution with three taps (tg_convolution.h)
  *   TG_INNER_GATHER tg_inner_gather(): a 4x4 block of the gradient of one with stride 2 (tg_convolution.h)
  *   TG_INNER_WEIGHT tg_inner_weight_{1,2}(): its weight gradient, by stride (ops/conv.c)

@@ -169,6 +169,35 @@ TG_TEMPLATE void tg_inner_row(const float *x, const float *b, int b_by_n, float 
         : [y0] "r"(y), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [turns] "r"(turns), [first] "r"(first)
         : TG_G_CLOBBERS);
 }
+/* The same where b lies across k: two k a turn, with x in f4 and f5, and rows of b in f8 to f15. */
+#define TG_A_FMA(X, W0, W1, W2, W3, A, B, C)                                                                           \
+    TG_LINE("fmadd.s f0, f" #X ", f" #W0 ", f0") A TG_LINE("fmadd.s f1, f" #X ", f" #W1 ", f1") B                      \
+    TG_LINE("fmadd.s f2, f" #X ", f" #W2 ", f2") C TG_LINE("fmadd.s f3, f" #X ", f" #W3 ", f3")
+#define TG_A_ROW(W0, W1, W2, W3)                                                                                       \
+    TG_LINE("flw f" #W0 ", 0(%[q])") TG_LINE("flw f" #W1 ", 4(%[q])") TG_LINE("flw f" #W2 ", 8(%[q])")                 \
+    TG_LINE("flw f" #W3 ", 12(%[q])")
+#define TG_A_FIRST                                                                                                     \
+    TG_A_FMA(4, 8, 9, 10, 11, TG_LINE("flw f5, 4(%[x])"), TG_LINE("add %[q], %[q], %[step]"), "")                      \
+    TG_A_ROW(12, 13, 14, 15)
+#define TG_A_SECOND                                                                                                    \
+    TG_A_FMA(5, 12, 13, 14, 15, TG_LINE("addi %[x], %[x], 8"), TG_LINE("add %[q], %[q], %[step]"),                     \
+             TG_LINE("flw f4, 0(%[x])"))                                                                               \
+    TG_A_ROW(8, 9, 10, 11)
+TG_TEMPLATE void tg_inner_row_across(const float *x, const float *b, int b_by_k, float *y, int y_by_n, int n_k,
+                                     int first)
+{
+    float *y1 = y + y_by_n, *y2 = y1 + y_by_n, *y3 = y2 + y_by_n;
+    __asm__ volatile(
+        TG_LINE("flw f4, 0(%[x])") TG_A_ROW(8, 9, 10, 11) TG_G_ZERO(0) TG_G_ZERO(1) TG_G_ZERO(2) TG_G_ZERO(3)
+        TG_LINE("bnez %[first], 1f") TG_V_SUMS("flw") TG_LINE("1: beqz %[turns], 2f") TG_REPEAT("%[turns]", 21)
+        TG_A_FIRST TG_A_SECOND TG_REPEATED TG_LINE("2: beqz %[two], 3f") TG_A_FIRST
+        TG_A_FMA(5, 12, 13, 14, 15, "", "", "") TG_LINE("j 4f") TG_LINE("3:") TG_A_FMA(4, 8, 9, 10, 11, "", "", "")
+        TG_LINE("4:") TG_V_SUMS("fsw")
+        : [x] "+&r"(x), [q] "+&r"(b)
+        : [y0] "r"(y), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [turns] "r"((n_k - 1) >> 1), [two] "r"((n_k - 1) & 1),
+          [step] "r"(4 * b_by_k), [first] "r"(first)
+        : TG_G_CLOBBERS);
+}
 #define TG_INNER_ROW
 
 /* ---- Convolutions with three taps in a row: four channels by four columns, channel by channel and row by row. Sums are
