@@ -211,7 +211,7 @@ class _Walk:
                 self.now = max(self.now, one.done)
             else:
                 self.due.setdefault(later, []).append(one)
-        return missing <= 0
+        return bool(missing <= 0)
 
     def _settle(self, store: _Transfer, launch: int) -> None:
         """What was stored is needed again: it is waited for before this launch, and takes no room longer."""
