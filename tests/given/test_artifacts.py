@@ -12,6 +12,7 @@ import pytest
 
 import tilegrad as tg
 from tests.conftest import NO_TORCH
+from tests.devices.siracusa import needs_compiler
 from tests.given import two_graphs
 from tests.support.command_line import CommandLine
 from tilegrad.optimizers.adamw_ort import AdamWOrt
@@ -62,6 +63,14 @@ def test_artifacts_on_the_host(name: str) -> None:
 def test_artifacts_on_the_simulator(name: str) -> None:
     host = check_artifacts(name, "host")
     assert check_artifacts(name, "sim:siracusa").weights_sha256 == host.weights_sha256
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_artifacts_in_an_image_of_the_chip() -> None:
+    """Which stores the mini-batches that came with the graphs, and compares bits with the simulator's."""
+    run = check_artifacts("mlp_adamw", "iss:siracusa")
+    assert run.weights_sha256 == check_artifacts("mlp_adamw", "host").weights_sha256 and (run.cycles["step"] or 0) > 0
 
 
 @pytest.mark.parametrize("name", ARTIFACTS)
