@@ -36,6 +36,22 @@ def expect_whole(what: str, value: object, expected: str) -> None:
         raise refused(what, f"a whole number, {expected}", value)
 
 
+class Untold(int):
+    """A count that nobody gave. It is that number, unless something else tells another."""
+
+
+ONE_UNLESS_TOLD = Untold(1)
+
+
+def is_told(count: int | None) -> bool:
+    return count is not None and not isinstance(count, Untold)
+
+
+def as_count(value: int) -> int:
+    """Of any kind of whole number; what nobody gave stays so."""
+    return value if isinstance(value, Untold) else int(value)
+
+
 def expect_count(what: str, value: int) -> None:
     """A number of samples, mini-batches or updates: C and ONNX count them in 32 and 64 bits."""
     expect_whole(what, value, "1 or more")

@@ -150,6 +150,24 @@ def test_steps_and_accumulation_can_be_given(tmp_path: Path) -> None:
     np.testing.assert_allclose(run.weights["fc1_weight"], expected["fc1_weight"], rtol=LIMIT, atol=1e-6)
 
 
+@pytest.mark.skipif(NO_TORCH, reason="PyTorch computes what is expected")
+def test_one_that_is_given_is_not_one_that_is_not(tmp_path: Path, tilegrad: CommandLine) -> None:
+    """`--accum 1` and `--batch 1` are what they say; without them the graphs tell."""
+    folder = two_graphs.write(tmp_path)
+    weights, batches = two_graphs.weights_and_batches(3)
+    for command in (("--accum", 1), ()):
+        run = tilegrad("train", folder, *command, "--device", "host", "--steps", 2, "--json", "-").json
+        accumulate = 1 if command else 2
+        assert run["accum"] == accumulate and len(run["losses"]) == 2 * accumulate
+        expected = two_graphs.trained(weights, batches, 2 * accumulate, accumulate)
+        np.testing.assert_allclose(run["losses"], expected["loss"], rtol=LIMIT)
+    assert tg.compile(str(folder), tg.Recipe(accumulate=1)).program.recipe.accumulate == 1
+    fixed = DATA / "ort-artifacts" / "mlp_static8_sgd"
+    refused = tilegrad("train", fixed, "--batch", 1, "--device", "host")
+    assert refused.status == 2 and "--batch 8" in refused.err and "got: 1" in refused.err
+    assert tg.Recipe() == tg.Recipe(batch=1, accumulate=1)
+
+
 def test_the_graphs_alone(tmp_path: Path) -> None:
     """Without a checkpoint and without an optimizer graph: weights from the seed, the recipe's optimizer."""
     source = DATA / "ort-artifacts" / "mlp_sgd"

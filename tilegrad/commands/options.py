@@ -13,6 +13,7 @@ import typer
 from tilegrad.data import count_samples
 from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
+from tilegrad.expectations import ONE_UNLESS_TOLD
 from tilegrad.guards import FORM as GUARD_FORM
 from tilegrad.guards import Guard
 from tilegrad.pipeline import DUMPS
@@ -63,16 +64,24 @@ TargetName = Annotated[
     ),
 ]
 Batch = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--batch",
         metavar="N",
-        help="Samples in a mini-batch; binds the model's batch dimension.",
+        help="Samples in a mini-batch; binds the model's batch dimension. Default: 1, or a training graph's own.",
+        show_default=False,
         rich_help_panel=_RECIPE,
     ),
 ]
 Accum = Annotated[
-    int, typer.Option("--accum", metavar="N", help="Mini-batches in one update.", rich_help_panel=_RECIPE)
+    int | None,
+    typer.Option(
+        "--accum",
+        metavar="N",
+        help="Mini-batches in one update. Default: 1, or a training graph's own.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
 ]
 AccumMode = Annotated[
     str,
@@ -443,8 +452,8 @@ def check_stage(stage: str | None) -> None:
 class RecipeOptions:
     """What is trained, and how."""
 
-    batch: Batch = 1
-    accum: Accum = 1
+    batch: Batch = None
+    accum: Accum = None
     accum_mode: AccumMode = "mean"
     loss: Loss = None
     optimizer: OptimizerName = "sgd"
@@ -467,8 +476,8 @@ class RecipeOptions:
         return Recipe(
             loss=self.loss,
             optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay, self.nesterov),
-            batch=self.batch,
-            accumulate=self.accum,
+            batch=ONE_UNLESS_TOLD if self.batch is None else self.batch,
+            accumulate=ONE_UNLESS_TOLD if self.accum is None else self.accum,
             accum_mode=cast(AccumulationMode, self.accum_mode),
             train=self.train,
             batchnorm=cast(BatchNormPolicy, self.batchnorm),
@@ -504,8 +513,8 @@ class DataOptions:
         except ValueError:
             return Path(self.validation)
 
-    def updates(self, steps: int | None, batch: int, accum: int) -> int:
+    def updates(self, steps: int | None, batch: int | None, accum: int | None) -> int:
         """Of the run, for what follows their number. Whatever is wrong with the data is said when it is loaded."""
         plan = Plan(steps, self.epochs, self.shuffle, self.held_out())
         samples = 1 if self.epochs is None or self.data is None else count_samples(self.data)
-        return count_updates(samples, plan, max(batch, 1), max(accum, 1))
+        return count_updates(samples, plan, max(batch or 1, 1), max(accum or 1, 1))

@@ -205,7 +205,7 @@ def gradcheck(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
-    batch: options.Batch = 1,
+    batch: options.Batch = None,
     loss: options.Loss = None,
     train: options.Train = None,
     batchnorm: options.BatchNorm = "frozen",
