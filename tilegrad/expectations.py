@@ -40,11 +40,16 @@ class Untold(int):
     """A count that nobody gave. It is that number, unless something else tells another."""
 
 
+class UntoldRate(float):
+    """A learning rate that nobody gave, likewise."""
+
+
 ONE_UNLESS_TOLD = Untold(1)
+RATE_UNLESS_TOLD = UntoldRate(0.01)
 
 
-def is_told(count: int | None) -> bool:
-    return count is not None and not isinstance(count, Untold)
+def is_told(number: float | None) -> bool:
+    return number is not None and not isinstance(number, Untold | UntoldRate)
 
 
 def as_count(value: int) -> int:

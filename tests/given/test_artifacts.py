@@ -165,7 +165,17 @@ def test_one_that_is_given_is_not_one_that_is_not(tmp_path: Path, tilegrad: Comm
     fixed = DATA / "ort-artifacts" / "mlp_static8_sgd"
     refused = tilegrad("train", fixed, "--batch", 1, "--device", "host")
     assert refused.status == 2 and "--batch 8" in refused.err and "got: 1" in refused.err
-    assert tg.Recipe() == tg.Recipe(batch=1, accumulate=1)
+    assert tg.Recipe() == tg.Recipe(batch=1, accumulate=1, optimizer=tg.SGD(lr=0.01))
+
+
+def test_a_rate_that_is_given_is_not_the_default(tmp_path: Path) -> None:
+    """`SGD` nodes have a rate of their own, unless another is given, were it the default of other models."""
+    model = onnx.load(DATA / "deeploy-fixtures" / "CCT2_LP" / "network.onnx")
+    for node in model.graph.node:
+        if node.op_type == "SGD":
+            next(attribute for attribute in node.attribute if attribute.name == "lr").f = 0.5
+    for rate, recipe in ((0.5, tg.Recipe()), (0.01, tg.Recipe(optimizer=tg.SGD(lr=0.01)))):
+        assert tg.compile(model, recipe).program.recipe.optimizer.lr == pytest.approx(rate)
 
 
 def test_the_graphs_alone(tmp_path: Path) -> None:

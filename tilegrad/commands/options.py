@@ -13,7 +13,7 @@ import typer
 from tilegrad.data import count_samples
 from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
-from tilegrad.expectations import ONE_UNLESS_TOLD
+from tilegrad.expectations import ONE_UNLESS_TOLD, RATE_UNLESS_TOLD
 from tilegrad.guards import FORM as GUARD_FORM
 from tilegrad.guards import Guard
 from tilegrad.pipeline import DUMPS
@@ -119,7 +119,16 @@ Loss = Annotated[
 OptimizerName = Annotated[
     str, typer.Option("--optimizer", metavar="|".join(OPTIMIZERS), help="The update rule.", rich_help_panel=_RECIPE)
 ]
-LearningRate = Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate.", rich_help_panel=_RECIPE)]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--lr",
+        metavar="X",
+        help=f"Learning rate. Default: {RATE_UNLESS_TOLD:g}, or that of a training graph's own optimizer.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
 MomentumFactor = Annotated[
     float | None,
     typer.Option(
@@ -406,7 +415,7 @@ def npz_option(flag: str, what: str) -> Any:
 
 
 def make_optimizer(
-    name: str, lr: float, momentum: float | None, weight_decay: float | None, nesterov: bool = False
+    name: str, lr: float | None, momentum: float | None, weight_decay: float | None, nesterov: bool = False
 ) -> Optimizer:
     """An optimizer from its options; one that it does not have is refused, not ignored."""
     kind = OPTIMIZERS.get(name)
@@ -433,7 +442,8 @@ def make_optimizer(
     if nesterov and "nesterov" not in known:
         raise UserError(f"--nesterov does not apply to the optimizer {name}", stage="recipe")
     flags: dict[str, Any] = {"nesterov": True} if nesterov else {}
-    return kind(lr=lr, **options, **flags)
+    rate = {} if lr is None else {"lr": lr}
+    return kind(**rate, **options, **flags)
 
 
 def check_stage(stage: str | None) -> None:
@@ -457,7 +467,7 @@ class RecipeOptions:
     accum_mode: AccumMode = "mean"
     loss: Loss = None
     optimizer: OptimizerName = "sgd"
-    lr: LearningRate = 0.01
+    lr: LearningRate = None
     momentum: MomentumFactor = None
     weight_decay: WeightDecay = None
     nesterov: Nesterov = False

@@ -38,7 +38,7 @@ def given_recipe(training: GivenTraining, recipe: Recipe) -> Recipe:
     if training.optimizer is not None:
         default = Recipe().optimizer
         fixed = all(update.learning_rate is not None for update in training.updates)
-        own_rate = optimizer == default and fixed
+        own_rate = optimizer == default and not is_told(optimizer.lr) and fixed
         optimizer = training.optimizer if own_rate else replace(training.optimizer, lr=optimizer.lr)
     accumulate = recipe.accumulate if is_told(recipe.accumulate) else training.accumulate or 1
     return replace(
