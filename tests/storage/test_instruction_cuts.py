@@ -135,6 +135,6 @@ def test_a_cut_at_any_instruction_ends_with_the_same_weights(board: Board) -> No
 def test_a_thousand_cuts_at_instructions(
     board: Board, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """`--junitxml F` has the figures that docs/storage.md tells."""
+    """`--junitxml F -o junit_family=xunit1` has the figures that docs/storage.md tells."""
     for name, value in check_cuts(board, seed, 25).items():
         record_property(name, value)
