@@ -12,7 +12,7 @@ from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
-from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop
+from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
 from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.storage import Storage
@@ -39,6 +39,7 @@ __all__ = [
     "compile",
     "export_checkpoint",
     "load",
+    "loss",
     "open_device",
     "register",
     "train",

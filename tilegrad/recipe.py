@@ -40,6 +40,7 @@ __all__ = [
     "DecayRule",
     "Guard",
     "LossName",
+    "LossText",
     "Momentum",
     "Optimizer",
     "RMSprop",
@@ -49,10 +50,25 @@ __all__ = [
     "expect_seed",
     "expect_tolerance",
     "expect_whole",
+    "loss",
 ]
 
-LossName = str
-"""A name of the folder `losses`, or an expression of them (`tilegrad/losses/_expression.py`)."""
+LossName = Literal["bce_with_logits", "cross_entropy", "huber", "l1", "mse"]
+"""Those that a type checker knows; `loss` takes any name of the folder `losses`."""
+
+
+class LossText(str):
+    """An expression of losses (`tilegrad/losses/_expression.py`), or one that was added: see `loss`."""
+
+    __slots__ = ()
+
+
+def loss(text: str) -> LossText:
+    """Any loss, as `--loss` takes it: `output:NAME`, `mse+0.5*l1`, `cross_entropy:smoothing=0.1`."""
+    parse(text)
+    return LossText(text)
+
+
 BatchNormPolicy = Literal["frozen", "train", "fold"]
 AccumulationMode = Literal["mean", "sum"]
 DecayRule = Literal["all", "weights"]
@@ -73,7 +89,7 @@ class Recipe:
     not given, a training graph that tells them has its own; 1 that is given is 1.
     """
 
-    loss: LossName | None = None
+    loss: LossName | LossText | None = None
     optimizer: Optimizer = field(default_factory=SGD)
     batch: int = ONE_UNLESS_TOLD
     accumulate: int = ONE_UNLESS_TOLD

@@ -27,6 +27,7 @@ from tilegrad.recipe import (
     AccumulationMode,
     BatchNormPolicy,
     DecayRule,
+    LossText,
     Optimizer,
     Rate,
     Recipe,
@@ -484,7 +485,7 @@ class RecipeOptions:
         """The recipe checks what the options hold, so that Python and the command line say the same. `updates` is how
         many the run has, None where nobody knows."""
         return Recipe(
-            loss=self.loss,
+            loss=None if self.loss is None else LossText(self.loss),
             optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay, self.nesterov),
             batch=ONE_UNLESS_TOLD if self.batch is None else self.batch,
             accumulate=ONE_UNLESS_TOLD if self.accum is None else self.accum,
