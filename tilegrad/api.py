@@ -13,6 +13,7 @@ from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
+from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
@@ -36,6 +37,7 @@ __all__ = [
     "Storage",
     "Target",
     "compile",
+    "export_checkpoint",
     "load",
     "loss",
     "open_device",

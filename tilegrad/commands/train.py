@@ -56,13 +56,14 @@ def disagreement(verdict: Verdict) -> VerificationError:
     """Why a run is not verified. Names the worst figure first; there may be hundreds."""
     message, expected, hint = _NOT_VERIFIED[verdict.outcome]
     failures = verdict.failures()
+    is_stored = ".npz" in verdict.reference and verdict.outcome == "disagrees"
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     return VerificationError(
         message.format(reference=verdict.reference),
         stage="verify",
         expected=expected.format(tolerance=verdict.tolerance),
         got=f"{failures[0]}{more}" if failures else f"the losses {_first_and_last(verdict.reference_losses)}",
-        hint=hint,
+        hint="what is stored beside the graphs is of one learning rate: is it --lr?" if is_stored else hint,
     )
 
 
@@ -204,7 +205,7 @@ def gradcheck(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
-    batch: options.Batch = 1,
+    batch: options.Batch = None,
     loss: options.Loss = None,
     train: options.Train = None,
     batchnorm: options.BatchNorm = "frozen",
