@@ -31,6 +31,7 @@ from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
 from tilegrad.kept import kept_arrays, kept_bytes
 from tilegrad.learned import learned, module_state
+from tilegrad.parallel.session import ParallelSession
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import expect_count, expect_tolerance
 from tilegrad.samples import infer_inputs
@@ -77,6 +78,7 @@ class Run:
     resumed_at: int = 0  # mini-batches that were trained before
     checkpoint: Mapping[str, Any] | None = None  # what was saved, and what that costs a flash
     stacks: tuple[CoreStack, ...] = ()  # as the image measured them
+    shares: Mapping[str, Any] | None = None  # where several devices computed them: how many each, and bytes moved
 
     def __repr__(self) -> str:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
@@ -188,6 +190,7 @@ class Run:
             "checkpoint": None if self.checkpoint is None else dict(self.checkpoint),
             **judged,
             "weights_sha256": self.weights_sha256,
+            "shares": None if self.shares is None else dict(self.shares),
             "cycles": dict(self.cycles),
             "uncounted": list(self.uncounted),
             "cycles_are": self.cycles_are,
@@ -324,6 +327,7 @@ def train(
             resumed_at=before,
             checkpoint=keeper.facts(),
             undone=tuple((before + number, why) for number, why in session.undone),
+            shares=session.shares_json() if isinstance(session, ParallelSession) else None,
         )
     if compiled.program.is_fused and (verify or keep_gradients):
         progress("gradients, of the unfused program", 0, 1)
@@ -405,24 +409,31 @@ def _run_steps(
     course.begin(session)
     beginning = FirstUpdate((), {}, {})
     keeps_gradients = not session.compiled.program.is_fused
-    for i, batch in enumerate(batches):
-        losses.append(session.step(*batch))
-        if i == 0 and keeps_gradients:
-            beginning = replace(beginning, first_gradients=session.gradients())
-        if i + 1 == first:
-            buffers = session.gradients() if keeps_gradients else {}
-            beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
-        updates, is_part = divmod(before + i + 1, accumulate)
-        stops = False
-        if not is_part:
-            session.update()
-            stops = course.after_update(session, updates, losses)
-        if i + 1 == first:
+    stops = False
+    while len(losses) < len(batches) and not stops:
+        start = len(losses)
+        end = start + accumulate - (before + start) % accumulate  # of this update
+        for loss in session.steps(batches[start:end]):
+            losses.append(loss)
+            count = len(losses)
+            if count == 1 and keeps_gradients:
+                beginning = replace(beginning, first_gradients=session.gradients())
+            if count == first:
+                buffers = session.gradients() if keeps_gradients else {}
+                beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
+            if count < end:
+                if keeper is not None:
+                    keeper.stepped(False, count == len(batches))
+                course.tell(count, len(batches), losses, (before + count) // accumulate)
+        if len(losses) < end:
+            break
+        updates = (before + end) // accumulate
+        session.update()
+        stops = course.after_update(session, updates, losses)
+        if end == first:
             beginning = replace(beginning, weights_after=session.weights())
         if keeper is not None:
-            keeper.stepped(not is_part, stops or i + 1 == len(batches))
-        course.tell(i + 1, len(batches), losses, updates)
-        if stops:
-            break
+            keeper.stepped(True, stops or end == len(batches))
+        course.tell(end, len(batches), losses, updates)
     course.end(session, (before + len(losses)) // accumulate)
     return losses, beginning

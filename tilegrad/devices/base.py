@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import TracebackType
@@ -221,6 +221,60 @@ class Session(ABC):
     def infer(self, *inputs: npt.ArrayLike) -> Array:
         """The first output; `run` returns all of them."""
         return self.run("infer", inputs or None)[0]
+
+    def steps(self, batches: Iterable[Sequence[npt.ArrayLike]]) -> Iterator[float]:
+        """Mini-batches one after another: the loss of each, when gradients and statistics have it in them.
+
+        A session over several devices computes those of one call at the same time, so a call is at most an update's.
+        """
+        for batch in batches:
+            yield self.step(*batch)
+
+    @one_at_a_time
+    def exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[npt.ArrayLike] | None,
+        writes: Mapping[str, npt.ArrayLike],
+        reads: Sequence[str],
+    ) -> tuple[list[Array], FloatArrays]:
+        """Writes state, runs an entry, and reads state, with nothing between them: one exchange with a device that
+        takes requests ahead of its answers. Returns the outputs and what was read. `None` runs nothing."""
+        arrays = None if entry is None else self._as_inputs(entry, inputs or ())
+        written = [(self._tensor(name), value) for name, value in writes.items()]
+        put = [(found, as_declared(value, found.type, f"tensor '{found.name}'")) for found, value in written]
+        wanted = [self._tensor(name) for name in reads]
+        self.transferred.begin_call()
+        outputs, made = self._exchange(entry, arrays, put, wanted)
+        self._host_gradients = None
+        if entry is not None:
+            self._placed, self._placed_inputs = entry, arrays or ()
+            self._results = (entry, outputs) if self._entry(entry).outputs else self._results
+            self._minibatches += entry == "step"
+        self.transferred.add(
+            Transfer(
+                sum(array.nbytes for array in arrays or ()),
+                sum(array.nbytes for array in outputs),
+                sum(array.nbytes for _, array in put),
+                sum(array.nbytes for array in made),
+            )
+        )
+        return outputs, {tensor.name: array for tensor, array in zip(wanted, made, strict=True)}
+
+    def _exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[Array] | None,
+        writes: Sequence[tuple[StateTensor, Array]],
+        reads: Sequence[StateTensor],
+    ) -> tuple[list[Array], list[Array]]:
+        """One request after another; a device that need not wait for each answer does better."""
+        for tensor, value in writes:
+            self._write(tensor, value)
+        outputs: list[Array] = []
+        if entry is not None:
+            outputs = self._call(entry, inputs, bool(self._entry(entry).outputs)) or []
+        return outputs, [self._read(tensor) for tensor in reads]
 
     # ---- state
 
@@ -458,7 +512,7 @@ class Device(ABC):
     """`name` is the full device name; `kind` its family (host, sim, qemu, opencl, …)."""
 
     kind: ClassVar[str]
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
 
     def __init__(self, name: str, *, use_cache: bool = True) -> None:
         self.name = name

@@ -30,6 +30,7 @@ from tilegrad.devices.qemu_counts import Counter, Counts
 from tilegrad.devices.registry import register
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError, DoesNotFit, InternalError
+from tilegrad.ir.program import StateTensor
 from tilegrad.targets import base as targets
 from tilegrad.targets.board import Board
 from tilegrad.targets.riscv32v.target import VECTOR_BITS
@@ -95,6 +96,18 @@ class QemuSession(HarnessSession):
     def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
         results = super()._call(entry, inputs, wants_outputs)
         if entry not in self._first_counts:
+            self._first_counts[entry] = self.counts()
+        return results
+
+    def _exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[Array] | None,
+        writes: Sequence[tuple[StateTensor, Array]],
+        reads: Sequence[StateTensor],
+    ) -> tuple[list[Array], list[Array]]:
+        results = super()._exchange(entry, inputs, writes, reads)
+        if entry is not None and entry not in self._first_counts:
             self._first_counts[entry] = self.counts()
         return results
 

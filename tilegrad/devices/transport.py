@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -105,6 +106,8 @@ class ProcessTransport(Transport):
         self._reader, self._writer = channel
         for descriptor in channel:
             os.set_blocking(descriptor, False)
+            with contextlib.suppress(OSError):  # more than a user may have is no harm: it only takes longer
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
 
     @contextlib.contextmanager
     def _as_device_error(self) -> Iterator[None]:
