@@ -33,7 +33,7 @@ from tilegrad.kept import kept_arrays, kept_bytes
 from tilegrad.learned import learned, module_state
 from tilegrad.parallel.session import ParallelSession
 from tilegrad.pipeline import unfused
-from tilegrad.recipe import expect_count, expect_tolerance
+from tilegrad.recipe import Recipe, expect_count, expect_tolerance
 from tilegrad.samples import infer_inputs
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
@@ -221,6 +221,29 @@ def check_patience(patience: int | None, epochs: int | None) -> None:
         raise UserError("early stopping is for runs over epochs", stage="options", hint="give --epochs N")
 
 
+def check_shares(shares: int, recipe: Recipe, feed: Feed) -> None:
+    """Every sample is in one share of one update in each pass over the data, or that is said."""
+    if shares != recipe.accumulate:
+        raise UserError(
+            "an update has as many shares as mini-batches",
+            stage="options",
+            expected=f"{recipe.accumulate} shares, as the recipe accumulates",
+            got=str(shares),
+        )
+    count = feed.sample_count
+    per_update = shares * recipe.batch
+    if count is not None and count % per_update:
+        fitting = [n for n in range(1, count // recipe.batch + 1) if count % (n * recipe.batch) == 0]
+        near = min(fitting, key=lambda n: (abs(n - shares), n), default=None)
+        raise UserError(
+            "the shares do not divide the data",
+            stage="data",
+            expected=f"a multiple of {per_update:,} samples: {shares} shares of batch {recipe.batch}",
+            got=f"{count:,} samples",
+            hint=f"--shares {near}" if near is not None else "a batch that divides them",
+        )
+
+
 def memory_json(use: MemoryUse) -> dict[str, int | None]:
     return {"used": use.used_bytes, "capacity": use.capacity_bytes, "lower_bound": use.lower_bound_bytes}
 
@@ -248,6 +271,7 @@ def train(
     shuffle: bool | None = None,
     patience: int | None = None,
     top_k: Sequence[int] = (),
+    shares: int | None = None,
 ) -> Run:
     """`steps` updates (4 unless told) of `accumulate` mini-batches each, or `epochs` over the data; then the verdict.
 
@@ -259,12 +283,17 @@ def train(
     Where the optimizer is fused into the backward pass, gradients take a second program to read: without a verdict and
     without `keep_gradients` there are none. A run that is resumed makes the updates that are left of `steps`, and is
     verified from there on.
+
+    `shares` says that an update is made of so many shares: the recipe's mini-batches, into which stored samples must
+    divide. A device that is several computes the mini-batches of an update at the same time, told or not.
     """
     expect_tolerance(tolerance)
     check_patience(patience, epochs)
     feed = make_feed(compiled, data, Plan(steps, epochs, shuffle, validation))
     steps = feed.updates
     accumulate = compiled.program.recipe.accumulate
+    if shares is not None:
+        check_shares(shares, compiled.program.recipe, feed)
     found = keeping.found(compiled.program, steps)
     before = 0 if found is None else found.minibatches
     judged = steps if epochs is None else min(steps, before // accumulate + VERIFIED_UPDATES)

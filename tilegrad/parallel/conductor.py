@@ -40,19 +40,21 @@ class Conductor:
 
     def steps(self, batches: Iterable[Sequence[npt.ArrayLike]]) -> Iterator[Sequence[Array]]:
         """The mini-batches of an update, or a part of them: the outputs of each, once its gradients are added."""
-        inputs = [[np.asarray(array) for array in batch] for batch in batches]
-        groups = [[each] for each in inputs] if self.is_chained else [inputs]
+        given = ([np.asarray(array) for array in batch] for batch in batches)
+        groups = ([each] for each in given) if self.is_chained else (given,)
         for group in groups:
             self._bring_back()
-            first = self._next_number()
-            shares = [
-                Share(first + k, each, share_state(self.form, first + k, self._held)) for k, each in enumerate(group)
-            ]
             self._stale |= set(self.form.inferred)
-            for result in self.pool.compute(shares):
+            for result in self.pool.compute(self._shares(group)):
                 add_share(self.form, self._held, result.made)
                 self.minibatches += 1
                 yield result.outputs
+
+    def _shares(self, inputs: Iterable[Sequence[Array]]) -> Iterator[Share]:
+        """Made ahead of the results of those before them, of which they need nothing, unless they are chained."""
+        first = self._next_number()
+        for k, each in enumerate(inputs):
+            yield Share(first + k, each, share_state(self.form, first + k, self._held))
 
     def _next_number(self) -> int:
         return self.minibatches if self.form.counter is None else int(self._held[self.form.counter])

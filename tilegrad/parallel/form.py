@@ -34,8 +34,8 @@ class Form:
 
     `chained` is what one mini-batch leaves to the next in a way that is not known to come apart: shares of such a
     program are computed one after another. `read` is all that a share reads beside that, `resident` what an update
-    changes of it. `updated` is all that an update writes, `summed` what it reads of the shares' results, `inferred` what
-    inference reads of them.
+    changes of it. `updated` is all that an update writes, `summed` what it reads of the shares' results, `inferred`
+    what inference reads of them.
     """
 
     gradients: tuple[str, ...]
@@ -121,9 +121,9 @@ def _separable(step: Graph) -> dict[str, float]:
         if node.op != _BATCH_NORM:
             continue
         for running, updated in zip(node.inputs[_RUNNING], node.outputs[_UPDATED], strict=False):
-            if targets.get(updated) == [running] and readers[running] == 1 and updated not in step.outputs:
-                if updated not in readers:
-                    found[running] = float(node.attributes.get("momentum", 0.9))  # type: ignore[arg-type]
+            is_only_kept = targets.get(updated) == [running] and updated not in readers and updated not in step.outputs
+            if is_only_kept and readers[running] == 1:
+                found[running] = float(node.attributes.get("momentum", 0.9))  # type: ignore[arg-type]
     return found
 
 

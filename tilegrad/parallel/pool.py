@@ -11,21 +11,24 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilegrad.parallel.form import Form
 from tilegrad.parallel.shares import Array, Arrays, Engine, Moved, Share, ShareResult, compute
 
 _JOIN_SECONDS = 10.0
+SHARES_AHEAD = 8
+"""For each device, so that all have work while the results of a slow one are waited for."""
 
 
 class Pool(ABC):
     """Computes shares. Results come in share order, whoever computed them and when."""
 
     @abstractmethod
-    def compute(self, shares: Sequence[Share]) -> Iterator[ShareResult]:
-        """The result of each share, in order. What is left of them when the iterator ends early is given up."""
+    def compute(self, shares: Iterable[Share]) -> Iterator[ShareResult]:
+        """The result of each share, in order. Shares are made while others are computed; those whose results nobody
+        waits for any more are given up."""
 
     @abstractmethod
     def publish(self, changed: Mapping[str, Array]) -> None:
@@ -89,19 +92,36 @@ class LocalPool(Pool):
     def moved(self) -> Sequence[Moved]:
         return [worker.moved for worker in self._workers]
 
-    def compute(self, shares: Sequence[Share]) -> Iterator[ShareResult]:
-        with self._changed:
-            if self._error is not None:
-                raise self._error
-            self._results.clear()
-            self._queue.extend(enumerate(shares))
-            self._changed.notify_all()
+    def compute(self, shares: Iterable[Share]) -> Iterator[ShareResult]:
+        self._results.clear()
+        coming = iter(shares)
+        begun = done = 0
+        is_all = False
         try:
-            for i in range(len(shares)):
-                yield self._result(i)
+            while not is_all or done < begun:
+                if not is_all and begun - done < SHARES_AHEAD * len(self._workers) and not self._has(done):
+                    share = next(coming, None)
+                    is_all = share is None
+                    begun += share is not None
+                    if share is not None:
+                        self._begin(begun - 1, share)
+                else:
+                    yield self._result(done)
+                    done += 1
         except GeneratorExit:
             self._settle()
             raise
+
+    def _has(self, index: int) -> bool:
+        with self._changed:
+            return index in self._results or self._error is not None
+
+    def _begin(self, index: int, share: Share) -> None:
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            self._queue.append((index, share))
+            self._changed.notify_all()
 
     def _result(self, index: int) -> ShareResult:
         with self._changed:

@@ -46,7 +46,7 @@ class ParallelSession(Session):
 
     def steps(self, batches: Iterable[Sequence[npt.ArrayLike]]) -> Iterator[float]:
         """The losses come in order; gradients and statistics are those up to the mini-batch whose loss came last."""
-        checked = [self._as_inputs("step", batch) for batch in batches]
+        checked = (self._as_inputs("step", batch) for batch in batches)
         for outputs in self.conductor.steps(checked):
             self.transferred.begin_call()
             self._results = ("step", list(outputs))
