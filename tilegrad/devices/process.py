@@ -21,7 +21,7 @@ from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, INSTRUCTIONS
 from tilegrad.devices.pipelined import framed, pipelined
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, Transport, TransportError
-from tilegrad.errors import DeviceError
+from tilegrad.errors import DeviceError, UserError
 from tilegrad.ir.program import StateTensor
 
 INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH = range(1, 10)
@@ -245,6 +245,24 @@ class HarnessDevice(Device):
     @abstractmethod
     def _start(self, compiled: Compiled, folder: Path) -> Transport:
         """Builds the program in an empty folder and starts it."""
+
+    def built_files(self, compiled: Compiled) -> dict[str, bytes]:
+        """The C project with what was built of it, by path: all that `serve` needs."""
+        raise UserError(
+            f"programs for device '{self.name}' are not kept in folders",
+            stage="build",
+            hint="such as host, sim:siracusa, qemu:riscv32 or opencl:0 are",
+        )
+
+    def serve(self, folder: Path) -> Transport:
+        """Starts a program from a folder with these files, which is ours to write to. Compiles nothing, unless what is
+        there was built for another machine."""
+        raise UserError(f"device '{self.name}' starts no program from a folder", stage="run", got=str(folder))
+
+    @classmethod
+    def missing_to_serve(cls, name: str) -> str | None:
+        """Why `serve` cannot be used here; None if it can."""
+        return cls.missing(name)
 
     def _load(self, compiled: Compiled, residency: Residency) -> Session:
         workspace = Workspace()
