@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice, CoreStack
 from tilegrad.devices.iss_profile import Profile
 from tilegrad.epochs import Feed, Plan, make_feed
-from tilegrad.errors import InternalError, UserError
+from tilegrad.errors import DeviceError, InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
 from tilegrad.kept import kept_arrays, kept_bytes
 from tilegrad.learned import learned, module_state
+from tilegrad.parallel.dask_group import DaskGroup
+from tilegrad.parallel.interrupted import kept_file
 from tilegrad.parallel.session import ParallelSession
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import Recipe, expect_count, expect_tolerance
@@ -294,6 +297,12 @@ def train(
     accumulate = compiled.program.recipe.accumulate
     if shares is not None:
         check_shares(shares, compiled.program.recipe, feed)
+    kept = None
+    if isinstance(device, DaskGroup):
+        kept = kept_file(compiled.program, data, (steps, epochs, shuffle, validation))
+        if keeping.resume is None and kept is not None and kept.exists():
+            keeping = replace(keeping, resume=kept)
+            feed = replace(feed, notes=(*feed.notes, "goes on where the same command lost its scheduler"))
     found = keeping.found(compiled.program, steps)
     before = 0 if found is None else found.minibatches
     judged = steps if epochs is None else min(steps, before // accumulate + VERIFIED_UPDATES)
@@ -333,7 +342,8 @@ def train(
         start = time.perf_counter()
         fed = feed.first(accumulate * steps)[before:]
         course = Course(feed, progress, top_k, patience, snapshot_at=judged if verify and epochs is not None else None)
-        losses, beginning = _run_steps(session, fed, accumulate, course, keeper)
+        with _kept_when_lost(session, keeper, kept):
+            losses, beginning = _run_steps(session, fed, accumulate, course, keeper)
         if device.capabilities.estimates_cycles:
             session.infer(*infer_inputs(compiled, fed[0]))
         evaluation = _evaluation(session, fed[0]) if compiled.model.training is not None else None
@@ -381,6 +391,23 @@ def train(
         verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
     return replace(run, verdict=verdict, unverified="a run that is resumed needs PyTorch for it")
+
+
+@contextlib.contextmanager
+def _kept_when_lost(session: Session, keeper: Keeper, kept: Path | None) -> Iterator[None]:
+    """Devices that fail in the middle of an update take that one with them, and none before it."""
+    try:
+        yield
+    except DeviceError as error:
+        if isinstance(session, ParallelSession):
+            with contextlib.suppress(DeviceError):  # the device that has the parameters may be the one that failed
+                path = keeper.save_complete(session, kept)
+                if path is not None:
+                    again = " goes on from it, and so does the same command" if path == kept else " goes on from it"
+                    error.hint = f"update {keeper.updates:,}, the last complete one, is saved: --resume '{path}'{again}"
+        raise
+    if kept is not None:
+        kept.unlink(missing_ok=True)
 
 
 def _evaluation(session: Session, batch: Batch) -> float | None:

@@ -89,10 +89,10 @@ def chip_of(device: str, budget: BudgetOptions, name: str | None = None) -> Targ
     return limited
 
 
-def schedule_of(chip: BudgetOptions, target: Target, devices: Specification) -> ScheduleOptions:
-    """What was asked of the scheduler. Several devices add up gradients, so that no update is fused into a step."""
+def schedule_of(chip: BudgetOptions, target: Target, shared: bool) -> ScheduleOptions:
+    """What was asked of the scheduler. Where an update is shared, gradients are added up, and none is fused."""
     schedule = chip.schedule(target)
-    return replace(schedule, fuses_update=False) if devices.is_several else schedule
+    return replace(schedule, fuses_update=False) if shared else schedule
 
 
 def compile_others(compiled: Compiled, devices: Specification, chip: BudgetOptions) -> dict[str, Compiled]:
@@ -101,7 +101,7 @@ def compile_others(compiled: Compiled, devices: Specification, chip: BudgetOptio
     for name in devices.kinds:
         target = chip_of(name, chip)
         if target.name not in (compiled.target.name, *made):
-            options = schedule_of(chip, target, devices)
+            options = schedule_of(chip, target, True)
             made[target.name] = compile_model(compiled.model, compiled.program.recipe, target, options=options)
     return made
 

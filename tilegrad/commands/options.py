@@ -74,6 +74,16 @@ Shares = Annotated[
         rich_help_panel=_RECIPE,
     ),
 ]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="tcp://HOST:PORT|local:N",
+        help="Let the workers of a Dask cluster compute the shares of an update, each on the --device, or N workers of "
+        "this machine. Where it is lost, the last complete update is saved, and the same command goes on.",
+        show_default=False,
+    ),
+]
 TargetName = Annotated[
     str | None,
     typer.Option(

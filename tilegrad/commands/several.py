@@ -59,7 +59,7 @@ def compile_several(model: str, recipe: Recipe, asked: SeveralOptions, output: O
     """The folder of a program over several devices; the stages that are shown are those for the first one."""
     devices = asked.devices
     target = chip_of(devices.first, asked.chip)
-    schedule = schedule_of(asked.chip, target, devices)
+    schedule = schedule_of(asked.chip, target, True)
     with Progress() as progress:
         observer = watch(output, progress, asked.dump_after)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule, weights=asked.weights)

@@ -25,12 +25,14 @@ from tilegrad.commands.compiling import (
 )
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions, npz_option
+from tilegrad.devices.base import Device
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_device
 from tilegrad.epochs import DEFAULT_STEPS
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
 from tilegrad.keeping import Keeping
+from tilegrad.parallel.dask_group import DaskGroup
 from tilegrad.parallel.group import DeviceGroup, open_devices
 from tilegrad.parallel.specification import parse_devices
 from tilegrad.recipe import expect_tolerance
@@ -91,6 +93,13 @@ def check_runs(device: str) -> None:
         )
 
 
+def open_all(device: str, scheduler: str | None, *, use_cache: bool) -> Device:
+    """One device, several of this machine, or the workers of a cluster."""
+    if scheduler is not None:
+        return DaskGroup(device, scheduler, use_cache=use_cache)
+    return open_devices(device, use_cache=use_cache)
+
+
 def check_profiles(device: str) -> None:
     if not device_kind(device).capabilities.profiles:
         able = ", ".join(name for kind in kinds() if kind.capabilities.profiles for name in kind.names())
@@ -105,6 +114,7 @@ def train(
     model: options.Model,
     device: options.Devices = DEFAULT_DEVICE,
     shares: options.Shares = None,
+    scheduler: options.Scheduler = None,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -168,8 +178,8 @@ def train(
     recipe = recipe_options.recipe(data.updates(steps, recipe_options.batch, recipe_options.accum))
     expect_tolerance(tolerance)
     training.check_patience(data.patience, data.epochs)
-    schedule = schedule_of(chip, target, specification)
-    with Progress() as progress, open_devices(device, use_cache=not no_cache) as opened:
+    schedule = schedule_of(chip, target, specification.is_several or scheduler is not None)
+    with Progress() as progress, open_all(device, scheduler, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule, weights=weights)
         if isinstance(opened, DeviceGroup):

@@ -50,7 +50,7 @@ def parse_devices(text: str) -> Specification:
     found = Specification(text, tuple(names), is_several(text))
     if found.is_several:
         for name in found.kinds:
-            _check_takes_part(name, names.count(name))
+            check_takes_part(name, names.count(name))
     return found
 
 
@@ -58,7 +58,7 @@ def _refused(text: str, got: str, expected: str = FORM) -> UserError:
     return UserError(f"the devices '{text}' cannot be used", stage="device", expected=expected, got=got)
 
 
-def _check_takes_part(name: str, count: int) -> None:
+def check_takes_part(name: str, count: int = 1) -> None:
     able = device_kind(name).capabilities
     if not (able.runs and able.is_interactive):
         raise UserError(
