@@ -131,7 +131,8 @@ def check_cluster(client: Any, said: str, wanted: int) -> None:
             f"the scheduler '{said}' cannot be used", stage=_STAGE, got=_first_line(error)
         ) from error
     for worker, answer in theirs.items():
-        if answer != __version__:
+        has_gone = isinstance(answer, OSError) and worker not in client.scheduler_info()["workers"]
+        if answer != __version__ and not has_gone:
             got = f"none: {_first_line(answer)}" if isinstance(answer, BaseException) else f"tilegrad {answer}"
             raise DeviceError(
                 f"the worker '{worker}' of '{said}' has another tilegrad, or none",

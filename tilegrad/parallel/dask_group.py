@@ -27,6 +27,7 @@ class DaskGroup(Device):
     capabilities = Capabilities()
 
     def __init__(self, device: str, scheduler: str, *, use_cache: bool = True) -> None:
+        check_scheduler(scheduler)
         found = parse_devices(device)
         if found.is_several:
             raise UserError(
@@ -36,7 +37,6 @@ class DaskGroup(Device):
                 got=device,
             )
         check_takes_part(found.first)
-        check_scheduler(scheduler)
         self._device_name = device
         super().__init__(f"{device} on {scheduler}", use_cache=use_cache)
         with ExitStack() as undo:
