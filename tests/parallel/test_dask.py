@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("distributed")
+from distributed.versions import get_versions
 
 from tests.parallel.clusters import Cluster, cluster
 from tests.parallel.runs import assert_same_bits, compiled, run_on
@@ -179,22 +180,20 @@ def _status(capsys: pytest.CaptureFixture[str], scheduler: str) -> tuple[int, st
 
 
 class Told:
-    """A client that tells of other versions."""
+    """A client of a scheduler with other versions, or of a worker with another tilegrad."""
 
-    def __init__(self, other: str = "dask", worker: object = dask_worker.__version__) -> None:
-        ours = {"packages": {"dask": "1", "distributed": "1", "python": "3.11.7"}}
-        theirs = {"packages": {**ours["packages"], other: "3.10.1"}}
-        self.versions = {"client": ours, "scheduler": theirs, "workers": {}}
+    def __init__(self, package: str, worker: object = dask_worker.__version__) -> None:
+        ours = get_versions()
+        self.versions = {**ours, "packages": {**ours["packages"], package: "3.9.0"}}
+        self.scheduler = self
         self.worker = worker
+        self._run = "run"
 
-    def get_versions(self, check: bool) -> object:
-        return self.versions
+    def sync(self, what: object, *_: object, **__: object) -> object:
+        return {"tcp://other:1": self.worker} if what == self._run else self.versions
 
     def scheduler_info(self) -> dict[str, dict[str, object]]:
         return {"workers": {"tcp://other:1": {}}}
-
-    def run(self, function: object, on_error: str) -> dict[str, object]:
-        return {"tcp://other:1": self.worker}
 
 
 @pytest.mark.parametrize("package", ["dask", "distributed", "python"])

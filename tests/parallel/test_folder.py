@@ -1,4 +1,4 @@
-"""A program over several devices as a folder: read, checked, moved, run; and refused where it is not what was written."""
+"""A program over several devices as a folder: checked, moved, run; refused where it is not what was written."""
 
 from __future__ import annotations
 

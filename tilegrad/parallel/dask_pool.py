@@ -29,9 +29,12 @@ SLOWEST_TIMES = 10.0
 NO_WORKER_SECONDS = 60.0
 RETRIES = 3
 """Of a share whose program failed on a worker that is still there."""
-MOST_AGAIN = 8
+MOST_TIMES = 8
+SILENT_TIMES = 20.0
+"""So many times the patience, a worker that did not answer is not asked."""
 SHARES_AHEAD = 4
 _TICK_SECONDS = 0.5
+_FORGET_SECONDS = 2.0
 
 
 class SchedulerLost(DeviceError):
@@ -45,6 +48,7 @@ class _Asked:
     share: Share
     key: str
     futures: list[Any] = field(default_factory=list)
+    times: int = 0
     since: float = 0.0
 
 
@@ -63,14 +67,18 @@ class DaskPool(Pool):
         self._loaded_bytes = lead.loaded_bytes
         self._parameters = dict(initial)
         self._slowest_seconds = 0.0
-        self._patience_seconds = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+        self._least_patience_seconds = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+        self._silent: dict[str, float] = {}  # workers that did not answer, and until when they are left alone
+        self._generation = 0
         digest = hashlib.sha256()
         for name in sorted(files):
             digest.update(f"{name} {len(files[name])} ".encode() + files[name])
         self._program_hash = digest.hexdigest()
-        self._program = self._held("program", self._program_hash, (self._program_hash, dict(files)))
+        self._files = dict(files)
         self._weights: Any = None
         self._weights_hash = ""
+        self._program: Any = None
+        self._hold_program()
 
     @property
     def wants_parameters(self) -> bool:
@@ -83,15 +91,10 @@ class DaskPool(Pool):
     def moved(self) -> Sequence[Moved]:
         return [self._lead, *(self._moved[worker] for worker in sorted(self._moved))]
 
-    def _held(self, what: str, key: str, content: Any) -> Any:
-        with _lost_scheduler():
-            return self._client.submit(hold, content, key=f"{what}-{key}", pure=True)
-
     def compute(self, shares: Iterable[Share]) -> Iterator[ShareResult]:
         if self._weights is None:
             self._weights_hash = arrays_hash(self._parameters)
-            content = (self._weights_hash, dict(self._parameters))
-            self._weights = self._held("weights", self._weights_hash, content)
+            self._hold_weights()
         coming = iter(shares)
         asked: list[_Asked] = []
         ahead = SHARES_AHEAD * max(1, len(self._workers()))
@@ -103,29 +106,36 @@ class DaskPool(Pool):
             first = asked.pop(0)
             yield self._counted(first.share, self._answer(first))
 
+    def _hold_program(self) -> None:
+        key = f"program-{self._program_hash}-{self._generation}"
+        self._program = self._submitted(key, hold, (self._program_hash, self._files))
+
+    def _hold_weights(self) -> None:
+        key = f"weights-{self._weights_hash}-{self._generation}"
+        self._weights = self._submitted(key, hold, (self._weights_hash, dict(self._parameters)))
+
+    def _submitted(self, key: str, function: Any, *arguments: Any) -> Any:
+        """To any worker, but for those that say nothing any more."""
+        with _lost_scheduler():
+            workers = self._answering() if self._silent else None
+            options = {"key": key, "pure": True, "retries": RETRIES, "workers": workers or None}
+            return self._client.submit(function, *arguments, **options)
+
     def _ask(self, share: Share) -> _Asked:
         digest = hashlib.sha256(f"{self._program_hash} {self._weights_hash} {share.number} {self._device} ".encode())
         digest.update(arrays_hash(share.state).encode())
         digest.update(arrays_hash({str(i): array for i, array in enumerate(share.inputs)}).encode())
-        asked = _Asked(share, f"share-{digest.hexdigest()}", since=time.monotonic())
-        asked.futures.append(self._submitted(asked, asked.key))
+        asked = _Asked(share, f"share-{digest.hexdigest()}")
+        self._send(asked)
         return asked
 
-    def _submitted(self, asked: _Asked, key: str, workers: Sequence[str] | None = None) -> Any:
-        with _lost_scheduler():
-            return self._client.submit(
-                compute_share,
-                __version__,
-                self._device,
-                self._program,
-                self._weights,
-                list(asked.share.inputs),
-                dict(asked.share.state),
-                key=key,
-                pure=True,
-                retries=RETRIES,
-                workers=workers,
-            )
+    def _send(self, asked: _Asked) -> None:
+        key = asked.key if not asked.times else f"{asked.key}-again-{asked.times}"
+        share = asked.share
+        arguments = (__version__, self._device, self._program, self._weights, list(share.inputs), dict(share.state))
+        asked.futures.append(self._submitted(key, compute_share, *arguments))
+        asked.times += 1
+        asked.since = time.monotonic()
 
     def _answer(self, asked: _Asked) -> Answer:
         """The first that comes, of those who were asked."""
@@ -151,13 +161,22 @@ class DaskPool(Pool):
                 workers_since = now
             elif now - workers_since > NO_WORKER_SECONDS:
                 raise SchedulerLost("no Dask worker is left", stage="run", hint="start others, and --resume")
-            if now - asked.since > self._patience_seconds + SLOWEST_TIMES * self._slowest_seconds:
+            if not asked.futures or now - asked.since > self._patience_seconds:
                 self._ask_again(asked)
 
+    @property
+    def _patience_seconds(self) -> float:
+        return self._least_patience_seconds + SLOWEST_TIMES * self._slowest_seconds
+
     def _taken(self, asked: _Asked, future: Any) -> Answer | None:
-        """A result; None where a copy of the share may still bring one."""
+        """A result; None where it cannot be had from the worker that has it, or where another may still bring one."""
         if future.status == "finished":
-            answer: Answer = future.result()
+            try:
+                answer: Answer = future.result(timeout=self._patience_seconds)
+            except TimeoutError:
+                self._blame(self._client.who_has([future]).get(future.key, ()))
+                asked.futures.remove(future)
+                return None
             self._slowest_seconds = max(self._slowest_seconds, answer.seconds)
             return answer
         asked.futures.remove(future)
@@ -176,15 +195,27 @@ class DaskPool(Pool):
 
     def _ask_again(self, asked: _Asked) -> None:
         """Of workers that are not at it, if there are others."""
-        asked.since = time.monotonic()
-        if len(asked.futures) >= MOST_AGAIN:
-            raise DeviceError(f"no worker has answered for a share in {MOST_AGAIN} times", stage="run")
+        if asked.times >= MOST_TIMES:
+            raise DeviceError(f"a share was asked for {MOST_TIMES} times, and nobody has answered", stage="run")
         with _lost_scheduler():
-            keys = {future.key for future in asked.futures}
-            at_it = {worker for worker, tasks in self._client.processing().items() if keys & set(map(str, tasks))}
-            others = [worker for worker in self._workers() if worker not in at_it]
-            key = f"{asked.key}-again-{len(asked.futures)}"
-            asked.futures.append(self._submitted(asked, key, others or None))
+            keys = {str(future.key) for future in asked.futures}
+            at_it = [worker for worker, tasks in self._client.processing().items() if keys & set(map(str, tasks))]
+            has_it = [worker for workers in self._client.who_has(asked.futures).values() for worker in workers]
+        self._blame([*at_it, *has_it])
+        self._send(asked)
+
+    def _blame(self, workers: Iterable[str]) -> None:
+        """They get nothing for a while, as long as there are others. Program and weights may be theirs alone."""
+        until = time.monotonic() + SILENT_TIMES * self._patience_seconds
+        self._silent |= dict.fromkeys(workers, until)
+        self._generation += 1
+        self._hold_program()
+        self._hold_weights()
+
+    def _answering(self) -> list[str]:
+        now = time.monotonic()
+        self._silent = {worker: until for worker, until in self._silent.items() if until > now}
+        return [worker for worker in self._workers() if worker not in self._silent]
 
     def _workers(self) -> list[str]:
         return list(self._client.scheduler_info()["workers"])
@@ -202,7 +233,8 @@ class DaskPool(Pool):
         self._program = self._weights = None
         try:
             if self._client.status == "running":
-                self._client.run(forget, self._program_hash, on_error="ignore")
+                ask = self._client._run  # one who says nothing is not waited for
+                self._client.sync(ask, forget, self._program_hash, on_error="ignore", callback_timeout=_FORGET_SECONDS)
         except Exception:  # noqa: BLE001, S110 - whoever is gone keeps nothing for us
             pass
 
