@@ -1,0 +1,126 @@
+"""Shares of an update over one and two processes of this machine: resnet8, 16 shares, wall time.
+
+Rounds of `host` and `host*2` alternate, and the least of each counts: other programs on the machine slow both. Samples
+are stored ones, as a user's are, so that making them is no part of it. `host` is what `--accum 16` runs: one session,
+which sends no gradient anywhere. What is moved per update is counted and compared with what has to be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilegrad.api import Recipe
+from tilegrad.api import compile as compile_model
+from tilegrad.compiled import Compiled
+from tilegrad.data import Batch
+from tilegrad.devices.base import Session
+from tilegrad.parallel.group import open_devices
+from tilegrad.parallel.session import ParallelSession
+from tilegrad.samples import make_batches
+
+RESULTS = Path(__file__).parent / "SHARES.md"
+MODEL, SHARES = "resnet8", 16
+LIMIT = 0.6
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds of one update, the least of all rounds; bytes of an update, as they were and as they have to be."""
+
+    alone_seconds: float
+    shared_seconds: float
+    moved: dict[str, float]
+    needed: dict[str, float]
+    rounds: int
+    load: float
+
+    @property
+    def ratio(self) -> float:
+        return self.shared_seconds / self.alone_seconds
+
+
+def one_update(session: Session, batches: Sequence[Batch]) -> float:
+    start = time.perf_counter()
+    for _ in session.steps(batches):
+        pass
+    session.update()
+    return time.perf_counter() - start
+
+
+def measured(program: Compiled, rounds: int, devices: int = 2) -> Result:
+    batches = list(make_batches(program, None).first(SHARES))
+    with open_devices("host") as one, open_devices(f"host*{devices}") as several:
+        alone, shared = one.load(program), several.load(program)
+        assert isinstance(shared, ParallelSession)
+        for session in (alone, shared):
+            one_update(session, batches)
+        times = [(one_update(alone, batches), one_update(shared, batches)) for _ in range(rounds)]
+        for name, array in alone.weights().items():
+            assert array.tobytes() == shared.weights()[name].tobytes(), f"{name} differs"
+        told = shared.shares_json()
+    trained = float(sum(tensor.type.size_bytes for tensor in program.program.trainable))
+    rows = told["devices"]
+    moved = {
+        "gradients back": sum(row["from_device_bytes"]["gradients"] for row in rows) / told["updates"],
+        "gradient sums to the first device": rows[0]["to_device_bytes"]["gradients"] / told["updates"],
+        "parameters from the first device": rows[0]["from_device_bytes"]["parameters"] / told["updates"],
+        "parameters to the others": sum(row["to_device_bytes"].get("parameters", 0) for row in rows[1:])
+        / (told["updates"] - 1),
+    }
+    needed = {
+        "gradients back": SHARES * trained,
+        "gradient sums to the first device": trained,
+        "parameters from the first device": trained,
+        "parameters to the others": (devices - 1) * trained,
+    }
+    least = [min(column) for column in zip(*times, strict=True)]
+    return Result(least[0], least[1], moved, needed, rounds, os.getloadavg()[0])
+
+
+def report(result: Result) -> str:
+    date = datetime.datetime.now(datetime.timezone.utc).date()
+    lines = [
+        "# Shares of an update",
+        "",
+        f"`python -m benchmarks.shares`, {date}, {os.cpu_count()} cores, {platform.machine()}. {MODEL}, batch 1,",
+        f"{SHARES} shares, SGD; an update, the least of {result.rounds} rounds of each, in turn. Other programs ran beside"
+        f" it: load {result.load:.1f}.",
+        "",
+        "| | an update (measured) |",
+        "|---|---|",
+        f"| `host` | {1e3 * result.alone_seconds:.1f} ms |",
+        f"| `host*2` | {1e3 * result.shared_seconds:.1f} ms |",
+        f"| ratio | {result.ratio:.2f} (wanted: at most {LIMIT}) |",
+        "",
+        "| moved in an update | bytes (counted) | bytes that have to be |",
+        "|---|---|---|",
+        *(f"| {what} | {size:,.0f} | {result.needed[what]:,.0f} |" for what, size in result.moved.items()),
+        "",
+        "The weights have the same bits after all rounds.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    rounds = parser.parse_args().rounds
+    np.seterr(all="ignore")
+    program = compile_model(MODEL, Recipe(accumulate=SHARES), "host")
+    text = report(measured(program, rounds))
+    RESULTS.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
