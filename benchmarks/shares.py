@@ -92,8 +92,8 @@ def report(result: Result) -> str:
         "# Shares of an update",
         "",
         f"`python -m benchmarks.shares`, {date}, {os.cpu_count()} cores, {platform.machine()}. {MODEL}, batch 1,",
-        f"{SHARES} shares, SGD; an update, the least of {result.rounds} rounds of each, in turn. Other programs ran beside"
-        f" it: load {result.load:.1f}.",
+        f"{SHARES} shares, SGD; an update, the least of {result.rounds} rounds of each, in turn. Load beside it:"
+        f" {result.load:.1f}.",
         "",
         "| | an update (measured) |",
         "|---|---|",

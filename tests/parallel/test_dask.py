@@ -32,8 +32,10 @@ from tilegrad.training import Run, train
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What is kept of interrupted runs is this test's own."""
-    monkeypatch.setenv("TILEGRAD_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    folder = tmp_path / "cache" / "objects"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr("tilegrad.parallel.interrupted.cache_folder", lambda: folder)
+    return folder.parent
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_a_lost_scheduler_loses_no_complete_update(
     with pytest.raises(DeviceError) as lost:
         shared(program, two.address, 5, At(9, two.scheduler.kill))
     assert "the last complete one, is saved" in str(lost.value.hint)
-    (kept,) = (tmp_path / "cache" / "tilegrad" / "interrupted").iterdir()
+    (kept,) = (tmp_path / "cache" / "interrupted").iterdir()
     rest = run_on("host", program, 5, keeping=Keeping(resume=kept))  # --resume, on one device
     assert rest.resumed_at >= 8 and rest.weights_sha256 == whole.weights_sha256
     assert rest.losses == whole.losses[rest.resumed_at :]

@@ -24,7 +24,8 @@ import numpy.typing as npt
 from tilegrad.build.lock import Claim
 from tilegrad.compiled import Compiled
 from tilegrad.devices.companion import Companion, matters, no_loader
-from tilegrad.devices.measure import COMPUTE_SECONDS, TRANSFER_SECONDS, WALL_SECONDS, Measurement, measure
+from tilegrad.devices.measure import COMPUTE_SECONDS, TRANSFER_SECONDS, WALL_SECONDS, Extent, Measurement, measure
+from tilegrad.devices.peak import Peak, described_peak
 from tilegrad.devices.residency import DEVICE, HOST, Residency, Transfer, Transfers
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph
@@ -360,15 +361,20 @@ class Session(ABC):
         *,
         repeat: int = 10,
         warmup: int = 1,
+        number: int = 1,
+        min_seconds: float = 0.0,
         counters: Sequence[str] | None = None,
         expected: Mapping[str, npt.ArrayLike] | None = None,
     ) -> Measurement:
         """Counters of `repeat` calls, each from the same state, which is put back at the end.
 
+        A row is the mean of `number` calls, and of as many more as it takes until they have lasted `min_seconds`.
+
         `expected` maps outputs, or state that the entry writes, to what they should be. A result that is not, or calls
         whose bits differ, raise VerificationError: there is no figure for a wrong result.
         """
-        return measure(self, entry, inputs, repeat, warmup, counters, expected)
+        extent = Extent(repeat, warmup, number, min_seconds)
+        return measure(self, entry, inputs, extent, counters, expected)
 
     @one_at_a_time
     def count(self, entry: str) -> Mapping[str, float]:
@@ -558,6 +564,19 @@ class Device(ABC):
     @property
     def counters(self) -> tuple[str, ...]:
         return self.capabilities.counters
+
+    def peak(self) -> Peak:
+        """The most that the device can do: multiply-adds and bytes. One that does not know is refused, not guessed."""
+        target = targets.get(self.target_name)
+        if target.is_flat:
+            raise UserError(
+                f"device '{self.name}' does not know its peak",
+                stage="measure",
+                expected="a device that is described by cycles, or that is this machine",
+                got=self.name,
+                hint="such as sim:siracusa or host",
+            )
+        return described_peak(target)
 
     @classmethod
     def check_target(cls, name: str, target: Target) -> None:

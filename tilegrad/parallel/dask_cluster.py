@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import logging
@@ -90,6 +91,8 @@ def _local(distributed: Any, count: int) -> Iterator[Any]:
 @contextlib.contextmanager
 def _connected(distributed: Any, address: Any, said: str) -> Iterator[Any]:
     try:
+        if isinstance(address, str) and address.startswith("tcp://"):
+            asyncio.run(_expect_answer(address))
         client = distributed.Client(address, timeout=f"{ANSWER_SECONDS:g}s", set_as_default=False)
     except Exception as error:
         raise DeviceError(
@@ -104,6 +107,23 @@ def _connected(distributed: Any, address: Any, said: str) -> Iterator[Any]:
     finally:
         with contextlib.suppress(Exception):
             client.close(timeout=ANSWER_SECONDS)
+
+
+async def _expect_answer(address: str) -> None:
+    """Asks who is there. Dask's client waits without end for one who takes a connection and says nothing."""
+    from distributed.comm import connect
+
+    async def asked() -> Any:
+        comm = await connect(address, timeout=ANSWER_SECONDS)
+        try:
+            await comm.write({"op": "identity", "reply": True})
+            return await comm.read()
+        finally:
+            comm.abort()
+
+    told = await asyncio.wait_for(asked(), ANSWER_SECONDS)
+    if not isinstance(told, Mapping) or told.get("type") != "Scheduler":
+        raise OSError(f"{told.get('type') if isinstance(told, Mapping) else 'something'} answers, no scheduler")
 
 
 def check_cluster(client: Any, said: str, wanted: int) -> None:
