@@ -23,7 +23,9 @@ from tilegrad.api import compile as compile_model
 from tilegrad.compiled import Compiled
 from tilegrad.data import Batch
 from tilegrad.devices.base import Session
-from tilegrad.parallel.group import open_devices
+from tilegrad.devices.process import HarnessSession
+from tilegrad.devices.transport import ProcessTransport
+from tilegrad.parallel.group import DeviceGroup, open_devices
 from tilegrad.parallel.session import ParallelSession
 from tilegrad.samples import make_batches
 
@@ -42,10 +44,28 @@ class Result:
     needed: dict[str, float]
     rounds: int
     load: float
+    alone_cpu_seconds: float
+    shared_cpu_seconds: float
+
+    @property
+    def cpu_ratio(self) -> float:
+        """With two cores that have nothing else to do: one device and whoever feeds it work in turn, two at once."""
+        return self.shared_cpu_seconds / 2 / self.alone_cpu_seconds
 
     @property
     def ratio(self) -> float:
         return self.shared_seconds / self.alone_seconds
+
+
+def cpu_seconds(sessions: Sequence[Session]) -> float:
+    """Of this process and of the programs of these sessions, so far."""
+    ticks = 0
+    for session in sessions:
+        assert isinstance(session, HarnessSession) and isinstance(session.transport, ProcessTransport)
+        told = Path(f"/proc/{session.transport.process.pid}/stat").read_text(encoding="utf-8")
+        fields = told.rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def one_update(session: Session, batches: Sequence[Batch]) -> float:
@@ -63,7 +83,17 @@ def measured(program: Compiled, rounds: int, devices: int = 2) -> Result:
         assert isinstance(shared, ParallelSession)
         for session in (alone, shared):
             one_update(session, batches)
-        times = [(one_update(alone, batches), one_update(shared, batches)) for _ in range(rounds)]
+        assert isinstance(several, DeviceGroup)
+        programs = [device._sessions[0] for device in several.devices]
+        times = []
+        used = [0.0, 0.0]
+        for _ in range(rounds):
+            row = []
+            for i, (session, running) in enumerate(((alone, [alone]), (shared, programs))):
+                before = cpu_seconds(running)
+                row.append(one_update(session, batches))
+                used[i] += cpu_seconds(running) - before
+            times.append(row)
         for name, array in alone.weights().items():
             assert array.tobytes() == shared.weights()[name].tobytes(), f"{name} differs"
         told = shared.shares_json()
@@ -83,7 +113,8 @@ def measured(program: Compiled, rounds: int, devices: int = 2) -> Result:
         "parameters to the others": (devices - 1) * trained,
     }
     least = [min(column) for column in zip(*times, strict=True)]
-    return Result(least[0], least[1], moved, needed, rounds, os.getloadavg()[0])
+    cpu = (seconds / rounds for seconds in used)
+    return Result(least[0], least[1], moved, needed, rounds, os.getloadavg()[0], *cpu)
 
 
 def report(result: Result) -> str:
@@ -100,6 +131,9 @@ def report(result: Result) -> str:
         f"| `host` | {1e3 * result.alone_seconds:.1f} ms |",
         f"| `host*2` | {1e3 * result.shared_seconds:.1f} ms |",
         f"| ratio | {result.ratio:.2f} (wanted: at most {LIMIT}) |",
+        f"| CPU time of `host` | {1e3 * result.alone_cpu_seconds:.1f} ms |",
+        f"| CPU time of `host*2` | {1e3 * result.shared_cpu_seconds:.1f} ms |",
+        f"| ratio on two free cores (estimated from CPU time) | {result.cpu_ratio:.2f} |",
         "",
         "| moved in an update | bytes (counted) | bytes that have to be |",
         "|---|---|---|",

@@ -24,6 +24,10 @@ LAST_LINES = 12
 CLOSE_TIMEOUT_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 _CHUNK_BYTES = 1 << 20
+_MUCH_BYTES = 1 << 15
+_GATHER_SECONDS = 5e-5
+"""An answer of many parts is taken in few: a program that writes them does so without us, and waking up for each costs
+more than they do."""
 
 
 class TransportError(Exception):
@@ -155,6 +159,8 @@ class ProcessTransport(Transport):
                         raise TransportError("ended before it answered")
                     parts.append(part)
                     missing -= len(part)
+                    if missing > _MUCH_BYTES:
+                        time.sleep(_GATHER_SECONDS)
         except OSError as error:
             raise TransportError("is not running") from error
         return b"".join(parts)

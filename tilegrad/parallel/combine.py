@@ -35,9 +35,11 @@ def share_state(form: Form, number: int, held: Mapping[str, Array]) -> Arrays:
 def add_share(form: Form, held: Arrays, made: Mapping[str, Array]) -> None:
     """Adds what a share made to what is held, as the step would have. Arrays are replaced, never changed."""
     begins = form.flag is None or bool(held[form.flag].any())
-    for name in form.gradients:
+    if begins:
+        held.update((name, made[name]) for name in form.gradients)
+    else:
         with np.errstate(over="ignore", invalid="ignore"):
-            held[name] = made[name] if begins else held[name] + made[name]
+            held.update((name, held[name] + made[name]) for name in form.gradients)
     for name, momentum in form.statistics.items():
         held[name] = fused_multiply_add(np.float32(momentum), held[name], made[name])
     for name in form.chained:

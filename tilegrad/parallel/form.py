@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,18 +56,20 @@ class Form:
         single = tuple(name for name in (self.flag, self.counter) if name is not None)
         return (*self.gradients, *self.statistics, *self.chained, *single)
 
-    @property
+    @cached_property
     def made(self) -> tuple[str, ...]:
         """What comes back with a share."""
         return (*self.gradients, *self.statistics, *self.chained)
 
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        control = {name: "control" for name in (self.flag, self.counter) if name is not None}
+        statistics = dict.fromkeys((*self.statistics, *self.chained), "statistics")
+        return {**dict.fromkeys(self.gradients, "gradients"), **statistics, **control}
+
     def what(self, name: str) -> str:
         """The word for a tensor where bytes are counted."""
-        if name in self.gradients:
-            return "gradients"
-        if name in self.statistics or name in self.chained:
-            return "statistics"
-        return "control" if name in (self.flag, self.counter) else "parameters"
+        return self._words.get(name, "parameters")
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "statistics": dict(self.statistics)}

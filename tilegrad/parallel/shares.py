@@ -71,13 +71,13 @@ class Moved:
         form: Form,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
-        writes: Mapping[str, npt.ArrayLike],
+        writes: Mapping[str, Array],
         reads: Mapping[str, Array],
     ) -> None:
-        self.to_device["inputs"] += sum(np.asarray(array).nbytes for array in inputs)
+        self.to_device["inputs"] += sum(array.nbytes for array in inputs)
         self.from_device["outputs"] += sum(array.nbytes for array in outputs)
         for name, value in writes.items():
-            self.to_device[form.what(name)] += np.asarray(value).nbytes
+            self.to_device[form.what(name)] += value.nbytes
         for name, array in reads.items():
             self.from_device[form.what(name)] += array.nbytes
 
