@@ -73,7 +73,7 @@ def test_a_killed_worker_changes_no_bit(two: Cluster) -> None:
     assert sum(row["shares"] for row in run.shares["devices"]) == 16  # none is counted twice
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_worker_that_does_not_answer_is_not_waited_for(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped in the middle of an update, and goes on when its share was computed by another: too late, and for
     the second time."""
