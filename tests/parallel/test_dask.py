@@ -124,10 +124,11 @@ def test_killing_a_worker_at_any_moment_changes_no_bit(seed: int, two: Cluster) 
         victim.kill()
         killed.append(victim)
 
-    progress = At(generator.randrange(1, 44), lambda: threading.Thread(target=kill).start())
-    run = shared(program, two.address, 12, progress)
-    assert_same_bits(alone, run)
+    killer = threading.Thread(target=kill)
+    run = shared(program, two.address, 12, At(generator.randrange(1, 36), killer.start))
+    killer.join()
     assert killed
+    assert_same_bits(alone, run)
 
 
 def test_answers_are_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:

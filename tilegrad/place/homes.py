@@ -127,7 +127,7 @@ class _Choice:
         self.state_bytes = state_bytes
         self.schedule = schedule
         engine = target.engine(L3, L2)
-        self.inward, self.outward = engine.inward, engine.outward
+        self.inward, self.outward, self.enqueue_cycles = engine.inward, engine.outward, 2.0 * engine.enqueue_cycles
         alignment = target.memory(L2).alignment_bytes
         self.entries = {name: _Entry(name, entry, state_bytes, alignment) for name, entry in schedule.entries.items()}
         self.in_l3: set[str] = set()
@@ -169,8 +169,9 @@ class _Choice:
                 entry.cost[row] = self._cost(entry, row)
 
     def _moves(self, tensor: Tensor, reads: bool, writes: bool) -> float:
-        inward = self.inward.cycles(tensor.size_bytes) if reads else 0.0
-        return inward + (self.outward.cycles(tensor.size_bytes) if writes else 0.0)
+        """Cycles of the engine, and of the conductor that starts it and waits for it."""
+        inward = self.inward.cycles(tensor.size_bytes) + self.enqueue_cycles if reads else 0.0
+        return inward + (self.outward.cycles(tensor.size_bytes) + self.enqueue_cycles if writes else 0.0)
 
     def _home_cost(self, name: str) -> float:
         """Cycles of one call of every entry that a home in L3 costs."""
