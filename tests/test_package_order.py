@@ -20,7 +20,8 @@ ORDER = (
     "passes", "zoo", "frontend", "schedule", "place", "fit", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
     "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack",
-    "verify", "kept", "keeping", "restored", "training", "comparison", "gradcheck", "inference", "evaluation",
+    "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck", "inference",
+    "evaluation",
     "inspection", "onnx_backend",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilegrad.compiled import Compiled
-from tilegrad.devices.registry import open_device
+from tilegrad.devices import registry
+from tilegrad.devices.base import Device
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
@@ -11,6 +12,8 @@ from tilegrad.guards import Guard
 from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
+from tilegrad.parallel.group import open_devices
+from tilegrad.parallel.specification import is_several
 from tilegrad.pipeline import Observer, compile_model, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
 from tilegrad.restored import export_checkpoint
@@ -45,6 +48,12 @@ __all__ = [
     "train",
     "unfused",
 ]
+
+
+def open_device(name: str, *, use_cache: bool = True) -> Device:
+    """Opens a device, or several as one (`host*2`, `host,sim:siracusa`); use it as a context manager."""
+    opening = open_devices if is_several(str(name)) else registry.open_device
+    return opening(name, use_cache=use_cache)
 
 
 def compile(

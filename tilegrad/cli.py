@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tilegrad import __version__
 from tilegrad.build import written
-from tilegrad.commands import catalogue, check, checkpoint, compare, describe, evaluate, report, train
+from tilegrad.commands import catalogue, check, checkpoint, compare, describe, evaluate, report, several, train
 from tilegrad.errors import TilegradError
 from tilegrad.interrupts import interrupted
 from tilegrad.report import failure
@@ -101,8 +101,15 @@ app.command(cls=_Command, epilog=_examples("infer resnet8", "infer model.onnx --
 app.command(
     "compile",
     cls=_Command,
-    epilog=_examples("compile resnet8 -o resnet8-c", "compile mlp --dump-after plan"),
+    epilog=_examples(
+        "compile resnet8 -o resnet8-c",
+        "compile mlp --dump-after plan",
+        "compile resnet8 --device 'host*2' --shares 16 -o resnet8-on-two",
+    ),
 )(describe.compile_project)
+app.command(cls=_Command, epilog=_examples("run resnet8-on-two", "run resnet8-on-two --data samples.npz --steps 100"))(
+    several.run
+)
 app.command(cls=_Command, epilog=_examples("inspect cct", "inspect model.onnx --parameters --train last:2"))(
     describe.inspect
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -31,6 +31,7 @@ from tilegrad.recipe import (
     Optimizer,
     Rate,
     Recipe,
+    expect_count,
 )
 
 _RECIPE = "Recipe"
@@ -53,6 +54,36 @@ Device = Annotated[
         metavar="D",
         help="Where it runs, such as host or sim:siracusa (`tilegrad devices` lists them).",
         show_default=True,
+    ),
+]
+Devices = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="D[*N][,D…]",
+        help="Where it runs, such as host or sim:siracusa (`tilegrad devices` lists them). Several share the "
+        "mini-batches of an update, with the bits of one: host*2, or host,sim:siracusa (docs/several-devices.md).",
+        show_default=True,
+    ),
+]
+Shares = Annotated[
+    int | None,
+    typer.Option(
+        "--shares",
+        metavar="N",
+        help="Shares of an update, for several devices to compute: --accum N, whose samples must divide into them.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="tcp://HOST:PORT|local:N",
+        help="Let the workers of a Dask cluster compute the shares of an update, each on the --device, or N workers of "
+        "this machine. Where it is lost, the last complete update is saved, and the same command goes on.",
+        show_default=False,
     ),
 ]
 TargetName = Annotated[
@@ -499,6 +530,19 @@ class RecipeOptions:
             guard=None if self.guard is None else Guard.parse(self.guard),
         )
 
+    def with_shares(self, shares: int | None) -> RecipeOptions:
+        """A share is a mini-batch of an update: there is one number of them."""
+        if shares is None:
+            return self
+        expect_count("the number of shares", shares)
+        if self.accum not in (1, shares):
+            raise UserError(
+                "an update has as many shares as mini-batches",
+                stage="options",
+                expected="--shares or --accum, or the same number for both",
+                got=f"--shares {shares} --accum {self.accum}",
+            )
+        return replace(self, accum=shares)
 
     def _rate(self, updates: int) -> Rate:
         return parse_rate(self.schedule, self.warmup).over(updates)

@@ -13,15 +13,28 @@ from tilegrad import training
 from tilegrad.beside import beside_all
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
+from tilegrad.commands.compiling import (
+    C_FILES,
+    check_output,
+    chip_of,
+    compile_for,
+    compile_others,
+    schedule_of,
+    watch,
+    write_project,
+)
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions, npz_option
+from tilegrad.devices.base import Device
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_device
 from tilegrad.epochs import DEFAULT_STEPS
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
 from tilegrad.keeping import Keeping
+from tilegrad.parallel.dask_group import DaskGroup
+from tilegrad.parallel.group import DeviceGroup, open_devices
+from tilegrad.parallel.specification import parse_devices
 from tilegrad.recipe import expect_tolerance
 from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
@@ -81,6 +94,13 @@ def check_runs(device: str) -> None:
         )
 
 
+def open_all(device: str, scheduler: str | None, *, use_cache: bool) -> Device:
+    """One device, several of this machine, or the workers of a cluster."""
+    if scheduler is not None:
+        return DaskGroup(device, scheduler, use_cache=use_cache)
+    return open_devices(device, use_cache=use_cache)
+
+
 def check_profiles(device: str) -> None:
     if not device_kind(device).capabilities.profiles:
         able = ", ".join(name for kind in kinds() if kind.capabilities.profiles for name in kind.names())
@@ -93,7 +113,9 @@ def check_profiles(device: str) -> None:
 def train(
     *,
     model: options.Model,
-    device: options.Device = DEFAULT_DEVICE,
+    device: options.Devices = DEFAULT_DEVICE,
+    shares: options.Shares = None,
+    scheduler: options.Scheduler = None,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -139,26 +161,30 @@ def train(
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
-    target = chip_of(device, chip)
+    specification = parse_devices(device)
+    target = chip_of(specification.first, chip)
+    recipe_options = recipe_options.with_shares(shares)
     check_output(output_folder, force=force, certain=() if target.language == OPENCL_C else C_FILES)
     keeping = Keeping(resume, checkpoint, checkpoint_every)
     for path in (save_weights, save_gradients, checkpoint):
         if path is not None:
             check_writable(path)
-            check_runs(device)
+            check_runs(specification.first)
     if trace is not None:
         check_writable(trace)
         check_trace(trace)
-        check_runs(device)
+        check_runs(specification.first)
     if profile:
-        check_profiles(device)
+        check_profiles(specification.first)
     recipe = recipe_options.recipe(data.updates(steps, recipe_options.batch, recipe_options.accum))
     expect_tolerance(tolerance)
     training.check_patience(data.patience, data.epochs)
-    schedule = chip.schedule(target)
-    with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
+    schedule = schedule_of(chip, target, specification.is_several or scheduler is not None)
+    with Progress() as progress, open_all(device, scheduler, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule, weights=weights)
+        if isinstance(opened, DeviceGroup):
+            opened.programs |= compile_others(compiled, specification, chip)
         if isinstance(opened, AutonomousDevice):
             opened.wants_profile = profile
         run = training.train(
@@ -176,6 +202,7 @@ def train(
             keep_gradients=save_gradients is not None,
             keeping=keeping,
             progress=progress,
+            shares=shares,
         )
         stack = stack_use(compiled, use_cache=not no_cache)
         beside = beside_all(compiled)
