@@ -106,9 +106,12 @@ app.command(
 app.command(cls=_Command, epilog=_examples("inspect cct", "inspect model.onnx --parameters --train last:2"))(
     describe.inspect
 )
-app.command(cls=_Command, epilog=_examples("compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -"))(
-    compare.compare
-)
+app.command(
+    cls=_Command,
+    epilog=_examples(
+        "compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -", "compare dscnn --target chip.toml"
+    ),
+)(compare.compare)
 app.command(
     cls=_Command,
     epilog=_examples("report resnet8 --l1 128K -o resnet8.html", "report run-folder --plot timeline -o timeline.svg"),
@@ -117,7 +120,7 @@ app.command(cls=_Command, epilog=_examples("check budget.toml", "check budget.to
 app.command(cls=_Command, epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
 app.command(cls=_Command, epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
 app.command(cls=_Command, epilog=_examples("ops", "ops --json -"))(catalogue.ops)
-app.command(cls=_Command, epilog=_examples("targets"))(catalogue.targets)
+app.command(cls=_Command, epilog=_examples("targets", "targets siracusa", "targets chip.toml"))(catalogue.targets)
 app.command(cls=_Command, epilog=_examples("devices"))(catalogue.devices)
 app.command(cls=_Command, epilog=_examples("doctor"))(catalogue.doctor)
 

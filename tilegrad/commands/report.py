@@ -10,7 +10,7 @@ import typer
 from tilegrad import training
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import chip_of, compile_for, watch
+from tilegrad.commands.compiling import chip_of, compile_for, running_device, watch
 from tilegrad.commands.groups import grouped
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import UserError
@@ -45,6 +45,7 @@ def report(
         ),
     ] = None,
     device: options.Device = DEFAULT_DEVICE,
+    target_name: options.RunTarget = None,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
     ] = 4,
@@ -71,6 +72,7 @@ def report(
     if Path(what).is_dir():
         record = read_record(Path(what))
     else:
+        device = running_device(device, target_name)
         record = _trained(what, device, steps, recipe_options, chip, data, verify=verify, use_cache=not no_cache)
     write_file(output_file, page(record) if plot is None else plot_bytes(plot, output_file, record))
     modes = [one["mode"] for one in record["modes"]]

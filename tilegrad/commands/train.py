@@ -13,7 +13,15 @@ from tilegrad import training
 from tilegrad.beside import beside_all
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
+from tilegrad.commands.compiling import (
+    C_FILES,
+    check_output,
+    chip_of,
+    compile_for,
+    running_device,
+    watch,
+    write_project,
+)
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions, npz_option
 from tilegrad.devices.embedded import AutonomousDevice
@@ -93,6 +101,7 @@ def train(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
+    target_name: options.RunTarget = None,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -138,6 +147,7 @@ def train(
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
+    device = running_device(device, target_name)
     target = chip_of(device, chip)
     check_output(output_folder, force=force, certain=() if target.language == OPENCL_C else C_FILES)
     keeping = Keeping(resume, checkpoint, checkpoint_every)
@@ -204,6 +214,7 @@ def gradcheck(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
+    target_name: options.RunTarget = None,
     batch: options.Batch = 1,
     loss: options.Loss = None,
     train: options.Train = None,
@@ -219,6 +230,7 @@ def gradcheck(
     output = Output(json_to)
     expect_tolerance(tolerance)
     recipe = RecipeOptions(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed).recipe()
+    device = running_device(device, target_name)
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)
