@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tilegrad import __version__
 from tilegrad.build import written
-from tilegrad.commands import catalogue, check, checkpoint, compare, describe, evaluate, report, train
+from tilegrad.commands import catalogue, check, checkpoint, compare, describe, evaluate, explore, report, train
 from tilegrad.errors import TilegradError
 from tilegrad.interrupts import interrupted
 from tilegrad.report import failure
@@ -116,6 +116,14 @@ app.command(
     cls=_Command,
     epilog=_examples("report resnet8 --l1 128K -o resnet8.html", "report run-folder --plot timeline -o timeline.svg"),
 )(report.report)
+app.command(
+    cls=_Command,
+    epilog=_examples(
+        "explore dscnn --vary l1=32K:256K buffering=single,double cores=1,2,4,8 -o dscnn-points",
+        "explore mlp --vary batch=1:4 optimizer=sgd,adam --data samples.npz --epochs 3 -o out",
+        "explore resnet8 --vary target=siracusa,gap9 l1=32K:128K --budget 6",
+    ),
+)(explore.explore)
 app.command(cls=_Command, epilog=_examples("check budget.toml", "check budget.toml --update"))(check.check)
 app.command(cls=_Command, epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
 app.command(cls=_Command, epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
