@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ settings.register_profile(
     "tilegrad", derandomize=True, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("tilegrad")
+
+os.environ.pop("COLUMNS", None)  # messages and tables as wide as without a terminal, whoever runs the tests
 
 if TYPE_CHECKING:
     from tests.support.command_line import CommandLine
@@ -32,11 +35,10 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 
 @pytest.fixture
-def tilegrad(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def tilegrad(capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """Runs a command in this process."""
     from tests.support.command_line import CommandLine
 
-    monkeypatch.delenv("COLUMNS", raising=False)  # tables as wide as without a terminal, whoever runs the tests
     return CommandLine(capsys)
 
 

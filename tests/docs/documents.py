@@ -35,6 +35,7 @@ _BLOCK = re.compile(
 )
 _STATUS = re.compile(r"#\s*exit status (\d+)")
 _TIMES = re.compile(r"^time: .*$", re.MULTILINE)
+_CONTINUED = re.compile(r"\n {2,}(?=\S)")  # a long line is broken where its numbers end, which differs
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -72,7 +73,8 @@ def needs_torch(text: str) -> bool:
 
 def masked(text: str) -> str:
     """Without what may differ between machines: times, numbers, and how wide a column is."""
-    return re.sub(r"[ \t]+", " ", _NUMBER.sub("#", _TIMES.sub("time: #", text))).strip()
+    whole_lines = _CONTINUED.sub(" ", text)
+    return re.sub(r"[ \t]+", " ", _NUMBER.sub("#", _TIMES.sub("time: #", whole_lines))).strip()
 
 
 def run(command: list[str], folder: Path, status: int = 0) -> str:
