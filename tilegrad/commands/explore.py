@@ -248,7 +248,7 @@ def explore(
         "model": model,
         "axes": {axis.name: list(axis.values) for axis in axes},
         "objectives": list(chosen),
-        "cycles_are": "estimated",
+        "cycles_are": _cycles_are(base, axes),
         "rows": marked(rows, chosen),
     }
     if store is not None:
@@ -259,6 +259,12 @@ def explore(
     if not any(row["status"] == OK for row in rows):
         return announce(UserError("no point has a program", stage="explore", hint="the reasons are above"))
     return 0
+
+
+def _cycles_are(base: _Base, axes: Sequence[Axis]) -> str:
+    """As of the chip that is known least."""
+    chips = next((axis.values for axis in axes if axis.name == "target"), (base.target,))
+    return max((target_files.find(str(chip)).cycles_are for chip in chips), key=len)
 
 
 def _base(

@@ -78,7 +78,8 @@ def exploration_report(document: Mapping[str, Any], evaluated: int, folder: Path
     rows = document["rows"]
     yield heading(f"{document['model']}: {plural(len(rows), 'point')}, {evaluated} of them evaluated now")
     best = [row for row in rows if row["pareto"]]
-    yield Text(f"compared by {', '.join(document['objectives']) or 'nothing'}; cycles are estimated, for each sample")
+    objectives = ", ".join(document["objectives"]) or "nothing"
+    yield Text(f"compared by {objectives}; cycles are {document['cycles_are']}, for each sample")
     yield Text()
     axes = list(document["axes"])
     names = [name for name in SHOWN if name in figure_names(document) and name not in axes]
