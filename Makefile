@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.left-out-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix calibrate bench lint types fast-tests tests clean
+.PHONY: help demo test check matrix calibrate bench docs results lint types fast-tests tests clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,13 @@ bench: $(TOOLS) ## one training step of each zoo model against PyTorch, inferenc
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.instructions
 	$(BIN)/python -m benchmarks.cluster
+
+docs: $(READY) ## the documentation as a site for reading from disk: build/site/index.html
+	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/site.py build/site
+
+results: bench ## measure again, and bring the figures that documents quote up to date
+	$(BIN)/python -m tests.docs --update --figures README.md
 
 lint: $(READY)
 	$(BIN)/ruff check
