@@ -115,8 +115,8 @@ def _default(value: object) -> str:
 def operators() -> Iterator[str]:
     yield "# Operators\n"
     yield "What an ONNX model may have, and what gradients and optimizers are made of. Element type is float32 unless"
-    yield "said otherwise; shapes are fixed when a model is compiled. What an operator does not take is refused with its"
-    yield "node, what was expected and what came.\n"
+    yield "said otherwise; shapes are fixed when a model is compiled. What an operator does not take is refused with"
+    yield "the node, what was expected and what came.\n"
     yield "| operator | gradient | kernels | notes and limits |\n|---|---|---|---|"
     for name in registry.names():
         operator = registry.get(name)
