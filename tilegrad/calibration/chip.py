@@ -74,6 +74,7 @@ class Samples:
     around: list[float] = field(default_factory=list)
     kernels: list[KernelCall] = field(default_factory=list)
     crowded: dict[bool, list[tuple[float, float]]] = field(default_factory=lambda: {True: [], False: []})
+    far_crowded: dict[bool, list[tuple[float, float]]] = field(default_factory=lambda: {True: [], False: []})
 
     def add(self, compiled: Compiled, seen: Observation) -> None:
         for entry, events in seen.entries.items():
@@ -86,6 +87,8 @@ class Samples:
             self.kernels += _calls(compiled, entry, happened, weight)
             for inward, nominal, taken in _crowded(compiled.target, happened, events):
                 self.crowded[inward].append((nominal, taken))
+            for inward, nominal, taken in _far_crowded(compiled.target, events):
+                self.far_crowded[inward].append((nominal, taken))
             if seen.ran.cycles.get(entry):
                 self.around.append(seen.ran.cycles[entry][-1] - seen.cycles(entry))
 
@@ -158,6 +161,18 @@ def _crowded(
                 yield inward, size_bytes * timing.cycles_per_byte, end - start - latency
 
 
+def _far_crowded(target: Target, events: Sequence[TraceEvent]) -> Iterator[tuple[bool, float, float]]:
+    """The same of long transfers between L2 and L3, which come one after the other."""
+    engine, free = target.engine(L3, L2), 0
+    started = [event for event in events if event.kind == "h"]
+    for begin, end in zip(started, (event for event in events if event.kind == "H"), strict=True):
+        inward = bool(begin.b)
+        timing = engine.inward if inward else engine.outward
+        start, free = max(begin.cycle, free), end.cycle
+        if begin.a >= LONG_BYTES:
+            yield inward, timing.cycles(begin.a), end.cycle - start
+
+
 def fit_kernel(calls: Sequence[KernelCall], typical: KernelScale, prior: float = PRIOR_CALLS) -> KernelScale:
     """By least squares of relative errors, none of the three below zero; little is drawn to what is typical."""
     rows = [[call.counted, 1.0, float(call.is_cold)] for call in calls]
@@ -209,6 +224,7 @@ def fit_conduct(samples: Samples) -> Conduct:
         {act: round(float(np.median(values)), 1) for act, values in samples.wakes.items()},
         round(float(np.median(samples.around)), 1) if samples.around else 0.0,
         (_ratio(samples.crowded[True]), _ratio(samples.crowded[False])),
+        (_ratio(samples.far_crowded[True]), _ratio(samples.far_crowded[False])),
     )
 
 

@@ -33,7 +33,7 @@ from tilegrad.report.picture.pareto import PAGE_FILE, pareto_page
 from tilegrad.targets import files as target_files
 
 _PANEL = "Exploration"
-_SIZES = ("l1", "l2", "l3")
+_SIZES = ("l1", "l2", "l3", "ram", "flash")
 
 
 def axis_kinds() -> dict[str, object]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
@@ -144,7 +145,7 @@ class Clock:
         self.stall_until(engine.accepted(self.now), Reason.QUEUE)
         self.spend(engine.engine.enqueue_cycles)
         if engine is not self.near:
-            return engine.take(self.now, inward, size_bytes, rows)
+            return engine.take(self.now, inward, size_bytes, rows, self.costs.conduct.far_crowded[not inward], inf)
         crowded = self.costs.conduct.crowded[not inward]
         return engine.take(self.now, inward, size_bytes, rows, crowded, self.computes_until)
 

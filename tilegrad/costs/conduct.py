@@ -48,7 +48,8 @@ class Conduct:
 
     A wait for what is there already takes `waits` cycles; one that has to wait ends `wakes` cycles behind the transfer,
     by act. `call` is what a caller of an entry spends around it. `crowded` is how much longer transfers to and from
-    scratchpad take while cores compute there, inward and outward.
+    scratchpad take while cores compute there, inward and outward; `far_crowded` the same of those between L2 and L3,
+    which meet others at banks of L2.
     """
 
     pairs: Mapping[Pair, float] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Conduct:
     wakes: Mapping[Act, float] = field(default_factory=dict)
     call: float = 0.0
     crowded: tuple[float, float] = (1.0, 1.0)
+    far_crowded: tuple[float, float] = (1.0, 1.0)
 
     def cycles(self, before: Act, act: Act) -> float:
         found = self.pairs.get((before, act))

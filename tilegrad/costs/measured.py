@@ -68,8 +68,9 @@ def from_json(table: Mapping[str, Any]) -> Measured:
     acts, waits, wakes = (
         {Act(name): cycles for name, cycles in conduct[part].items()} for part in ("acts", "waits", "wakes")
     )
-    crowded = conduct["crowded"]["inward"], conduct["crowded"]["outward"]
-    return Measured(table["source"], kernels, others, Conduct(pairs, acts, waits, wakes, conduct["call"], crowded))
+    crowded, far_crowded = ((conduct[part]["inward"], conduct[part]["outward"]) for part in ("crowded", "far_crowded"))
+    found = Conduct(pairs, acts, waits, wakes, conduct["call"], crowded, far_crowded)
+    return Measured(table["source"], kernels, others, found)
 
 
 def as_json(measured: Measured) -> dict[str, Any]:
@@ -86,10 +87,13 @@ def as_json(measured: Measured) -> dict[str, Any]:
         name: {act.value: cycles for act, cycles in sorted(of.items(), key=lambda item: item[0].value)}
         for name, of in (("acts", conduct.acts), ("waits", conduct.waits), ("wakes", conduct.wakes))
     }
-    crowded = dict(zip(("inward", "outward"), conduct.crowded, strict=True))
+    crowded = {
+        name: dict(zip(("inward", "outward"), ratios, strict=True))
+        for name, ratios in (("crowded", conduct.crowded), ("far_crowded", conduct.far_crowded))
+    }
     return {
         "source": measured.source,
         "kernels": kernels,
         "others": {level: scale.as_json() for level, scale in sorted(measured.others.items())},
-        "conduct": {"call": conduct.call, "crowded": crowded, **parts, "pairs": pairs},
+        "conduct": {"call": conduct.call, **crowded, **parts, "pairs": pairs},
     }

@@ -119,6 +119,13 @@ TG_TEMPLATE void tg_conv_dx_any(TG_MEM const float *dy, TG_MEM const float *w, T
             r.taps = tg_conv_gather(phase + p->dy_o4, p->n_kw, p->stride_w, p->dilation_w, k_step_w, &kw, &r.position);
             r.columns = (p->n_iw - phase + p->stride_w - 1) / p->stride_w;
             TG_MEM const float *tap = r.taps > 0 ? weight + kw : weight;
+#ifdef TG_INNER_GATHER
+            if (width == 4 && p->stride_w == 2 && p->dilation_w == 1 && r.rows * r.channels > 0 && r.taps > 0 &&
+                r.taps <= 2) {
+                tg_conv_gather_columns(from, tap, bias, out + phase, &r);
+                continue;
+            }
+#endif
             if (r.rows > 0 && r.taps == 1) {
                 tg_conv_row flat = tg_conv_flat(r);
                 tg_conv_columns(from, tap, bias, out + phase, &flat, width, 1, 0);

@@ -168,10 +168,12 @@ class _Choice:
                 entry.cost[row] = self._cost(entry, row)
 
     def _moves(self, tensor: Tensor, reads: bool, writes: bool) -> float:
+        """Cycles of the engine, and of the conductor that starts it and waits for it."""
         if self.engine is None:
             return inf
-        inward = self.engine.inward.cycles(tensor.size_bytes) if reads else 0.0
-        return inward + (self.engine.outward.cycles(tensor.size_bytes) if writes else 0.0)
+        enqueue = 2.0 * self.engine.enqueue_cycles
+        inward = self.engine.inward.cycles(tensor.size_bytes) + enqueue if reads else 0.0
+        return inward + (self.engine.outward.cycles(tensor.size_bytes) + enqueue if writes else 0.0)
 
     def _home_cost(self, name: str) -> float:
         """Cycles of one call of every entry that a home in L3 costs."""

@@ -22,7 +22,7 @@ from tilegrad.targets.base import L1, L2, L3
 # The allocator may need more than the sum of live bytes. Then stays grow into less of L2, which leaves it gaps, and at
 # last homes are chosen for less of it. Shares of L2 up to which stays are longer than they must be, and for homes: less
 # of it at home leaves room for what is on its way, and the first of these are tried for their time alone.
-_STAYS_SHARES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.0)
+_STAYS_SHARES = (1.0, 0.97, 0.95, 0.9, 0.75, 0.5, 0.0)
 _HOMES_SHARES = (1.0, 0.94, 0.85, 0.7, 0.55)
 _MOST_OVER_BOUND = 1.05
 _LITTLE_FASTER = 0.99

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.place.homes import EntryHomes
 from tilegrad.place.stays import Stay, Tensor
 from tilegrad.targets.base import Target
@@ -65,6 +66,7 @@ class _Walk:
         self.entry = entry
         assert target.far_engine is not None
         self.engine = target.far_engine
+        self.crowded = KernelCosts(target).conduct.far_crowded
         self.end = entry.launch_count
         self.stays = _settled(entry)
         self.free = room_bytes - _taken(entry)
@@ -115,13 +117,16 @@ class _Walk:
             urgent = {id(store) for load in needs if load.start is None for store in load.after}
             waiting, self.leaving = self.leaving, []
             for store in waiting:
-                if id(store) in urgent or launch == self.end or not self._postponed(store, launch):
+                if id(store) in urgent or launch == self.end or self._must_leave(store, launch):
                     self._leave(store, launch)
             if launch == self.end:
                 break
-            for load in needed.get(launch, ()):
+            for load in needs:
                 if load.start is None:
                     self._bring(load, launch)
+            for store in waiting:
+                if store.start is None and not self._postponed(store, launch):
+                    self._leave(store, launch)
             self.now = max([self.now, *(load.done for load in needed.get(launch, ()))])
             after = self.now + self.entry.durations[launch]
             self._look_ahead(launch, after)
@@ -139,7 +144,7 @@ class _Walk:
                 self.now = max(self.now, self.ends[-self.engine.queue_depth])
             start = max(self.now, self.ends[-1] if self.ends else 0.0)
             cycles = share * timing.setup_cycles + tensor.size_bytes / commands * share * timing.cycles_per_byte
-            self.ends.append(start + cycles)
+            self.ends.append(start + self.crowded[not inward] * cycles)
         return self.ends[-1]
 
     @property
@@ -148,11 +153,16 @@ class _Walk:
         depth = self.engine.queue_depth
         return len(self.ends) >= depth and self.ends[-depth] > self.now
 
+    def _must_leave(self, store: _Transfer, launch: int) -> bool:
+        """Whether this launch needs its room."""
+        stay = self.stays[store.tensor.name][store.number]
+        return bool(launch > stay.last and self.free[launch + 1] < store.tensor.size_bytes)
+
     def _postponed(self, store: _Transfer, launch: int) -> bool:
         """Where the queue is full, what leaves waits for the next launch, if it may stay as long."""
         stay = self.stays[store.tensor.name][store.number]
         size = store.tensor.size_bytes
-        if not self.is_full or (launch > stay.last and self.free[launch + 1] < size):
+        if not self.is_full or self._must_leave(store, launch):
             return False
         if launch > stay.last:
             self.free[launch + 1] -= size
@@ -169,7 +179,7 @@ class _Walk:
         last, time, size = stay.last, self.now, store.tensor.size_bytes
         for later in range(launch, min(self.end, launch + MOST_LAUNCHES_AHEAD)):
             if later > last:
-                if time >= store.done or self.free[later + 1] < size:
+                if time >= store.done or not self._has_room(store, later, launch):
                     break
                 last = later
                 self.free[later + 1] -= size
@@ -179,6 +189,32 @@ class _Walk:
         else:
             self.due.setdefault(last + 1, []).append(store)
         self.stays[store.tensor.name][store.number] = replace(stay, last=last)
+
+    def _has_room(self, store: _Transfer, later: int, launch: int) -> bool:
+        """Whether what leaves may stay through launch `later`. It is done after those that left before it, so these are
+        waited for where there is too little room, the first one first."""
+        missing = store.tensor.size_bytes - self.free[later + 1]
+        if missing <= 0:
+            return True
+        older = [
+            (one, due)
+            for due, stores in self.due.items()
+            for one in stores
+            if due > later and one.done < store.done and self._least_last(one) < later
+        ]
+        older.sort(key=lambda one: one[0].done)
+        while older and missing > 0:
+            one, due = older.pop(0)
+            missing -= one.tensor.size_bytes
+            self.due[due].remove(one)
+            self.free[later + 1 : due + 1] += one.tensor.size_bytes
+            stay = self.stays[one.tensor.name][one.number]
+            self.stays[one.tensor.name][one.number] = replace(stay, last=later - 1)
+            if later == launch:
+                self.now = max(self.now, one.done)
+            else:
+                self.due.setdefault(later, []).append(one)
+        return bool(missing <= 0)
 
     def _settle(self, store: _Transfer, launch: int) -> None:
         """What was stored is needed again: it is waited for before this launch, and takes no room longer."""
@@ -204,7 +240,8 @@ class _Walk:
         self.stays[load.tensor.name][load.number] = replace(stay, first=min(stay.first, launch))
 
     def _look_ahead(self, launch: int, after: float) -> None:
-        """While this launch computes, what later ones need: of the next few, what takes longest and is done in time."""
+        """While this launch computes, what later ones need: first what the next one does, then, of the next few, what
+        takes longest and is done in time."""
         if self.waiting and self.waiting[0].start is not None:
             self.waiting = [load for load in self.waiting if load.start is None]
         horizon = self.now + DURATION_MARGIN * (after - self.now) + MARGIN_CYCLES
@@ -215,6 +252,8 @@ class _Walk:
                 return
             free = max(self.now, self.ends[-1] if self.ends else 0.0)
             in_time = [load for load in able if free + self._cycles(load.tensor) <= horizon]
+            if able[0].launch <= launch + 1:
+                in_time = []
             load = max(in_time, key=lambda one: self._cycles(one.tensor)) if in_time else able[0]
             self._bring(load, launch)
             looked.remove(load)

@@ -239,6 +239,30 @@ TG_TEMPLATE void tg_conv_columns(TG_MEM const float *x, TG_MEM const float *w, T
     }
 }
 
+#ifdef TG_INNER_GATHER
+/* Every other output of a row, four at a time, by the chip's own blocks: one or two taps, one column apart. */
+TG_APART void tg_conv_gather_columns(TG_MEM const float *x, TG_MEM const float *w, TG_MEM const float *b,
+                                     TG_MEM float *y, const tg_conv_row *r)
+{
+    const tg_inner_conv c = {r->channels * r->rows, r->rows, 4 * r->x_row, 4 * (r->x_channel - r->rows * r->x_row),
+                             4 * r->w_row, 4 * (r->w_channel - r->rows * r->w_row), r->w_out, r->y_out, r->first};
+    for (int column = 0; column < r->columns; column += 4) {
+        if (column + 4 > r->columns && r->first && r->columns >= 4)
+            column = r->columns - 4;
+        int lanes = tg_min(4, r->columns - column), at = r->position + column, back = r->taps - 1;
+        TG_MEM float *out = y + 2 * column;
+        if (lanes < 4 || at < 0 || at + 3 - back >= r->extent) {
+            tg_conv_block_of_four(x, w, b, out, r, lanes, at);
+            continue;
+        }
+        tg_inner_gather(x + at - back, w, out, &c, r->outs, r->taps, at > 0, at + 3 < r->extent);
+        for (int i = 0; r->last && b != TG_NULL && i < r->outs; i++)
+            for (int j = 0; j < 8; j += 2)
+                out[i * r->y_out + j] += b[i];
+    }
+}
+#endif
+
 /* The same outputs, for rows of a single tap, with the inner loop over rows, or over channels if there is one row. */
 TG_INLINE tg_conv_row tg_conv_flat(tg_conv_row r)
 {

@@ -118,6 +118,18 @@ TG_TEMPLATE void tg_gemv(TG_MEM const float *x, TG_MEM const float *b, TG_MEM fl
     }
 #define TG_GEMV_ROW1(F) F(0)
     const int x_by_k = x_runs ? 1 : g->a_by_k, b_by_k = g->b_by_k, y_by_n = g->y_by_n;
+#ifdef TG_INNER_ROW /* the chip's own four, of one k or more */
+    if (x_runs && (b_runs || TG_LITERALLY(b_by_n == 1))) {
+        for (; g->n_k > 0 && count >= 4; count -= 4, b += 4 * b_by_n, y += 4 * y_by_n) {
+            if (b_runs)
+                tg_inner_row(x, b, b_by_n, y, y_by_n, g->n_k, g->first);
+            else
+                tg_inner_row_across(x, b, b_by_k, y, y_by_n, g->n_k, g->first);
+        }
+        TG_GEMV_OUTPUTS(TG_GEMV_ROW1, 1)
+        return;
+    }
+#endif
     TG_GEMV_OUTPUTS(TG_ROW8, 8)
     TG_GEMV_OUTPUTS(TG_ROW4, 4)
     TG_GEMV_OUTPUTS(TG_GEMV_ROW1, 1)
@@ -183,6 +195,25 @@ TG_TEMPLATE tg_gemm_steps tg_gemm_steps_of(tg_gemm_args g)
     return s;
 }
 
+/* This core's share of the rows from `m_first` on, fewer than four: groups of outputs. */
+TG_TEMPLATE void tg_gemm_rows(TG_MEM const float *a, TG_MEM const float *b, TG_MEM const float *c, TG_MEM float *y,
+                              tg_gemm_args g, int m_first, int rows, int core_id, int core_count)
+{
+    int start, stop, width = tg_gemm_group(rows * g.n_n, core_count);
+    int groups = width == 8 ? (g.n_n + 7) / 8 : width == 4 ? (g.n_n + 3) / 4 : g.n_n;
+    tg_share(rows * groups, core_id, core_count, &start, &stop);
+    for (int unit = start, count; unit < stop; unit += count) {
+        int m = rows == 1 ? 0 : unit / groups, n = unit - m * groups, n_stop;
+        count = tg_min(groups - n, stop - unit);
+        m += m_first;
+        n *= width;
+        n_stop = tg_min(n + count * width, g.n_n);
+        tg_gemm_steps s = tg_gemm_steps_of(g);
+        TG_GEMM_CALL(row, g, 1, 1, a + m * g.a_by_m, b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, &s, n_stop - n);
+        tg_gemm_finish(c, y, g, m, m + 1, n, n_stop);
+    }
+}
+
 /* This core's share of the whole tile. */
 TG_TEMPLATE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM const float *c, TG_MEM float *y,
                          tg_gemm_args g, int core_id, int core_count)
@@ -218,21 +249,8 @@ TG_TEMPLATE void tg_gemm(TG_MEM const float *a, TG_MEM const float *b, TG_MEM co
         }
     }
     int rows = g.n_m - m_whole, columns = g.n_n - n_whole;
-    if (rows > 0) { /* below the blocks */
-        int width = tg_gemm_group(rows * g.n_n, core_count), groups = (g.n_n + width - 1) / width;
-        tg_share(rows * groups, core_id, core_count, &start, &stop);
-        for (int unit = start, count; unit < stop; unit += count) {
-            int m = rows == 1 ? 0 : unit / groups, n = unit - m * groups, n_stop;
-            count = tg_min(groups - n, stop - unit);
-            m += m_whole;
-            n *= width;
-            n_stop = tg_min(n + count * width, g.n_n);
-            tg_gemm_steps s = tg_gemm_steps_of(g);
-            TG_GEMM_CALL(row, g, 1, 1, a + m * g.a_by_m, b + n * g.b_by_n, y + m * g.y_by_m + n * g.y_by_n, &s,
-                         n_stop - n);
-            tg_gemm_finish(c, y, g, m, m + 1, n, n_stop);
-        }
-    }
+    if (rows > 0)
+        tg_gemm_rows(a, b, c, y, g, m_whole, rows, core_id, core_count);
     if (columns > 0 && m_whole > 0) { /* right of the blocks: rows of the transposed product */
         tg_gemm_args t = g;
         t.a_by_k = g.b_by_k;

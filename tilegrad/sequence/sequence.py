@@ -97,7 +97,8 @@ class _Sequencing:
         yield from self.flow.settle_stores(len(self.nests) - 1)
 
     def _moves(self, passed: int, launch: int, nest: int) -> Iterator[Event]:
-        """Between two launches: arrivals from earlier, then departures, then what comes in."""
+        """Between two launches: arrivals from earlier, departures whose room is needed, then what this launch needs.
+        The engine has all else behind that: what is large and not urgent is in nobody's way."""
         staging = self.plan.entries[self.entry].staging
 
         def wait(i: int) -> Wait:
@@ -106,12 +107,20 @@ class _Sequencing:
         due = sorted(i for number in range(passed + 1, launch + 1) for i in self.waited.get(number, ()))
         yield from (wait(i) for i in due if staging[i].start <= passed)
         begun = sorted(i for number in range(passed + 1, launch + 1) for i in self.started.get(number, ()))
-        for inward in (False, True):
-            starting = [(i, staging[i]) for i in begun if staging[i].inward is inward]
-            for i, move in starting:
-                offsets, rows = (move.l2_offset, move.l3_offset), (move.rows, move.l3_stride)
-                yield Move(self.l3_queue, i, move.tensor, *offsets, move.size_bytes, inward, *rows)
-            yield from (wait(i) for i, move in starting if move.wait <= launch)
+        urgent = {i for i in begun if staging[i].wait <= launch}
+        leaving = [i for i in begun if i in urgent and not staging[i].inward]
+        yield from map(self._move, leaving)
+        yield from map(wait, leaving)
+        needed = [i for i in begun if i in urgent and staging[i].inward]
+        others = (i for inward in (False, True) for i in begun if i not in urgent and staging[i].inward is inward)
+        yield from map(self._move, needed)
+        yield from map(self._move, others)
+        yield from map(wait, needed)
+
+    def _move(self, i: int) -> Move:
+        move = self.plan.entries[self.entry].staging[i]
+        offsets, rows = (move.l2_offset, move.l3_offset), (move.rows, move.l3_stride)
+        return Move(self.l3_queue, i, move.tensor, *offsets, move.size_bytes, move.inward, *rows)
 
     def _nest(self, number: int, listed: ListedNest) -> Iterator[Event]:
         if not self.runs:

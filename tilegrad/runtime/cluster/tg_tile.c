@@ -1,5 +1,12 @@
 #include "tg_tile.h"
 
+/* Kept apart: a conductor has little room for its instructions, and the way through a nest of one tile is to be short. */
+#if defined(__GNUC__)
+#define APART __attribute__((noinline))
+#else
+#define APART
+#endif
+
 enum { NONE = -1, CALL_WORDS = sizeof(tg_call) / sizeof(tg_word) };
 
 static tg_nest *nest_of(const tg_tiles *t) { return (tg_nest *)(void *)t->words; }
@@ -56,8 +63,8 @@ static void add_levels(int request, const tg_operand *operand, unsigned char *sc
         add_levels(request, operand, scratch + i * inner, far + i * levels[2 * depth - 1], levels, depth - 1);
 }
 
-static int add_large_box(const tg_word *words, const tg_operand *operand, unsigned char *scratch, unsigned char *far,
-                         int request)
+static APART int add_large_box(const tg_word *words, const tg_operand *operand, unsigned char *scratch,
+                               unsigned char *far, int request)
 {
     if (operand->row_bytes == 0 || operand->rows == 0)
         return request;
@@ -70,8 +77,7 @@ static int add_large_box(const tg_word *words, const tg_operand *operand, unsign
 /* Adds boxes of operands, given as bits (from the first one on), to a request, which is opened for the first. What they are for says whether
  * slots change: the next tile's operands go into the other one, results leave it behind. */
 enum { FIRST_TILE, NEXT_TILE, RESULTS };
-static inline int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what,
-                            int request)
+static APART int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what, int request)
 {
     uint32_t first = mask >> TG_FIRST_SHIFT;
     tg_operand *operand = operands_of((tg_nest *)(void *)words) + first;
@@ -319,7 +325,7 @@ static tg_word *fetched(tg_tiles *t, const tg_call *call)
 
 /* Makes ready the next tile where only the innermost loop moves on, and simply: the general way in `prepare_next`, in
  * one go. */
-static void prepare_simply(tg_tiles *t, const tg_call *call, tg_nest *nest, tg_loop *loop)
+static APART void prepare_simply(tg_tiles *t, const tg_call *call, tg_nest *nest, tg_loop *loop)
 {
     tg_word *words = t->words;
     const tg_word *homes = homes_of(call);
@@ -372,7 +378,7 @@ static void make_moves(tg_tiles *t, uint32_t count)
 }
 
 /* While a tile computes, the results before it leave and the next tile comes. */
-static moved_t prepare_next(tg_tiles *t, const tg_call *call, tg_nest *nest)
+static APART moved_t prepare_next(tg_tiles *t, const tg_call *call, tg_nest *nest)
 {
     tg_loop *innermost = loops_of(nest);
     moved_t moved = {0, 0, 0};
@@ -394,7 +400,7 @@ static moved_t prepare_next(tg_tiles *t, const tg_call *call, tg_nest *nest)
 }
 
 /* Where results may need several commands, they leave behind their tile; where slots are single, all does. */
-static void finish_step(tg_tiles *t, const tg_call *call, tg_nest *nest, moved_t moved)
+static APART void finish_step(tg_tiles *t, const tg_call *call, tg_nest *nest, moved_t moved)
 {
     settle(&t->storing);
     if (nest->is_large) {

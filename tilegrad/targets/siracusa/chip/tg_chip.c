@@ -70,14 +70,12 @@ static __attribute__((noinline)) void make_room(void)
 
 static inline uint32_t take_counter(void)
 {
-    if (dma.taken == ALL_COUNTERS)
-        make_room();
     uint32_t counter = mchan_take_counter();
     dma.taken |= 1u << counter;
     return counter;
 }
 
-int tg_dma_open(int inward)
+static inline int open_request(int inward)
 {
     int request = (int)take_counter();
     if (inward)
@@ -86,12 +84,30 @@ int tg_dma_open(int inward)
     return request;
 }
 
-static __attribute__((noinline)) void take_further(int request)
+/* What is rare is in functions of its own, so that the others need no stack. */
+static __attribute__((noinline)) int open_when_there_is_room(int inward)
 {
+    make_room();
+    return open_request(inward);
+}
+
+int tg_dma_open(int inward)
+{
+    if (dma.taken == ALL_COUNTERS)
+        return open_when_there_is_room(inward);
+    return open_request(inward);
+}
+
+static __attribute__((noinline)) void add_to_earlier(int request, void *scratch, void *far, uint32_t row_bytes,
+                                                     uint32_t rows, uint32_t far_stride)
+{
+    if (dma.taken == ALL_COUNTERS)
+        make_room();
     uint32_t counter = 1u << take_counter();
     dma.owned[request & ~INWARD] |= counter;
     dma.further |= counter;
     dma.latest = request;
+    mchan_push(scratch, far, row_bytes, rows, far_stride, request & INWARD);
 }
 
 void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint32_t rows, uint32_t far_stride)
@@ -99,8 +115,9 @@ void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint3
     if (row_bytes == 0 || rows == 0)
         return;
     if (dma.latest != request)
-        take_further(request);
-    mchan_push(scratch, far, row_bytes, rows, far_stride, request & INWARD);
+        add_to_earlier(request, scratch, far, row_bytes, rows, far_stride);
+    else
+        mchan_push(scratch, far, row_bytes, rows, far_stride, request & INWARD);
 }
 
 void tg_dma_wait(int request)
@@ -200,10 +217,15 @@ void tg_l3_wait(int request)
 
 void tg_l3_write(uint32_t l3_offset, const void *data, uint32_t bytes)
 {
-    tg_l3_wait(tg_l3_start((void *)(uintptr_t)data, l3_offset, bytes, 0));
+    if (data != already_in_l3)
+        tg_l3_wait(tg_l3_start((void *)(uintptr_t)data, l3_offset, bytes, 0));
 }
 
-void tg_l3_read(uint32_t l3_offset, void *data, uint32_t bytes) { tg_l3_wait(tg_l3_start(data, l3_offset, bytes, 1)); }
+void tg_l3_read(uint32_t l3_offset, void *data, uint32_t bytes)
+{
+    if (data != already_in_l3)
+        tg_l3_wait(tg_l3_start(data, l3_offset, bytes, 1));
+}
 
 void tg_l3_clear(uint32_t bytes)
 {

@@ -135,6 +135,71 @@ TG_G_BLOCK(tn, TG_ACROSS, TG_ACROSS, 52, , TG_G_OUT_TN)
 TG_G_BLOCK(tt, TG_ACROSS, TG_ALONG, 54, TG_G_ROWS_OF_B, TG_G_OUT_TT)
 #define TG_INNER_GEMM
 
+/* ---- Rows of a matrix-vector product, both operands along k: four outputs, whose sums are in f0 to f3. A turn is four
+ * k, x in f4 to f7 and the rows of b in f8 to f23; what the next k needs is loaded while this one computes. One to four
+ * k are left behind the turns, in f4 and f8 to f11 from then on; nothing is read behind the last. */
+#define TG_V_K(X, W0, W1, W2, W3, NEXT, N0, N1, N2, N3, AT)                                                            \
+    TG_LINE("fmadd.s f0, f" #X ", f" #W0 ", f0") TG_LINE("flw f" #NEXT ", " #AT "(%[x])")                              \
+    TG_LINE("fmadd.s f1, f" #X ", f" #W1 ", f1") TG_LINE("flw f" #N0 ", " #AT "(%[q0])")                               \
+    TG_LINE("fmadd.s f2, f" #X ", f" #W2 ", f2") TG_LINE("flw f" #N1 ", " #AT "(%[q1])")                               \
+    TG_LINE("fmadd.s f3, f" #X ", f" #W3 ", f3") TG_LINE("flw f" #N2 ", " #AT "(%[q2])")                               \
+    TG_LINE("flw f" #N3 ", " #AT "(%[q3])")
+#define TG_V_NEXT(BY)                                                                                                  \
+    TG_LINE("addi %[x], %[x], " #BY) TG_LINE("addi %[q0], %[q0], " #BY) TG_LINE("addi %[q1], %[q1], " #BY)             \
+    TG_LINE("addi %[q2], %[q2], " #BY) TG_LINE("addi %[q3], %[q3], " #BY)
+#define TG_V_TURN                                                                                                      \
+    TG_V_K(4, 8, 9, 10, 11, 5, 12, 13, 14, 15, 4) TG_V_K(5, 12, 13, 14, 15, 6, 16, 17, 18, 19, 8)                      \
+    TG_V_K(6, 16, 17, 18, 19, 7, 20, 21, 22, 23, 12) TG_V_K(7, 20, 21, 22, 23, 4, 8, 9, 10, 11, 16) TG_V_NEXT(16)
+#define TG_V_SUMS(OP)                                                                                                  \
+    TG_LINE(OP " f0, 0(%[y0])") TG_LINE(OP " f1, 0(%[y1])") TG_LINE(OP " f2, 0(%[y2])") TG_LINE(OP " f3, 0(%[y3])")
+TG_TEMPLATE void tg_inner_row(const float *x, const float *b, int b_by_n, float *y, int y_by_n, int n_k, int first)
+{
+    const float *q1 = b + b_by_n, *q2 = q1 + b_by_n, *q3 = q2 + b_by_n;
+    float *y1 = y + y_by_n, *y2 = y1 + y_by_n, *y3 = y2 + y_by_n;
+    int turns = (n_k - 1) >> 2, left = (n_k - 1) & 3;
+    __asm__ volatile(
+        TG_LINE("flw f4, 0(%[x])") TG_LINE("flw f8, 0(%[q0])") TG_LINE("flw f9, 0(%[q1])") TG_LINE("flw f10, 0(%[q2])")
+        TG_LINE("flw f11, 0(%[q3])") TG_G_ZERO(0) TG_G_ZERO(1) TG_G_ZERO(2) TG_G_ZERO(3) TG_LINE("bnez %[first], 1f")
+        TG_V_SUMS("flw") TG_LINE("1: beqz %[turns], 2f") TG_REPEAT("%[turns]", 41) TG_V_TURN TG_REPEATED
+        TG_LINE("2: beqz %[left], 4f") TG_LINE("3: addi %[left], %[left], -1")
+        TG_V_K(4, 8, 9, 10, 11, 5, 8, 9, 10, 11, 4) TG_V_NEXT(4) TG_LINE("fmv.s f4, f5") TG_LINE("bnez %[left], 3b")
+        TG_LINE("4: fmadd.s f0, f4, f8, f0") TG_LINE("fmadd.s f1, f4, f9, f1") TG_LINE("fmadd.s f2, f4, f10, f2")
+        TG_LINE("fmadd.s f3, f4, f11, f3") TG_V_SUMS("fsw")
+        : [x] "+&r"(x), [q0] "+&r"(b), [q1] "+&r"(q1), [q2] "+&r"(q2), [q3] "+&r"(q3), [left] "+&r"(left)
+        : [y0] "r"(y), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [turns] "r"(turns), [first] "r"(first)
+        : TG_G_CLOBBERS);
+}
+/* The same where b lies across k: two k a turn, with x in f4 and f5, and rows of b in f8 to f15. */
+#define TG_A_FMA(X, W0, W1, W2, W3, A, B, C)                                                                           \
+    TG_LINE("fmadd.s f0, f" #X ", f" #W0 ", f0") A TG_LINE("fmadd.s f1, f" #X ", f" #W1 ", f1") B                      \
+    TG_LINE("fmadd.s f2, f" #X ", f" #W2 ", f2") C TG_LINE("fmadd.s f3, f" #X ", f" #W3 ", f3")
+#define TG_A_ROW(W0, W1, W2, W3)                                                                                       \
+    TG_LINE("flw f" #W0 ", 0(%[q])") TG_LINE("flw f" #W1 ", 4(%[q])") TG_LINE("flw f" #W2 ", 8(%[q])")                 \
+    TG_LINE("flw f" #W3 ", 12(%[q])")
+#define TG_A_FIRST                                                                                                     \
+    TG_A_FMA(4, 8, 9, 10, 11, TG_LINE("flw f5, 4(%[x])"), TG_LINE("add %[q], %[q], %[step]"), "")                      \
+    TG_A_ROW(12, 13, 14, 15)
+#define TG_A_SECOND                                                                                                    \
+    TG_A_FMA(5, 12, 13, 14, 15, TG_LINE("addi %[x], %[x], 8"), TG_LINE("add %[q], %[q], %[step]"),                     \
+             TG_LINE("flw f4, 0(%[x])"))                                                                               \
+    TG_A_ROW(8, 9, 10, 11)
+TG_TEMPLATE void tg_inner_row_across(const float *x, const float *b, int b_by_k, float *y, int y_by_n, int n_k,
+                                     int first)
+{
+    float *y1 = y + y_by_n, *y2 = y1 + y_by_n, *y3 = y2 + y_by_n;
+    __asm__ volatile(
+        TG_LINE("flw f4, 0(%[x])") TG_A_ROW(8, 9, 10, 11) TG_G_ZERO(0) TG_G_ZERO(1) TG_G_ZERO(2) TG_G_ZERO(3)
+        TG_LINE("bnez %[first], 1f") TG_V_SUMS("flw") TG_LINE("1: beqz %[turns], 2f") TG_REPEAT("%[turns]", 21)
+        TG_A_FIRST TG_A_SECOND TG_REPEATED TG_LINE("2: beqz %[two], 3f") TG_A_FIRST
+        TG_A_FMA(5, 12, 13, 14, 15, "", "", "") TG_LINE("j 4f") TG_LINE("3:") TG_A_FMA(4, 8, 9, 10, 11, "", "", "")
+        TG_LINE("4:") TG_V_SUMS("fsw")
+        : [x] "+&r"(x), [q] "+&r"(b)
+        : [y0] "r"(y), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [turns] "r"((n_k - 1) >> 1), [two] "r"((n_k - 1) & 1),
+          [step] "r"(4 * b_by_k), [first] "r"(first)
+        : TG_G_CLOBBERS);
+}
+#define TG_INNER_ROW
+
 /* ---- Convolutions with three taps in a row: four channels by four columns, channel by channel and row by row. Sums are
  * in f0 to f15, the row's six elements in f16 to f21, weights in the rest. RIGHT is for taps from left to right, LEFT for
  * the other way, as seen in a mirror: element 0 is then the rightmost. The outermost lane of the first tap (LOW) and of
@@ -241,11 +306,11 @@ typedef struct {
     int w_out, y_out, first;
 } tg_inner_conv;
 
-#define TG_C_CALL(TEXT)                                                                                                \
-    __asm__ volatile(TG_LINE("beqz %[first], 1f") TG_G_ALL_ZERO TG_LINE("j 2f") TG_LINE("1:") TG_G_ALL_Y("flw")        \
-                     TG_LINE("2:") TEXT TG_G_ALL_Y("fsw")                                                              \
-                     : [x] "+&r"(x), [w0] "+&r"(w), [w1] "+&r"(w1), [w2] "+&r"(w2), [w3] "+&r"(w3), [left] "+&r"(left),      \
-                       [row] "+&r"(row), [more] "=&r"(more), [end] "=&r"(end), [by] "=&r"(by)                           \
+#define TG_C_CALL(ALL_Y, TEXT)                                                                                         \
+    __asm__ volatile(TG_LINE("beqz %[first], 1f") TG_G_ALL_ZERO TG_LINE("j 2f") TG_LINE("1:") ALL_Y("flw")        \
+                     TG_LINE("2:") TEXT ALL_Y("fsw")                                                              \
+                     : [x] "+&r"(x), [w0] "+&r"(w), [w1] "+&r"(w1), [w2] "+&r"(w2), [w3] "+&r"(w3), [left] "+&r"(left),\
+                       [row] "+&r"(row), [more] "=&r"(more), [end] "=&r"(end), [by] "=&r"(by)                          \
                      : [y0] "r"(y), [y1] "r"(y1), [y2] "r"(y2), [y3] "r"(y3), [first] "r"(c->first),                   \
                        [rows] "r"(c->rows), [x_row] "r"(c->x_row), [x_turn] "r"(c->x_turn), [w_row] "r"(c->w_row),     \
                        [w_turn] "r"(c->w_turn)                                                                         \
@@ -260,17 +325,103 @@ typedef struct {
         float *y3 = y2 + (outs > 3 ? c->y_out : 0);                                                                    \
         int left = c->total, row = c->rows, more, end, by;                                                             \
         if (has_low && has_high)                                                                                       \
-            TG_C_CALL(TG_C_ROWS(D, TG_C_WITH, TG_C_WITH, 85));                                                         \
+            TG_C_CALL(TG_G_ALL_Y, TG_C_ROWS(D, TG_C_WITH, TG_C_WITH, 85));                                             \
         else if (has_high)                                                                                             \
-            TG_C_CALL(TG_C_ROWS(D, TG_C_WITHOUT, TG_C_WITH, 80));                                                      \
+            TG_C_CALL(TG_G_ALL_Y, TG_C_ROWS(D, TG_C_WITHOUT, TG_C_WITH, 80));                                          \
         else if (has_low)                                                                                              \
-            TG_C_CALL(TG_C_ROWS(D, TG_C_WITH, TG_C_WITHOUT, 80));                                                      \
+            TG_C_CALL(TG_G_ALL_Y, TG_C_ROWS(D, TG_C_WITH, TG_C_WITHOUT, 80));                                          \
         else                                                                                                           \
-            TG_C_CALL(TG_C_ROWS(D, TG_C_WITHOUT, TG_C_WITHOUT, 75));                                                   \
+            TG_C_CALL(TG_G_ALL_Y, TG_C_ROWS(D, TG_C_WITHOUT, TG_C_WITHOUT, 75));                                       \
     }
 TG_C_BLOCK(right, TG_C_RIGHT)
 TG_C_BLOCK(left, TG_C_LEFT)
 #define TG_INNER_CONV
+
+/* ---- Gradients of convolutions with stride 2: every other output of a row sees the same taps, one or two of three. Four
+ * channels by four such outputs, channel by channel and row by row, as above. Two taps: the first tap's elements are
+ * f17 to f20, the second's, one to the left, f16 to f19; f20 or f16 may not exist. Sums are in f0 to f15, weights in f22
+ * to f29. */
+#define TG_S_TWO(LOW, HIGH)                                                                                            \
+    TG_LINE("fmadd.s f0, f17, f22, f0") TG_LINE("flw f19, 12(%[x])")                                                   \
+    TG_LINE("fmadd.s f1, f18, f22, f1") TG_LINE("flw f24, 0(%[w2])")                                                   \
+    TG_LINE("fmadd.s f4, f17, f23, f4") HIGH(TG_LINE("flw f20, 16(%[x])"))                                             \
+    TG_LINE("fmadd.s f5, f18, f23, f5") TG_LINE("flw f25, 0(%[w3])")                                                   \
+    TG_LINE("fmadd.s f2, f19, f22, f2") LOW(TG_LINE("flw f16, 0(%[x])"))                                               \
+    HIGH(TG_LINE("fmadd.s f3, f20, f22, f3")) TG_LINE("flw f26, 8(%[w0])")                                             \
+    TG_LINE("fmadd.s f6, f19, f23, f6") TG_LINE("flw f27, 8(%[w1])")                                                   \
+    HIGH(TG_LINE("fmadd.s f7, f20, f23, f7")) TG_LINE("flw f28, 8(%[w2])")                                             \
+    TG_LINE("fmadd.s f8, f17, f24, f8") TG_LINE("flw f29, 8(%[w3])")                                                   \
+    TG_LINE("fmadd.s f9, f18, f24, f9") TG_LINE("addi %[left], %[left], -1")                                           \
+    TG_LINE("fmadd.s f10, f19, f24, f10") TG_LINE("addi %[row], %[row], -1")                                           \
+    HIGH(TG_LINE("fmadd.s f11, f20, f24, f11")) TG_LINE("snez %[more], %[left]")                                       \
+    TG_LINE("fmadd.s f12, f17, f25, f12") TG_LINE("seqz %[end], %[row]")                                               \
+    TG_LINE("fmadd.s f13, f18, f25, f13") TG_LINE("neg %[more], %[more]")                                              \
+    TG_LINE("fmadd.s f14, f19, f25, f14") TG_LINE("neg %[end], %[end]")                                                \
+    HIGH(TG_LINE("fmadd.s f15, f20, f25, f15")) TG_LINE("and %[by], %[end], %[x_turn]")                                \
+    LOW(TG_LINE("fmadd.s f0, f16, f26, f0")) TG_LINE("add %[by], %[by], %[x_row]")                                     \
+    TG_LINE("fmadd.s f1, f17, f26, f1") TG_LINE("and %[by], %[by], %[more]")                                           \
+    TG_LINE("fmadd.s f2, f18, f26, f2") TG_LINE("add %[x], %[x], %[by]")                                               \
+    TG_LINE("fmadd.s f3, f19, f26, f3") TG_LINE("and %[by], %[end], %[rows]")                                          \
+    LOW(TG_LINE("fmadd.s f4, f16, f27, f4")) TG_LINE("add %[row], %[row], %[by]")                                      \
+    TG_LINE("fmadd.s f5, f17, f27, f5") TG_LINE("and %[by], %[end], %[w_turn]")                                        \
+    TG_LINE("fmadd.s f6, f18, f27, f6") TG_LINE("add %[by], %[by], %[w_row]")                                          \
+    TG_LINE("fmadd.s f7, f19, f27, f7") TG_LINE("and %[by], %[by], %[more]")                                           \
+    LOW(TG_LINE("fmadd.s f8, f16, f28, f8")) TG_LINE("add %[w0], %[w0], %[by]")                                        \
+    TG_LINE("fmadd.s f9, f17, f28, f9") TG_LINE("add %[w1], %[w1], %[by]")                                             \
+    TG_LINE("fmadd.s f10, f18, f28, f10") TG_LINE("add %[w2], %[w2], %[by]")                                           \
+    TG_LINE("fmadd.s f11, f19, f28, f11") TG_LINE("add %[w3], %[w3], %[by]")                                           \
+    LOW(TG_LINE("fmadd.s f12, f16, f29, f12")) TG_LINE("flw f22, 0(%[w0])")                                            \
+    TG_LINE("fmadd.s f13, f17, f29, f13") TG_LINE("flw f23, 0(%[w1])")                                                 \
+    TG_LINE("fmadd.s f14, f18, f29, f14") TG_LINE("flw f17, 4(%[x])")                                                  \
+    TG_LINE("fmadd.s f15, f19, f29, f15") TG_LINE("flw f18, 8(%[x])")
+#define TG_S_ONE                                                                                                       \
+    TG_LINE("fmadd.s f0, f16, f22, f0") TG_LINE("flw f24, 0(%[w2])")                                                   \
+    TG_LINE("fmadd.s f1, f17, f22, f1") TG_LINE("flw f18, 8(%[x])")                                                    \
+    TG_LINE("fmadd.s f4, f16, f23, f4") TG_LINE("flw f25, 0(%[w3])")                                                   \
+    TG_LINE("fmadd.s f5, f17, f23, f5") TG_LINE("flw f19, 12(%[x])")                                                   \
+    TG_LINE("fmadd.s f2, f18, f22, f2") TG_LINE("addi %[left], %[left], -1") TG_LINE("addi %[row], %[row], -1")        \
+    TG_LINE("fmadd.s f3, f19, f22, f3") TG_LINE("snez %[more], %[left]") TG_LINE("seqz %[end], %[row]")                \
+    TG_LINE("fmadd.s f6, f18, f23, f6") TG_LINE("neg %[more], %[more]") TG_LINE("neg %[end], %[end]")                  \
+    TG_LINE("fmadd.s f7, f19, f23, f7") TG_LINE("and %[by], %[end], %[x_turn]") TG_LINE("add %[by], %[by], %[x_row]")  \
+    TG_LINE("fmadd.s f8, f16, f24, f8") TG_LINE("and %[by], %[by], %[more]") TG_LINE("add %[x], %[x], %[by]")          \
+    TG_LINE("fmadd.s f9, f17, f24, f9") TG_LINE("and %[by], %[end], %[rows]") TG_LINE("add %[row], %[row], %[by]")     \
+    TG_LINE("fmadd.s f10, f18, f24, f10") TG_LINE("and %[by], %[end], %[w_turn]") TG_LINE("add %[by], %[by], %[w_row]")\
+    TG_LINE("fmadd.s f11, f19, f24, f11") TG_LINE("and %[by], %[by], %[more]") TG_LINE("add %[w0], %[w0], %[by]")      \
+    TG_LINE("fmadd.s f12, f16, f25, f12") TG_LINE("add %[w1], %[w1], %[by]") TG_LINE("add %[w2], %[w2], %[by]")        \
+    TG_LINE("fmadd.s f13, f17, f25, f13") TG_LINE("add %[w3], %[w3], %[by]")                                           \
+    TG_LINE("fmadd.s f14, f18, f25, f14") TG_LINE("flw f16, 0(%[x])") TG_LINE("flw f17, 4(%[x])")                      \
+    TG_LINE("fmadd.s f15, f19, f25, f15") TG_LINE("flw f22, 0(%[w0])") TG_LINE("flw f23, 0(%[w1])")
+#define TG_S_Y(OP, S0, S1, S2, S3, Y)                                                                                  \
+    TG_LINE(OP " f" #S0 ", 0(%[" #Y "])") TG_LINE(OP " f" #S1 ", 8(%[" #Y "])")                                        \
+    TG_LINE(OP " f" #S2 ", 16(%[" #Y "])") TG_LINE(OP " f" #S3 ", 24(%[" #Y "])")
+#define TG_S_ALL_Y(OP)                                                                                                 \
+    TG_S_Y(OP, 0, 1, 2, 3, y0) TG_S_Y(OP, 4, 5, 6, 7, y1) TG_S_Y(OP, 8, 9, 10, 11, y2) TG_S_Y(OP, 12, 13, 14, 15, y3)
+#define TG_S_ROWS(BEGIN, ROW, COUNT) BEGIN TG_REPEAT("%[left]", COUNT) ROW TG_REPEATED
+#define TG_S_BEGIN_TWO                                                                                                 \
+    TG_LINE("flw f17, 4(%[x])") TG_LINE("flw f18, 8(%[x])") TG_LINE("flw f22, 0(%[w0])") TG_LINE("flw f23, 0(%[w1])")
+#define TG_S_BEGIN_ONE                                                                                                 \
+    TG_LINE("flw f16, 0(%[x])") TG_LINE("flw f17, 4(%[x])") TG_LINE("flw f22, 0(%[w0])") TG_LINE("flw f23, 0(%[w1])")
+/* `x` is at the element of the last tap and the first output; `taps` are 1 or 2. */
+TG_APART void tg_inner_gather(const float *x, const float *w, float *y, const tg_inner_conv *c, int outs, int taps,
+                              int has_low, int has_high)
+{
+    const float *w1 = w + (outs > 1 ? c->w_out : 0), *w2 = w1 + (outs > 2 ? c->w_out : 0);
+    const float *w3 = w2 + (outs > 3 ? c->w_out : 0);
+    float *y1 = y + (outs > 1 ? c->y_out : 0), *y2 = y1 + (outs > 2 ? c->y_out : 0);
+    float *y3 = y2 + (outs > 3 ? c->y_out : 0);
+    int left = c->total, row = c->rows, more, end, by;
+    if (taps == 1)
+        TG_C_CALL(TG_S_ALL_Y, TG_S_ROWS(TG_S_BEGIN_ONE, TG_S_ONE, 43));
+    else if (has_low && has_high)
+        TG_C_CALL(TG_S_ALL_Y, TG_S_ROWS(TG_S_BEGIN_TWO, TG_S_TWO(TG_C_WITH, TG_C_WITH), 64));
+    else if (has_low)
+        TG_C_CALL(TG_S_ALL_Y, TG_S_ROWS(TG_S_BEGIN_TWO, TG_S_TWO(TG_C_WITH, TG_C_WITHOUT), 59));
+    else if (has_high)
+        TG_C_CALL(TG_S_ALL_Y, TG_S_ROWS(TG_S_BEGIN_TWO, TG_S_TWO(TG_C_WITHOUT, TG_C_WITH), 59));
+    else
+        TG_C_CALL(TG_S_ALL_Y, TG_S_ROWS(TG_S_BEGIN_TWO, TG_S_TWO(TG_C_WITHOUT, TG_C_WITHOUT), 54));
+}
+#define TG_INNER_GATHER
 
 /* ---- Weight gradients of three neighbouring taps: four channels by three, over rows of whole blocks of four columns.
  * Sums are in f0 to f11, the image from f12 on, two columns of gradients in f18 to f25. Of a row, the first tap of the
@@ -349,7 +500,8 @@ typedef struct {
 #define TG_W_ROWS(BLOCK, COUNT)                                                                                        \
     TG_LINE("2: mv %[left], %[blocks]") TG_LINE("xori %[low], %[no_low], 1") TG_LINE("beqz %[low], 5f")                \
     TG_LINE("flw f12, 0(%[x])") TG_LINE("5: flw f13, 4(%[x])") TG_LINE("flw f14, 8(%[x])")                             \
-    TG_LINE("flw f18, 0(%[d0])") TG_LINE("flw f19, 0(%[d1])") TG_LINE("flw f20, 0(%[d2])") TG_LINE("flw f21, 0(%[d3])") \
+    TG_LINE("flw f18, 0(%[d0])") TG_LINE("flw f19, 0(%[d1])") TG_LINE("flw f20, 0(%[d2])")                             \
+    TG_LINE("flw f21, 0(%[d3])")                                                                                       \
     TG_REPEAT("%[blocks]", COUNT) BLOCK TG_REPEATED TG_LINE("add %[x], %[x], %[x_row]")                                \
     TG_LINE("add %[d0], %[d0], %[d_row]") TG_LINE("add %[d1], %[d1], %[d_row]") TG_LINE("add %[d2], %[d2], %[d_row]")  \
     TG_LINE("add %[d3], %[d3], %[d_row]") TG_LINE("addi %[rows], %[rows], -1") TG_LINE("bnez %[rows], 2b")
