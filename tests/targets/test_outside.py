@@ -153,6 +153,9 @@ def test_a_flat_chip_is_compiled_for_and_not_run(tilegrad: CommandLine, tmp_path
     assert answer.status == 0 and (tmp_path / "c" / "model.c").exists()
     refused = tilegrad("train", "simplemlp", "--target", chip)
     assert refused.status == 2 and "no device runs target 'flat'" in refused.err
+    chip.write_text(chip.read_text() + '[memories.FLASH]\ncapacity_bytes = "1M"\nalignment_bytes = 8\n')
+    found = tilegrad("inspect", "simplemlp", "--target", chip, "--train", "last:1", "--json", "-")
+    assert found.status == 0 and found.json["target"] == "flat", found.err
 
 
 CHANGES: dict[str, tuple[str, str, tuple[str, ...]]] = {

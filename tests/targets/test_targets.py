@@ -121,7 +121,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "a chip that computes in L1, where tensors live,": (
         lambda: replace(SIRACUSA, home=L1, conductor="worker"),
-        "one memory, or tensors in L2 and kernels in L1",
+        "one memory (and FLASH), or tensors in L2 and kernels in L1",
         "L1, L2, L3",
     ),
     "the engines": (

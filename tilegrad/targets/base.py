@@ -200,7 +200,8 @@ class Target:
         _expect(extra is not None, f"{self.compute}, where kernels compute,", "a memory that cores address", "none")
         if self.is_flat:
             what = f"a chip that computes in {self.compute}, where tensors live,"
-            _expect(len(names) == 1, what, "one memory, or tensors in L2 and kernels in L1", ", ".join(names))
+            has_one = [name for name in names if name != FLASH] == [self.home]
+            _expect(has_one, what, f"one memory (and {FLASH}), or tensors in L2 and kernels in L1", ", ".join(names))
         else:
             self._expect_hierarchy()
 
@@ -367,7 +368,7 @@ def _adopted(target: Target) -> Target:
     runtime = target.runtime or (FLAT_RUNTIME if target.is_flat else CLUSTER_RUNTIME)
     _expect(runtime in wanted, "the runtime (runtime)", " or ".join(wanted), runtime)
     costs = target.costs or (None if target.is_flat else CoreCosts())
-    memories = tuple(sorted(target.memories, key=lambda memory: memory.name))
+    memories = target.memories if target.is_flat else tuple(sorted(target.memories, key=lambda memory: memory.name))
     engines = tuple(sorted(target.engines, key=lambda engine: engine.near))
     return replace(
         target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False

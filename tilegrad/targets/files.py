@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 from tilegrad.errors import TilegradError, UserError
 from tilegrad.sizes import parse_size
 from tilegrad.targets import base
-from tilegrad.targets.base import L1, L2, L3, CoreCosts, DmaEngine, DmaTiming, Memory, Target
+from tilegrad.targets.base import FLASH, L1, L2, L3, CoreCosts, DmaEngine, DmaTiming, Memory, Target
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -102,15 +102,16 @@ def _from_toml(source: str) -> Target:
     _expect_keys("the file", document, {one.name: one for one in fields(Target) if one.name not in NOT_IN_TOML})
     memories = tuple(_memory(name, table) for name, table in _tables("memories", document).items())
     names = [memory.name for memory in memories]
-    is_cluster = L1 in names or L2 in names or len(names) > 1
+    flat = [name for name in names if name != FLASH]
+    is_cluster = L1 in names or L2 in names or len(flat) != 1
     tables = _tables("engines", document, needed=False)
     engines = tuple(_engine(name, table, tables) for name, table in tables.items())
     costs = _record(CoreCosts, "costs", document["costs"]) if "costs" in document else None
     plain = {key: value for key, value in document.items() if key not in TABLES}
     made = {
         "memories": memories,
-        "home": L2 if is_cluster else names[0],
-        "compute": L1 if is_cluster else names[0],
+        "home": L2 if is_cluster else flat[0],
+        "compute": L1 if is_cluster else flat[0],
         "engines": engines,
         "costs": costs,
     }
