@@ -90,8 +90,19 @@ TargetName = Annotated[
     str | None,
     typer.Option(
         "--target",
-        metavar="T",
-        help="The chip, where no device runs it (`tilegrad targets` lists them). Default: the device's.",
+        metavar="T|F.toml|F.py",
+        help="The chip (`tilegrad targets` lists them), or a file that describes one (docs/targets.md). Default: the "
+        "device's.",
+        show_default=False,
+    ),
+]
+RunTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="T|F.toml|F.py",
+        help="Run on this chip, or on the one that a file describes (docs/targets.md), simulated as sim:T. Default: "
+        "the device's.",
         show_default=False,
     ),
 ]
