@@ -12,8 +12,8 @@ from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.pipeline import Observer, compile_model, unfused
-from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop
-from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
+from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
@@ -37,6 +37,7 @@ __all__ = [
     "Target",
     "compile",
     "load",
+    "loss",
     "open_device",
     "register",
     "train",
@@ -52,6 +53,7 @@ def compile(
     tiling: bool = True,
     buffering: str = "auto",
     home: str = "auto",
+    fit: bool = False,
     observer: Observer | None = None,
     weights_as_c: bool = False,
     storage: str | Storage | None = None,
@@ -60,9 +62,9 @@ def compile(
 
     `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
     `storage` (`tg.Storage`, or as `64K:4K:256`) adds `tg_save` and `tg_load`.
+    `fit` makes a program for one memory fit into it, by computing activations again (docs/fit.md).
     Pure: no file is written, no device is touched.
     """
-    options = ScheduleOptions(tiling, buffering, home)
     recipe = Recipe() if recipe is None else recipe
     if not isinstance(recipe, Recipe):
         raise UserError("the recipe cannot be used", stage="recipe", expected="a tg.Recipe", got=type(recipe).__name__)
@@ -78,6 +80,7 @@ def compile(
         model = load(model, batch=recipe.batch, seed=recipe.seed)
     model = model.with_batch(recipe.batch)
     chip = targets.get(target) if isinstance(target, str) else target
+    options = ScheduleOptions(tiling, buffering, home, fit_bytes=fit_bytes_of(chip) if fit else None)
     options.check(chip)
     kept = Storage.parse(storage) if isinstance(storage, str) else storage
     return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tilegrad.build.folder import write_folder
 from tilegrad.codegen.project import Project
+from tilegrad.fit import Fit
 from tilegrad.frontend import ImportedModel
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -29,6 +30,7 @@ class Compiled:
     listing: Listing
     project: Project
     options: ScheduleOptions = field(default_factory=ScheduleOptions)
+    fit: Fit | None = None
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from tilegrad.analysis.lifetimes import align
 from tilegrad.build.frames import StackUse
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
+from tilegrad.fit import Fit
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
 from tilegrad.pipeline import parameters_in_use
@@ -89,6 +90,7 @@ class Inspection:
     uncounted: tuple[str, ...] = ()
     cycles: Mapping[str, int | None] = field(default_factory=dict)
     is_calibrated: bool = True
+    fit: Fit | None = None
 
     @property
     def arena_bytes(self) -> int:
@@ -112,21 +114,12 @@ class Inspection:
         facts["stack"] = self.stack.as_json()
         facts["macs_per_step"] = self.macs["step"]
         facts["fits"] = self.fits
+        facts["fit"] = None if self.fit is None else self.fit.as_json()
         return facts
 
 
-def unlimited(target: Target) -> Target:
-    """The same chip with as much memory as it takes, so that a program that does not fit can be described.
-
-    A chip with a scratchpad stays as it is: its schedule depends on how much memory there is.
-    """
-    if not target.is_flat:
-        return target
-    return replace(target, memories=tuple(replace(memory, capacity_bytes=None) for memory in target.memories))
-
-
 def inspect_program(compiled: Compiled, target: Target | None = None, stack: StackUse | None = None) -> Inspection:
-    """Describes a program; `target` has the real capacities where it was compiled for `unlimited(target)`.
+    """Describes a program; `target` has the real capacities where it was compiled for `target.without_limits()`.
 
     What fits into the RAM of a board but not into its banks is DoesNotFit.
     """
@@ -159,6 +152,7 @@ def inspect_program(compiled: Compiled, target: Target | None = None, stack: Sta
         uncounted=uncounted_kernels(plan.schedule),
         cycles=compiled.cycles,
         is_calibrated=chip.is_calibrated,
+        fit=compiled.fit,
     )
     if facts.fits and chip.board is not None:
         place(replace(plan.schedule, target=chip), chip.board, plan.state_bytes, plan.arena_bytes)
@@ -206,6 +200,8 @@ def _advice(facts: Inspection, program: Program) -> tuple[str, ...]:
         ),
         (slots, f"a stateless optimizer (--optimizer sgd): its state takes {slots} bytes"),
     ]
+    if facts.fit is None and "RAM" in facts.memory:
+        savings.append((step, f"activations that are computed again (--fit): they take {step} bytes"))
     if program.recipe.batch > 1:
         savings.append((step, f"a smaller --batch: activations take {step} bytes at batch {program.recipe.batch}"))
     return tuple(text for size, text in sorted(savings, key=lambda pair: -pair[0]) if size > 0)

@@ -24,6 +24,7 @@ from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.errors import DoesNotFit
+from tilegrad.fit import fitted
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
 from tilegrad.frontend.gradient_policy import check_gradients
@@ -44,6 +45,7 @@ from tilegrad.passes.group_updates import GroupUpdates
 from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
+from tilegrad.passes.order_peak import OrderPeak
 from tilegrad.passes.parameters import ParameterInfo, select, undecayed
 from tilegrad.passes.program import derive_program
 from tilegrad.place.plan import plan_memory
@@ -52,6 +54,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.storage import Storage
+from tilegrad.targets import base as targets
 from tilegrad.targets.base import L3, Target
 
 R = TypeVar("R")
@@ -63,7 +66,7 @@ class Where(Enum):
 
     EVERYWHERE = "every program"
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
-    SCRATCHPAD = "a target with a scratchpad and a recipe with one mini-batch per update, without clipping"
+    FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
@@ -85,11 +88,12 @@ GRAPH_PASSES: tuple[Pass[Graph], ...] = (
 
 PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("guard", AddGuard().apply, Where.GUARDED),
-    Pass("fuse-update", FuseUpdate().apply, Where.SCRATCHPAD),
+    Pass("fuse-update", FuseUpdate().apply, Where.FUSING),
     Pass("fuse-activation-grad", FuseActivationGrad().apply),
     Pass("fuse-outer-product", FuseOuterProduct().apply),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
     Pass("group-updates", GroupUpdates().apply, Where.FUSED),
+    Pass("order-peak", OrderPeak().apply),
     Pass("order-end", OrderEnd().apply, Where.FUSED),
 )
 """Behind the stage `program`, in order: after differentiation. The bits are the same with and without each."""
@@ -107,12 +111,12 @@ DUMPS = (
 
 
 def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bool:
-    """The one policy: where an update is one mini-batch, a target with a scratchpad updates parameters where their
-    gradients come into being, which saves writing and reading these. Clipping needs all gradients before the first
+    """The one policy: where an update is one mini-batch, a target may update parameters where their gradients come
+    into being, which saves keeping, writing and reading these. Clipping needs all gradients before the first
     update, and a guard those that a bad loss came with, so they do without. `options` may say otherwise."""
     if options.fuses_update is not None:
         return options.fuses_update
-    return not target.is_flat and recipe.accumulate == 1 and recipe.clip is None and recipe.guard is None
+    return target.fuses_update and recipe.accumulate == 1 and recipe.clip is None and recipe.guard is None
 
 
 @dataclass
@@ -155,7 +159,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
     """The program after `PROGRAM_PASSES`."""
     for each in PROGRAM_PASSES:
         applies = {
-            Where.SCRATCHPAD: fuses_update(program.recipe, target, options),
+            Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
             Where.GUARDED: program.recipe.guard is not None,
         }.get(each.where, True)
@@ -246,13 +250,17 @@ def _compile_program(
 ) -> Compiled:
     options.check(target)
     program = _rewritten(program, target, options, watch)
+    fit = None
+    if options.fit_bytes is not None:
+        unfit, limit_bytes = program, options.fit_bytes
+        program, fit = watch.run("fit", lambda: fitted(unfit, target, limit_bytes), "program")
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
     project: Project = watch.run(
         "codegen", lambda: generate(listing, weights_as_c=weights_as_c, storage=storage)
     )
-    return Compiled(model, program, listing, project, options)
+    return Compiled(model, program, listing, project, options, fit)
 
 
 # For what is a little larger where it is not fused.
@@ -268,11 +276,15 @@ def unfused(compiled: Compiled) -> Compiled:
     if not compiled.program.is_fused:
         return compiled
     home = "auto" if compiled.options.home == "L2" else compiled.options.home
-    options = replace(compiled.options, fuses_update=False, home=home)
+    options = replace(compiled.options, fuses_update=False, home=home, fit_bytes=None)
     target = compiled.target
     try:
         return compile_model(compiled.model, compiled.program.recipe, target, options=options)
     except DoesNotFit:
+        if target.is_flat:  # as much as the chip has, whatever this program was to fit into
+            own = targets.get(target.name).memory(target.home).capacity_bytes
+            larger = target.without_limits() if own is None else target.with_capacity(target.home, own)
+            return compile_model(compiled.model, compiled.program.recipe, larger, options=options)
         trained_bytes = sum(tensor.type.size_bytes for tensor in compiled.program.trainable)
         more = (target.memory(L3).capacity_bytes or 0) + trained_bytes + _SPARE_BYTES
         larger = target.with_capacity(L3, more)

@@ -38,6 +38,7 @@ __all__ = [
     "DecayRule",
     "Guard",
     "LossName",
+    "LossText",
     "Momentum",
     "Optimizer",
     "RMSprop",
@@ -47,10 +48,25 @@ __all__ = [
     "expect_seed",
     "expect_tolerance",
     "expect_whole",
+    "loss",
 ]
 
-LossName = str
-"""A name of the folder `losses`, or an expression of them (`tilegrad/losses/_expression.py`)."""
+LossName = Literal["bce_with_logits", "cross_entropy", "huber", "l1", "mse"]
+"""Those that a type checker knows; `loss` takes any name of the folder `losses`."""
+
+
+class LossText(str):
+    """An expression of losses (`tilegrad/losses/_expression.py`), or one that was added: see `loss`."""
+
+    __slots__ = ()
+
+
+def loss(text: str) -> LossText:
+    """Any loss, as `--loss` takes it: `output:NAME`, `mse+0.5*l1`, `cross_entropy:smoothing=0.1`."""
+    parse(text)
+    return LossText(text)
+
+
 BatchNormPolicy = Literal["frozen", "train", "fold"]
 AccumulationMode = Literal["mean", "sum"]
 DecayRule = Literal["all", "weights"]
@@ -70,7 +86,7 @@ class Recipe:
     the scales of normalisations. `guard` says which losses and updates are undone.
     """
 
-    loss: LossName | None = None
+    loss: LossName | LossText | None = None
     optimizer: Optimizer = field(default_factory=SGD)
     batch: int = 1
     accumulate: int = 1

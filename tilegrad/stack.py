@@ -11,7 +11,7 @@ from pathlib import Path
 from tilegrad.build.frames import StackUse, deepest_bytes
 from tilegrad.build.toolchain import Toolchain, host_toolchain, list_frames
 from tilegrad.build.workspace import Workspace
-from tilegrad.codegen.board import compile_flags
+from tilegrad.codegen.board import BARE_FOLDER, compile_flags
 from tilegrad.compiled import Compiled
 from tilegrad.devices import mppa
 from tilegrad.devices.siracusa_build import CLUSTER_TOOLCHAIN, cluster_files
@@ -22,7 +22,7 @@ from tilegrad.targets.base import OPENCL_C, Target
 
 Sources = tuple[Toolchain, Mapping[str, bytes]]
 WORKER_ROOT = "tg_work"
-NOT_OF_A_STEP = ("main.c", "weights.c", "weights.bin")
+NOT_OF_A_STEP = ("main.c", "weights.c", "weights.bin", "flash.c")
 
 
 def stack_use(compiled: Compiled, *, use_cache: bool = True) -> StackUse:
@@ -62,7 +62,10 @@ def _sources(compiled: Compiled) -> Sources:
         return _CHIPS[target.name](compiled)
     board = _like(target).board
     toolchain = host_toolchain() if board is None else Toolchain(board.compiler, compile_flags(board))
-    return toolchain, _without(compiled.project.files, NOT_OF_A_STEP)
+    files = _without(compiled.project.files, NOT_OF_A_STEP)
+    if board is not None and target.board is None:  # its compiler may come without a C library
+        files["bare/string.h"] = (BARE_FOLDER / "string.h").read_bytes()
+    return toolchain, files
 
 
 def _like(target: Target) -> Target:

@@ -19,7 +19,8 @@ from tests.devices.chip_programs import BARRIER, OVER, WAIT, program
 from tests.devices.siracusa import needs_compiler
 from tests.schedule.programs import KIB, compiled_for, siracusa
 from tests.support.command_line import CommandLine
-from tilegrad import zoo
+from tests.support.models import model, node, value, weights
+from tilegrad import frontend, zoo
 from tilegrad.devices.embedded import Image, Sections
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.iss import IssDevice, build_simulator, most_cycles, simulator_files
@@ -27,6 +28,7 @@ from tilegrad.devices.iss_profile import parse_calls, parse_profile
 from tilegrad.devices.siracusa_image import parse_console
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.pipeline import compile_model
+from tilegrad.recipe import Recipe
 from tilegrad.report.profile import profile_report
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
@@ -121,6 +123,27 @@ def check_bits(name: str, steps: int, l1_bytes: int, options: ScheduleOptions) -
 )
 def test_losses_and_weights_are_the_hosts(name: str) -> None:
     check_bits(name, 2, 16 * KIB, WAYS[name])
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_samples_that_are_larger_than_l2() -> None:
+    """They are made in L3, piece by piece, and the entries are told that they are there."""
+    nodes = [
+        node("Conv", "x w b", "c", "/conv", kernel_shape=[4, 4], strides=[4, 4]),
+        node("GlobalAveragePool", "c", "g", "/mean"),
+        node("Flatten", "g", "f", "/flatten"),
+        node("Gemm", "f v", "y", "/fc"),
+    ]
+    tensors = {"w": weights(4, 2, 4, 4, seed=1) * 0.2, "b": weights(4, seed=2), "v": weights(4, 3, seed=3)}
+    imported = frontend.load(model(nodes, [value("x", ["batch", 2, 64, 64])], [value("y", ["batch", 3])], tensors))
+    compiled = compile_model(imported, Recipe(), siracusa(16 * KIB, l2_bytes=28 * KIB))
+    assert compiled.plan.input_address("step", "x").region == "l3"
+    with IssDevice(NAME) as device:
+        ran = train(compiled, device, steps=2, verify=False)
+    with HostDevice() as host:
+        expected = train(compile_model(imported, Recipe(), targets.get("host")), host, steps=2, verify=False)
+    assert ran.losses == expected.losses and ran.weights_sha256 == expected.weights_sha256
 
 
 @needs_compiler

@@ -95,6 +95,41 @@ def test_a_fused_relu_gives_the_bits_of_two_operators(case: Case, awkward: bool)
         assert np.array_equal(np.signbit(one[one == 0.0]), np.signbit(other[other == 0.0]))
 
 
+@given(cases(), st.booleans())
+def test_a_mask_from_what_was_normalised_is_that_of_the_relu(case: Case, awkward: bool) -> None:
+    """Against PyTorch, and bit for bit what the gradient with the Relu's output gives."""
+    arrays, _, seed = case
+    draw = np.random.default_rng(seed)
+    arrays[0] = away_from_the_kink(arrays)
+    dy = draw.standard_normal(arrays[0].shape).astype(np.float32)
+
+    def reference(dy: torch.Tensor, x: torch.Tensor, *vectors: torch.Tensor) -> torch.Tensor:
+        scale, bias, mean, inverse = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in vectors)
+        return torch.where((x - mean) * inverse * scale + bias > 0, dy, torch.zeros_like(dy))
+
+    check_operator("FrozenReluGrad", [dy, *arrays], reference, differentiate=(), seed=seed)
+    if awkward:
+        values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-41], np.float32)
+        arrays[0] = np.where(draw.random(arrays[0].shape) < 0.2, draw.choice(values, arrays[0].shape), arrays[0])
+    x, scale, bias, mean, inverse = arrays
+    y = run_graph(one_node_graph("FrozenBatchNormalization", arrays, {"relu": 1}), feeds_of(arrays))["y0"]
+    inputs = [dy, scale, x, mean, inverse, y]
+    expected = run_graph(one_node_graph("FrozenBatchNormalizationGrad", inputs, outputs=ALL), feeds_of(inputs))
+    inputs = [dy, x, scale, bias, mean, inverse]
+    masked = run_graph(one_node_graph("FrozenReluGrad", inputs), feeds_of(inputs))["y0"]
+    inputs = [masked, scale, x, mean, inverse]
+    found = run_graph(one_node_graph("FrozenBatchNormalizationGrad", inputs, outputs=ALL), feeds_of(inputs))
+    for name in ("y0", "y1", "y2"):
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+ALL = (True, True, True)
+
+
+def feeds_of(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"x{i}": array for i, array in enumerate(arrays)}
+
+
 @given(cases(), st.sampled_from([(0,), (1,), (0, 1, 2), (1, 2)]), st.sampled_from([0.9, 0.5]))
 def test_batch_statistics_against_pytorch(case: Case, differentiate: tuple[int, ...], momentum: float) -> None:
     arrays, epsilon, seed = case

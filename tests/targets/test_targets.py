@@ -147,7 +147,7 @@ def test_a_chip_that_might_be_is_told_from_the_one_that_is() -> None:
 def test_a_memory_that_a_chip_has_not() -> None:
     with pytest.raises(UserError) as caught:
         targets.get("mcu").with_capacity(L1, 1024)
-    assert str(caught.value) == "target 'mcu' has no L1\n  expected: RAM\n  got: L1"
+    assert str(caught.value) == "target 'mcu' has no L1\n  expected: RAM or FLASH\n  got: L1"
 
 
 @pytest.mark.parametrize("cores", [0, -1, 9, 64])

@@ -18,6 +18,7 @@ from torch.nn import functional
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
 from tilegrad import samples, training
+from tilegrad.errors import UserError
 from tilegrad.verify import torch_reference
 
 BATCH, STEPS = 4, 20
@@ -147,6 +148,12 @@ def check(name: str, policy: str, dynamo: bool) -> None:
 @pytest.mark.parametrize("policy", ["frozen", "train", "fold"])
 @pytest.mark.parametrize("name", MODULES)
 def test_legacy_export_trains_as_the_module(name: str, policy: str) -> None:
+    """A policy that means nothing, since no BatchNormalization is left, is refused."""
+    exported = tg.load(export(build(name), dynamo=False), batch=BATCH)
+    if policy != "frozen" and not any(node.op == "BatchNormalization" for node in exported.graph.nodes):
+        with pytest.raises(UserError, match="the model has no BatchNormalization"):
+            train(export(build(name), dynamo=False), policy)
+        return
     check(name, policy, dynamo=False)
 
 

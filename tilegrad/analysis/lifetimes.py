@@ -6,11 +6,11 @@ with it, where its operator allows; a value written to state lives at the state'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilegrad.errors import InternalError
-from tilegrad.ir.graph import Graph
+from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.plan import Buffer
 from tilegrad.ir.types import TensorType
 from tilegrad.ops import registry
@@ -59,12 +59,18 @@ def temporaries(graph: Graph) -> dict[str, tuple[int, TensorType]]:
     return found
 
 
+def read_inputs(graph: Graph, node: Node) -> Iterator[str]:
+    """The values whose bytes a node needs."""
+    unread = registry.get(node.op).unread_inputs(NodeView(node, graph.types))
+    return (name for k, name in enumerate(node.inputs) if name and k not in unread)
+
+
 def analyse(graph: Graph, alignment_bytes: int) -> Lifetimes:
     end = len(graph.nodes)
     first: dict[str, int] = dict.fromkeys(graph.inputs, -1)
     last: dict[str, int] = {}
     for i, node in enumerate(graph.nodes):
-        for name in filter(None, node.inputs):
+        for name in read_inputs(graph, node):
             last[name] = i
         for name in filter(None, node.outputs):
             first[name] = i

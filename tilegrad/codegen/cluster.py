@@ -6,15 +6,17 @@ works in scratchpad. Both are members of one struct, so that they find each othe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tilegrad.analysis.decode import Table, decode_table
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
 from tilegrad.analysis.tables import table_of
 from tilegrad.codegen.c import LINE_WIDTH, Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import Lowering
+from tilegrad.codegen.lowering import Lowering, filled
 from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
@@ -29,7 +31,10 @@ RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 FIRST = "first"
 FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE")
 MASKS = ("early", "late", "results")
-MOST_NAMED_WORDS = 12_000
+MOST_NAMED_WORDS = 8_000
+_OPERANDS = re.compile(r", (?!\d+ MACs)")
+_SHAPED = re.compile(r"\S+\[[\d,]*\]")
+COMMENT_WIDTH = LINE_WIDTH - len("/*  */")
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class _Call:
     """One nest of an entry: its table, and what is its own. Operands as bits: early, late, results."""
 
     name: str
+    short_name: str
     table: str
     scratch: int
     slots: int
@@ -97,8 +103,9 @@ class ClusterLowering(Lowering):
             f"L1({own.taken[operand.name]})" if operand.name in own.taken else self._home(entry, number, operand.value)
             for operand in nest.operands
         )
-        name = f"{entry}_{len(self.calls[entry])}_{identifier(launch.node.op)}"
-        self.calls[entry].append(_call(name, table, listed, own, homes))
+        number_name = f"{entry}_{len(self.calls[entry])}"
+        names = (f"{number_name}_{identifier(launch.node.op)}", number_name)
+        self.calls[entry].append(_call(names, table, listed, own, homes))
         run = Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
         if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
             return (run,)  # what is said of a nest's first panel is true of all
@@ -122,15 +129,14 @@ class ClusterLowering(Lowering):
     def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
         """Names its first call, unless it serves two entries: then they do."""
         *comments, run = body
-        lines = [line for one in comments if isinstance(one, Comment) for line in one.text.split("\n")]
-        lines = lines or ["more panels"]
-        titled = f"{title}: {lines[0]}"
-        text = "\n".join([titled, *lines[1:]] if len(titled) <= LINE_WIDTH - 6 else [title, *lines])
+        text = _explained(title, [one.text for one in comments if isinstance(one, Comment)] or ["more panels"])
         parameters: tuple[str, ...] = (self.parameter,)
+        assert isinstance(run, Call)
+        macro = "RUN" if run.function == RUN else "RUN_WHOLE"
         if len(firsts) > 1:
             parameters = (self.parameter, f"const tg_call *{FIRST}")
-        elif isinstance(run, Call):
-            macro = "RUN" if run.function == RUN else "RUN_WHOLE"
+            run = Call(f"{macro}_FROM", (FIRST, run.arguments[2]))
+        else:
             run = Call(macro, (self._member(firsts[0]), run.arguments[2]))
         return Function("static void", name, parameters, (run,), text)
 
@@ -139,7 +145,10 @@ class ClusterLowering(Lowering):
 
     def _member(self, first: str | None) -> str:
         entry, _, number = (first or "").partition(":")
-        return self.calls[entry][int(number)].name
+        return self._name(self.calls[entry][int(number)])
+
+    def _name(self, call: _Call) -> str:
+        return call.short_name if self.is_brief else call.name
 
     def at_start(self, entry: str) -> tuple[Statement, ...]:
         return (Declare("tg_tiles", "tiles, *t", "&tiles"), Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
@@ -202,7 +211,7 @@ class ClusterLowering(Lowering):
     def _members(self) -> list[str]:
         types = [(table_type(one.table, one.signature), one.name) for one in self.tables.values()]
         for entry, calls in self.calls.items():
-            types += [(f"TG_CALL({len(call.homes)})", call.name) for call in calls]
+            types += [(f"TG_CALL({len(call.homes)})", self._name(call)) for call in calls]
             count = sum(_move_words(move) for move in self._all_moves(entry))
             types += [(f"uint32_t {entry}_moves[{count}]", "")] if count else []
         if not types:
@@ -219,14 +228,15 @@ class ClusterLowering(Lowering):
         ]
         return _packed(declared, self.width) if self.is_brief else declared
 
-    @property
+    @cached_property
     def is_brief(self) -> bool:
-        """A large program's tables are rows of numbers, as the fields are declared: names would be most of the C."""
+        """A large program's tables are rows of numbers, as the fields are declared: names would be most of the C. Asked
+        once every nest is there."""
         return self._word_count() > MOST_NAMED_WORDS
 
     @property
     def width(self) -> int:
-        return 2 * LINE_WIDTH if self.is_brief else LINE_WIDTH
+        return 3 * LINE_WIDTH if self.is_brief else LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
         return paragraph(pieces, self.width)
@@ -250,13 +260,13 @@ class ClusterLowering(Lowering):
         if following is not None:
             flags |= {"TG_NEXT_LATE"} if following.is_late else set()
             flags |= {"TG_AT_ONCE"} if following.is_at_once else set()
-            parts.append(f"NEXT({following.name}, {following.table}, {following.scratch})")
+            parts.append(f"NEXT({self._name(following)}, {following.table}, {following.scratch})")
         parts += [f".slots = {call.slots}"] if call.slots else []
         parts += [f".{name} = {_from_first(mask)}" for name, mask in zip(MASKS, call.masks, strict=True) if mask]
         parts += [f".flags = {' | '.join(name for name in FLAGS if name in flags)}"] if flags else []
         parts += [f".moves = {call.moves}"] if call.moves else []
         first, *rest = in_braces([*in_braces(parts or [".moves = 0"]), *in_braces(call.homes)])
-        return [f".{call.name} = {first}", *rest]
+        return [f".{self._name(call)} = {first}", *rest]
 
     def _word_count(self) -> int:
         total = sum(one.words for one in self.tables.values())
@@ -275,9 +285,9 @@ class ClusterLowering(Lowering):
         fields = [("name", f'"{entry}"')]
         if calls:
             first = calls[0]
-            fields += [("position", f"PLACE({first.name})"), ("table", f"PLACE({first.table})")]
+            fields += [("position", f"PLACE({self._name(first)})"), ("table", f"PLACE({first.table})")]
             if self.plan.schedule.is_tiled:
-                fields += [("call_words", f"WORDS({first.name})"), ("table_words", f"WORDS({first.table})")]
+                fields += [("call_words", f"WORDS({self._name(first)})"), ("table_words", f"WORDS({first.table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
         else:
             fields.append(("position", "TG_NO_CALL"))
@@ -311,9 +321,9 @@ def _move_words(event: Move | Wait) -> int:
     return CONSTANTS["TG_ROWS_WORDS" if event.rows > 1 else "TG_MOVE_WORDS"]
 
 
-def _call(name: str, table: str, listed: ListedNest, own: NestCall, homes: tuple[str, ...]) -> _Call:
+def _call(names: tuple[str, str], table: str, listed: ListedNest, own: NestCall, homes: tuple[str, ...]) -> _Call:
     if listed.place is None:
-        return _Call(name, table, 0, 0, (0, 0, 0), frozenset(), homes, moves=len(own.moves))
+        return _Call(*names, table, 0, 0, (0, 0, 0), frozenset(), homes, moves=len(own.moves))
     early = late = results = 0
     for i, operand in enumerate(listed.nest.operands):
         if operand.value is not None:
@@ -324,13 +334,33 @@ def _call(name: str, table: str, listed: ListedNest, own: NestCall, homes: tuple
     flags = frozenset(flag for flag, is_set in told.items() if is_set)
     where = (listed.place.table_offset, listed.place.slots_offset)
     masks, ways = (early, late, results), (own.is_fetched_late, own.at_once)
-    return _Call(name, table, *where, masks, flags, homes, *ways, moves=len(own.moves))
+    return _Call(*names, table, *where, masks, flags, homes, *ways, moves=len(own.moves))
 
 
 def _from_first(mask: int) -> str:
     """Bits from the first operand on that has one, and which that is."""
     first = (mask & -mask).bit_length() - 1
     return f"BITS({first}, {mask >> first:#x})"
+
+
+def _explained(title: str, texts: Sequence[str]) -> str:
+    """A title and what is said of each nest, as full lines; the first of them begins behind the title. The shape of a
+    tensor is said where it is named first."""
+    seen: set[str] = set()
+    nests = [[_once(piece, seen) for piece in _OPERANDS.split(text.replace("\n", " "))] for text in texts]
+    if len(f"{title}: {nests[0][0]}") <= COMMENT_WIDTH and not title.endswith("."):
+        nests[0][0] = f"{title}: {nests[0][0]}"
+    else:
+        nests.insert(0, [title])
+    return "\n".join(filled(pieces, COMMENT_WIDTH) for pieces in nests)
+
+
+def _once(piece: str, seen: set[str]) -> str:
+    for tensor in _SHAPED.findall(piece):
+        if tensor in seen:
+            piece = piece.replace(tensor, tensor[: tensor.rindex("[")], 1)
+        seen.add(tensor)
+    return piece
 
 
 def _tiling_text(tiling: Tiling | None) -> str:

@@ -14,7 +14,7 @@ import zlib
 import numpy as np
 
 from tilegrad.ir.graph import Attribute
-from tilegrad.ir.plan import Plan
+from tilegrad.ir.plan import FLASH_REGION, Plan
 from tilegrad.ir.types import Constant
 
 MAGIC = int.from_bytes(b"TGIM", "little")
@@ -26,8 +26,8 @@ HEADER = struct.Struct(f"<II{4 * HASH_WORDS}sII")
 def model_hash(plan: Plan) -> bytes:
     """What the bytes of the state mean: each tensor with its place, and the model that it is for.
 
-    Values, names of nodes, batch and recipe are no part of it, as far as they change neither: a state goes with any
-    program of this hash.
+    Values that a program is given, names of nodes, batch and recipe are no part of it, as far as they change neither: a
+    state goes with any program of this hash.
     """
     program = plan.schedule.program
     tensors = [
@@ -38,6 +38,8 @@ def model_hash(plan: Plan) -> bytes:
         for node in program.entries["infer"].nodes
     ]
     meaning = {"version": VERSION, "tensors": tensors, "nodes": nodes, "loss": program.loss}
+    if plan.flash_bytes:  # part of the program: parameters that were trained beside other constants are of another one
+        meaning["flash"] = hashlib.sha256(flash_image(plan)).hexdigest()
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).digest()[: 4 * HASH_WORDS]
 
 
@@ -66,11 +68,23 @@ def state_image(plan: Plan) -> bytes:
     return HEADER.pack(MAGIC, VERSION, model_hash(plan), len(payload), zlib.crc32(payload)) + payload
 
 
+def flash_image(plan: Plan) -> bytes:
+    """The bytes of the constants that are part of the program."""
+    return bytes(_images(plan)[FLASH_REGION])
+
+
 def _payload(plan: Plan) -> bytes:
-    images = {"state": bytearray(plan.image_bytes), "l3": bytearray(plan.l3_image_bytes)}
+    images = _images(plan)
+    return bytes(images["state"] + images["l3"])
+
+
+def _images(plan: Plan) -> dict[str, bytearray]:
+    """By region: what it holds at first."""
+    sizes = {"state": plan.image_bytes, "l3": plan.l3_image_bytes, FLASH_REGION: plan.flash_bytes}
+    images = {region: bytearray(size) for region, size in sizes.items()}
     for tensor in plan.schedule.program.state:
         if tensor.initial is not None:
             content = np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<"))
             address = plan.state_addresses[tensor.name]
             images[address.region][address.offset : address.offset + tensor.type.size_bytes] = content.tobytes()
-    return bytes(images["state"] + images["l3"])
+    return images

@@ -29,7 +29,7 @@ from tilegrad.codegen.c import (
 )
 from tilegrad.codegen.image import HEADER, hash_words, payload_bytes
 from tilegrad.codegen.lowering import filled, shape_text
-from tilegrad.ir.plan import Plan
+from tilegrad.ir.plan import FLASH_REGION, Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ir.types import TensorType
 from tilegrad.targets.base import L1, L3
@@ -55,6 +55,7 @@ _STATUSES = (
     ("TG_OUT_OF_ORDER", 11, "a nest was not run in its turn: the generated code was changed"),
 )
 _RATE_STATUSES = (("TG_BAD_NUMBER", 16, "a number that is negative, infinite or none"),)
+_FLASH_STATUSES = (("TG_READ_ONLY", 19, "the tensor is a constant of the program (flash.c)"),)
 _STORAGE_STATUSES = (
     ("TG_NO_SAVE", 12, "storage holds no complete save"),
     ("TG_OLDER_SAVE", 13, "loaded; but a later save was cut off or is damaged, and this is the one before it"),
@@ -139,6 +140,7 @@ def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) 
         Comment("A tensor of the state, for reading and writing parameters, gradients and optimizer state by index."),
         Struct("tg_tensor", _tensor_fields(plan)),
         Line("extern const tg_tensor tg_tensors[TG_TENSOR_COUNT];"),
+        *([Line("extern const uint32_t tg_flash[TG_FLASH_BYTES / 4];")] if plan.flash_bytes else []),
         Line(),
         Comment(
             "Attaches memory (aligned to TG_ALIGNMENT) and loads the initial state from the bytes of weights.bin.\n"
@@ -176,6 +178,7 @@ def _sizes(plan: Plan) -> list[Item]:
     return [
         Line(f"#define TG_STATE_BYTES {plan.state_bytes} /* parameters, gradients, optimizer state: kept */"),
         Line(f"#define TG_IMAGE_BYTES {plan.image_bytes} /* the leading part of the state that weights.bin holds */"),
+        *_flash_sizes(plan),
         *_hierarchy_sizes(plan),
         Line(f"#define TG_HEADER_BYTES {HEADER.size} /* what weights.bin begins with (tg_image.h) */"),
         Line(f"#define TG_WEIGHTS_BYTES {HEADER.size + payload_bytes(plan)} /* all of weights.bin */"),
@@ -188,12 +191,19 @@ def _sizes(plan: Plan) -> list[Item]:
     ]
 
 
+def _flash_sizes(plan: Plan) -> tuple[Item, ...]:
+    if not plan.flash_bytes:
+        return ()
+    return (Line(f"#define TG_FLASH_BYTES {plan.flash_bytes} /* constants of the program (flash.c), read in place */"),)
+
+
 def _statuses(plan: Plan, has_storage: bool, has_rates: bool) -> tuple[tuple[str, int, str], ...]:
     return (
         *_STATUSES,
         *(_STORAGE_STATUSES if has_storage else ()),
         *(_RATE_STATUSES if has_rates else ()),
         *(guards.STATUSES if guards.is_guarded(plan) else ()),
+        *(_FLASH_STATUSES if plan.flash_bytes else ()),
     )
 
 
@@ -239,7 +249,15 @@ def _model_fields(plan: Plan) -> tuple[str, ...]:
 
 def _tensor_fields(plan: Plan) -> tuple[str, ...]:
     flat = ("const char *name", "const char *role", "uint32_t offset", "uint32_t bytes")
-    return flat if plan.schedule.target.is_flat else (*flat, "uint32_t in_l3")
+    elsewhere = _elsewhere(plan)
+    return (*flat, f"uint32_t in_{elsewhere}") if elsewhere else flat
+
+
+def _elsewhere(plan: Plan) -> str | None:
+    """The region in which tensors may be that are not in the state's, if there is one."""
+    if not plan.schedule.target.is_flat:
+        return "l3"
+    return FLASH_REGION if plan.flash_bytes else None
 
 
 _COUNTERS = ("uint64_t minibatches", "uint64_t updates")
@@ -273,15 +291,16 @@ def _second_way(plan: Plan) -> tuple[Item, ...]:
     )
 
 
-def tensor_table(plan: Plan) -> tuple[Item, ...]:
+def tensor_table(plan: Plan, width: int) -> tuple[Item, ...]:
     rows = []
     for tensor in plan.schedule.program.state:
         address = plan.state_addresses[tensor.name]
-        home = "" if plan.schedule.target.is_flat else f", {int(address.region == 'l3')}"
+        elsewhere = _elsewhere(plan)
+        home = f", {int(address.region == elsewhere)}" if elsewhere else ""
         rows.append(
             f'{{"{c_string(tensor.name)}", "{tensor.role.value}", {address.offset}, {tensor.type.size_bytes}{home}}}'
         )
-    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else filled(rows)
+    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else filled(rows, width - 12)
     inner = f"    {text},".replace("\n", "\n    ")
     lines = ["const tg_tensor tg_tensors[TG_TENSOR_COUNT] = {", inner, "};"]
     return (Comment("clang-format off"), Verbatim("\n".join(lines)), Comment("clang-format on"))
@@ -313,11 +332,16 @@ def tensor_access(plan: Plan) -> tuple[Item, ...]:
             guard("status != TG_OK", "status"),
         ]
         copy = Call("memcpy", (*ends, "bytes"))
-        if plan.schedule.target.is_flat:
-            body.append(copy)
-        else:
+        if not plan.schedule.target.is_flat:
             far = Call(f"tg_l3_{word}", ("tg_tensors[index].offset", "data", "tg_tensors[index].bytes"))
             body.append(If("tg_tensors[index].in_l3", (far,), (copy,)))
+        elif plan.flash_bytes and word == "read":
+            constant = "(const unsigned char *)tg_flash + tg_tensors[index].offset"
+            body.append(If("tg_tensors[index].in_flash", (Call("memcpy", ("data", constant, "bytes")),), (copy,)))
+        elif plan.flash_bytes:
+            body += [guard("tg_tensors[index].in_flash", "TG_READ_ONLY"), copy]
+        else:
+            body.append(copy)
         body += guards.reset(word == "write" and guards.is_guarded(plan))
         body.append(Return("TG_OK"))
         signature = (model, "int index", data, "size_t bytes")

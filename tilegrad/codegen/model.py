@@ -57,10 +57,14 @@ UPDATES_PER_FUNCTION = 16
 
 def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     runs: list[tuple[str, list[tuple[int, Launch]]]] = []
+    chained: dict[int, str] = {}
     for number, launch in enumerate(launches):
         if not launch.nests:
             continue
         origin = launch.node.name.split("_Grad/")[0] + ("_Grad" if "_Grad/" in launch.node.name else "")
+        turn = None if launch.part is None else launch.part.turn
+        if turn is not None:  # operators whose panels take turns are one function, named after the first
+            origin = chained.setdefault(turn[0], origin)
         if entry == "update":
             origin = "update"
         full = runs and entry == "update" and len(runs[-1][1]) == UPDATES_PER_FUNCTION
@@ -145,6 +149,9 @@ _ACCESS = (
 )
 
 
+_FLASH_ACCESS = Line("#define FLASH(tensor) ((const void *)((const unsigned char *)tg_flash + F_##tensor))")
+
+
 def _functions(
     plan: Plan,
     lowering: Lowering,
@@ -187,8 +194,6 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
         Line('#include "tg_image.h"'),
         Line('#include "tg_rt.h"'),
         Line(),
-        *tensor_table(plan),
-        Line(),
     ]
     is_flat = plan.schedule.target.is_flat
     lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
@@ -208,8 +213,10 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
             shared.setdefault(key, (group, []))[1].append(first)
     functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
+    items += [*tensor_table(plan, lowering.width), Line()]
     items += guards.tables(plan, has_storage)
-    items += [*lowering.names.items(lowering.width), *_ACCESS, *constants, *functions]
+    access = (*_ACCESS, _FLASH_ACCESS) if plan.flash_bytes else _ACCESS
+    items += [*lowering.names.items(lowering.width), *access, *constants, *functions]
     items += [
         Line(),
         *init_functions(plan, has_storage),

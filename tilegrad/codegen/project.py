@@ -15,7 +15,7 @@ from tilegrad.codegen import interface, model
 from tilegrad.codegen.board import board_files
 from tilegrad.codegen.folder import makefile, project_readme
 from tilegrad.codegen.harness import ports_header
-from tilegrad.codegen.image import HEADER, model_hash, state_image
+from tilegrad.codegen.image import HEADER, flash_image, model_hash, state_image
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, kernels_header
 from tilegrad.codegen.opencl import opencl_files
 from tilegrad.codegen.rate_access import rate_declarations
@@ -28,6 +28,7 @@ from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.storage import Storage
 from tilegrad.targets.base import OPENCL_C, Target
 
+WEIGHTS_C, FLASH_C = "weights.c", "flash.c"
 _STORAGE_FOLDER = RUNTIME_FOLDER / "storage"
 
 
@@ -43,15 +44,15 @@ class Project:
 
     @property
     def c_files(self) -> tuple[str, ...]:
-        return tuple(name for name in self.files if name.endswith(".c") and name != "weights.c")
+        return tuple(name for name in self.files if name.endswith(".c") and name != WEIGHTS_C)
 
     @property
     def line_count(self) -> int:
-        """Lines of C, kernels and headers included, weights apart."""
+        """Lines of C, kernels and headers included, weights and other constants apart."""
         return sum(
             content.count(b"\n")
             for name, content in self.files.items()
-            if name.endswith((".c", ".h", ".cl")) and name != "weights.c"
+            if name.endswith((".c", ".h", ".cl")) and name not in (WEIGHTS_C, FLASH_C)
         )
 
 
@@ -71,7 +72,9 @@ def generate(listing: Listing, *, weights_as_c: bool = False, storage: Storage |
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)
     if weights_as_c:
-        files["weights.c"] = _weights_c(files["weights.bin"]).encode()
+        files[WEIGHTS_C] = _weights_c(files["weights.bin"]).encode()
+    if plan.flash_bytes:
+        files[FLASH_C] = _flash_c(flash_image(plan)).encode()
     return Project(plan, dict(sorted(files.items())))
 
 
@@ -92,7 +95,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
     }
     if plan.schedule.program.trainable:  # the order of samples, for firmware that has its own
         texts["tg_random.h"] = (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8")
-    objects = _objects(kernels, target)
+    objects = (*_objects(kernels, target), *(("flash.o",) if plan.flash_bytes else ()))
     beside = (*(("weights.o",) if weights_as_c else ()), *(("tg_storage.o",) if has_storage else ()))
     if target.board is None:
         texts["Makefile"] = makefile(objects, beside, target)
@@ -117,17 +120,33 @@ def _cluster_files(target: Target) -> list[Path]:
     return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir()))
 
 
-def _weights_c(image: bytes) -> str:
-    """The image as a C array, for firmware without a file system."""
+def _words(image: bytes) -> str:
+    """As rows of an initializer."""
     words = np.frombuffer(image, dtype="<u4")
     rows = [", ".join(f"0x{word:08x}" for word in words[i : i + 10]) for i in range(0, len(words), 10)]
-    body = ",\n    ".join(rows) or "0"
+    return ",\n    ".join(rows) or "0"
+
+
+def _flash_c(image: bytes) -> str:
+    """What never changes as a constant of the program, which is read where it is."""
+    return (
+        "/* Frozen parameters, statistics and constants: read in place (F_ in model.c), never copied to RAM. */\n"
+        "/* clang-format off */\n"
+        '#include "model.h"\n\n'
+        "const uint32_t tg_flash[TG_FLASH_BYTES / 4] __attribute__((aligned(TG_ALIGNMENT))) = {\n"
+        f"    {_words(image)}\n}};\n"
+    )
+
+
+def _weights_c(image: bytes) -> str:
+    """The image as a C array, for firmware without a file system."""
+    words, body = len(image) // 4, _words(image)
     return (
         "/* The bytes of weights.bin, for tg_init on a little-endian machine without a file system. */\n"
         "/* clang-format off */\n"
-        f"#include <stdint.h>\n\nextern const uint32_t tg_weights[{max(len(words), 1)}], tg_weights_bytes;\n"
+        f"#include <stdint.h>\n\nextern const uint32_t tg_weights[{max(words, 1)}], tg_weights_bytes;\n"
         f"const uint32_t tg_weights_bytes = {len(image)};\n"
-        f"const uint32_t tg_weights[{max(len(words), 1)}] = {{\n    {body}\n}};\n"
+        f"const uint32_t tg_weights[{max(words, 1)}] = {{\n    {body}\n}};\n"
     )
 
 
@@ -160,6 +179,7 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         "header_bytes": HEADER.size,
         "model_hash": model_hash(plan).hex(),
         "arena_bytes": plan.arena_bytes,
+        "flash_bytes": plan.flash_bytes,
         "memory": {
             name: {
                 "used": use.used_bytes,
@@ -186,6 +206,7 @@ def _manifest(plan: Plan) -> dict[str, Any]:
                 "role": tensor.role.value,
                 "dtype": str(tensor.type.dtype),
                 "shape": tensor.type.shape,
+                "region": plan.state_addresses[tensor.name].region,
                 "offset": plan.state_addresses[tensor.name].offset,
                 "bytes": tensor.type.size_bytes,
             }

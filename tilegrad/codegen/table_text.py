@@ -13,6 +13,8 @@ from tilegrad.ops.kernels import KernelSignature
 TYPES = {"operands": "tg_operand", "loops": "tg_loop", "dims": "tg_dim", "fields": "tg_field", "levels": "uint32_t"}
 # Words that are places in the table, by record.
 _PLACES = {"operand", "shape", "dims", "fields", "levels", "of"}
+# Of a dimension that is more than an axis.
+_INNER = ("low", "high", "divisor", "extent", "start")
 _FIELD_KINDS = {CONSTANTS[f"TG_{name}"]: f"TG_{name}" for name in "COPY ORIGIN SET SCALE ADD TIMES FIRST LAST".split()}
 
 
@@ -48,6 +50,10 @@ def table_pieces(name: str, table: Table, signature: KernelSignature, is_brief: 
     """`.name = {…}`, without what is zero; where it is brief, by position, without what is zero at the end."""
 
     def record(values: Record, first: str) -> str:
+        if is_brief and first == "operand" and not any(values[key] for key in _INNER) and values["coefficient"] == 1:
+            shape = [values["shape"], values["factor"]] if values["shape"] else []
+            numbers = [values["index"], values["far_stride"], values["far_step"], *shape, values["size"]]
+            return f"{'SIZED' if shape else 'DIM'}({', '.join(map(str, numbers))})"
         if is_brief:
             shown = [str(value) for value in values.values()]
             while len(shown) > 1 and shown[-1] == "0":

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegrad.codegen.c import LINE_WIDTH, Comment, Item, Line, identifier
-from tilegrad.ir.plan import Address, Plan
+from tilegrad.ir.plan import FLASH_REGION, Address, Plan
 
 LONGEST_NAME = 28
-PREFIXES = {"state": "S_", "arena": "A_"}
+PREFIXES = {"state": "S_", "arena": "A_", FLASH_REGION: "F_"}
 
 
 class TensorNames:
@@ -46,7 +46,10 @@ class TensorNames:
         lines = packed_enumerators(members, width)
         if width > LINE_WIDTH:
             lines = [Comment("clang-format off"), *lines, Comment("clang-format on")]
-        return [Comment("Where tensors are, in bytes: those that are kept (S_), and those that are not (A_)."), *lines]
+        regions = {address.region for _, address in self._names}
+        flash = ", those in flash (F_)" if FLASH_REGION in regions else ""
+        title = f"Where tensors are, in bytes: those that are kept (S_){flash}, and those that are not (A_)."
+        return [Comment(title), *lines]
 
 
 def packed_enumerators(members: Sequence[str], width: int = LINE_WIDTH) -> list[Item]:

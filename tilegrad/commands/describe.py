@@ -27,7 +27,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
-from tilegrad.inspection import Inspection, inspect_program, unlimited
+from tilegrad.inspection import Inspection, inspect_program
 from tilegrad.passes.parameters import parameters_of
 from tilegrad.pipeline import compile_inference, compile_model
 from tilegrad.recipe import expect_count, expect_tolerance
@@ -237,9 +237,9 @@ def inspect(
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
         if recipe.train is None and not parameters_of(imported.parameters):
-            compiled = compile_inference(imported, recipe, unlimited(limited), observer, options=schedule)
+            compiled = compile_inference(imported, recipe, limited.without_limits(), observer, options=schedule)
         else:
-            compiled = compile_model(imported, recipe, unlimited(limited), observer, options=schedule)
+            compiled = compile_model(imported, recipe, limited.without_limits(), observer, options=schedule)
         stack = observer.run("stack", lambda: stack_use(compiled))
     facts = inspect_program(compiled, limited, stack)
     document = facts.as_json()

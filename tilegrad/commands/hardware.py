@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from tilegrad.errors import UserError
-from tilegrad.schedule.options import BUFFERINGS, HOMES, ScheduleOptions
+from tilegrad.schedule.options import BUFFERINGS, HOMES, ScheduleOptions, fit_bytes_of
 from tilegrad.sizes import parse_size
-from tilegrad.targets.base import L1, L2, L3, Target
+from tilegrad.targets.base import FLASH, L1, L2, L3, RAM, Target
 
 _PANEL = "Chip and schedule"
 
@@ -60,6 +60,30 @@ L3Size = Annotated[
         "--l3", metavar="SIZE", help="L3 for tensors, as 32M. Default: all.", rich_help_panel=_PANEL, show_default=False
     ),
 ]
+RamSize = Annotated[
+    str | None,
+    typer.Option(
+        "--ram", metavar="SIZE", help="RAM, as 256K. Default: all.", rich_help_panel=_PANEL, show_default=False
+    ),
+]
+FlashSize = Annotated[
+    str | None,
+    typer.Option(
+        "--flash",
+        metavar="SIZE",
+        help="Flash for what never changes, as 1M. Default: all.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+FitRam = Annotated[
+    bool,
+    typer.Option(
+        "--fit",
+        help="Fit into RAM (all, or --ram): compute again as few activations as it takes. The bits stay.",
+        rich_help_panel=_PANEL,
+    ),
+]
 Cores = Annotated[
     int | None,
     typer.Option(
@@ -77,10 +101,14 @@ class BudgetOptions:
     l2: L2Size = None
     l3: L3Size = None
     cores: Cores = None
+    ram: RamSize = None
+    flash: FlashSize = None
 
     def chip(self, target: Target) -> Target:
         """The chip with the budgets that were asked for."""
-        for name, option, text in ((L1, "--l1", self.l1), (L2, "--l2", self.l2), (L3, "--l3", self.l3)):
+        budgets = ((L1, self.l1), (L2, self.l2), (L3, self.l3), (RAM, self.ram), (FLASH, self.flash))
+        for name, text in budgets:
+            option = f"--{name.lower()}"
             if text is not None:
                 target = target.with_capacity(name, parse_size(option, text))
         return target if self.cores is None else target.with_cores(self.cores)
@@ -101,10 +129,13 @@ class ChipOptions(BudgetOptions):
 
     tiling: Tiling = "on"
     buffering: Buffering = "auto"
+    fit: FitRam = False
 
     def schedule(self, target: Target) -> ScheduleOptions:
         if self.tiling not in ("on", "off"):
             raise UserError(
                 f"--tiling cannot be '{self.tiling}'", stage="schedule", expected="on or off", got=self.tiling
             )
-        return self._checked(ScheduleOptions(self.tiling == "on", self.buffering, self.home), target)
+        fit_bytes = fit_bytes_of(target) if self.fit else None
+        options = ScheduleOptions(self.tiling == "on", self.buffering, self.home, fit_bytes=fit_bytes)
+        return self._checked(options, target)

@@ -26,6 +26,7 @@ from tilegrad.recipe import (
     AccumulationMode,
     BatchNormPolicy,
     DecayRule,
+    LossText,
     Optimizer,
     Rate,
     Recipe,
@@ -465,7 +466,7 @@ class RecipeOptions:
         """The recipe checks what the options hold, so that Python and the command line say the same. `updates` is how
         many the run has, None where nobody knows."""
         return Recipe(
-            loss=self.loss,
+            loss=None if self.loss is None else LossText(self.loss),
             optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay, self.nesterov),
             batch=self.batch,
             accumulate=self.accum,

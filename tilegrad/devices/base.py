@@ -235,6 +235,14 @@ class Session(ABC):
     def write(self, tensor: str, value: npt.ArrayLike) -> None:
         found = self._tensor(tensor)
         array = as_declared(value, found.type, f"tensor '{tensor}'")
+        if self.compiled.plan.is_read_only(tensor):
+            raise UserError(
+                f"tensor '{tensor}' cannot be written: it is a constant of the program, in flash",
+                stage="run",
+                expected="a tensor that trains, or state that training changes",
+                got=f"role {found.role.value}",
+                hint="compile the model with other values (--weights), or train it (--train)",
+            )
         self._write(found, array)
         self.transferred.add(Transfer(state_to_device_bytes=array.nbytes))
         self._host_gradients = None
@@ -282,7 +290,9 @@ class Session(ABC):
         the program does not need it."""
         if self._companion is None or entry != "step":
             return {}
-        return {tensor.name: self._read(tensor) for tensor in self.compiled.program.state if matters(tensor)}
+        is_read_only = self.compiled.plan.is_read_only
+        kept = (tensor for tensor in self.compiled.program.state if matters(tensor) and not is_read_only(tensor.name))
+        return {tensor.name: self._read(tensor) for tensor in kept}
 
     @one_at_a_time
     def statistics(self) -> FloatArrays:

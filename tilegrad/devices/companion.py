@@ -57,7 +57,7 @@ class Companion:
     def _step(self, inputs: Sequence[Array]) -> FloatArrays:
         session = self._loaded()
         for tensor in session.compiled.program.state:
-            if matters(tensor):
+            if matters(tensor) and not session.compiled.plan.is_read_only(tensor.name):
                 session.write(tensor.name, self._start_of(tensor))
         session.run("step", inputs)
         return session.gradients()

@@ -20,7 +20,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.data import PATTERNS_WITHOUT_CLASSES, SampleSpec
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import SourceKind
-from tilegrad.ir.plan import Plan
+from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.program import StateTensor
 from tilegrad.losses import parse
 from tilegrad.ops.kernels import RUNTIME_FOLDER
@@ -130,17 +130,37 @@ def _content(tensor: StateTensor) -> bytes:
     return np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<")).tobytes()
 
 
+def _address(plan: Plan, entry: str, value: str, is_output: bool) -> Address:
+    return plan.output_address(entry, value) if is_output else plan.input_address(entry, value)
+
+
 def _pointer(plan: Plan, entry: str, value: str, *, is_output: bool = False) -> str:
-    address = plan.output_address(entry, value) if is_output else plan.input_address(entry, value)
+    """What an entry is given: where a value is, so that nothing is moved."""
+    address = _address(plan, entry, value, is_output)
     if address.region == "l3":
-        raise DoesNotFit(
-            f"'{value}' of the {entry} entry does not fit into L2, where an image makes its samples",
-            stage="image",
-            expected=f"at most {plan.memory[L2].capacity_bytes} bytes, with what the first operator needs",
-            got=f"{plan.schedule.entries[entry].types[value].size_bytes} bytes",
-            hint="sim:siracusa runs it",
-        )
+        return "((void *)already_in_l3)"
     return f"((void *)((m)->{address.region} + {address.offset}))"
+
+
+def _place(plan: Plan, entry: str, value: str) -> str:
+    """Where the program makes a value."""
+    address = _address(plan, entry, value, is_output=False)
+    if address.region == "l3":
+        return f"((image_place){{NULL, {address.offset}u}})"
+    return f"((image_place){{(m)->{address.region} + {address.offset}, 0}})"
+
+
+def _expect_near_target(plan: Plan, value: str, spec: SampleSpec) -> None:
+    """Targets that are not the input are made in L2."""
+    if spec.is_reconstruction or plan.input_address("step", value).region != "l3":
+        return
+    raise DoesNotFit(
+        f"'{value}' of the step entry does not fit into L2, where an image makes its targets",
+        stage="image",
+        expected=f"at most {plan.memory[L2].capacity_bytes} bytes, with what the operator that reads it needs",
+        got=f"{plan.schedule.entries['step'].types[value].size_bytes} bytes",
+        hint="sim:siracusa runs it",
+    )
 
 
 def _header(compiled: Compiled, steps: int) -> str:
@@ -156,8 +176,8 @@ def _header(compiled: Compiled, steps: int) -> str:
             hint="train it on sim:siracusa",
         )
     x, y = infer.inputs[0], program.target_input
-    places = {value: _pointer(plan, "step", value) for value in step.inputs}
-    arguments = ["m", *places.values(), "loss"]
+    _expect_near_target(plan, y, spec)
+    arguments = ["m", *(_pointer(plan, "step", value) for value in step.inputs), "loss"]
     inferring = [
         "m",
         _pointer(plan, "infer", x),
@@ -189,9 +209,9 @@ def _header(compiled: Compiled, steps: int) -> str:
 #define IMAGE_TARGET_SIZE {int(np.prod(spec.target_shape, dtype=np.int64))}
 
 /* Samples are made where the entries look for them, and results stay where they are. */
-#define IMAGE_INPUT(m) {places[x]}
-#define IMAGE_INFER_INPUT(m) {inferring[1]}
-#define IMAGE_TARGET(m) {places[y]}
+#define IMAGE_INPUT(m) {_place(plan, "step", x)}
+#define IMAGE_INFER_INPUT(m) {_place(plan, "infer", x)}
+#define IMAGE_TARGET(m) {_place(plan, "step", y)}
 static inline tg_status image_step(tg_model *m, float *loss) {{ return tg_step({", ".join(arguments)}); }}
 static inline tg_status image_infer(tg_model *m) {{ return tg_infer({", ".join(inferring)}); }}
 

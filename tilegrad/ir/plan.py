@@ -9,13 +9,15 @@ from tilegrad.errors import InternalError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.sizes import bytes_text
 
+FLASH_REGION = "flash"
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a value lies: `offset` bytes into region `region` of memory `memory`."""
 
     memory: str
-    region: str  # "state" outlives calls, "arena" does not; a home in L3 is in region "l3"
+    region: str  # "state" outlives calls, "arena" does not; a home in L3 is in region "l3", constants may be in "flash"
     offset: int
 
 
@@ -108,7 +110,8 @@ class MemoryUse:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """`image_bytes` is the leading part of the state region that has initial values (weights.bin)."""
+    """`image_bytes` is the leading part of the state region that has initial values (weights.bin); `flash_bytes` is the
+    region of what never changes, which is part of the program."""
 
     schedule: Schedule
     alignment_bytes: int
@@ -119,10 +122,15 @@ class Plan:
     entries: Mapping[str, EntryPlan]
     memory: Mapping[str, MemoryUse]
     l3_image_bytes: int = 0
+    flash_bytes: int = 0
 
     def __repr__(self) -> str:
         memory = ", ".join(f"{name} {use}" for name, use in self.memory.items())
         return f"<Plan of '{self.schedule.program.name}' for {self.schedule.target.name}: {memory}>"
+
+    def is_read_only(self, tensor: str) -> bool:
+        """Whether a tensor of the state is a constant of the program."""
+        return self.state_addresses[tensor].region == FLASH_REGION
 
     def input_address(self, entry: str, value: str) -> Address:
         """Where the caller leaves an input."""

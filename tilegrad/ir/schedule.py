@@ -94,6 +94,18 @@ class Rows:
     def stop(self) -> int:
         return self.offset + self.row_bytes + sum((count - 1) * stride for count, stride in self.levels)
 
+    def meets(self, other: Rows) -> bool:
+        """Whether some byte may be of both. Rows of one kind that only begin elsewhere are seen to pass each other."""
+        if self.stop <= other.offset or other.stop <= self.offset:
+            return False
+        if not self.levels or not other.levels or self.levels[0][1] != other.levels[0][1]:
+            return True
+        stride = self.levels[0][1]
+        if any(step % stride for _, step in (*self.levels, *other.levels)):
+            return True
+        ahead = (other.offset - self.offset) % stride
+        return ahead < self.row_bytes or ahead + other.row_bytes > stride
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -122,10 +134,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class NestPart:
-    """Which part of which of its operator's nests a nest is: `ranges` of that one's axes."""
+    """Which part of which of its operator's nests a nest is: `ranges` of that one's axes.
+
+    Panels of several operators may take turns, so that what one makes of a tensor the next one reads before it leaves
+    L2: `turn` is the number of that chain, and of the turn.
+    """
 
     nest: int
     ranges: Tile
+    turn: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -133,8 +150,7 @@ class Launch:
     """One operator, or a part of it. Its nests run in order with a barrier after each.
 
     `tilings` has one entry per nest, None for a nest that is one call on whole operands where they live. An operator
-    whose operands are not in L2 at once is several launches, one behind the other, with one nest each: `part` says
-    what of it.
+    whose operands are not in L2 at once is several launches, with one nest each: `part` says what of it.
     """
 
     node: Node
@@ -155,12 +171,15 @@ class EntrySchedule:
     @cached_property
     def node_launches(self) -> tuple[tuple[int, int], ...]:
         """The first and the last launch of each node of the graph."""
-        found: list[tuple[int, int]] = []
+        return tuple((own[0], own[-1]) for own in self.launches_of_nodes)
+
+    @cached_property
+    def launches_of_nodes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each node of the graph."""
+        found: dict[str, list[int]] = {node.name: [] for node in self.graph.nodes}
         for number, launch in enumerate(self.launches):
-            is_more = bool(found) and launch.part is not None and self.launches[number - 1].node is launch.node
-            first = found.pop()[0] if is_more else number
-            found.append((first, number))
-        return tuple(found)
+            found[launch.node.name].append(number)
+        return tuple(map(tuple, found.values()))
 
     def __repr__(self) -> str:
         return f"<EntrySchedule '{self.graph.name}': {len(self.launches):,} launches>"

@@ -174,6 +174,10 @@ class Operator(ABC):
         """Scratch tensors that live from the operator's first nest to its last (`node.temporary(i)` names them)."""
         return ()
 
+    def unread_inputs(self, node: NodeView) -> tuple[int, ...]:
+        """Inputs of which only the type matters, since what would read them was not asked for: their bytes may go."""
+        return ()
+
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         """(output, input) pairs where writing the output over the input is correct for any tiling and core count."""
         return ()

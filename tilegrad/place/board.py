@@ -10,8 +10,8 @@ from tilegrad.ir.types import TensorType
 from tilegrad.targets.board import Board, Placement
 
 PORT_ALIGNMENT_BYTES = 64
-HARNESS_DATA_BYTES = 24
-"""The harness's own variables: the instance, two handles, a command for the other cores."""
+HANDLE_BYTES, INSTANCE_BYTES, GUARD_BYTES, COMMAND_BYTES = 8, 8, 8, 8
+"""The harness's own variables: two handles, the instance, what its guard knows, a command for the other cores."""
 
 
 def packed_offsets(types: Sequence[TensorType]) -> tuple[tuple[int, ...], int]:
@@ -38,7 +38,10 @@ def image_parts(schedule: Schedule) -> dict[str, int]:
     if target.board is None:
         return {}
     stacks = target.cores * target.board.stack_bytes
-    return {"stack": stacks, "buffers": sum(buffer_bytes(schedule)), "data": HARNESS_DATA_BYTES}
+    data = HANDLE_BYTES + INSTANCE_BYTES
+    data += GUARD_BYTES if schedule.program.recipe.guard is not None else 0
+    data += COMMAND_BYTES if target.cores > 1 else 0
+    return {"stack": stacks, "buffers": sum(buffer_bytes(schedule)), "data": data}
 
 
 def place(schedule: Schedule, board: Board, state_bytes: int, arena_bytes: int) -> Placement:

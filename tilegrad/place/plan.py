@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from tilegrad.analysis.lifetimes import align, analyse, temporaries
 from tilegrad.errors import DoesNotFit
-from tilegrad.ir.plan import Address, EntryPlan, MemoryUse, Plan
-from tilegrad.ir.program import Program
+from tilegrad.ir.plan import FLASH_REGION, Address, EntryPlan, MemoryUse, Plan
+from tilegrad.ir.program import Program, Role
 from tilegrad.ir.schedule import EntrySchedule, Schedule
 from tilegrad.place.allocate import allocate, lower_bound
 from tilegrad.place.board import image_parts, place
 from tilegrad.place.levels import plan_levels
 from tilegrad.place.validate import is_valid, validate_plan
+from tilegrad.targets.base import FLASH
 
 
 def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
@@ -21,7 +22,8 @@ def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
         return plan_levels(schedule, home)
     memory = schedule.target.memory(schedule.target.home)
     alignment = memory.alignment_bytes
-    state_addresses, state_bytes, image_bytes = _place_state(schedule.program, memory.name, alignment)
+    flash = _place_constants(schedule)
+    state_addresses, state_bytes, image_bytes = _place_state(schedule.program, flash, memory.name, alignment)
     entries = {
         name: _plan_entry(entry, memory.name, alignment, state_addresses) for name, entry in schedule.entries.items()
     }
@@ -41,8 +43,21 @@ def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
         )
     if schedule.target.board is not None:
         place(schedule, schedule.target.board, state_bytes, arena_bytes)
+    levels = {memory.name: use}
+    sizes = {tensor.name: tensor.type.size_bytes for tensor in schedule.program.state}
+    flash_bytes = max((a.offset + align(sizes[name], alignment) for name, a in flash.items()), default=0)
+    if schedule.target.has_memory(FLASH):
+        levels[FLASH] = MemoryUse(flash_bytes, schedule.target.memory(FLASH).capacity_bytes, flash_bytes)
     plan = Plan(
-        schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, {memory.name: use}
+        schedule,
+        alignment,
+        state_addresses,
+        state_bytes,
+        image_bytes,
+        arena_bytes,
+        entries,
+        levels,
+        flash_bytes=flash_bytes,
     )
     shared = _at_the_steps_addresses(schedule, entries["step"])
     if shared is not None:
@@ -72,11 +87,36 @@ def _at_the_steps_addresses(schedule: Schedule, step: EntryPlan) -> EntryPlan | 
     return EntryPlan(addresses, buffers, offsets, arena_bytes, lower_bound(buffers))
 
 
-def _place_state(program: Program, memory: str, alignment: int) -> tuple[dict[str, Address], int, int]:
-    """One after the other; those with initial values come first and form the image in weights.bin."""
+def _place_constants(schedule: Schedule) -> dict[str, Address]:
+    """What no entry changes and nobody sets stays in flash, where the target has one: the largest first, as far as it
+    reaches. The rest is copied to RAM like what trains."""
+    target = schedule.target
+    if not target.has_memory(FLASH):
+        return {}
+    flash = target.memory(FLASH)
+    written = {state for entry in schedule.entries.values() for _, state in entry.graph.writes}
     addresses = {}
+    offset = 0
+    for tensor in sorted(schedule.program.state, key=lambda tensor: -tensor.type.size_bytes):
+        size = align(tensor.type.size_bytes, flash.alignment_bytes)
+        is_constant = tensor.role in _CONSTANT and tensor.initial is not None and tensor.name not in written
+        if is_constant and size and (flash.capacity_bytes is None or offset + size <= flash.capacity_bytes):
+            addresses[tensor.name] = Address(FLASH, FLASH_REGION, offset)
+            offset += size
+    return addresses
+
+
+_CONSTANT = (Role.FROZEN, Role.STATISTIC, Role.CONSTANT)
+
+
+def _place_state(
+    program: Program, flash: dict[str, Address], memory: str, alignment: int
+) -> tuple[dict[str, Address], int, int]:
+    """One after the other; those with initial values come first and form the image in weights.bin."""
+    addresses = dict(flash)
     offset = image_bytes = 0
-    for tensor in sorted(program.state, key=lambda tensor: tensor.initial is None):
+    in_ram = (tensor for tensor in program.state if tensor.name not in flash)
+    for tensor in sorted(in_ram, key=lambda tensor: tensor.initial is None):
         addresses[tensor.name] = Address(memory, "state", offset)
         offset += align(tensor.type.size_bytes, alignment)
         if tensor.initial is not None:

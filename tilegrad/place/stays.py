@@ -26,7 +26,7 @@ class Tensor:
 
     `uses` in order of launches; `streamed` are those of its parts. `first` and `last` are of its life: what the
     caller fills begins at -1, what it reads afterwards ends with the number of launches. `is_outside`: the caller
-    finds it in L3.
+    finds it in L3. `is_read_later`: what a part leaves behind has to get to L3.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Tensor:
     streamed: tuple[Use, ...] = ()
     whole: str | None = None
     rows: Rows | None = None
+    is_read_later: bool = False
 
     @property
     def commands(self) -> int:
@@ -127,7 +128,7 @@ def _stay(tensor: Tensor, groups: Sequence[Sequence[Use]], k: int) -> Stay:
     is_filled = k == 0 and tensor.is_input and not tensor.is_outside
     load = group[0].reads and not is_filled
     is_needed = k + 1 < len(groups) or any(use.launch > last and use.reads for use in tensor.streamed)
-    is_kept = tensor.is_state or tensor.whole is not None or (tensor.is_output and tensor.is_outside)
+    is_kept = tensor.is_state or tensor.is_read_later or (tensor.is_output and tensor.is_outside)
     is_new = bool(writes) or is_filled
     changed = writes[-1] if writes else last
     is_read_later = tensor.is_output and not tensor.is_outside and k + 1 == len(groups)

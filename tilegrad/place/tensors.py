@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 
 from tilegrad.analysis.lifetimes import Lifetimes, align, analyse
 from tilegrad.ir.nest import Access
@@ -15,14 +17,17 @@ from tilegrad.place.stays import Tensor, Use
 def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
     """Lifetimes by launches, of which an operator may have several."""
     found = analyse(entry.graph, alignment)
-    spans = entry.node_launches
-    if len(spans) == len(entry.launches):
+    spans, end = entry.node_launches, len(entry.launches)
+    if len(spans) == end:
         return found
+    # Operators whose panels take turns overlap: the last launch of any up to a node, the first of any from it on.
+    lasts = list(accumulate((last for _, last in spans), max))
+    firsts = list(accumulate((first for first, _ in reversed(spans)), min))[::-1]
 
-    def launch(number: int, side: int) -> int:
-        return -1 if number < 0 else spans[number][side] if number < len(spans) else len(entry.launches)
+    def launch(number: int, places: list[int]) -> int:
+        return -1 if number < 0 else places[number] if number < len(places) else end
 
-    moved = (replace(b, first=launch(b.first, 0), last=launch(b.last, 1)) for b in found.buffers)
+    moved = (replace(b, first=launch(b.first, firsts), last=launch(b.last, lasts)) for b in found.buffers)
     return Lifetimes(tuple(moved), found.owner)
 
 
@@ -44,17 +49,26 @@ class _Uses:
 
 @dataclass
 class _Part:
-    """A part of a tensor that launches one behind the other use."""
+    """A part of a tensor that launches use, one behind the other or in one turn."""
 
     name: str
     whole: str
     rows: Rows
+    turn: tuple[int, int] | None = None
     uses: _Uses = field(default_factory=_Uses)
     values: set[str] = field(default_factory=set)
 
     @property
     def last(self) -> int:
         return max(self.uses.found)
+
+    @cached_property
+    def first_written(self) -> int | None:
+        return min((use.launch for use in self.uses.found.values() if use.writes), default=None)
+
+    @cached_property
+    def last_read(self) -> int:
+        return max((use.launch for use in self.uses.found.values() if use.reads), default=-1)
 
 
 @dataclass(frozen=True)
@@ -93,21 +107,43 @@ def entry_tensors(
         uses = (_in_order(whole, name), _in_order(streamed, name))
         tensors[name] = Tensor(name, state_bytes[name], uses[0], -1, end, is_state=True, streamed=uses[1])
     values: dict[str, list[str]] = {}
+    of_whole: dict[str, list[_Part]] = {}
     for part in parts:
+        of_whole.setdefault(part.whole, []).append(part)
+    for part in parts:
+        is_read_later = _is_read_later(part, tensors[part.whole], of_whole[part.whole])
         uses_of_part = part.uses.in_order()
         size_bytes = align(part.rows.size_bytes, alignment)
         span = uses_of_part[0].launch, uses_of_part[-1].launch
-        tensors[part.name] = Tensor(part.name, size_bytes, uses_of_part, *span, whole=part.whole, rows=part.rows)
+        tensors[part.name] = Tensor(
+            part.name,
+            size_bytes,
+            uses_of_part,
+            *span,
+            whole=part.whole,
+            rows=part.rows,
+            is_read_later=is_read_later,
+        )
         for value in part.values:
             values.setdefault(value, []).append(part.name)
     return EntryTensors(tensors, {value: tuple(names) for value, names in values.items()})
+
+
+def _is_read_later(part: _Part, whole: Tensor, parts: Sequence[_Part]) -> bool:
+    """Whether what a part leaves behind is read: by the caller, or by a launch behind those of the part."""
+    if whole.is_state or whole.is_output or any(use.launch > part.last and use.reads for use in whole.uses):
+        return True
+    written = part.first_written
+    return written is not None and any(
+        other is not part and other.last_read > written and part.rows.meets(other.rows) for other in parts
+    )
 
 
 def _in_order(uses: Mapping[str, _Uses], name: str) -> tuple[Use, ...]:
     return uses[name].in_order() if name in uses else ()
 
 
-def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Uses], dict[str, _Uses], Iterable[_Part]]:
+def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Uses], dict[str, _Uses], list[_Part]]:
     whole: dict[str, _Uses] = {}
     streamed: dict[str, _Uses] = {}
     parts: dict[tuple[str, Rows], list[_Part]] = {}
@@ -125,9 +161,11 @@ def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Us
             owner = lifetimes.owner.get(panel.value, panel.value)
             streamed.setdefault(owner, _Uses()).add(i, is_read)
             known = parts.setdefault((owner, panel.rows), [])
-            if not known or known[-1].last + 1 < i:
+            turn = None if launch.part is None else launch.part.turn
+            if not known or (known[-1].last + 1 < i and (turn is None or known[-1].turn != turn)):
                 known.append(_Part(f"{owner}#{count}", owner, panel.rows))
                 count += 1
+            known[-1].turn = turn
             known[-1].uses.add(i, is_read)
             known[-1].values.add(operand.value)
     return whole, streamed, [part for known in parts.values() for part in known]

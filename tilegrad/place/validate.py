@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from tilegrad.analysis.lifetimes import temporaries
 from tilegrad.errors import InternalError
 from tilegrad.ir.graph import Node
-from tilegrad.ir.plan import Address, Plan
+from tilegrad.ir.plan import FLASH_REGION, Address, Plan
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
+from tilegrad.targets.base import FLASH
 
 
 class PlanError(InternalError):
@@ -27,8 +28,9 @@ def validate_plan(plan: Plan) -> Plan:
         _Replay(plan, name).run()
     used_bytes = plan.state_bytes + plan.arena_bytes
     for memory, use in plan.memory.items():
-        if use.used_bytes < used_bytes:
-            raise PlanError(f"plan: {memory} is said to need {use.used_bytes} bytes, its regions have {used_bytes}")
+        needed = plan.flash_bytes if memory == FLASH else used_bytes
+        if use.used_bytes < needed:
+            raise PlanError(f"plan: {memory} is said to need {use.used_bytes} bytes, its regions have {needed}")
         if use.capacity_bytes is not None and use.used_bytes > use.capacity_bytes:
             raise PlanError(f"plan: {memory} holds {use.capacity_bytes} bytes, the plan uses {use.used_bytes}")
     return plan
@@ -44,28 +46,34 @@ def is_valid(plan: Plan, entry: str) -> bool:
 
 
 def _check_state(plan: Plan) -> None:
-    """State tensors must not share a byte."""
-    taken = sorted(
-        (plan.state_addresses[tensor.name].offset, tensor.type.size_bytes, tensor.name)
-        for tensor in plan.schedule.program.state
-    )
-    end, previous = 0, ""
-    for offset, size, name in taken:
-        if offset < 0:
-            raise PlanError(f"plan: state '{name}' starts before the state region")
-        if size and offset < end:
-            raise PlanError(f"plan: state '{name}' overlaps '{previous}'")
-        if size:
-            end, previous = offset + size, name
-    if end > plan.state_bytes:
-        raise PlanError(f"plan: state '{previous}' ends beyond the state region")
+    """State tensors must not share a byte, and what is in flash must have a content that no entry changes."""
+    for region, region_bytes in (("state", plan.state_bytes), (FLASH_REGION, plan.flash_bytes)):
+        taken = sorted(
+            (plan.state_addresses[tensor.name].offset, tensor.type.size_bytes, tensor.name)
+            for tensor in plan.schedule.program.state
+            if plan.state_addresses[tensor.name].region == region
+        )
+        end, previous = 0, ""
+        for offset, size, name in taken:
+            if offset < 0:
+                raise PlanError(f"plan: state '{name}' starts before the {region} region")
+            if size and offset < end:
+                raise PlanError(f"plan: state '{name}' overlaps '{previous}'")
+            if size:
+                end, previous = offset + size, name
+        if end > region_bytes:
+            raise PlanError(f"plan: state '{previous}' ends beyond the {region} region")
+    written = {state for entry in plan.schedule.entries.values() for _, state in entry.graph.writes}
+    for tensor in plan.schedule.program.state:
+        if plan.is_read_only(tensor.name) and (tensor.initial is None or tensor.name in written):
+            raise PlanError(f"plan: '{tensor.name}' is in flash, and changes")
 
 
 class _Content:
     """Which value's bytes lie where: per region disjoint intervals in order, of which those overwritten are gone."""
 
     def __init__(self) -> None:
-        self.intervals: dict[str, list[tuple[int, int, str]]] = {"state": [], "arena": []}
+        self.intervals: dict[str, list[tuple[int, int, str]]] = {"state": [], "arena": [], FLASH_REGION: []}
 
     def write(self, address: Address, size: int, value: str) -> None:
         if not size:
@@ -106,7 +114,7 @@ class _Replay:
         self.entry = entry
         self.graph = plan.schedule.entries[entry].graph
         self.state = {tensor.name: tensor.type.size_bytes for tensor in plan.schedule.program.state}
-        self.regions = {"state": plan.state_bytes, "arena": plan.arena_bytes}
+        self.regions = {"state": plan.state_bytes, "arena": plan.arena_bytes, FLASH_REGION: plan.flash_bytes}
         self.content = _Content()
         # A view's bytes are its source's: they are looked up under the name of what was actually written.
         self.written_as: dict[str, str] = {}
@@ -121,6 +129,8 @@ class _Replay:
         return self.graph.types[value].size_bytes
 
     def put(self, span: _Span) -> None:
+        if span.address.region == FLASH_REGION and span.position >= 0:
+            raise PlanError(f"plan: '{span.value}' of {self.entry} is written to flash")
         if span.address.offset % self.plan.alignment_bytes:
             raise PlanError(f"plan: '{span.value}' of {self.entry} is not aligned")
         if span.address.offset < 0 or span.address.offset + span.size > self.regions[span.address.region]:
@@ -139,7 +149,8 @@ class _Replay:
         for value in self.graph.inputs:
             self.put(_Span(self.address(value), self.size(value), value, -1))
         for i, node in enumerate(self.graph.nodes):
-            for value in filter(None, node.inputs):
+            unread = registry.get(node.op).unread_inputs(NodeView(node, self.graph.types))
+            for value in (name for k, name in enumerate(node.inputs) if name and k not in unread):
                 self.expect(value, f"node '{node.name}'")
             if registry.get(node.op).is_view:
                 self.see_view(node)
@@ -168,13 +179,16 @@ class _Replay:
 
     def check_spans(self, node: Node, spans: list[_Span]) -> None:
         """What a node writes may overlap an input only as a declared in-place pair, and nothing else it writes."""
-        allowed = registry.get(node.op).in_place(NodeView(node, self.graph.types))
+        view = NodeView(node, self.graph.types)
+        allowed, unread = registry.get(node.op).in_place(view), registry.get(node.op).unread_inputs(view)
         for k, span in enumerate(spans):
             for other in spans[k + 1 :]:
                 if _overlap(span.address, span.size, other.address, other.size):
                     raise PlanError(f"plan: '{span.value}' and '{other.value}' of node '{node.name}' overlap")
             for j, source in enumerate(node.inputs):
-                if not source or not _overlap(span.address, span.size, self.address(source), self.size(source)):
+                if not source or j in unread:
+                    continue
+                if not _overlap(span.address, span.size, self.address(source), self.size(source)):
                     continue
                 if (span.position, j) not in allowed or span.address != self.address(source):
                     raise PlanError(

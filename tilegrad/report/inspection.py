@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from tilegrad.fit import Fit
 from tilegrad.inspection import Inspection
 from tilegrad.passes.inference import NO_LOSS
 from tilegrad.report.format import bytes_text, count_text, cycles_text, ratio_text, shape_text
@@ -35,6 +36,8 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     cycles = cycles_text(facts.cycles, facts.is_calibrated, facts.uncounted)
     if cycles:
         yield Text(cycles)
+    if facts.fit is not None:
+        yield Text(fit_text(facts.fit))
     if facts.fits:
         yield fits_line(facts)  # else it is an error, which says so with the budget and what would help
 
@@ -80,6 +83,17 @@ def budget_table(facts: Inspection) -> FittingTable:
     for part, size in facts.image_bytes.items():
         made.add_row("  image", part, count_text(size), count_text(size), "")
     return made
+
+
+def fit_text(fit: Fit) -> str:
+    """What it took to fit."""
+    if fit.is_as_it_was:
+        return f"fit: nothing has to change: {bytes_text(fit.before_bytes)} of {bytes_text(fit.limit_bytes)}"
+    return (
+        f"fit: {count_text(fit.repeated)} operators are computed again, with the same bits: "
+        f"{bytes_text(fit.before_bytes)} became {bytes_text(fit.after_bytes)} of {bytes_text(fit.limit_bytes)}, "
+        f"for {fit.more_macs:.1%} more MACs in a step"
+    )
 
 
 def fits_line(facts: Inspection) -> Text:

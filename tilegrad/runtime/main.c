@@ -158,11 +158,20 @@ static void take_tensor(tg_model *m, int index)
 #else /* one memory: straight from where the tensor lives, and to there */
 static void give_tensor(tg_model *m, int index)
 {
-    reply(OK, m->state + tg_tensors[index].offset, tg_tensors[index].bytes);
+    const unsigned char *from = m->state;
+#ifdef TG_FLASH_BYTES
+    if (tg_tensors[index].in_flash)
+        from = (const unsigned char *)tg_flash;
+#endif
+    reply(OK, from + tg_tensors[index].offset, tg_tensors[index].bytes);
 }
 
 static void take_tensor(tg_model *m, int index)
 {
+#ifdef TG_FLASH_BYTES
+    if (tg_tensors[index].in_flash)
+        die("a tensor in flash cannot be written");
+#endif
     receive(m->state + tg_tensors[index].offset, tg_tensors[index].bytes);
 }
 #endif

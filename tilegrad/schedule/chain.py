@@ -26,6 +26,7 @@ LITTLE_MORE = 1.025
 MOST_EXPOSED = 0.2
 MORE_WAITING_COUNTS = (8.0, 16.0, 32.0)
 
+
 @dataclass(frozen=True)
 class _Load:
     """The first box of an operand."""

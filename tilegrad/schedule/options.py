@@ -19,13 +19,15 @@ class ScheduleOptions:
     """`is_tiled` False computes whole operands where they live (the honest baseline).
 
     `fuses_update` moves the optimizer into the backward pass where the recipe allows it; the unfused program gives the
-    same bits and is where gradients can be read. None is as the target says (`pipeline.fuses_update`).
+    same bits and is where gradients can be read. None is as the target says (`pipeline.fuses_update`). `fit_bytes` is
+    what a program for one memory is made to fit into, by computing activations again; None leaves it as it is.
     """
 
     is_tiled: bool = True
     buffering: str = "auto"
     home: str = "auto"
     fuses_update: bool | None = None
+    fit_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.home not in HOMES:
@@ -44,9 +46,19 @@ class ScheduleOptions:
         """Between L3 and L2."""
         return hop_buffering(self.buffering)["l3"]
 
+    def _refuse_fit(self, target: Target) -> None:
+        if self.fit_bytes is not None:
+            raise UserError(
+                f"--fit does not apply to target '{target.name}', whose tensors go to a farther memory",
+                stage="options",
+                expected="a target with one memory, such as mcu",
+                got="--fit",
+            )
+
     def check(self, target: Target) -> None:
         """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
         if not target.is_flat:
+            self._refuse_fit(target)
             return
         for what, value in (("home", self.home), ("buffering", self.buffering)):
             if value != "auto":
@@ -56,6 +68,16 @@ class ScheduleOptions:
                     expected=f"a chip with L1, L2 and L3, such as {HIERARCHY}",
                     got=f"--{what} {value}",
                 )
+
+
+def fit_bytes_of(target: Target) -> int:
+    """What a program is to fit into."""
+    capacity = target.memory(target.home).capacity_bytes
+    if capacity is None:
+        raise UserError(
+            f"--fit asks for a limit, and target '{target.name}' has none", stage="options", hint="add --ram 256K"
+        )
+    return capacity
 
 
 def hop_buffering(text: str) -> dict[str, str]:

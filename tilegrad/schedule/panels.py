@@ -16,6 +16,7 @@ from tilegrad.analysis.footprint import box_shape, load_count, tile_at
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.room import STREAMED_SHARE
 from tilegrad.analysis.tables import argument_fields
+from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Range, Tile, operand_box
 from tilegrad.ir.schedule import Launch, Loop, NestPart, Panel
@@ -34,11 +35,21 @@ _ROUND = 8
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """`loops` outermost first; operands by name that are streamed."""
 
     loops: tuple[Loop, ...]
     streamed: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Nests of an operator that are cut alike: all of them (`number` is None), which is no cut, or one."""
+
+    node: Node
+    nests: tuple[Nest, ...]
+    number: int | None = None
+    cut: Cut | None = None
 
 
 @dataclass
@@ -49,8 +60,9 @@ class Panels:
     target: Target
     owner: Mapping[str, str]
     is_double: bool
+    costs: KernelCosts
     cuts: bool = True
-    known: dict[object, _Cut | None] = field(default_factory=dict)
+    known: dict[object, Cut | None] = field(default_factory=dict)
     values: dict[str, Panel] = field(default_factory=dict)
 
     @property
@@ -61,40 +73,48 @@ class Panels:
     def types(self) -> dict[str, TensorType]:
         return {name: TensorType(panel.dtype, tuple(r.size for r in panel.box)) for name, panel in self.values.items()}
 
-    def launches(self, node: Node, nests: tuple[Nest, ...]) -> list[Launch]:
-        """The launches of an operator."""
+    def units(self, node: Node, nests: tuple[Nest, ...]) -> list[Unit]:
+        """An operator, or its nests one by one where not all of it is in L2 at once."""
         if self._whole_bytes(nests) <= WHOLE_SHARE * self.room_bytes:
-            return [Launch(node, nests)]
+            return [Unit(node, nests)]
+        return [
+            Unit(node, (nest,), number, self._cut(nest) if self.cuts else None) for number, nest in enumerate(nests)
+        ]
+
+    def launches(self, unit: Unit, chain: int | None = None) -> list[Launch]:
+        """One for each panel. In a chain they are numbered, so that it is known which belong together."""
+        if unit.number is None and unit.cut is None:
+            return [Launch(unit.node, unit.nests)]
+        (nest,), cut = unit.nests, unit.cut
         found: list[Launch] = []
-        for number, nest in enumerate(nests):
-            cut = self._cut(nest) if self.cuts else None
-            for ranges in [nest.everything] if cut is None else _parts(nest, cut.loops):
-                part = nest if cut is None else self._part(node.op, nest, ranges, cut)
-                found.append(Launch(node, (part,), part=NestPart(number, ranges)))
+        for k, ranges in enumerate([nest.everything] if cut is None else panel_ranges(nest, cut.loops)):
+            panel = nest if cut is None else self._part(unit.node.op, nest, ranges, cut)
+            turn = None if chain is None else (chain, k)
+            found.append(Launch(unit.node, (panel,), part=NestPart(unit.number or 0, ranges, turn)))
         return found
 
-    def _owner(self, operand: Operand) -> str:
+    def owner_of(self, operand: Operand) -> str:
         assert operand.value is not None
         return self.owner.get(operand.value, operand.value)
 
     def _whole_bytes(self, nests: Sequence[Nest]) -> int:
         sizes: dict[str, int] = {}
         for operand in (operand for nest in nests for operand in nest.present):
-            sizes[self._owner(operand)] = max(sizes.get(self._owner(operand), 0), operand.size_bytes)
+            sizes[self.owner_of(operand)] = max(sizes.get(self.owner_of(operand), 0), operand.size_bytes)
         return sum(align(size, 8) for size in sizes.values())
 
-    def _cut(self, nest: Nest) -> _Cut | None:
+    def _cut(self, nest: Nest) -> Cut | None:
         """How a nest is cut; None where it is not, or cannot be."""
         if self._whole_bytes([nest]) <= WHOLE_SHARE * self.room_bytes:
             return None
-        owners = tuple(self._owner(operand) for operand in nest.present)
+        owners = tuple(self.owner_of(operand) for operand in nest.present)
         numbers = {name: i for i, name in enumerate(dict.fromkeys(owners))}
         key = (nest.kind, tuple(numbers[name] for name in owners))
         if key not in self.known:
-            self.known[key] = _Search(self, nest).best()
+            self.known[key] = Search(self, nest).best()
         return self.known[key]
 
-    def _part(self, op: str, nest: Nest, ranges: Tile, cut: _Cut) -> Nest:
+    def _part(self, op: str, nest: Nest, ranges: Tile, cut: Cut) -> Nest:
         operands = tuple(
             operand
             if operand.value is None or operand.index is None
@@ -117,15 +137,20 @@ class Panels:
 
     def _streamed(self, operand: Operand, ranges: Tile) -> Operand:
         assert operand.index is not None and operand.value is not None
-        box = tuple(
-            r if r.size or not extent else Range(min(r.start, extent - 1), min(r.start, extent - 1) + 1)
-            for r, extent in zip(operand_box(operand, ranges), operand.shape, strict=True)
-        )
+        box = panel_box(operand, ranges)
         text = ", ".join(f"{r.start}:{r.stop}" for r in box)
         name = f"{operand.value}[{text} of {'x'.join(map(str, operand.shape))}]"
         self.values[name] = Panel(operand.value, operand.shape, box, operand.dtype)
         index = _shifted(operand.index, ranges, [r.start for r in box])
         return replace(operand, value=name, shape=tuple(r.size for r in box), index=index)
+
+
+def panel_box(operand: Operand, ranges: Tile) -> tuple[Range, ...]:
+    """What a panel has of an operand: something of it, always."""
+    return tuple(
+        r if r.size or not extent else Range(min(r.start, extent - 1), min(r.start, extent - 1) + 1)
+        for r, extent in zip(operand_box(operand, ranges), operand.shape, strict=True)
+    )
 
 
 def _shifted(index: Sequence[Index], ranges: Tile, starts: Sequence[int]) -> tuple[Index, ...]:
@@ -139,12 +164,12 @@ def _shifted(index: Sequence[Index], ranges: Tile, starts: Sequence[int]) -> tup
     )
 
 
-def _parts(nest: Nest, loops: Sequence[Loop]) -> Iterator[Tile]:
+def panel_ranges(nest: Nest, loops: Sequence[Loop]) -> Iterator[Tile]:
     for indices in product(*(range(loop.count) for loop in loops)):
         yield tile_at(nest, loops, indices)
 
 
-class _Search:
+class Search:
     """Of one nest."""
 
     def __init__(self, panels: Panels, nest: Nest) -> None:
@@ -155,7 +180,7 @@ class _Search:
         self.axes = [axis for axis in nest.axes if axis.kind is AxisKind.PARALLEL and axis.extent > 1]
         by_owner: dict[str, list[Operand]] = {}
         for operand in nest.present:
-            by_owner.setdefault(panels._owner(operand), []).append(operand)
+            by_owner.setdefault(panels.owner_of(operand), []).append(operand)
         self.groups = list(by_owner.values())
         self.small = self._small()
 
@@ -170,15 +195,15 @@ class _Search:
             found.append(group)
         return found
 
-    def best(self) -> _Cut | None:
-        found: tuple[float, _Cut] | None = None
+    def best(self) -> Cut | None:
+        found: tuple[float, Cut] | None = None
         shares = [(2, DOUBLE_SHARE), (1, SINGLE_SHARE)] if self.panels.is_double else [(1, SINGLE_SHARE)]
         for times, share in shares:
             for sizes in self._sizes(times, share * self.room):
                 for loops in self._orders(sizes):
-                    cost = self._cost(loops, sizes)
+                    cost = self.cost(loops, sizes)
                     if found is None or cost < found[0]:
-                        found = cost, _Cut(loops, frozenset(o.name for g in self._streamed(sizes) for o in g))
+                        found = cost, Cut(loops, frozenset(o.name for g in self._streamed(sizes) for o in g))
             if found is not None:
                 return found[1]
         return None
@@ -189,7 +214,7 @@ class _Search:
         for axis in self.axes:
             yield from self._along(axis.name, whole, times, room)
         for first, second in permutations(self.axes, 2):
-            for size in _axis_sizes(first.extent)[1:]:
+            for size in axis_sizes(first.extent)[1:]:
                 found = next(self._along(second.name, {**whole, first.name: size}, times, room), None)
                 if found is not None:
                     yield found
@@ -205,7 +230,7 @@ class _Search:
     def _along(self, axis: str, sizes: Mapping[str, int], times: int, room: float) -> Iterator[dict[str, int]]:
         """The largest panels that fit, and some smaller ones, which come sooner."""
         given = 0
-        for size in _axis_sizes(self.nest.axis(axis).extent):
+        for size in axis_sizes(self.nest.axis(axis).extent):
             cut = {**sizes, axis: size}
             if self._fits(cut, times, room):
                 yield cut
@@ -249,9 +274,14 @@ class _Search:
         loops = [Loop(a.name, a.extent, sizes[a.name]) for a in self.axes if sizes[a.name] < a.extent]
         return permutations(loops)
 
-    def _cost(self, loops: tuple[Loop, ...], sizes: Mapping[str, int]) -> float:
-        """Cycles of the engine, and what launches take."""
-        total = LAUNCH_CYCLES * prod(loop.count for loop in loops)
+    def compute_cycles(self, sizes: Mapping[str, int]) -> float:
+        """Of a panel: small ones keep the cores less busy."""
+        target = self.panels.target
+        return self.panels.costs.cycles(self.nest, sizes, target.compute, target.cores)
+
+    def cost(self, loops: tuple[Loop, ...], sizes: Mapping[str, int]) -> float:
+        """Cycles of the engine and of the cores, and what launches take."""
+        total = (LAUNCH_CYCLES + self.compute_cycles(sizes)) * prod(loop.count for loop in loops)
         for group in self._streamed(sizes):
             for operand in group:
                 timing = self.engine.inward if operand.access is Access.READ else self.engine.outward
@@ -265,7 +295,7 @@ def _first_box(operand: Operand, sizes: Mapping[str, int]) -> tuple[Range, ...]:
     return tuple(Range(0, max(size, 1)) for size in box_shape(operand, sizes))
 
 
-def _axis_sizes(extent: int) -> list[int]:
+def axis_sizes(extent: int) -> list[int]:
     """Largest first; multiples of eight where that is no matter."""
     found = {-(-extent // cut) for cut in _CUTS if cut <= extent} | {1}
     rounded = {min(extent, -(-size // _ROUND) * _ROUND) if size > 4 * _ROUND else size for size in found}

@@ -18,6 +18,7 @@ from tilegrad.ops.base import NodeView
 from tilegrad.schedule.chain import Link, Waits, choose
 from tilegrad.schedule.judge import Judge
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.panel_chains import expand
 from tilegrad.schedule.panels import Panels
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import Target
@@ -28,16 +29,17 @@ LARGEST_ELEMENT_COUNT = 2**31 - 1
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
     options = options or ScheduleOptions()
     tiler = None
+    costs = KernelCosts(target)
     if not target.is_flat:
         expect_room(program, target)
     if not target.is_flat and options.is_tiled:
-        tiler = _Tiler(TilingOptions(target, options.l2_buffering, KernelCosts(target)))
+        tiler = _Tiler(TilingOptions(target, options.l2_buffering, costs))
     entries = {}
     for name, graph in program.entries.items():
         panels = None
         if not target.is_flat and options.home != "L2":
             owner = analyse(graph, target.memory(target.home).alignment_bytes).owner
-            panels = Panels(target, owner, options.l3_buffering != "single", cuts=tiler is not None)
+            panels = Panels(target, owner, options.l3_buffering != "single", costs, cuts=tiler is not None)
         entries[name] = _schedule_entry(graph, tiler, panels)
     if tiler is not None:
         tiler.check()
@@ -93,10 +95,11 @@ def _schedule_entry(graph: Graph, tiler: _Tiler | None, panels: Panels | None) -
                 got=str(tensor_type),
             )
     views = [NodeView(node, graph.types) for node in graph.nodes]
-    expanded: list[Launch] = []
-    for view in views:
-        nests = registry.get(view.node.op).typed_nests(view)
-        expanded += [Launch(view.node, nests)] if panels is None else panels.launches(view.node, nests)
+    nodes = [(view.node, registry.get(view.node.op).typed_nests(view)) for view in views]
+    if panels is None:
+        expanded = [Launch(node, nests) for node, nests in nodes]
+    else:
+        expanded = expand(panels, nodes, frozenset((*graph.state, *(panels.owner.get(v, v) for v in graph.outputs))))
     pairs = [(launch.node, nest) for launch in expanded for nest in launch.nests]
     tilings = iter([None] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
     launches = tuple(replace(one, tilings=tuple(next(tilings) for _ in one.nests)) for one in expanded)

@@ -82,9 +82,7 @@ class Memory:
         units = (*(stride // self.unit for stride in strides[:-1]), 1)
         start = offset // self.unit
         content: View = np.ndarray(shape, np.int64, self.content.data, 8 * start, tuple(8 * step for step in units))
-        readers: Readers = np.ndarray(
-            shape, np.int32, self.readers.data, 4 * start, tuple(4 * step for step in units)
-        )
+        readers: Readers = np.ndarray(shape, np.int32, self.readers.data, 4 * start, tuple(4 * step for step in units))
         return content, readers
 
     def span(self, offset: int, size_bytes: int) -> tuple[View, Readers] | None:

@@ -187,9 +187,7 @@ class NestEvents:
             if one.operand.access is Access.READ and one.operand.name in names:
                 yield from self._start(one, 0, self.every[0][0], one.slot)
 
-    def run(
-        self, hands_over: bool, in_first: Iterable[Event] = (), in_last: Iterable[Event] = ()
-    ) -> Iterator[Event]:
+    def run(self, hands_over: bool, in_first: Iterable[Event] = (), in_last: Iterable[Event] = ()) -> Iterator[Event]:
         """What is done for its neighbours while the first tile computes, and while the last one does: `in_first` and
         `in_last`. If it `hands_over`, its last results leave later (`last_stores`)."""
         own = self.handover

@@ -16,21 +16,22 @@ from tilegrad.sequence.needs import Needs
 
 def wrong_parts(schedule: EntrySchedule, needs: Needs) -> tuple[int, str] | None:
     """The first launch that is not what it says of its operator, and why; None where all are."""
-    for first, last in schedule.node_launches:
-        if schedule.launches[first].part is None:
+    for numbers in schedule.launches_of_nodes:
+        first = numbers[0]
+        if len(numbers) == 1 and schedule.launches[first].part is None:
             continue
-        launches = schedule.launches[first : last + 1]
-        node = launches[0].node
+        node = schedule.launches[first].node
         nests = registry.get(node.op).typed_nests(NodeView(node, schedule.graph.types))
         seen: dict[int, list[Tile]] = {}
-        for k, launch in enumerate(launches):
+        for number in numbers:
+            launch = schedule.launches[number]
             wrong = _wrong_part(launch, nests, schedule.panels, needs)
             if wrong is not None:
-                return first + k, wrong
+                return number, wrong
             assert launch.part is not None
             seen.setdefault(launch.part.nest, []).append(launch.part.ranges)
-        if list(seen) != list(range(len(nests))):
-            return first, "the operator's nests are not all there, in their order"
+        if sorted(seen) != list(range(len(nests))):
+            return first, "the operator's nests are not all there"
         for number, tiles in seen.items():
             if not _cover(nests[number], tiles):
                 return first, "the panels are not the whole nest, or one is computed twice"

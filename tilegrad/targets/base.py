@@ -12,7 +12,7 @@ from tilegrad.errors import UserError
 from tilegrad.targets.board import Board
 
 TARGETS_FOLDER = Path(__file__).parent
-RAM, L1, L2, L3 = "RAM", "L1", "L2", "L3"
+RAM, FLASH, L1, L2, L3 = "RAM", "FLASH", "L1", "L2", "L3"
 ADDRESSABLE_BYTES = (1 << 31) - 1  # offsets are 32 bits, one of which says which region
 C99, OPENCL_C = "C99", "OpenCL C"
 # Who conducts a cluster: one of its workers, which joins the others late, or a core beside them that does nothing else.
@@ -138,6 +138,7 @@ class Target:
     is_calibrated: bool = True  # its costs were counted and measured for it, not taken from another chip
     runtime: str | None = None  # the folder whose kernels and C runtime it uses, where not its own
     board: Board | None = None  # what images are made for, where the target is a board
+    fuses_update: bool = True  # an update where its gradient comes into being saves memory, and time on small cores
     language: str = C99  # of the generated program: C, or OpenCL C, whose kernels a host program launches
 
     def __post_init__(self) -> None:
@@ -218,6 +219,15 @@ class Target:
             )
         memories = tuple(replace(m, capacity_bytes=capacity_bytes) if m.name == memory else m for m in self.memories)
         return replace(self, memories=memories)
+
+    def without_limits(self) -> Target:
+        """The same chip with as much memory as it takes, so that a program that does not fit can be described.
+
+        A chip with a scratchpad stays as it is: its schedule depends on how much memory there is.
+        """
+        if not self.is_flat:
+            return self
+        return replace(self, memories=tuple(replace(memory, capacity_bytes=None) for memory in self.memories))
 
     def larger_than(self, chip: Target) -> tuple[Memory, ...]:
         """The memories of which this has more than `chip`."""

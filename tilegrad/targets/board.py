@@ -8,6 +8,7 @@ from tilegrad.errors import DoesNotFit
 
 KIB = 1024
 MIB = 1024 * KIB
+CODE_BYTES = 192 * KIB  # kept free for kernels, tables and harness: no model of the zoo takes half of it
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Board:
     @property
     def compiler(self) -> str:
         return self.tools[0][0]
+
+    @property
+    def flash_bytes(self) -> int:
+        """For constants, in the bank of the code beside the code."""
+        return self.code.size_bytes - CODE_BYTES
 
     @property
     def ram_bytes(self) -> int:

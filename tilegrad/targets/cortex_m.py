@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilegrad.targets.base import RAM, Memory, Target
+from tilegrad.targets.base import FLASH, RAM, Memory, Target
 from tilegrad.targets.board import Bank, Board
 
 
@@ -20,7 +20,10 @@ def cortex_m(name: str, summary: str, code: Bank, banks: tuple[Bank, ...], cpu: 
     return Target(
         name=name,
         summary=summary,
-        memories=(Memory(RAM, capacity_bytes=board.ram_bytes, alignment_bytes=8),),
+        memories=(
+            Memory(RAM, capacity_bytes=board.ram_bytes, alignment_bytes=8),
+            Memory(FLASH, capacity_bytes=board.flash_bytes, alignment_bytes=8),
+        ),
         home=RAM,
         compute=RAM,
         runtime="mcu",

@@ -206,11 +206,21 @@ tg_status tg_stop(tg_tiles *t, const tg_entry *entry);
         .args_turn = AT(table, args) + (int32_t)WORDS(table), .arg_count = (int32_t)WORDS(table.args), __VA_ARGS__     \
     }
 
+/* A dimension that is just an axis, of operand number `of`; its size is written into the table where it changes. */
+#define DIM(of, stride, step, tile) SIZED(of, stride, step, 0, 0, tile)
+#define SIZED(of, stride, step, place, by, tile)                                                                       \
+    {                                                                                                                  \
+        .operand = (int32_t)((sizeof(tg_nest) + (of) * sizeof(tg_operand)) / sizeof(tg_word)), .index = (of),          \
+        .far_stride = (stride), .far_step = (step), .shape = (place), .factor = (by), .coefficient = 1, .size = (tile) \
+    }
+
 /* The call that comes after this one, its table, and where in scratchpad they go. */
 #define NEXT(name, table, offset)                                                                                      \
     .next_words = WORDS(name), .next_table = PLACE(table), .next_table_words = WORDS(table), .next_scratch = (offset)
 
 #define RUN(name, count) tg_run_nests(t, &words.name.call, (count), __func__)
+#define RUN_FROM(first, count) tg_run_nests(t, (first), (count), __func__)
 #define RUN_WHOLE(name, count) tg_run_whole(t, &words.name.call, (count), __func__)
+#define RUN_WHOLE_FROM(first, count) tg_run_whole(t, (first), (count), __func__)
 
 #endif

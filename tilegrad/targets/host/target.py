@@ -8,4 +8,5 @@ TARGET = Target(
     memories=(Memory("RAM", capacity_bytes=None, alignment_bytes=64),),
     home="RAM",
     compute="RAM",
+    fuses_update=False,
 )

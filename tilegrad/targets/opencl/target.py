@@ -8,5 +8,6 @@ TARGET = Target(
     memories=(Memory("RAM", capacity_bytes=None, alignment_bytes=128),),
     home="RAM",
     compute="RAM",
+    fuses_update=False,
     language=OPENCL_C,
 )

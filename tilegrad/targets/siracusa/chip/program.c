@@ -10,6 +10,7 @@
 
 mailbox_t mailbox;
 unsigned char bounce[4096] __attribute__((aligned(64)));
+unsigned char already_in_l3[1];
 extern unsigned char _state[], _arena[], _scratch[];
 
 static void report(uint32_t kind, uint32_t number, uint32_t value, uint32_t cycles)
@@ -75,30 +76,47 @@ static void fill(tg_model *m, const image_tensor *tensor)
     }
 }
 
-/* The inputs of mini-batch `number`, at `x`. */
-static void make_inputs(IMAGE_INPUT_TYPE *x, uint32_t number)
+/* Elements `first` and following of a sample. */
+static void make_elements(IMAGE_INPUT_TYPE *x, uint32_t sample, uint32_t first, uint32_t count)
 {
-    for (uint32_t i = 0; i < IMAGE_BATCH; i++, x += IMAGE_INPUT_SIZE) {
-        uint32_t sample = number * IMAGE_BATCH + i;
 #if IMAGE_VOCABULARY
-        for (uint32_t k = 0; k < IMAGE_INPUT_SIZE; k++)
-            x[k] = (IMAGE_INPUT_TYPE)tg_random_bounded(tg_random_u32(IMAGE_SEED, TG_RANDOM_DATA, sample, k),
-                                                       IMAGE_VOCABULARY);
+    for (uint32_t k = 0; k < count; k++)
+        x[k] = (IMAGE_INPUT_TYPE)tg_random_bounded(tg_random_u32(IMAGE_SEED, TG_RANDOM_DATA, sample, first + k),
+                                                   IMAGE_VOCABULARY);
 #else
-        tg_synthetic_sample(IMAGE_SEED, sample, (uint32_t)tg_synthetic_label(IMAGE_SEED, sample, 0, IMAGE_PATTERNS), x,
-                            IMAGE_INPUT_SIZE);
+    uint32_t label = (uint32_t)tg_synthetic_label(IMAGE_SEED, sample, 0, IMAGE_PATTERNS);
+    for (uint32_t k = 0; k < count; k++) /* tg_synthetic_sample, from an element on */
+        x[k] = 0.5f * tg_random_signed(tg_random_u32(IMAGE_SEED, TG_RANDOM_DATA, sample, first + k)) +
+               0.5f * tg_random_signed(tg_random_u32(IMAGE_SEED, TG_RANDOM_PATTERN, label, first + k));
 #endif
+}
+
+/* The inputs of mini-batch `number`, in L2 or piece by piece in L3. */
+static void make_inputs(image_place to, uint32_t number)
+{
+    IMAGE_INPUT_TYPE *x = to.near, *piece = (IMAGE_INPUT_TYPE *)(void *)bounce;
+    for (uint32_t i = 0; i < IMAGE_BATCH; i++) {
+        uint32_t sample = number * IMAGE_BATCH + i, begin = i * IMAGE_INPUT_SIZE;
+        if (x != NULL) {
+            make_elements(x + begin, sample, 0, IMAGE_INPUT_SIZE);
+            continue;
+        }
+        for (uint32_t done = 0, count; done < IMAGE_INPUT_SIZE; done += count) {
+            count = IMAGE_INPUT_SIZE - done < sizeof bounce / sizeof *x ? IMAGE_INPUT_SIZE - done
+                                                                        : sizeof bounce / sizeof *x;
+            make_elements(piece, sample, done, count);
+            tg_l3_write(to.far + (uint32_t)sizeof *x * (begin + done), piece, (uint32_t)sizeof *x * count);
+        }
     }
 }
 
 /* Its labels or targets. */
 static void make_targets(tg_model *m, uint32_t number)
 {
-    IMAGE_TARGET_TYPE *y = IMAGE_TARGET(m);
 #if IMAGE_TARGETS == TARGETS_INPUT
-    memcpy(y, IMAGE_INPUT(m), sizeof *y * IMAGE_BATCH * IMAGE_TARGET_SIZE);
-    (void)number;
+    make_inputs(IMAGE_TARGET(m), number);
 #else
+    IMAGE_TARGET_TYPE *y = IMAGE_TARGET(m).near;
     for (uint32_t i = 0; i < IMAGE_BATCH; i++, y += IMAGE_TARGET_SIZE) {
         uint32_t sample = number * IMAGE_BATCH + i;
 #if IMAGE_TARGETS == TARGETS_LABEL

@@ -8,6 +8,14 @@ void run_program(void);
 /* A piece of L2 through which values pass on their way to and from L3. */
 extern unsigned char bounce[4096];
 
+/* Where samples are made: in L2, or (`near` is null) so many bytes behind the beginning of L3. An entry is given
+ * `already_in_l3` for what is there, which is not moved then. */
+typedef struct {
+    void *near;
+    uint32_t far;
+} image_place;
+extern unsigned char already_in_l3[1];
+
 /* How deep a core's stack was used so far, of how many bytes, and whether the guard zone below it is as it was. */
 typedef struct {
     uint32_t used, bytes;

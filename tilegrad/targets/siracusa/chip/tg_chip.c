@@ -217,10 +217,15 @@ void tg_l3_wait(int request)
 
 void tg_l3_write(uint32_t l3_offset, const void *data, uint32_t bytes)
 {
-    tg_l3_wait(tg_l3_start((void *)(uintptr_t)data, l3_offset, bytes, 0));
+    if (data != already_in_l3)
+        tg_l3_wait(tg_l3_start((void *)(uintptr_t)data, l3_offset, bytes, 0));
 }
 
-void tg_l3_read(uint32_t l3_offset, void *data, uint32_t bytes) { tg_l3_wait(tg_l3_start(data, l3_offset, bytes, 1)); }
+void tg_l3_read(uint32_t l3_offset, void *data, uint32_t bytes)
+{
+    if (data != already_in_l3)
+        tg_l3_wait(tg_l3_start(data, l3_offset, bytes, 1));
+}
 
 void tg_l3_clear(uint32_t bytes)
 {

@@ -1,0 +1,132 @@
+"""Activations that are computed again: fewer bytes, the same bits, and only as much as it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilegrad as tg
+from tests.support.command_line import CommandLine
+from tilegrad.analysis.same_results import expect_same_results
+from tilegrad.compiled import Compiled
+from tilegrad.devices.registry import open_device
+from tilegrad.errors import DoesNotFit, InternalError, UserError
+from tilegrad.fit import fitted
+from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.types import DType, TensorType
+from tilegrad.passes.recompute import recomputed
+from tilegrad.passes.split_conv_grad import SplitConvGrad
+from tilegrad.targets import base as targets
+from tilegrad.targets.base import RAM
+
+KIB = 1024
+MOST_ADDED = 0.45
+
+
+def step_of(name: str) -> Graph:
+    program = tg.compile(name, target=targets.get("mcu").without_limits()).program
+    return SplitConvGrad().apply(program).entries["step"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arena_bytes"),
+    [
+        ("resnet8", 288 * KIB),
+        ("dscnn", 256 * KIB),
+        pytest.param("cct", 672 * KIB, marks=pytest.mark.slow),
+        pytest.param("mobilenetv1", 512 * KIB, marks=pytest.mark.slow),
+    ],
+)
+def test_the_zoo_trains_in_a_fraction_of_its_arena(name: str, arena_bytes: int) -> None:
+    chip = targets.get("mcu").without_limits()
+    compiled = tg.compile(name, target=chip)
+    assert compiled.plan.arena_bytes > 1.9 * arena_bytes
+    program, fit = fitted(compiled.program, chip, compiled.plan.state_bytes + arena_bytes)
+    assert fit.after_bytes <= compiled.plan.state_bytes + arena_bytes
+    assert 0 < fit.more_macs <= MOST_ADDED
+    assert program.state == compiled.program.state
+
+
+def losses_and_weights(compiled: Compiled) -> tuple[list[float], dict[str, bytes]]:
+    random = np.random.default_rng(5)
+    with open_device("host") as device, device.load(compiled) as session:
+        losses = []
+        for _ in range(3):
+            x = random.standard_normal((1, 3, 32, 32)).astype(np.float32)
+            losses.append(float(session.step(x, random.integers(0, 10, 1))))
+            session.update()
+        return losses, {name: array.tobytes() for name, array in session.weights().items()}
+
+
+def test_the_bits_are_those_of_the_program_that_keeps_everything() -> None:
+    chip = targets.get("host")
+    kept = tg.compile("resnet8", target=chip)
+    less = kept.plan.memory[RAM].used_bytes - 350 * KIB
+    again = tg.compile("resnet8", target=chip.with_capacity(RAM, less), fit=True)
+    assert again.fit is not None and again.fit.repeated > 5
+    assert again.plan.memory[RAM].used_bytes <= less
+    assert losses_and_weights(again) == losses_and_weights(kept)
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    fits = tg.compile("simplemlp", target="mcu", fit=True)
+    assert fits.fit is not None and fits.fit.is_as_it_was
+    assert fits.project.files == tg.compile("simplemlp", target="mcu").project.files
+
+
+def test_the_same_input_gives_the_same_program() -> None:
+    graph = step_of("dscnn")
+    first, second = (recomputed(graph, 300 * KIB, 8) for _ in range(2))
+    assert first == second
+
+
+def test_less_memory_never_costs_less() -> None:
+    graph = step_of("dscnn")
+    found = [recomputed(graph, size * KIB, 8) for size in (500, 400, 300, 200)]
+    assert [each.peak_bytes for each in found] == sorted((each.peak_bytes for each in found), reverse=True)
+    assert [each.macs for each in found] == sorted(each.macs for each in found)
+
+
+def test_a_copy_that_reads_an_updated_weight_is_found() -> None:
+    """A node that is moved, or copied, behind the update of what it reads computes something else."""
+    row = TensorType(DType.F32, (4,))
+    made, update = Node("made", "Relu", ("w",), ("a",)), Node("update", "Neg", ("w",), ("v",))
+    used = Node("used", "Neg", ("a",), ("y",))
+    types = dict.fromkeys(("w", "a", "v", "y"), row)
+    graph = Graph("step", (), ("y",), (made, update, used), types, {}, ("w",), (("v", "w"),))
+    expect_same_results(graph, replace(graph, nodes=(made, used, update)))
+    with pytest.raises(InternalError, match="'y' is another value, first at node 'made'"):
+        expect_same_results(graph, replace(graph, nodes=(update, made, used)))
+
+
+def test_a_copy_of_something_else_is_found() -> None:
+    graph = step_of("resnet8")
+    conv = next(node for node in graph.nodes if node.op == "Conv" and len(node.inputs) == 2)
+    other = Node(conv.name, conv.op, (conv.inputs[0], conv.inputs[1]), conv.outputs, {**conv.attributes, "group": 3})
+    broken = replace(graph, nodes=tuple(other if node is conv else node for node in graph.nodes))
+    with pytest.raises(InternalError, match=f"first at node '{conv.name}'"):
+        expect_same_results(graph, broken)
+
+
+def test_what_cannot_be_had_is_said_with_the_bound() -> None:
+    with pytest.raises(DoesNotFit, match="nothing that is computed again") as caught:
+        tg.compile("resnet8", target=targets.get("mcu").with_capacity(RAM, 320 * KIB), fit=True)
+    assert "at best" in str(caught.value.got) and "--ram" in str(caught.value.hint)
+
+
+def test_a_target_without_a_limit_or_with_other_memories_is_refused() -> None:
+    with pytest.raises(UserError, match="asks for a limit"):
+        tg.compile("simplemlp", target="host", fit=True)
+    with pytest.raises(UserError, match="does not apply"):
+        tg.compile("simplemlp", target="siracusa", fit=True)
+
+
+def test_the_command_says_what_it_took(tilegrad: CommandLine) -> None:
+    answer = tilegrad("inspect", "dscnn", "--target", "mcu", "--ram", "400K", "--fit", "--json", "-")
+    assert answer.status == 0
+    fit = answer.json["fit"]
+    assert fit["after_bytes"] <= 400 * KIB < fit["before_bytes"] and fit["repeated_operators"] > 0
+    assert answer.json["memory"]["RAM"]["used"] == fit["after_bytes"]
+    assert answer.json["macs"]["step"] == fit["after_macs"] >= fit["before_macs"]
