@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilegrad.compiled import Compiled
-from tilegrad.devices.registry import open_device
+from tilegrad.devices import registry
+from tilegrad.devices.base import Device
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
@@ -13,8 +14,11 @@ from tilegrad.guards import Guard
 from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
+from tilegrad.parallel.group import open_devices
+from tilegrad.parallel.specification import is_several
 from tilegrad.pipeline import Observer, compile_model, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
+from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
@@ -43,6 +47,7 @@ __all__ = [
     "Storage",
     "Target",
     "compile",
+    "export_checkpoint",
     "load",
     "loss",
     "open_device",
@@ -57,6 +62,12 @@ def register_target(target: Target | str | Path) -> Target:
     """Adds a chip from outside the package, or from a file (.toml or .py): its name is a target's from now on, and
     `sim:NAME` a device's if it has a scratchpad. docs/targets.md explains every field."""
     return targets.register(target) if isinstance(target, Target) else targets.register(target_files.read(Path(target)))
+
+
+def open_device(name: str, *, use_cache: bool = True) -> Device:
+    """Opens a device, or several as one (`host*2`, `host,sim:siracusa`); use it as a context manager."""
+    opening = open_devices if is_several(str(name)) else registry.open_device
+    return opening(name, use_cache=use_cache)
 
 
 def compile(

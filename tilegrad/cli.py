@@ -24,6 +24,7 @@ from tilegrad.commands import (
     evaluate,
     explore,
     report,
+    several,
     train,
 )
 from tilegrad.commands.loudness import spoken
@@ -132,8 +133,15 @@ app.command(cls=_Command, epilog=_examples("infer resnet8", "infer model.onnx --
 app.command(
     "compile",
     cls=_Command,
-    epilog=_examples("compile resnet8 -o resnet8-c", "compile mlp --dump-after plan"),
+    epilog=_examples(
+        "compile resnet8 -o resnet8-c",
+        "compile mlp --dump-after plan",
+        "compile resnet8 --device 'host*2' --shares 16 -o resnet8-on-two",
+    ),
 )(spoken(describe.compile_project))
+app.command(cls=_Command, epilog=_examples("run resnet8-on-two", "run resnet8-on-two --data samples.npz --steps 100"))(
+    spoken(several.run)
+)
 app.command(cls=_Command, epilog=_examples("inspect cct", "inspect model.onnx --parameters --train last:2"))(
     spoken(describe.inspect)
 )

@@ -50,7 +50,8 @@ CYCLES = tuple(f"{entry}_cycles" for entry in CALLS)
 LEVELS = ("RAM", "L1", "L2", "L3")
 LIMITS = (*LEVELS, "flash", "stack", *CYCLES, "loss")
 _CHIP = {field.name: field.default for field in fields(hardware.ChipOptions)}
-_RECIPE = {field.name: field.default for field in fields(options.RecipeOptions)}
+_UNLESS_TOLD = {"batch": 1, "accum": 1, "lr": 0.01}
+_RECIPE = {field.name: field.default for field in fields(options.RecipeOptions)} | _UNLESS_TOLD
 _OWN: dict[str, object] = {"model": "", "device": "", "target": "", "steps": 1, "data": "", "limits": {}}
 _KNOWN = {**_OWN, **_CHIP, **_RECIPE}
 

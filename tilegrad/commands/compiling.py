@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.frontend.start import with_weights
+from tilegrad.parallel.specification import Specification
 from tilegrad.pipeline import Observer, Where, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.report import json
@@ -110,6 +111,23 @@ def chip_of(device: str, budget: BudgetOptions, name: str | None = None) -> Targ
     if name is None:
         device_kind(device).check_target(device, limited)
     return limited
+
+
+def schedule_of(chip: BudgetOptions, target: Target, shared: bool) -> ScheduleOptions:
+    """What was asked of the scheduler. Where an update is shared, gradients are added up, and none is fused."""
+    schedule = chip.schedule(target)
+    return replace(schedule, fuses_update=False) if shared else schedule
+
+
+def compile_others(compiled: Compiled, devices: Specification, chip: BudgetOptions) -> dict[str, Compiled]:
+    """The program for the targets of the devices behind the first, under the same budgets, by the target's name."""
+    made: dict[str, Compiled] = {}
+    for name in devices.kinds:
+        target = chip_of(name, chip)
+        if target.name not in (compiled.target.name, *made):
+            options = schedule_of(chip, target, True)
+            made[target.name] = compile_model(compiled.model, compiled.program.recipe, target, options=options)
+    return made
 
 
 def compilable_targets() -> tuple[Target, ...]:

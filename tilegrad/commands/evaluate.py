@@ -35,7 +35,7 @@ def evaluate(
             show_default=False,
         ),
     ],
-    batch: options.Batch = 1,
+    batch: options.Batch = None,
     loss: options.Loss = None,
     seed: options.Seed = 0,
     weights: options.Weights = None,
