@@ -32,7 +32,8 @@ test: lint types tests ## everything: lint, types, and every test
 check: lint types fast-tests ## before a commit, under two minutes: lint, types, and the tests that are not slow
 
 matrix: $(TOOLS) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
-	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices tests/storage tests/parallel tests/targets tests/exploration tests/cli
+	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices tests/storage tests/parallel tests/targets tests/exploration \
+		tests/cli tests/place
 
 calibrate: $(TOOLS) ## ten minutes: count every kernel under QEMU (RV32), measure on iss:siracusa, write the tables of estimated cycles
 	$(BIN)/python -m tilegrad.calibration

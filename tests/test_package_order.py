@@ -21,8 +21,7 @@ ORDER = (
     # What is done with a compiled program.
     "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack",
     "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck", "inference",
-    "evaluation",
-    "inspection", "onnx_backend", "exploration",
+    "evaluation", "inspection", "onnx_backend", "exploration",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",
 )  # fmt: skip

@@ -58,16 +58,16 @@ __all__ = [
 ]
 
 
-def register_target(target: Target | str | Path) -> Target:
-    """Adds a chip from outside the package, or from a file (.toml or .py): its name is a target's from now on, and
-    `sim:NAME` a device's if it has a scratchpad. docs/targets.md explains every field."""
-    return targets.register(target) if isinstance(target, Target) else targets.register(target_files.read(Path(target)))
-
-
 def open_device(name: str, *, use_cache: bool = True) -> Device:
     """Opens a device, or several as one (`host*2`, `host,sim:siracusa`); use it as a context manager."""
     opening = open_devices if is_several(str(name)) else registry.open_device
     return opening(name, use_cache=use_cache)
+
+
+def register_target(target: Target | str | Path) -> Target:
+    """Adds a chip from outside the package, or from a file (.toml or .py): its name is a target's from now on, and
+    `sim:NAME` a device's if it has a scratchpad. docs/targets.md explains every field."""
+    return targets.register(target) if isinstance(target, Target) else targets.register(target_files.read(Path(target)))
 
 
 def compile(

@@ -18,8 +18,8 @@ ARGUMENTS = {
     "compare": "autoencoder_tiny",
     "report": "simplemlp --no-verify",
     "check": "budget.toml",
-    "explore": "simplemlp --vary cores=8 --jobs 1",
     "run": "program",
+    "explore": "simplemlp --vary cores=8 --jobs 1",
     "evaluate": "simplemlp --data samples.npz",
 }
 ON_A_MODEL = ("infer", "inspect", "gradcheck")
