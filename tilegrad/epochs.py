@@ -61,6 +61,10 @@ class OrderedSamples:
     seed: int
     shuffles: bool
 
+    @property
+    def batched(self) -> tuple[bool, ...]:
+        return self.stored.batched
+
     def take(self, numbers: npt.NDArray[np.int64]) -> Batch:
         epochs, places = np.divmod(numbers, len(self.chosen))
         if self.shuffles:
@@ -84,6 +88,14 @@ class Feed:
 
     def first(self, minibatches: int) -> MiniBatches:
         return self.batches.first(minibatches)
+
+    @property
+    def sample_count(self) -> int | None:
+        """Of a pass over the data; None where there is no end to it."""
+        samples = self.batches.samples if isinstance(self.batches, Batches) else None
+        if isinstance(samples, OrderedSamples):
+            return len(samples.chosen)
+        return samples.count if isinstance(samples, StoredSamples) else None
 
 
 def make_feed(compiled: Compiled, data: str | Path | None, plan: Plan, default_steps: int = DEFAULT_STEPS) -> Feed:

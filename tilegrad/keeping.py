@@ -13,6 +13,7 @@ from tilegrad.devices.base import Session
 from tilegrad.errors import UserError
 from tilegrad.expectations import expect_count
 from tilegrad.ir.program import LEARNING_RATE, RESET_FLAG, Program, Role
+from tilegrad.parallel.session import ParallelSession
 from tilegrad.verify.reference import Start
 
 
@@ -131,6 +132,21 @@ class Keeper:
         names = [tensor.name for tensor in (*saved(program).always, *saved(program).gradients)]
         flags = [tensor.name for tensor in program.state if tensor.name == RESET_FLAG]
         self.file.save({name: self.session.read(name) for name in (*names, *flags)}, self.minibatches, self.updates)
+
+    def save_complete(self, session: ParallelSession, kept: Path | None) -> Path | None:
+        """After a failure, the last complete update: to the run's own checkpoint, or to where it is `kept`. Returns
+        where; None where there is neither, or no update since the beginning."""
+        updates = session.conductor.updates
+        path = self.file.path if self.file is not None else kept
+        if path is None or not updates:
+            return None
+        session.forget_since_update()
+        accumulate = session.compiled.program.recipe.accumulate
+        self.minibatches, self.updates = self.updates * accumulate, self.updates
+        if self.file is None:
+            self.file = CheckpointFile(path, session.compiled.program, session.compiled.target.name)
+        self.save()
+        return path
 
     def facts(self) -> dict[str, Any] | None:
         """For JSON and the report: what the saves cost a flash."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,17 @@ from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice, CoreStack
 from tilegrad.devices.iss_profile import Profile
 from tilegrad.epochs import Feed, Plan, make_feed
-from tilegrad.errors import InternalError, UserError
+from tilegrad.errors import DeviceError, InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
 from tilegrad.kept import kept_arrays, kept_bytes
 from tilegrad.learned import learned, module_state
+from tilegrad.parallel.dask_group import DaskGroup
+from tilegrad.parallel.interrupted import kept_file
+from tilegrad.parallel.session import ParallelSession
 from tilegrad.pipeline import unfused
-from tilegrad.recipe import expect_count, expect_tolerance
+from tilegrad.recipe import Recipe, expect_count, expect_tolerance
 from tilegrad.samples import infer_inputs
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
@@ -77,6 +81,7 @@ class Run:
     resumed_at: int = 0  # mini-batches that were trained before
     checkpoint: Mapping[str, Any] | None = None  # what was saved, and what that costs a flash
     stacks: tuple[CoreStack, ...] = ()  # as the image measured them
+    shares: Mapping[str, Any] | None = None  # where several devices computed them: how many each, and bytes moved
 
     def __repr__(self) -> str:
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
@@ -188,6 +193,7 @@ class Run:
             "checkpoint": None if self.checkpoint is None else dict(self.checkpoint),
             **judged,
             "weights_sha256": self.weights_sha256,
+            "shares": None if self.shares is None else dict(self.shares),
             "cycles": dict(self.cycles),
             "uncounted": list(self.uncounted),
             "cycles_are": self.cycles_are,
@@ -218,6 +224,29 @@ def check_patience(patience: int | None, epochs: int | None) -> None:
         raise UserError("early stopping is for runs over epochs", stage="options", hint="give --epochs N")
 
 
+def check_shares(shares: int, recipe: Recipe, feed: Feed) -> None:
+    """Every sample is in one share of one update in each pass over the data, or that is said."""
+    if shares != recipe.accumulate:
+        raise UserError(
+            "an update has as many shares as mini-batches",
+            stage="options",
+            expected=f"{recipe.accumulate} shares, as the recipe accumulates",
+            got=str(shares),
+        )
+    count = feed.sample_count
+    per_update = shares * recipe.batch
+    if count is not None and count % per_update:
+        fitting = [n for n in range(1, count // recipe.batch + 1) if count % (n * recipe.batch) == 0]
+        near = min(fitting, key=lambda n: (abs(n - shares), n), default=None)
+        raise UserError(
+            "the shares do not divide the data",
+            stage="data",
+            expected=f"a multiple of {per_update:,} samples: {shares} shares of batch {recipe.batch}",
+            got=f"{count:,} samples",
+            hint=f"--shares {near}" if near is not None else "a batch that divides them",
+        )
+
+
 def memory_json(use: MemoryUse) -> dict[str, int | None]:
     return {"used": use.used_bytes, "capacity": use.capacity_bytes, "lower_bound": use.lower_bound_bytes}
 
@@ -245,6 +274,7 @@ def train(
     shuffle: bool | None = None,
     patience: int | None = None,
     top_k: Sequence[int] = (),
+    shares: int | None = None,
 ) -> Run:
     """`steps` updates (4 unless told) of `accumulate` mini-batches each, or `epochs` over the data; then the verdict.
 
@@ -256,12 +286,23 @@ def train(
     Where the optimizer is fused into the backward pass, gradients take a second program to read: without a verdict and
     without `keep_gradients` there are none. A run that is resumed makes the updates that are left of `steps`, and is
     verified from there on.
+
+    `shares` says that an update is made of so many shares: the recipe's mini-batches, into which stored samples must
+    divide. A device that is several computes the mini-batches of an update at the same time, told or not.
     """
     expect_tolerance(tolerance)
     check_patience(patience, epochs)
     feed = make_feed(compiled, data, Plan(steps, epochs, shuffle, validation))
     steps = feed.updates
     accumulate = compiled.program.recipe.accumulate
+    if shares is not None:
+        check_shares(shares, compiled.program.recipe, feed)
+    kept = None
+    if isinstance(device, DaskGroup):
+        kept = kept_file(compiled.program, data, (steps, epochs, shuffle, validation))
+        if keeping.resume is None and kept is not None and kept.exists():
+            keeping = replace(keeping, resume=kept)
+            feed = replace(feed, notes=(*feed.notes, "goes on where the same command lost its scheduler"))
     found = keeping.found(compiled.program, steps)
     before = 0 if found is None else found.minibatches
     judged = steps if epochs is None else min(steps, before // accumulate + VERIFIED_UPDATES)
@@ -301,7 +342,8 @@ def train(
         start = time.perf_counter()
         fed = feed.first(accumulate * steps)[before:]
         course = Course(feed, progress, top_k, patience, snapshot_at=judged if verify and epochs is not None else None)
-        losses, beginning = _run_steps(session, fed, accumulate, course, keeper)
+        with _kept_when_lost(session, keeper, kept):
+            losses, beginning = _run_steps(session, fed, accumulate, course, keeper)
         if device.capabilities.estimates_cycles:
             session.infer(*infer_inputs(compiled, fed[0]))
         evaluation = _evaluation(session, fed[0]) if compiled.model.training is not None else None
@@ -324,6 +366,7 @@ def train(
             resumed_at=before,
             checkpoint=keeper.facts(),
             undone=tuple((before + number, why) for number, why in session.undone),
+            shares=session.shares_json() if isinstance(session, ParallelSession) else None,
         )
     if compiled.program.is_fused and (verify or keep_gradients):
         progress("gradients, of the unfused program", 0, 1)
@@ -348,6 +391,23 @@ def train(
         verdict = replace(verdict, coverage=f"the first {judged:,} of {run.steps:,} updates: {verdict.coverage}")
     timings["verify"] = time.perf_counter() - start
     return replace(run, verdict=verdict, unverified="a run that is resumed needs PyTorch for it")
+
+
+@contextlib.contextmanager
+def _kept_when_lost(session: Session, keeper: Keeper, kept: Path | None) -> Iterator[None]:
+    """Devices that fail in the middle of an update take that one with them, and none before it."""
+    try:
+        yield
+    except DeviceError as error:
+        if isinstance(session, ParallelSession):
+            with contextlib.suppress(DeviceError):  # the device that has the parameters may be the one that failed
+                path = keeper.save_complete(session, kept)
+                if path is not None:
+                    again = " goes on from it, and so does the same command" if path == kept else " goes on from it"
+                    error.hint = f"update {keeper.updates:,}, the last complete one, is saved: --resume '{path}'{again}"
+        raise
+    if kept is not None:
+        kept.unlink(missing_ok=True)
 
 
 def _evaluation(session: Session, batch: Batch) -> float | None:
@@ -405,24 +465,31 @@ def _run_steps(
     course.begin(session)
     beginning = FirstUpdate((), {}, {})
     keeps_gradients = not session.compiled.program.is_fused
-    for i, batch in enumerate(batches):
-        losses.append(session.step(*batch))
-        if i == 0 and keeps_gradients:
-            beginning = replace(beginning, first_gradients=session.gradients())
-        if i + 1 == first:
-            buffers = session.gradients() if keeps_gradients else {}
-            beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
-        updates, is_part = divmod(before + i + 1, accumulate)
-        stops = False
-        if not is_part:
-            session.update()
-            stops = course.after_update(session, updates, losses)
-        if i + 1 == first:
+    stops = False
+    while len(losses) < len(batches) and not stops:
+        start = len(losses)
+        end = start + accumulate - (before + start) % accumulate  # of this update
+        for loss in session.steps(batches[start:end]):
+            losses.append(loss)
+            count = len(losses)
+            if count == 1 and keeps_gradients:
+                beginning = replace(beginning, first_gradients=session.gradients())
+            if count == first:
+                buffers = session.gradients() if keeps_gradients else {}
+                beginning = replace(beginning, losses=tuple(losses), buffers=buffers)
+            if count < end:
+                if keeper is not None:
+                    keeper.stepped(False, count == len(batches))
+                course.tell(count, len(batches), losses, (before + count) // accumulate)
+        if len(losses) < end:
+            break
+        updates = (before + end) // accumulate
+        session.update()
+        stops = course.after_update(session, updates, losses)
+        if end == first:
             beginning = replace(beginning, weights_after=session.weights())
         if keeper is not None:
-            keeper.stepped(not is_part, stops or i + 1 == len(batches))
-        course.tell(i + 1, len(batches), losses, updates)
-        if stops:
-            break
+            keeper.stepped(True, stops or end == len(batches))
+        course.tell(end, len(batches), losses, updates)
     course.end(session, (before + len(losses)) // accumulate)
     return losses, beginning

@@ -18,6 +18,8 @@ ARGUMENTS = {
     "compare": "autoencoder_tiny",
     "report": "simplemlp --no-verify",
     "check": "budget.toml",
+    "run": "program",
+    "explore": "simplemlp --vary cores=8 --jobs 1",
     "evaluate": "simplemlp --data samples.npz",
 }
 ON_A_MODEL = ("infer", "inspect", "gradcheck")
@@ -35,6 +37,8 @@ def told_fields(section: str) -> set[str]:
 def test_fields(command: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", x=np.zeros((3, 64), np.float32), y=np.arange(3))
     (tmp_path / "budget.toml").write_text('[a]\nmodel = "simplemlp"\n[a.limits]\nL2 = "1M"\n')
+    if command == "run":
+        run_line("tilegrad compile simplemlp --device host*1 -o program", tmp_path)
     arguments = ARGUMENTS.get(command, "simplemlp" if command in ON_A_MODEL else "")
     run_line(f"tilegrad {command} {arguments} --json result.json", tmp_path)
     printed = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +15,12 @@ from tilegrad.commands.hardware import BudgetOptions
 from tilegrad.commands.options import check_stage
 from tilegrad.compiled import Compiled
 from tilegrad.devices.embedded import EmbeddedDevice, Image
-from tilegrad.devices.registry import device_kind
+from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, device_names
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.frontend.start import with_weights
+from tilegrad.parallel.specification import Specification
 from tilegrad.pipeline import Observer, Where, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.report import json
@@ -30,6 +31,7 @@ from tilegrad.report.picture.record import record_bytes
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
+from tilegrad.targets import files as target_files
 from tilegrad.targets.base import Target
 from tilegrad.tensor_files import check_suffix, read_tensors
 
@@ -68,8 +70,9 @@ def watch(output: Output, progress: Progress, dump_after: str | None) -> Watch:
 
 def target_of(device: str, name: str | None = None) -> Target:
     """The chip that a device is, or runs, unless another is named."""
-    kind = device_kind(device)
-    target = targets.get(kind.target_of(device) if name is None else name)
+    named = None if name is None else target_files.find(name)  # which may bring a device along
+    own = device_kind(device).target_of(device)
+    target = targets.get(own) if named is None else named
     if target not in compilable_targets():
         raise UserError(
             f"C cannot be written for target '{target.name}'",
@@ -80,12 +83,51 @@ def target_of(device: str, name: str | None = None) -> Target:
     return target
 
 
+def running_device(device: str, target: str | None, default: str = DEFAULT_DEVICE) -> str:
+    """The device that runs a chip that was named: the one that was asked for, if it does, or else the chip's own."""
+    if target is None:
+        return device
+    chip = target_files.find(target)
+    if device != default:
+        device_kind(device).check_target(device, chip)
+        return device
+    if not chip.is_flat:
+        return f"sim:{chip.name}"
+    own = [name for name in device_names() if device_kind(name).target_of(name) == chip.name]
+    if not own:
+        raise UserError(
+            f"no device runs target '{chip.name}'",
+            stage="device",
+            expected="a chip with L1 and L2, which is simulated, or one of a device",
+            got=target,
+            hint=f"tilegrad compile MODEL --target {target} -o DIR writes its C",
+        )
+    return own[0]
+
+
 def chip_of(device: str, budget: BudgetOptions, name: str | None = None) -> Target:
     """The device's chip, or the one that is named, with the budgets that were asked for."""
     limited = budget.chip(target_of(device, name))
     if name is None:
         device_kind(device).check_target(device, limited)
     return limited
+
+
+def schedule_of(chip: BudgetOptions, target: Target, shared: bool) -> ScheduleOptions:
+    """What was asked of the scheduler. Where an update is shared, gradients are added up, and none is fused."""
+    schedule = chip.schedule(target)
+    return replace(schedule, fuses_update=False) if shared else schedule
+
+
+def compile_others(compiled: Compiled, devices: Specification, chip: BudgetOptions) -> dict[str, Compiled]:
+    """The program for the targets of the devices behind the first, under the same budgets, by the target's name."""
+    made: dict[str, Compiled] = {}
+    for name in devices.kinds:
+        target = chip_of(name, chip)
+        if target.name not in (compiled.target.name, *made):
+            options = schedule_of(chip, target, True)
+            made[target.name] = compile_model(compiled.model, compiled.program.recipe, target, options=options)
+    return made
 
 
 def compilable_targets() -> tuple[Target, ...]:

@@ -19,15 +19,18 @@ from tilegrad.commands.compiling import (
     chip_of,
     compile_for,
     import_model,
+    running_device,
     watch,
     write_project,
 )
 from tilegrad.commands.groups import grouped
+from tilegrad.commands.several import SeveralOptions, compile_several, refuse_for_several
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, open_device
 from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program
+from tilegrad.parallel.specification import parse_devices
 from tilegrad.passes.parameters import parameters_of
 from tilegrad.pipeline import compile_inference, compile_model
 from tilegrad.recipe import expect_count, expect_tolerance
@@ -51,7 +54,8 @@ def infer(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
-    batch: options.Batch = 1,
+    target_name: options.RunTarget = None,
+    batch: options.Batch = None,
     batchnorm: options.BatchNorm = "frozen",
     seed: options.Seed = 0,
     data: options.Data = None,
@@ -70,6 +74,7 @@ def infer(
     expect_tolerance(tolerance)
     check_output(output_folder, force=force)
     recipe = options.RecipeOptions(batch=batch, batchnorm=batchnorm, seed=seed).recipe()
+    device = running_device(device, target_name)
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
@@ -98,7 +103,8 @@ def infer(
 def compile_project(
     *,
     model: options.Model,
-    device: options.Device = DEFAULT_DEVICE,
+    device: options.Devices = DEFAULT_DEVICE,
+    shares: options.Shares = None,
     target: options.TargetName = None,
     output_folder: options.OutputFolder = None,
     force: options.Force = False,
@@ -115,7 +121,12 @@ def compile_project(
         ),
     ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", metavar="N", help="Updates of an image that runs by itself (on Siracusa).")
+        int,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help="Updates of an image that runs by itself (on Siracusa), or of a program over several devices.",
+        ),
     ] = 4,
     recipe_options: options.RecipeOptions,
     weights: options.Weights = None,
@@ -126,7 +137,8 @@ def compile_project(
 ) -> int:
     """Write the C project of a model: plain C99 that infers and trains, no malloc, no dependency. Nothing is run.
 
-    For a board, its image is in the folder too.
+    For a board, its image is in the folder too. For several devices (D*N,…) it is a program that `tilegrad run`
+    executes: a module to read, and a folder for each kind of device.
     """
     output = Output(json_to)
     if output_folder is None and dump_after is None:
@@ -137,8 +149,13 @@ def compile_project(
             hint=f"tilegrad compile {model} -o {Path(model).stem}-c",
         )
     check_output(output_folder, force=force)
-    recipe = recipe_options.recipe(None)
+    devices = parse_devices(device)
+    recipe = recipe_options.with_shares(shares).recipe(None)
     expect_count("the number of steps", steps)
+    if devices.is_several:
+        refuse_for_several({"--target": target, "--storage": storage, "--weights-c": weights_c})
+        several = SeveralOptions(devices, chip, steps, weights, output_folder, force, dump_after, not no_cache)
+        return compile_several(model, recipe, several, output)
     limited = chip_of(device, chip, target)
     schedule = chip.schedule(limited)
     flash = flash_of(storage, limited)

@@ -13,15 +13,29 @@ from tilegrad import training
 from tilegrad.beside import beside_all
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import C_FILES, check_output, chip_of, compile_for, watch, write_project
+from tilegrad.commands.compiling import (
+    C_FILES,
+    check_output,
+    chip_of,
+    compile_for,
+    compile_others,
+    running_device,
+    schedule_of,
+    watch,
+    write_project,
+)
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions, npz_option
+from tilegrad.devices.base import Device
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_device
 from tilegrad.epochs import DEFAULT_STEPS
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
 from tilegrad.keeping import Keeping
+from tilegrad.parallel.dask_group import DaskGroup
+from tilegrad.parallel.group import DeviceGroup, open_devices
+from tilegrad.parallel.specification import parse_devices
 from tilegrad.recipe import expect_tolerance
 from tilegrad.report.arrays import npz_bytes
 from tilegrad.report.failure import announce
@@ -56,13 +70,14 @@ def disagreement(verdict: Verdict) -> VerificationError:
     """Why a run is not verified. Names the worst figure first; there may be hundreds."""
     message, expected, hint = _NOT_VERIFIED[verdict.outcome]
     failures = verdict.failures()
+    is_stored = ".npz" in verdict.reference and verdict.outcome == "disagrees"
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     return VerificationError(
         message.format(reference=verdict.reference),
         stage="verify",
         expected=expected.format(tolerance=verdict.tolerance),
         got=f"{failures[0]}{more}" if failures else f"the losses {_first_and_last(verdict.reference_losses)}",
-        hint=hint,
+        hint="what is stored beside the graphs is of one learning rate: is it --lr?" if is_stored else hint,
     )
 
 
@@ -80,6 +95,13 @@ def check_runs(device: str) -> None:
         )
 
 
+def open_all(device: str, scheduler: str | None, *, use_cache: bool) -> Device:
+    """One device, several of this machine, or the workers of a cluster."""
+    if scheduler is not None:
+        return DaskGroup(device, scheduler, use_cache=use_cache)
+    return open_devices(device, use_cache=use_cache)
+
+
 def check_profiles(device: str) -> None:
     if not device_kind(device).capabilities.profiles:
         able = ", ".join(name for kind in kinds() if kind.capabilities.profiles for name in kind.names())
@@ -92,7 +114,10 @@ def check_profiles(device: str) -> None:
 def train(
     *,
     model: options.Model,
-    device: options.Device = DEFAULT_DEVICE,
+    device: options.Devices = DEFAULT_DEVICE,
+    target_name: options.RunTarget = None,
+    shares: options.Shares = None,
+    scheduler: options.Scheduler = None,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -138,26 +163,31 @@ def train(
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
-    target = chip_of(device, chip)
+    device = running_device(device, target_name)
+    specification = parse_devices(device)
+    target = chip_of(specification.first, chip)
+    recipe_options = recipe_options.with_shares(shares)
     check_output(output_folder, force=force, certain=() if target.language == OPENCL_C else C_FILES)
     keeping = Keeping(resume, checkpoint, checkpoint_every)
     for path in (save_weights, save_gradients, checkpoint):
         if path is not None:
             check_writable(path)
-            check_runs(device)
+            check_runs(specification.first)
     if trace is not None:
         check_writable(trace)
         check_trace(trace)
-        check_runs(device)
+        check_runs(specification.first)
     if profile:
-        check_profiles(device)
+        check_profiles(specification.first)
     recipe = recipe_options.recipe(data.updates(steps, recipe_options.batch, recipe_options.accum))
     expect_tolerance(tolerance)
     training.check_patience(data.patience, data.epochs)
-    schedule = chip.schedule(target)
-    with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
+    schedule = schedule_of(chip, target, specification.is_several or scheduler is not None)
+    with Progress() as progress, open_all(device, scheduler, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule, weights=weights)
+        if isinstance(opened, DeviceGroup):
+            opened.programs |= compile_others(compiled, specification, chip)
         if isinstance(opened, AutonomousDevice):
             opened.wants_profile = profile
         run = training.train(
@@ -175,6 +205,7 @@ def train(
             keep_gradients=save_gradients is not None,
             keeping=keeping,
             progress=progress,
+            shares=shares,
         )
         stack = stack_use(compiled, use_cache=not no_cache)
         beside = beside_all(compiled)
@@ -204,7 +235,8 @@ def gradcheck(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
-    batch: options.Batch = 1,
+    target_name: options.RunTarget = None,
+    batch: options.Batch = None,
     loss: options.Loss = None,
     train: options.Train = None,
     batchnorm: options.BatchNorm = "frozen",
@@ -219,6 +251,7 @@ def gradcheck(
     output = Output(json_to)
     expect_tolerance(tolerance)
     recipe = RecipeOptions(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed).recipe()
+    device = running_device(device, target_name)
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import TracebackType
@@ -24,7 +24,8 @@ import numpy.typing as npt
 from tilegrad.build.lock import Claim
 from tilegrad.compiled import Compiled
 from tilegrad.devices.companion import Companion, matters, no_loader
-from tilegrad.devices.measure import COMPUTE_SECONDS, TRANSFER_SECONDS, WALL_SECONDS, Measurement, measure
+from tilegrad.devices.measure import COMPUTE_SECONDS, TRANSFER_SECONDS, WALL_SECONDS, Extent, Measurement, measure
+from tilegrad.devices.peak import Peak, described_peak
 from tilegrad.devices.residency import DEVICE, HOST, Residency, Transfer, Transfers
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph
@@ -222,6 +223,75 @@ class Session(ABC):
         """The first output; `run` returns all of them."""
         return self.run("infer", inputs or None)[0]
 
+    def steps(self, batches: Iterable[Sequence[npt.ArrayLike]]) -> Iterator[float]:
+        """Mini-batches one after another: the loss of each, when gradients and statistics have it in them.
+
+        A session over several devices computes those of one call at the same time, so a call is at most an update's.
+        """
+        for batch in batches:
+            yield self.step(*batch)
+
+    @one_at_a_time
+    def exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[npt.ArrayLike] | None,
+        writes: Mapping[str, npt.ArrayLike],
+        reads: Sequence[str],
+    ) -> tuple[list[Array], FloatArrays]:
+        """Writes state, runs an entry, and reads state, with nothing between them: one exchange with a device that
+        takes requests ahead of its answers. Returns the outputs and what was read. `None` runs nothing."""
+        arrays = None if entry is None else self._as_inputs(entry, inputs or ())
+        written = [(self._tensor(name), value) for name, value in writes.items()]
+        put = [(found, as_declared(value, found.type, f"tensor '{found.name}'")) for found, value in written]
+        wanted = [self._tensor(name) for name in reads]
+        self.transferred.begin_call()
+        outputs, made = self._exchange(entry, arrays, put, wanted)
+        self._host_gradients = None
+        if entry is not None:
+            self._placed, self._placed_inputs = entry, arrays or ()
+            self._results = (entry, outputs) if self._entry(entry).outputs else self._results
+            self._minibatches += entry == "step"
+        self.transferred.add(
+            Transfer(
+                sum(array.nbytes for array in arrays or ()),
+                sum(array.nbytes for array in outputs),
+                sum(array.nbytes for _, array in put),
+                sum(array.nbytes for array in made),
+            )
+        )
+        return outputs, {tensor.name: array for tensor, array in zip(wanted, made, strict=True)}
+
+    @one_at_a_time
+    def exchange_checked(
+        self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
+    ) -> tuple[list[Array], FloatArrays]:
+        """The same for arrays that were checked already, as they are for every share of an update."""
+        outputs, made = self._exchange(
+            entry,
+            inputs,
+            [(self._tensors[name], value) for name, value in writes.items()],
+            [self._tensors[name] for name in reads],
+        )
+        self._host_gradients = None
+        self._minibatches += entry == "step"
+        return outputs, dict(zip(reads, made, strict=True))
+
+    def _exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[Array] | None,
+        writes: Sequence[tuple[StateTensor, Array]],
+        reads: Sequence[StateTensor],
+    ) -> tuple[list[Array], list[Array]]:
+        """One request after another; a device that need not wait for each answer does better."""
+        for tensor, value in writes:
+            self._write(tensor, value)
+        outputs: list[Array] = []
+        if entry is not None:
+            outputs = self._call(entry, inputs, bool(self._entry(entry).outputs)) or []
+        return outputs, [self._read(tensor) for tensor in reads]
+
     # ---- state
 
     @one_at_a_time
@@ -316,15 +386,20 @@ class Session(ABC):
         *,
         repeat: int = 10,
         warmup: int = 1,
+        number: int = 1,
+        min_seconds: float = 0.0,
         counters: Sequence[str] | None = None,
         expected: Mapping[str, npt.ArrayLike] | None = None,
     ) -> Measurement:
         """Counters of `repeat` calls, each from the same state, which is put back at the end.
 
+        A row is the mean of `number` calls, and of as many more as it takes until they have lasted `min_seconds`.
+
         `expected` maps outputs, or state that the entry writes, to what they should be. A result that is not, or calls
         whose bits differ, raise VerificationError: there is no figure for a wrong result.
         """
-        return measure(self, entry, inputs, repeat, warmup, counters, expected)
+        extent = Extent(repeat, warmup, number, min_seconds)
+        return measure(self, entry, inputs, extent, counters, expected)
 
     @one_at_a_time
     def count(self, entry: str) -> Mapping[str, float]:
@@ -468,7 +543,7 @@ class Device(ABC):
     """`name` is the full device name; `kind` its family (host, sim, qemu, opencl, …)."""
 
     kind: ClassVar[str]
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
 
     def __init__(self, name: str, *, use_cache: bool = True) -> None:
         self.name = name
@@ -514,6 +589,19 @@ class Device(ABC):
     @property
     def counters(self) -> tuple[str, ...]:
         return self.capabilities.counters
+
+    def peak(self) -> Peak:
+        """The most that the device can do: multiply-adds and bytes. One that does not know is refused, not guessed."""
+        target = targets.get(self.target_name)
+        if target.is_flat:
+            raise UserError(
+                f"device '{self.name}' does not know its peak",
+                stage="measure",
+                expected="a device that is described by cycles, or that is this machine",
+                got=self.name,
+                hint="such as sim:siracusa or host",
+            )
+        return described_peak(target)
 
     @classmethod
     def check_target(cls, name: str, target: Target) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tilegrad.build.toolchain import Toolchain
+from tilegrad.build.toolchain import Toolchain, host_toolchain
 from tilegrad.devices.base import Capabilities
 from tilegrad.devices.native import NativeDevice
+from tilegrad.devices.peak import Peak, measured_peak
 from tilegrad.devices.registry import register
 
 
@@ -15,6 +16,9 @@ class HostDevice(NativeDevice):
 
     def __init__(self, name: str = "host", *, use_cache: bool = True, toolchain: Toolchain | None = None) -> None:
         super().__init__(name, use_cache=use_cache, toolchain=toolchain)
+
+    def peak(self) -> Peak:
+        return measured_peak(self.toolchain or host_toolchain())
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

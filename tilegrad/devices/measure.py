@@ -25,16 +25,18 @@ COUNTERS = (WALL_SECONDS, COMPUTE_SECONDS, TRANSFER_SECONDS, CYCLES, INSTRUCTION
 """Every counter there is. Wall time is that of a whole call: inputs there, compute, outputs back."""
 
 EXPECTED_TOLERANCE = 1e-4
+LONGEST_SECONDS = 3600.0
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """`values` has a row for each call and a column for each counter."""
+    """`values` has a row for each call, or mean of `calls`, and a column for each counter."""
 
     entry: str
     counters: tuple[str, ...]
     values: npt.NDArray[np.float64]
+    calls: tuple[int, ...] = ()
 
     def of(self, counter: str) -> npt.NDArray[np.float64]:
         """One counter of every call."""
@@ -44,44 +46,80 @@ class Measurement:
         return float(np.median(self.of(counter)))
 
 
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured: rows, calls before them, and how many calls, or seconds of them, a row is the mean of."""
+
+    repeat: int = 10
+    warmup: int = 1
+    number: int = 1
+    min_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        wanted = (("repetitions", self.repeat, 1), ("calls to warm up", self.warmup, 0), ("calls", self.number, 1))
+        for what, number, least in wanted:
+            if number < least:
+                raise UserError(
+                    f"the number of {what} cannot be used",
+                    stage="measure",
+                    expected=f"{least} or more",
+                    got=str(number),
+                )
+        if not 0.0 <= self.min_seconds <= LONGEST_SECONDS:
+            raise UserError(
+                "the least time of a row cannot be used",
+                stage="measure",
+                expected=f"0 to {LONGEST_SECONDS:g} seconds",
+                got=str(self.min_seconds),
+            )
+
+
 def measure(
     session: Session,
     entry: str,
     inputs: Sequence[npt.ArrayLike] | None,
-    repeat: int,
-    warmup: int,
+    extent: Extent,
     counters: Sequence[str] | None,
     expected: Mapping[str, npt.ArrayLike] | None,
 ) -> Measurement:
     """See `Session.measure`."""
     wanted = _checked_counters(session, counters)
-    for what, number, least in (("repetitions", repeat, 1), ("calls to warm up", warmup, 0)):
-        if number < least:
-            raise UserError(
-                f"the number of {what} cannot be used", stage="measure", expected=f"{least} or more", got=str(number)
-            )
     graph = session._entry(entry)
     written = tuple(dict.fromkeys(state for _, state in graph.writes))
     _check_names(entry, (*graph.outputs, *written), expected or {})
     arrays = None if inputs is None else session._as_inputs(entry, inputs)
     before = {state: session.read(state) for state in written}
-    rows = []
+    rows: list[list[float]] = []
+    calls: list[int] = []
     first: dict[str, Array] = {}
+    made_calls = 0
+
+    def call() -> Mapping[str, float]:
+        nonlocal first, made_calls
+        if made_calls:
+            _restore(session, before)
+        made_calls += 1
+        counted, made = _measured_call(session, entry, arrays)
+        made |= {state: session.read(state) for state in written}
+        first = first or made
+        _compare(f"call {made_calls} of {entry} differs from the first", first, made, 0.0)
+        return counted
+
     try:
-        for call in range(warmup + repeat):
-            if call > 0:
-                _restore(session, before)
-            counted, made = _measured_call(session, entry, arrays)
-            made |= {state: session.read(state) for state in written}
-            first = first or made
-            _compare(f"call {call + 1} of {entry} differs from the first", first, made, 0.0)
-            if call >= warmup:
-                rows.append([counted[name] for name in wanted])
+        for _ in range(extent.warmup):
+            call()
+        for _ in range(extent.repeat):
+            row: list[Mapping[str, float]] = []
+            while len(row) < extent.number or sum(each[WALL_SECONDS] for each in row) < extent.min_seconds:
+                row.append(call())
+            rows.append([sum(each[name] for each in row) / len(row) for name in wanted])
+            calls.append(len(row))
     finally:
         _restore(session, before)
     wrong = f"{entry} does not give what was expected"
     _compare(wrong, {name: np.asarray(value) for name, value in (expected or {}).items()}, first, EXPECTED_TOLERANCE)
-    return Measurement(entry, wanted, np.array(rows, dtype=np.float64).reshape(repeat, len(wanted)))
+    values = np.array(rows, dtype=np.float64).reshape(extent.repeat, len(wanted))
+    return Measurement(entry, wanted, values, tuple(calls))
 
 
 def _checked_counters(session: Session, counters: Sequence[str] | None) -> tuple[str, ...]:

@@ -179,6 +179,13 @@ class OpenclDevice(HarnessDevice, AcceleratorDevice):
 
     def _start(self, compiled: Compiled, folder: Path) -> ProcessTransport:
         write_files(folder, compiled.project.files)
+        return self.serve(folder)
+
+    def built_files(self, compiled: Compiled) -> dict[str, bytes]:
+        """The driver compiles kernels when they are loaded."""
+        return dict(compiled.project.files)
+
+    def serve(self, folder: Path) -> ProcessTransport:
         command = [sys.executable, "run.py", "--serve", str(self._number(self.name))]
         environment = {} if self.use_cache else {"POCL_KERNEL_CACHE": "0"}
         transport = ProcessTransport(command, folder, environment=environment)

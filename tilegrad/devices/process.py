@@ -7,7 +7,7 @@ import signal
 import struct
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Array, Device, Session, bad_label, one_at_a_time
 from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, INSTRUCTIONS
+from tilegrad.devices.pipelined import framed, pipelined
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, Transport, TransportError
-from tilegrad.errors import DeviceError
+from tilegrad.errors import DeviceError, UserError
 from tilegrad.ir.program import StateTensor
 
 INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH = range(1, 10)
@@ -108,13 +109,19 @@ class HarnessSession(Session):
 
     def _request(self, command: int, payload: bytes = b"") -> tuple[int, bytes]:
         """One request and its reply, within the time limit. After a failure, every request is that failure."""
+        with self._failures():
+            deadline = time.monotonic() + self.timeout_seconds
+            self.transport.send(framed(command, payload), deadline)
+            status, size = struct.unpack("<II", self.transport.receive(8, deadline))
+            return status, self.transport.receive(size, deadline)
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """What ends the program, and what every request after it is told."""
         if self._failed is not None:
             raise self._failed
-        deadline = time.monotonic() + self.timeout_seconds
         try:
-            self.transport.send(struct.pack("<II", command, len(payload)) + payload, deadline)
-            status, size = struct.unpack("<II", self.transport.receive(8, deadline))
-            body = self.transport.receive(size, deadline)
+            yield
         except TransportError as error:
             self._failed = self._failure(str(error))
             raise self._failed from error
@@ -123,7 +130,6 @@ class HarnessSession(Session):
             self.transport.kill()
             self._failed = DeviceError("the program was ended: a call was interrupted", stage="run")
             raise
-        return status, body
 
     def _checked(self, entry: str, reply: tuple[int, bytes]) -> bytes:
         status, body = reply
@@ -182,6 +188,31 @@ class HarnessSession(Session):
         self._check_placed(entry)
         return self._measure(entry, calls)[0] / 1e9 / max(calls, 1)
 
+    def _exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[Array] | None,
+        writes: Sequence[tuple[StateTensor, Array]],
+        reads: Sequence[StateTensor],
+    ) -> tuple[list[Array], list[Array]]:
+        """All requests at once."""
+        payload = b"" if entry is None or not inputs else self._pack(entry, inputs)
+        with self._failures():
+            reply, bodies = pipelined(
+                self.transport,
+                time.monotonic() + self.timeout_seconds,
+                [(self._indices[tensor.name], value.tobytes()) for tensor, value in writes],
+                None if entry is None else (_COMMANDS[entry], payload),
+                [(self._indices[tensor.name], tensor.type.size_bytes) for tensor in reads],
+            )
+        made = [
+            np.frombuffer(body, tensor.type.dtype.numpy).reshape(tensor.type.shape)
+            for tensor, body in zip(reads, bodies, strict=True)
+        ]
+        if entry is None or reply is None:
+            return [], made
+        return self._unpack(self._ports[entry][1], self._checked(entry, reply)), made
+
     def _read(self, tensor: StateTensor) -> Array:
         _, body = self._request(GET, struct.pack("<I", self._indices[tensor.name]))
         return np.frombuffer(body, dtype=tensor.type.dtype.numpy).reshape(tensor.type.shape).copy()
@@ -214,6 +245,24 @@ class HarnessDevice(Device):
     @abstractmethod
     def _start(self, compiled: Compiled, folder: Path) -> Transport:
         """Builds the program in an empty folder and starts it."""
+
+    def built_files(self, compiled: Compiled) -> dict[str, bytes]:
+        """The C project with what was built of it, by path: all that `serve` needs."""
+        raise UserError(
+            f"programs for device '{self.name}' are not kept in folders",
+            stage="build",
+            hint="such as host, sim:siracusa, qemu:riscv32 or opencl:0 are",
+        )
+
+    def serve(self, folder: Path) -> Transport:
+        """Starts a program from a folder with these files, which is ours to write to. Compiles nothing, unless what is
+        there was built for another machine."""
+        raise UserError(f"device '{self.name}' starts no program from a folder", stage="run", got=str(folder))
+
+    @classmethod
+    def missing_to_serve(cls, name: str) -> str | None:
+        """Why `serve` cannot be used here; None if it can."""
+        return cls.missing(name)
 
     def _load(self, compiled: Compiled, residency: Residency) -> Session:
         workspace = Workspace()

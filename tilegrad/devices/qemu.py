@@ -19,6 +19,7 @@ from typing import Any
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import Toolchain, build, find_compiler, host_toolchain
 from tilegrad.build.tools import Tools, temporary_folder
+from tilegrad.build.workspace import Workspace
 from tilegrad.codegen.board import IMAGE, compile_flags, link_flags
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Array, Capabilities, one_at_a_time
@@ -30,6 +31,7 @@ from tilegrad.devices.qemu_counts import Counter, Counts
 from tilegrad.devices.registry import register
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError, DoesNotFit, InternalError
+from tilegrad.ir.program import StateTensor
 from tilegrad.targets import base as targets
 from tilegrad.targets.board import Board
 from tilegrad.targets.riscv32v.target import VECTOR_BITS
@@ -38,6 +40,8 @@ _COMMON = tuple(
     "-display none -serial none -monitor none -icount shift=0 -semihosting-config enable=on,target=native".split()
 )
 PROBE_TIMEOUT_SECONDS = 30
+CORES = "cores.txt"
+"""Beside an image that was built: how many cores the emulator is to have."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,18 @@ class QemuSession(HarnessSession):
     def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
         results = super()._call(entry, inputs, wants_outputs)
         if entry not in self._first_counts:
+            self._first_counts[entry] = self.counts()
+        return results
+
+    def _exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[Array] | None,
+        writes: Sequence[tuple[StateTensor, Array]],
+        reads: Sequence[StateTensor],
+    ) -> tuple[list[Array], list[Array]]:
+        results = super()._exchange(entry, inputs, writes, reads)
+        if entry is not None and entry not in self._first_counts:
             self._first_counts[entry] = self.counts()
         return results
 
@@ -171,15 +187,34 @@ class QemuDevice(EmbeddedDevice):
         if not isinstance(image, QemuImage):
             raise InternalError("an image that this device did not build")
         folder = image.path.parent
-        machine = MACHINES[self.name]
         counter = Counter(folder, ElfFile(image.path).symbols(), image.kernels, image.cores)
-        cores = ("-smp", str(image.cores)) if image.cores > 1 else ()
+        plugin = counter.options(self.use_cache)
+        return QemuTransport(self._command(image.path.name, image.cores, plugin), folder, counter)
+
+    def _command(self, image: str, cores: int, plugin: Sequence[str] = ()) -> tuple[str, ...]:
+        machine = MACHINES[self.name]
         emulator = shutil.which(machine.emulator)
         if emulator is None:
             raise DeviceError(f"'{machine.emulator}' is gone", stage="run", hint=f"Debian: {machine.package}")
-        plugin = counter.options(self.use_cache)
-        command = (emulator, *machine.options, *cores, *_COMMON, *plugin, "-kernel", image.path.name)
-        return QemuTransport(command, folder, counter)
+        several = ("-smp", str(cores)) if cores > 1 else ()
+        return (emulator, *machine.options, *several, *_COMMON, *plugin, "-kernel", image)
+
+    def built_files(self, compiled: Compiled) -> dict[str, bytes]:
+        workspace = Workspace()
+        with workspace.kept_on_failure() as folder:
+            files = self.folder_files(compiled, self.build(compiled, folder))
+        workspace.close()
+        return {**files, CORES: f"{compiled.target.cores}\n".encode()}
+
+    def serve(self, folder: Path) -> ProcessTransport:
+        """Without the plugin that counts instructions, which would have to be compiled."""
+        cores = int((folder / CORES).read_text(encoding="utf-8"))
+        return ProcessTransport(self._command(IMAGE, cores), folder)
+
+    @classmethod
+    def missing_to_serve(cls, name: str) -> str | None:
+        machine = MACHINES[name]
+        return _lacking((machine.emulator, machine.package))
 
 
 def _board(machine: Machine) -> Board:

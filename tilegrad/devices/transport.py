@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -23,6 +24,10 @@ LAST_LINES = 12
 CLOSE_TIMEOUT_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 _CHUNK_BYTES = 1 << 20
+_MUCH_BYTES = 1 << 15
+_GATHER_SECONDS = 5e-5
+"""An answer of many parts is taken in few: a program that writes them does so without us, and waking up for each costs
+more than they do."""
 
 
 class TransportError(Exception):
@@ -105,6 +110,8 @@ class ProcessTransport(Transport):
         self._reader, self._writer = channel
         for descriptor in channel:
             os.set_blocking(descriptor, False)
+            with contextlib.suppress(OSError):  # more than a user may have is no harm: it only takes longer
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
 
     @contextlib.contextmanager
     def _as_device_error(self) -> Iterator[None]:
@@ -152,6 +159,8 @@ class ProcessTransport(Transport):
                         raise TransportError("ended before it answered")
                     parts.append(part)
                     missing -= len(part)
+                    if missing > _MUCH_BYTES:
+                        time.sleep(_GATHER_SECONDS)
         except OSError as error:
             raise TransportError("is not running") from error
         return b"".join(parts)

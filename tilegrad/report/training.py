@@ -30,6 +30,7 @@ from tilegrad.report.format import (
 )
 from tilegrad.report.output import heading, table
 from tilegrad.report.profile import profile_report
+from tilegrad.report.several import shares_table
 from tilegrad.report.table import FittingTable
 from tilegrad.training import Run, parameter_count
 from tilegrad.verify.compare import Verdict
@@ -58,6 +59,9 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     else:
         yield from verdict_report(run.verdict)
     yield Text()
+    if run.shares is not None:
+        yield shares_table(run.shares)
+        yield Text()
     yield memory_table(run.compiled.plan)
     if run.beside is not None:
         yield Text()

@@ -1,0 +1,184 @@
+"""The devices of this machine: each has a thread, which takes shares from one queue while there are any.
+
+Threads are enough: programs are processes of their own, and a thread that waits for one does not hold Python up. A
+device that is slower takes fewer shares because it comes back for the next one later, and takes none at the end that
+the fastest would have done before it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilegrad.parallel.form import Form
+from tilegrad.parallel.shares import Array, Arrays, Engine, Moved, Share, ShareResult, compute
+
+_JOIN_SECONDS = 10.0
+SHARES_AHEAD = 8
+"""For each device, so that all have work while the results of a slow one are waited for."""
+
+
+class Pool(ABC):
+    """Computes shares. Results come in share order, whoever computed them and when."""
+
+    @abstractmethod
+    def compute(self, shares: Iterable[Share]) -> Iterator[ShareResult]:
+        """The result of each share, in order. Shares are made while others are computed; those whose results nobody
+        waits for any more are given up."""
+
+    @abstractmethod
+    def publish(self, changed: Mapping[str, Array]) -> None:
+        """What an update changed: whoever computes a share from now on has it."""
+
+    @property
+    @abstractmethod
+    def wants_parameters(self) -> bool:
+        """Whether anybody but the one who makes the updates has to be told what they changed."""
+
+    @abstractmethod
+    def moved(self) -> Sequence[Moved]:
+        """What crossed, device by device."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """No share is begun any more. Closing twice is no error."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """Waits until nothing of it runs."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """One device. `pending` is what it has not been told of the parameters yet."""
+
+    engine: Engine
+    moved: Moved
+    pending: Arrays = field(default_factory=dict)
+
+
+class LocalPool(Pool):
+    """`workers[0]` is the one that makes the updates, and so has the parameters already."""
+
+    def __init__(self, form: Form, workers: Sequence[Worker]) -> None:
+        self._form = form
+        self._workers = tuple(workers)
+        self._queue: deque[tuple[int, Share]] = deque()
+        self._results: dict[int, ShareResult] = {}
+        self._busy = 0
+        self._error: BaseException | None = None
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._work, args=(worker,), name=f"share of {worker.moved.device}", daemon=True)
+            for worker in self._workers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def wants_parameters(self) -> bool:
+        return len(self._workers) > 1
+
+    def publish(self, changed: Mapping[str, Array]) -> None:
+        with self._changed:
+            for worker in self._workers[1:]:
+                worker.pending.update(changed)
+
+    def moved(self) -> Sequence[Moved]:
+        return [worker.moved for worker in self._workers]
+
+    def compute(self, shares: Iterable[Share]) -> Iterator[ShareResult]:
+        self._results.clear()
+        coming = iter(shares)
+        begun = done = 0
+        is_all = False
+        try:
+            while not is_all or done < begun:
+                if not is_all and begun - done < SHARES_AHEAD * len(self._workers) and not self._has(done):
+                    share = next(coming, None)
+                    is_all = share is None
+                    begun += share is not None
+                    if share is not None:
+                        self._begin(begun - 1, share)
+                else:
+                    yield self._result(done)
+                    done += 1
+        except GeneratorExit:
+            self._settle()
+            raise
+
+    def _has(self, index: int) -> bool:
+        with self._changed:
+            return index in self._results or self._error is not None
+
+    def _begin(self, index: int, share: Share) -> None:
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            self._queue.append((index, share))
+            self._changed.notify_all()
+
+    def _result(self, index: int) -> ShareResult:
+        with self._changed:
+            self._changed.wait_for(lambda: index in self._results or self._error is not None)
+            if index not in self._results:
+                self._queue.clear()
+                assert self._error is not None
+                raise self._error
+            return self._results.pop(index)
+
+    def _settle(self) -> None:
+        """Nothing is under way when this returns."""
+        with self._changed:
+            self._queue.clear()
+            self._changed.wait_for(lambda: self._busy == 0)
+
+    def _work(self, worker: Worker) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or (self._queue and self._is_worth_it(worker)))
+                if self._is_closed:
+                    return
+                index, share = self._queue.popleft()
+                changed, worker.pending = worker.pending, {}
+                self._busy += 1
+            start = time.monotonic()
+            try:
+                result = compute(worker.engine, self._form, share, changed, worker.moved)
+            except BaseException as error:  # noqa: BLE001 - the thread that waits for the result raises it
+                self._done(index, None, error)
+                return
+            worker.moved.computed(time.monotonic() - start)
+            self._done(index, result, None)
+
+    def _done(self, index: int, result: ShareResult | None, error: BaseException | None) -> None:
+        with self._changed:
+            self._busy -= 1
+            if result is not None:
+                self._results[index] = result
+            if error is not None:
+                self._error = self._error or error
+                self._queue.clear()
+            self._changed.notify_all()
+
+    def _is_worth_it(self, worker: Worker) -> bool:
+        """Not where the fastest device would be done with all that is left before this one is with one share. That one
+        always goes on, so that every share is computed."""
+        known = [each.moved.seconds for each in self._workers if each.moved.seconds is not None]
+        return worker.moved.seconds is None or worker.moved.seconds <= min(known) * (len(self._queue) + 1)
+
+    def close(self) -> None:
+        """Threads end when what they wait for does: `join` is for when the sessions are closed, too."""
+        with self._changed:
+            self._is_closed = True
+            self._queue.clear()
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)

@@ -1,0 +1,130 @@
+"""Several devices as one session: what trains on one device trains on many, and does not know the difference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.compiled import Compiled
+from tilegrad.devices.base import Array, Session, one_at_a_time
+from tilegrad.devices.measure import COMPUTE_SECONDS
+from tilegrad.devices.residency import Residency, Transfer
+from tilegrad.ir.program import StateTensor
+from tilegrad.parallel.conductor import Conductor
+from tilegrad.parallel.form import Form
+from tilegrad.parallel.pool import Pool
+from tilegrad.parallel.shares import Moved
+from tilegrad.sequence.timing import EntryTiming
+
+
+def held_initially(compiled: Compiled, form: Form) -> dict[str, Array]:
+    """What a program begins with of what shares make."""
+    return {
+        tensor.name: np.zeros(tensor.type.shape, tensor.type.dtype.numpy)
+        if tensor.initial is None
+        else np.asarray(tensor.initial.array, tensor.type.dtype.numpy)
+        for tensor in compiled.program.state
+        if tensor.name in form.held
+    }
+
+
+class ParallelSession(Session):
+    """`lead` makes updates and inferences; the pool computes shares. Closing it closes the pool and `sessions`."""
+
+    def __init__(
+        self, compiled: Compiled, residency: Residency, form: Form, lead: Session, lead_moved: Moved, pool: Pool
+    ) -> None:
+        super().__init__(compiled, residency)
+        self._lead = lead
+        self._pool = pool
+        self._last: list[Array] = []
+        self.conductor = Conductor(form, held_initially(compiled, form), lead, lead_moved, pool)
+
+    def steps(self, batches: Iterable[Sequence[npt.ArrayLike]]) -> Iterator[float]:
+        """The losses come in order; gradients and statistics are those up to the mini-batch whose loss came last."""
+        checked = (self._as_inputs("step", batch) for batch in batches)
+        for outputs in self.conductor.steps(checked):
+            self.transferred.begin_call()
+            self._results = ("step", list(outputs))
+            self._host_gradients = None
+            self._minibatches += 1
+            yield float(np.asarray(outputs[0]).reshape(-1)[0])
+
+    def forget_since_update(self) -> None:
+        """Back to the last complete update."""
+        self.conductor.forget_since_update()
+
+    def shares_json(self) -> dict[str, Any]:
+        """Who computed how many shares, and what that moved."""
+        updates = self.conductor.updates
+        return {
+            "accumulate": self.compiled.program.recipe.accumulate,
+            "updates": updates,
+            "one_after_another": self.conductor.is_chained,
+            "devices": [moved.as_json(updates) for moved in self._pool.moved()],
+        }
+
+    # ---- the contract
+
+    def _place(self, entry: str, inputs: Sequence[Array]) -> None:
+        self._placed_inputs = inputs
+
+    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
+        given = self._placed_inputs if inputs is None else inputs
+        if entry == "update":
+            self.conductor.update()
+            self._last = []
+        elif entry == "infer":
+            self._last = self.conductor.infer(given)
+        else:
+            ((*self._last,),) = self.conductor.steps([given])
+        return self._last if wants_outputs else None
+
+    def _fetch(self, entry: str) -> list[Array]:
+        """They came with the call, wherever it was made."""
+        return self._last
+
+    def _count(self, entry: str) -> Mapping[str, float]:
+        start = time.perf_counter()
+        self._call(entry, None, True)
+        return {COMPUTE_SECONDS: time.perf_counter() - start}
+
+    def _read(self, tensor: StateTensor) -> Array:
+        return self.conductor.read(tensor.name)
+
+    def _write(self, tensor: StateTensor, value: Array) -> None:
+        self.conductor.write(tensor.name, value)
+
+    @one_at_a_time
+    def exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[npt.ArrayLike] | None,
+        writes: Mapping[str, npt.ArrayLike],
+        reads: Sequence[str],
+    ) -> tuple[list[Array], dict[str, Array]]:
+        """One after another: parts of it are for different devices."""
+        for name, value in writes.items():
+            self.write(name, value)
+        outputs = [] if entry is None else self.run(entry, inputs)
+        return outputs, {name: self.read(name) for name in reads}
+
+    def timings(self) -> dict[str, EntryTiming]:
+        return self._lead.timings()
+
+    def instructions(self) -> dict[str, tuple[int, ...]]:
+        return self._lead.instructions()
+
+    def close(self) -> None:
+        super().close()
+        self._pool.close()
+
+
+def loaded_transfer(session: Session) -> int:
+    """Bytes that loading a program placed."""
+    loaded: Transfer = session.transferred.loaded
+    return loaded.state_to_device_bytes

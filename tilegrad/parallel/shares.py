@@ -1,0 +1,112 @@
+"""A share of an update: mini-batch k as a pure function of weights, state, samples and its number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tilegrad.parallel.form import Form
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+
+WORDS = ("inputs", "outputs", "gradients", "parameters", "statistics", "control")
+ASKED = "asked"
+"""What bytes are counted as. Control is a flag and a number per share. What was asked for from outside, such as weights
+to save, is no part of an update."""
+
+
+class Engine(Protocol):
+    """What runs a program: a device's session, or a program of a folder."""
+
+    def exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[npt.ArrayLike] | None,
+        writes: Mapping[str, npt.ArrayLike],
+        reads: Sequence[str],
+    ) -> tuple[list[Array], Arrays]:
+        """Writes state, runs an entry, reads state."""
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """`number` counts mini-batches from the beginning of the training: Dropout draws by it, whoever computes it."""
+
+    number: int
+    inputs: Sequence[Array]
+    state: Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class ShareResult:
+    """`made` are gradients, and the batch's part of statistics."""
+
+    outputs: Sequence[Array]
+    made: Mapping[str, Array]
+
+
+@dataclass
+class Moved:
+    """What crossed between us and one device, the `shares` that it computed, and the seconds of the quickest."""
+
+    device: str
+    target: str
+    loaded_bytes: int = 0
+    shares: int = 0
+    seconds: float | None = None
+    to_device: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*WORDS, ASKED), 0))
+    from_device: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*WORDS, ASKED), 0))
+
+    def computed(self, seconds: float) -> None:
+        self.shares += 1
+        self.seconds = seconds if self.seconds is None else min(self.seconds, seconds)
+
+    def count(
+        self,
+        form: Form,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        writes: Mapping[str, Array],
+        reads: Mapping[str, Array],
+    ) -> None:
+        self.to_device["inputs"] += sum(array.nbytes for array in inputs)
+        self.from_device["outputs"] += sum(array.nbytes for array in outputs)
+        for name, value in writes.items():
+            self.to_device[form.what(name)] += value.nbytes
+        for name, array in reads.items():
+            self.from_device[form.what(name)] += array.nbytes
+
+    def count_asked(self, writes: Sequence[npt.ArrayLike] = (), reads: Sequence[Array] = ()) -> None:
+        self.to_device[ASKED] += sum(np.asarray(value).nbytes for value in writes)
+        self.from_device[ASKED] += sum(array.nbytes for array in reads)
+
+    def as_json(self, updates: int) -> dict[str, Any]:
+        """Totals, and means over the updates."""
+
+        def told(counts: Mapping[str, int]) -> dict[str, int]:
+            return {word: size for word, size in counts.items() if size}
+
+        to, back = (sum(counts[word] for word in WORDS) for counts in (self.to_device, self.from_device))
+        return {
+            "device": self.device,
+            "target": self.target,
+            "shares": self.shares,
+            "loaded_bytes": self.loaded_bytes,
+            "to_device_bytes": told(self.to_device),
+            "from_device_bytes": told(self.from_device),
+            "to_device_bytes_per_update": to / updates if updates else None,
+            "from_device_bytes_per_update": back / updates if updates else None,
+        }
+
+
+def compute(engine: Engine, form: Form, share: Share, changed: Mapping[str, Array], moved: Moved) -> ShareResult:
+    """One share on one engine, which first gets what of its parameters has `changed` since it computed one."""
+    writes = {**changed, **share.state}
+    outputs, made = engine.exchange("step", share.inputs, writes, form.made)
+    moved.count(form, share.inputs, outputs, writes, made)
+    return ShareResult(outputs, made)
