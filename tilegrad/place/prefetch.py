@@ -219,6 +219,8 @@ class _Walk:
     def _settle(self, store: _Transfer, launch: int) -> None:
         """What was stored is needed again: it is waited for before this launch, and takes no room longer."""
         stay = self.stays[store.tensor.name][store.number]
+        # It is waited for here, and by nobody later who is short of room.
+        self.due[stay.last + 1] = [one for one in self.due.get(stay.last + 1, ()) if one is not store]
         last = max(min(stay.last, launch - 1), self._least_last(store))
         self.free[last + 2 : stay.last + 2] += store.tensor.size_bytes
         self.stays[store.tensor.name][store.number] = replace(stay, last=last)
