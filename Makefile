@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.left-out-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix calibrate bench lint types fast-tests tests clean
+.PHONY: help demo test check matrix calibrate bench docs results lint types fast-tests tests clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,7 +32,8 @@ test: lint types tests ## everything: lint, types, and every test
 check: lint types fast-tests ## before a commit, under two minutes: lint, types, and the tests that are not slow
 
 matrix: $(TOOLS) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
-	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices tests/storage tests/parallel
+	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices tests/storage tests/parallel tests/targets tests/exploration \
+		tests/cli tests/place
 
 calibrate: $(TOOLS) ## ten minutes: count every kernel under QEMU (RV32), measure on iss:siracusa, write the tables of estimated cycles
 	$(BIN)/python -m tilegrad.calibration
@@ -43,6 +44,13 @@ bench: $(TOOLS) ## one training step of each zoo model against PyTorch, inferenc
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.instructions
 	$(BIN)/python -m benchmarks.cluster
+
+docs: $(READY) ## the documentation as a site for reading from disk: build/site/index.html
+	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/site.py build/site
+
+results: bench ## measure again, and bring the figures that documents quote up to date
+	$(BIN)/python -m tests.docs --update --figures README.md
 
 lint: $(READY)
 	$(BIN)/ruff check

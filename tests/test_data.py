@@ -215,7 +215,7 @@ def test_a_damaged_file_is_never_a_traceback(tmp_path: Path, writer: Callable[..
 
 def test_a_missing_array(tmp_path: Path) -> None:
     assert refusal(save(tmp_path, y=Y), CLASSIFIER) == (
-        "'d.npz' has no array 'x'\n  expected: arrays x and y\n  got: 'y'\n"
+        "'d.npz' has no array 'x'\n  expected: x [samples,2,3] and y [samples]\n  got: 'y'\n"
         "  hint: x holds the samples along its first axis"
     )
     assert refusal(save(tmp_path, x=X), CLASSIFIER) == (

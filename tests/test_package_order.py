@@ -20,8 +20,8 @@ ORDER = (
     "passes", "zoo", "frontend", "schedule", "place", "fit", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
     "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack",
-    "verify", "kept", "parallel", "keeping", "training", "comparison", "gradcheck", "inference", "evaluation",
-    "inspection", "onnx_backend",
+    "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck", "inference",
+    "evaluation", "inspection", "onnx_backend", "exploration",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",
 )  # fmt: skip

@@ -2,4 +2,5 @@
 
 from tilegrad.launch import run
 
-run()
+if __name__ == "__main__":  # processes of an exploration import this, too
+    run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.devices.base import Device
@@ -16,10 +18,12 @@ from tilegrad.parallel.group import open_devices
 from tilegrad.parallel.specification import is_several
 from tilegrad.pipeline import Observer, compile_model, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
+from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
-from tilegrad.targets.base import Target
+from tilegrad.targets import files as target_files
+from tilegrad.targets.base import CoreCosts, DmaEngine, DmaTiming, Memory, Target
 from tilegrad.training import train
 
 __all__ = [
@@ -27,9 +31,13 @@ __all__ = [
     "Adam",
     "AdamW",
     "Compiled",
+    "CoreCosts",
+    "DmaEngine",
+    "DmaTiming",
     "Guard",
     "ImportedModel",
     "Keeping",
+    "Memory",
     "Momentum",
     "Operator",
     "RMSprop",
@@ -39,10 +47,12 @@ __all__ = [
     "Storage",
     "Target",
     "compile",
+    "export_checkpoint",
     "load",
     "loss",
     "open_device",
     "register",
+    "register_target",
     "train",
     "unfused",
 ]
@@ -54,10 +64,16 @@ def open_device(name: str, *, use_cache: bool = True) -> Device:
     return opening(name, use_cache=use_cache)
 
 
+def register_target(target: Target | str | Path) -> Target:
+    """Adds a chip from outside the package, or from a file (.toml or .py): its name is a target's from now on, and
+    `sim:NAME` a device's if it has a scratchpad. docs/targets.md explains every field."""
+    return targets.register(target) if isinstance(target, Target) else targets.register(target_files.read(Path(target)))
+
+
 def compile(
     model: object,
     recipe: Recipe | None = None,
-    target: str | Target = "host",
+    target: str | Path | Target = "host",
     *,
     tiling: bool = True,
     buffering: str = "auto",
@@ -77,18 +93,18 @@ def compile(
     recipe = Recipe() if recipe is None else recipe
     if not isinstance(recipe, Recipe):
         raise UserError("the recipe cannot be used", stage="recipe", expected="a tg.Recipe", got=type(recipe).__name__)
-    if not isinstance(target, str | Target):
+    if not isinstance(target, str | Path | Target):
         raise UserError(
             "the target cannot be used",
             stage="target",
-            expected="a name or a tg.Target",
+            expected="a name, a file or a tg.Target",
             got=type(target).__name__,
             hint="`tilegrad targets` lists them",
         )
     if not isinstance(model, ImportedModel):
         model = load(model, batch=recipe.batch, seed=recipe.seed)
     model = model.with_batch(recipe.batch)
-    chip = targets.get(target) if isinstance(target, str) else target
+    chip = targets.known(target) if isinstance(target, Target) else target_files.find(str(target))
     options = ScheduleOptions(tiling, buffering, home, fit_bytes=fit_bytes_of(chip) if fit else None)
     options.check(chip)
     kept = Storage.parse(storage) if isinstance(storage, str) else storage

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +14,20 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tilegrad import __version__
 from tilegrad.build import written
-from tilegrad.commands import catalogue, check, checkpoint, compare, describe, evaluate, report, several, train
+from tilegrad.commands import (
+    catalogue,
+    check,
+    checkpoint,
+    compare,
+    completion,
+    describe,
+    evaluate,
+    explore,
+    report,
+    several,
+    train,
+)
+from tilegrad.commands.loudness import spoken
 from tilegrad.errors import TilegradError
 from tilegrad.interrupts import interrupted
 from tilegrad.report import failure
@@ -62,15 +75,34 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_all_help(wanted: bool) -> None:
+    """One after the other, as each shows its own."""
+    if not wanted:
+        return
+    for words in ((), *_command_words(typer.main.get_command(app))):
+        app(args=[*words, "--help"], prog_name="tilegrad", standalone_mode=False)
+    raise typer.Exit
+
+
+def _command_words(group: Any) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (name,)
+        yield from ((name, inner) for inner in getattr(command, "commands", {}))
+
+
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
+    help_all: Annotated[
+        bool,
+        typer.Option("--help-all", help="Show the help of every command.", callback=_show_all_help, is_eager=True),
+    ] = False,
 ) -> None:
     """The name alone explains itself."""
-    del version
+    del version, help_all
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -88,15 +120,15 @@ app.command(
         "train model.onnx --data samples.npz --epochs 3 --validation 0.2 --schedule cosine --save trained.onnx",
         "train cct --train lora:4:16:*attn*",
     ),
-)(train.train)
+)(spoken(train.train))
 app.command(
     cls=_Command,
     epilog=_examples(
         "evaluate model.onnx --data test.npz --batch 64", "evaluate mlp --weights mlp.safetensors --data test.npz"
     ),
-)(evaluate.evaluate)
+)(spoken(evaluate.evaluate))
 app.command(cls=_Command, epilog=_examples("infer resnet8", "infer model.onnx --data samples.npz --json out.json"))(
-    describe.infer
+    spoken(describe.infer)
 )
 app.command(
     "compile",
@@ -106,32 +138,52 @@ app.command(
         "compile mlp --dump-after plan",
         "compile resnet8 --device 'host*2' --shares 16 -o resnet8-on-two",
     ),
-)(describe.compile_project)
+)(spoken(describe.compile_project))
 app.command(cls=_Command, epilog=_examples("run resnet8-on-two", "run resnet8-on-two --data samples.npz --steps 100"))(
-    several.run
+    spoken(several.run)
 )
 app.command(cls=_Command, epilog=_examples("inspect cct", "inspect model.onnx --parameters --train last:2"))(
-    describe.inspect
-)
-app.command(cls=_Command, epilog=_examples("compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -"))(
-    compare.compare
+    spoken(describe.inspect)
 )
 app.command(
     cls=_Command,
+    epilog=_examples(
+        "compare resnet8 --l1 128K", "compare autoencoder --home L3 --json -", "compare dscnn --target chip.toml"
+    ),
+)(spoken(compare.compare))
+app.command(
+    cls=_Command,
     epilog=_examples("report resnet8 --l1 128K -o resnet8.html", "report run-folder --plot timeline -o timeline.svg"),
-)(report.report)
-app.command(cls=_Command, epilog=_examples("check budget.toml", "check budget.toml --update"))(check.check)
-app.command(cls=_Command, epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(train.gradcheck)
-app.command(cls=_Command, epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(catalogue.zoo)
-app.command(cls=_Command, epilog=_examples("ops", "ops --json -"))(catalogue.ops)
-app.command(cls=_Command, epilog=_examples("targets"))(catalogue.targets)
-app.command(cls=_Command, epilog=_examples("devices"))(catalogue.devices)
-app.command(cls=_Command, epilog=_examples("doctor"))(catalogue.doctor)
+)(spoken(report.report))
+app.command(
+    cls=_Command,
+    epilog=_examples(
+        "explore dscnn --vary l1=32K:256K buffering=single,double cores=1,2,4,8 -o dscnn-points",
+        "explore mlp --vary batch=1:4 optimizer=sgd,adam --data samples.npz --epochs 3 -o out",
+        "explore resnet8 --vary target=siracusa,gap9 l1=32K:128K --budget 6",
+    ),
+)(spoken(explore.explore))
+app.command(cls=_Command, epilog=_examples("check budget.toml", "check budget.toml --update"))(spoken(check.check))
+app.command(cls=_Command, epilog=_examples("gradcheck dscnn", "gradcheck model.onnx --batch 4"))(
+    spoken(train.gradcheck)
+)
+app.command(cls=_Command, epilog=_examples("zoo", "zoo mlp -o mlp.onnx"))(spoken(catalogue.zoo))
+app.command(cls=_Command, epilog=_examples("ops", "ops --json -"))(spoken(catalogue.ops))
+app.command(cls=_Command, epilog=_examples("targets", "targets siracusa", "targets chip.toml"))(
+    spoken(catalogue.targets)
+)
+app.command(cls=_Command, epilog=_examples("devices"))(spoken(catalogue.devices))
+app.command(cls=_Command, epilog=_examples("doctor"))(spoken(catalogue.doctor))
+app.command(cls=_Command, epilog=_examples("completion bash > ~/.local/share/bash-completion/completions/tilegrad"))(
+    completion.completion
+)
 
 checkpoints = typer.Typer(cls=_Group, help="Show, export or compare what a device saved.", rich_markup_mode="rich")
-checkpoints.command(cls=_Command, epilog=_examples("checkpoint show flash.bin"))(checkpoint.show)
-checkpoints.command(cls=_Command, epilog=_examples("checkpoint export flash.bin -o learned.npz"))(checkpoint.export)
-checkpoints.command(cls=_Command, epilog=_examples("checkpoint diff before.bin after.bin"))(checkpoint.diff)
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint show flash.bin"))(spoken(checkpoint.show))
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint export flash.bin -o learned.npz"))(
+    spoken(checkpoint.export)
+)
+checkpoints.command(cls=_Command, epilog=_examples("checkpoint diff before.bin after.bin"))(spoken(checkpoint.diff))
 app.add_typer(checkpoints, name="checkpoint")
 
 

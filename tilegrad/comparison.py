@@ -49,7 +49,9 @@ class Row:
         step = self.run.estimates["step"]
         busy = {hop: round(timing.busy_cycles) for hop, timing in step.hops.items()}
         longest = max(step.compute_cycles, *busy.values())
-        moved, least = step.hops[FAR_HOP].size_bytes, least_traffic_bytes(self.compiled.plan, "step")
+        has_l3 = FAR_HOP in step.hops
+        moved = step.hops[FAR_HOP].size_bytes if has_l3 else 0
+        least = least_traffic_bytes(self.compiled.plan, "step") if has_l3 else 0
         return {
             "compute": round(step.compute_cycles),
             "hops": busy,

@@ -382,7 +382,7 @@ def _missing(
         return UserError(
             f"'{path}' has no array 'x'",
             stage=_STAGE,
-            expected="arrays x and y",
+            expected=" and ".join(f"{each.names[0]} {_port_shape(each)}" for each in ports),
             got=_arrays_there(arrays),
             hint="x holds the samples along its first axis",
         )

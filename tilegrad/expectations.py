@@ -36,6 +36,27 @@ def expect_whole(what: str, value: object, expected: str) -> None:
         raise refused(what, f"a whole number, {expected}", value)
 
 
+class Untold(int):
+    """A count that nobody gave. It is that number, unless something else tells another."""
+
+
+class UntoldRate(float):
+    """A learning rate that nobody gave, likewise."""
+
+
+ONE_UNLESS_TOLD = Untold(1)
+RATE_UNLESS_TOLD = UntoldRate(0.01)
+
+
+def is_told(number: float | None) -> bool:
+    return number is not None and not isinstance(number, Untold | UntoldRate)
+
+
+def as_count(value: int) -> int:
+    """Of any kind of whole number; what nobody gave stays so."""
+    return value if isinstance(value, Untold) else int(value)
+
+
 def expect_count(what: str, value: int) -> None:
     """A number of samples, mini-batches or updates: C and ONNX count them in 32 and 64 bits."""
     expect_whole(what, value, "1 or more")

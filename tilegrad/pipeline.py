@@ -55,7 +55,7 @@ from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
-from tilegrad.targets.base import L3, Target
+from tilegrad.targets.base import L2, L3, Target
 
 R = TypeVar("R")
 T = TypeVar("T", Graph, Program)
@@ -286,6 +286,7 @@ def unfused(compiled: Compiled) -> Compiled:
             larger = target.without_limits() if own is None else target.with_capacity(target.home, own)
             return compile_model(compiled.model, compiled.program.recipe, larger, options=options)
         trained_bytes = sum(tensor.type.size_bytes for tensor in compiled.program.trainable)
-        more = (target.memory(L3).capacity_bytes or 0) + trained_bytes + _SPARE_BYTES
-        larger = target.with_capacity(L3, more)
+        outer = L3 if target.has_l3 else L2
+        more = (target.memory(outer).capacity_bytes or 0) + trained_bytes + _SPARE_BYTES
+        larger = target.with_capacity(outer, more)
         return compile_model(compiled.model, compiled.program.recipe, larger, options=options)

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 from tilegrad.expectations import (
     LARGEST_COUNT,
+    ONE_UNLESS_TOLD,
+    as_count,
     expect,
     expect_count,
     expect_number,
@@ -83,13 +85,14 @@ class Recipe:
 
     `rate` is how the learning rate follows the updates. `clip` scales the gradients of an update down where the norm of
     all of them is larger. `decay` says what the optimizer's weight decay is for: all parameters, or all but biases and
-    the scales of normalisations. `guard` says which losses and updates are undone.
+    the scales of normalisations. `guard` says which losses and updates are undone. Where `batch` and `accumulate` are
+    not given, a training graph that tells them has its own; 1 that is given is 1.
     """
 
     loss: LossName | LossText | None = None
     optimizer: Optimizer = field(default_factory=SGD)
-    batch: int = 1
-    accumulate: int = 1
+    batch: int = ONE_UNLESS_TOLD
+    accumulate: int = ONE_UNLESS_TOLD
     accum_mode: AccumulationMode = "mean"
     train: str | None = None
     batchnorm: BatchNormPolicy = "frozen"
@@ -119,7 +122,7 @@ class Recipe:
         expect_one_of("the rule of weight decay", self.decay, DECAY_RULES)
         expect(self.guard is None or isinstance(self.guard, Guard), "the guard", "tg.Guard(…)", self.guard)
         for name in ("batch", "accumulate", "seed"):
-            object.__setattr__(self, name, int(getattr(self, name)))
+            object.__setattr__(self, name, as_count(getattr(self, name)))
 
 
 def _expect_selection(value: object) -> None:

@@ -60,6 +60,8 @@ def _sources(compiled: Compiled) -> Sources:
         raise DeviceError("compilers of OpenCL C tell no stack", stage="build")
     if target.name in _CHIPS:
         return _CHIPS[target.name](compiled)
+    if not target.is_flat:
+        raise DeviceError(f"tilegrad does not know the compiler of '{target.name}'", stage="build")
     board = _like(target).board
     toolchain = host_toolchain() if board is None else Toolchain(board.compiler, compile_flags(board))
     files = _without(compiled.project.files, NOT_OF_A_STEP)
@@ -70,7 +72,7 @@ def _sources(compiled: Compiled) -> Sources:
 
 def _like(target: Target) -> Target:
     """A microcontroller without a name is compiled for as the board that it is most like."""
-    return targets.get("cortex_m7") if target.name == "mcu" else target
+    return targets.get("cortex_m7") if target.folder.name == "mcu" and target.board is None else target
 
 
 def _on_pulp(compiled: Compiled) -> Sources:
@@ -85,6 +87,7 @@ def _on_mppa(compiled: Compiled) -> Sources:
 _CHIPS: Mapping[str, Callable[[Compiled], Sources]] = {
     "siracusa": _on_pulp,
     "pulp_small": _on_pulp,
+    "gap9": _on_pulp,
     "mppa": _on_mppa,
 }
 

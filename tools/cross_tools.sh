@@ -19,5 +19,7 @@ wants arm-none-eabi-gcc "Cortex-M boards" gcc-arm-none-eabi picolibc-arm-none-ea
 wants qemu-system-arm "Cortex-M boards" qemu-system-arm
 wants clang-format "the layout of generated C" clang-format
 wants clang-tidy "clang-tidy's checks of generated C" clang-tidy
+wants zsh "completion in zsh" zsh
+wants fish "completion in fish" fish
 wants chromium "the report page in a browser" chromium
 report_left_out "$1"

@@ -43,7 +43,7 @@ def test_help_shows_an_example_and_nothing_of_later_work(tilegrad: CommandLine, 
     assert [word for word in LATER if word in answer.out] == []
 
 
-@pytest.mark.parametrize("word", ["explore"])
+@pytest.mark.parametrize("word", ["tune"])
 def test_later_commands_are_absent(tilegrad: CommandLine, word: str) -> None:
     answer = tilegrad(word, "mlp")
     assert answer.status == 2 and answer.err.startswith(f"error: No such command '{word}'.")

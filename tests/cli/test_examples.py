@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +79,21 @@ def test_firmware_asks_for_the_export(tmp_path: Path) -> None:
     command = ["make", "-C", str(EXAMPLES / "firmware"), f"OUT={tmp_path}", "run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode != 0 and "run make export once" in done.stderr
+
+
+def test_a_product_learns_its_owner_on_a_board(tmp_path: Path) -> None:
+    """The other data, part and device are run where the example's README is (tests/docs)."""
+    missing = [tool for tool in ("arm-none-eabi-gcc", "qemu-system-arm") if shutil.which(tool) is None]
+    missing += [name for name in ("onnxruntime", "sklearn") if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"no {' and no '.join(missing)}")
+    arguments = "digits --person 3 --train lora:4 --device qemu:mps2-an500 --slice 96 --epochs 4".split()
+    text = run(sys.executable, EXAMPLES / "product_loop" / "loop.py", *arguments, "-o", tmp_path / "out", cwd=tmp_path)
+    assert "-- power cut --" in text and "goes on at update" in text
+    assert text.endswith("the same bits as the firmware's\n")
+    right = [int(found) for found in re.findall(r"(?:before|after): (\d+) of 96 are right", text)]
+    assert len(right) == 2 and right[1] > right[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
 def test_every_example_is_listed() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +37,34 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
         if "Requires-Dist" in line and "extra" not in line
     }
     assert required == {"flatbuffers", "numpy", "onnx", "rich", "safetensors", "tomli", "typer"}
+
+
+@pytest.mark.matrix
+def test_the_wheel_works_without_a_checkout(tmp_path: Path) -> None:
+    """In an empty environment, in an empty folder, with what pip brings along and nothing of this repository."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
+    binaries = tmp_path / "venv" / "bin"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    folder = tmp_path / "empty"
+    folder.mkdir()
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            words, cwd=folder, capture_output=True, text=True, check=False, timeout=280, env=environment
+        )
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
+    run(str(binaries / "pip"), "install", "-q", str(wheel))
+    tilegrad = str(binaries / "tilegrad")
+    assert "verified against" in run(tilegrad, "train", "simplemlp")
+    assert "sim:siracusa" in run(str(binaries / "python"), "-m", "tilegrad", "devices")
+    assert "3 points" in run(tilegrad, "explore", "simplemlp", "--vary", "cores=1,2,4", "--jobs", "1")
+    run(tilegrad, "report", "simplemlp", "--no-verify", "-o", "report.html")
+    assert [path.name for path in folder.iterdir()] == ["report.html"]
 
 
 def test_no_committed_file_names_this_machine() -> None:

@@ -19,6 +19,7 @@ from tests.schedule.programs import imported, patched, recipe_of
 from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.devices.base import Device
+from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError
@@ -86,6 +87,17 @@ def present(family: type[Device] = Device, *, has_process: bool = False) -> list
         fits = issubclass(subject.kind, family) and (subject.kind.capabilities.has_process or not has_process)
         if fits and subject.unable is None:
             marks = [] if subject.name in ("host", registry.DEFAULT_DEVICE) else [pytest.mark.slow]
+            made.append(pytest.param(subject, id=subject.name, marks=marks))
+    return made
+
+
+def images() -> list[object]:
+    """The devices of which each run is an image of its own, decided when it is built."""
+    made: list[object] = []
+    for subject in map(Subject, registry.device_names()):
+        if issubclass(subject.kind, AutonomousDevice):
+            reason = subject.kind.missing(subject.name)
+            marks = [pytest.mark.slow] if reason is None else [pytest.mark.skip(reason=f"{subject.name}: {reason}")]
             made.append(pytest.param(subject, id=subject.name, marks=marks))
     return made
 

@@ -20,6 +20,7 @@ from tests.devices.conformance import (
     bits,
     check_failure,
     faulty,
+    images,
     interrupt,
     is_over,
     present,
@@ -87,6 +88,16 @@ def test_losses_gradients_and_weights(subject: Subject, device: Device, model: s
     assert expected.verdict is not None and expected.verdict.verified
     run = train(subject.program(model), device, steps=STEPS, verify=False)
     assert run.device == subject.name and bits(run) == bits(expected)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("subject", images())
+def test_an_image_makes_the_same_bits(subject: Subject, device: Device, model: str) -> None:
+    """It draws its samples itself, of any number of inputs and targets, and is an error where a bit is another."""
+    run = train(subject.program(model), device, steps=STEPS, verify=False, keep_gradients=False)
+    expected = reference_run(model)
+    assert run.device == subject.name and run.losses == expected.losses
+    assert run.weights_sha256 == expected.weights_sha256 and (run.cycles["step"] or 0) > 0
 
 
 @every_device

@@ -106,6 +106,11 @@ def check_command(words: list[str]) -> None:
                 assert (ROOT / word.split("::")[0]).exists(), f"no {word}"
 
 
+def _located(word: str) -> str:
+    """Documents name examples from the root of the repository."""
+    return str(ROOT / word) if word.startswith("examples/") else word
+
+
 def run_line(line: str, folder: Path) -> str:
     status = _STATUS.search(line)
     words = shlex.split(line, comments=True)
@@ -113,9 +118,9 @@ def run_line(line: str, folder: Path) -> str:
         return ""
     expected = int(status[1]) if status else 0
     if words[0] == "tilegrad":
-        return run([sys.executable, "-m", *words], folder, expected)
+        return run([sys.executable, "-m", *map(_located, words)], folder, expected)
     if words[0] == "python" and "pytest" not in words and "--update" not in words:
-        return run([sys.executable, *(str(ROOT / w) if w.startswith("examples/") else w for w in words[1:])], folder)
+        return run([sys.executable, *map(_located, words[1:])], folder)
     check_command(words)
     return ""
 

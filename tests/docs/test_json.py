@@ -19,6 +19,7 @@ ARGUMENTS = {
     "report": "simplemlp --no-verify",
     "check": "budget.toml",
     "run": "program",
+    "explore": "simplemlp --vary cores=8 --jobs 1",
     "evaluate": "simplemlp --data samples.npz",
 }
 ON_A_MODEL = ("infer", "inspect", "gradcheck")

@@ -185,7 +185,7 @@ X = np.zeros((3, 8), np.float32)
         ),
         (
             {"y": np.array([0])},
-            "error: '{path}' has no array 'x'\n  expected: arrays x and y\n  got: 'y'\n"
+            "error: '{path}' has no array 'x'\n  expected: x [samples,8] and y [samples]\n  got: 'y'\n"
             "  hint: x holds the samples along its first axis\n",
         ),
     ],

@@ -12,6 +12,7 @@ import pytest
 
 import tilegrad as tg
 from tests.conftest import NO_TORCH
+from tests.devices.siracusa import needs_compiler
 from tests.given import two_graphs
 from tests.support.command_line import CommandLine
 from tilegrad.optimizers.adamw_ort import AdamWOrt
@@ -62,6 +63,14 @@ def test_artifacts_on_the_host(name: str) -> None:
 def test_artifacts_on_the_simulator(name: str) -> None:
     host = check_artifacts(name, "host")
     assert check_artifacts(name, "sim:siracusa").weights_sha256 == host.weights_sha256
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_artifacts_in_an_image_of_the_chip() -> None:
+    """Which stores the mini-batches that came with the graphs, and compares bits with the simulator's."""
+    run = check_artifacts("mlp_adamw", "iss:siracusa")
+    assert run.weights_sha256 == check_artifacts("mlp_adamw", "host").weights_sha256 and (run.cycles["step"] or 0) > 0
 
 
 @pytest.mark.parametrize("name", ARTIFACTS)
@@ -139,6 +148,34 @@ def test_steps_and_accumulation_can_be_given(tmp_path: Path) -> None:
     expected = two_graphs.trained(weights, batches, 6, 3)
     np.testing.assert_allclose(run.losses, expected["loss"], rtol=LIMIT)
     np.testing.assert_allclose(run.weights["fc1_weight"], expected["fc1_weight"], rtol=LIMIT, atol=1e-6)
+
+
+@pytest.mark.skipif(NO_TORCH, reason="PyTorch computes what is expected")
+def test_one_that_is_given_is_not_one_that_is_not(tmp_path: Path, tilegrad: CommandLine) -> None:
+    """`--accum 1` and `--batch 1` are what they say; without them the graphs tell."""
+    folder = two_graphs.write(tmp_path)
+    weights, batches = two_graphs.weights_and_batches(3)
+    for command in (("--accum", 1), ()):
+        run = tilegrad("train", folder, *command, "--device", "host", "--steps", 2, "--json", "-").json
+        accumulate = 1 if command else 2
+        assert run["accum"] == accumulate and len(run["losses"]) == 2 * accumulate
+        expected = two_graphs.trained(weights, batches, 2 * accumulate, accumulate)
+        np.testing.assert_allclose(run["losses"], expected["loss"], rtol=LIMIT)
+    assert tg.compile(str(folder), tg.Recipe(accumulate=1)).program.recipe.accumulate == 1
+    fixed = DATA / "ort-artifacts" / "mlp_static8_sgd"
+    refused = tilegrad("train", fixed, "--batch", 1, "--device", "host")
+    assert refused.status == 2 and "--batch 8" in refused.err and "got: 1" in refused.err
+    assert tg.Recipe() == tg.Recipe(batch=1, accumulate=1, optimizer=tg.SGD(lr=0.01))
+
+
+def test_a_rate_that_is_given_is_not_the_default(tmp_path: Path) -> None:
+    """`SGD` nodes have a rate of their own, unless another is given, were it the default of other models."""
+    model = onnx.load(DATA / "deeploy-fixtures" / "CCT2_LP" / "network.onnx")
+    for node in model.graph.node:
+        if node.op_type == "SGD":
+            next(attribute for attribute in node.attribute if attribute.name == "lr").f = 0.5
+    for rate, recipe in ((0.5, tg.Recipe()), (0.01, tg.Recipe(optimizer=tg.SGD(lr=0.01)))):
+        assert tg.compile(model, recipe).program.recipe.optimizer.lr == pytest.approx(rate)
 
 
 def test_the_graphs_alone(tmp_path: Path) -> None:

@@ -8,11 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.report.test_picture import record, run_of
+from tests.schedule.programs import compiled_for, siracusa
+from tilegrad import training
+from tilegrad.devices.registry import open_device
 from tilegrad.report.picture.page import page
 from tilegrad.report.picture.record import record_bytes, record_of
+from tilegrad.schedule.options import ScheduleOptions
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -108,6 +113,24 @@ def test_theme_mode_and_level(opened: Any) -> None:
     assert opened.inner_text("#memory-text").startswith("L1: ")
     opened.select_option("#entry", "infer")
     assert "events of infer" in opened.inner_text("#timeline-text")
+
+
+def test_accuracy_is_that_of_the_json(browser: Any, tmp_path: Path) -> None:
+    """Before, after each epoch and at the end, where there is data; the same figures as the run's."""
+    data = tmp_path / "d.npz"
+    x = np.random.default_rng(0).normal(size=(24, 64)).astype(np.float32)
+    np.savez(data, x=x, y=(x[:, 0] > 0).astype(np.int64))
+    with open_device("sim:siracusa") as device:
+        compiled = compiled_for("simplemlp", siracusa(64 * 1024), ScheduleOptions())
+        run = training.train(compiled, device, data=data, epochs=2, validation=0.25, verify=False, keep_gradients=False)
+    learning = run.as_json()["learning"]
+    for view in _open(browser, tmp_path, json.loads(record_bytes(record_of([(None, run)])))):
+        cells = "rows => rows.map(r => [...r.cells].map(c => c.innerText))"
+        rows = view.eval_on_selector_all("#learning tbody tr", cells)
+        told = [learning["before"], *learning["epochs"], learning["after"]]
+        assert [row[0] for row in rows] == ["before", "epoch 1", "epoch 2", "after"]
+        assert [row[2] for row in rows] == [f"{100 * one['accuracy']:.2f} %" for one in told]
+        assert f"{100 * learning['after']['accuracy']:.2f} %" in view.inner_text("#figures")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,24 +103,26 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Board:
     return Board(tmp_path_factory.mktemp("power_cut"))
 
 
-def check_cuts(board: Board, seed: int, count: int) -> None:
-    """`count` cuts, up to three of them in one training."""
+def check_cuts(board: Board, seed: int, count: int) -> dict[str, int]:
+    """`count` cuts, up to three of them in one training. Returns how many there were of what."""
     draw = random.Random(seed)
     flash = board.new_flash(f"flash{seed}")
     text = board.start(flash, f"count=count{seed}")
     assert weights_in(text) == board.uninterrupted
     total = int((board.folder / f"count{seed}").read_text())
-    done = went_on = 0
+    done = went_on = trainings = 0
     while done < count:
         flash = board.new_flash(f"flash{seed}")
         for _ in range(draw.randint(1, 3)):
             done += board.is_cut(flash, draw.randint(1, total))
         text = board.start(flash, f"count=count{seed}")
         went_on += "goes on" in text
+        trainings += 1
         assert weights_in(text) == board.uninterrupted, f"seed {seed}, cut {done}: {text}"
     assert went_on > 0
     saved = read_checkpoint(flash)
     assert saved.updates == 40 and saved.target == "riscv32"
+    return {"cuts": done, "trainings": trainings, "went_on": went_on}
 
 
 def test_a_cut_at_any_instruction_ends_with_the_same_weights(board: Board) -> None:
@@ -129,5 +132,9 @@ def test_a_cut_at_any_instruction_ends_with_the_same_weights(board: Board) -> No
 @pytest.mark.matrix
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(10, 50))
-def test_a_thousand_cuts_at_instructions(board: Board, seed: int) -> None:
-    check_cuts(board, seed, 25)
+def test_a_thousand_cuts_at_instructions(
+    board: Board, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    """`--junitxml F -o junit_family=xunit1` has the figures that docs/storage.md tells."""
+    for name, value in check_cuts(board, seed, 25).items():
+        record_property(name, value)

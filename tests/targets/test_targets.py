@@ -74,29 +74,36 @@ def test_a_smaller_chip_is_one_folder() -> None:
     small = targets.get("pulp_small")
     assert small.memory(L1).capacity_bytes == 112 * KIB and small.memory(L2).capacity_bytes == 1408 * KIB
     assert small.folder == SIRACUSA.folder and not small.is_flat
+    gap9 = targets.get("gap9")
+    assert (gap9.cores, gap9.has_controller, gap9.is_calibrated) == (8, True, False)
+    assert gap9.memory(L1).capacity_bytes == 112 * KIB and gap9.memory(L2).capacity_bytes == 1328 * KIB
     assert targets.get("mcu").is_flat and targets.get("host").is_flat
 
 
 IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
-    "the capacity of L1": (lambda: Memory(L1, 0, 8), "1 byte or more", "0"),
-    "the capacity of L2": (lambda: Memory(L2, -5, 8), "1 byte or more", "-5"),
-    "the alignment of L1": (lambda: Memory(L1, 64, 12), "a power of two", "12"),
-    "the alignment of L3": (lambda: Memory(L3, 64, 0), "a power of two", "0"),
-    "the access cost of L2": (lambda: Memory(L2, 64, 8, -1), "0 or more", "-1"),
-    "the set-up of a DMA engine": (lambda: DmaTiming(-1.0, 0.1), "0 cycles or more", "-1.0"),
-    "the speed of a DMA engine": (lambda: DmaTiming(1.0, 0.0), "more than 0", "0.0"),
-    "the queue of mchan": (lambda: engine(queue_depth=0), "1 or more", "0"),
-    "the longest transfer of mchan": (lambda: engine(longest_bytes=7), "8 bytes or more", "7"),
-    "the home memory": (lambda: replace(SIRACUSA, home="L4"), "L1 or L2 or L3", "L4"),
-    "the compute memory": (lambda: replace(SIRACUSA, compute="TCM"), "L1 or L2 or L3", "TCM"),
+    "the capacity of L1 (capacity_bytes)": (lambda: Memory(L1, 0, 8), "1 to 2147483647 bytes", "0"),
+    "the capacity of L2 (capacity_bytes)": (lambda: Memory(L2, -5, 8), "1 to 2147483647 bytes", "-5"),
+    "the alignment of L1 (alignment_bytes)": (lambda: Memory(L1, 64, 12), "a power of two, 8 or more", "12"),
+    "the alignment of L3 (alignment_bytes)": (lambda: Memory(L3, 64, 4), "a power of two, 8 or more", "4"),
+    "the access cost of L2 (core_extra_cycles)": (lambda: Memory(L2, 64, 8, -1), "0 or more", "-1"),
+    "the set-up of a DMA engine (setup_cycles)": (lambda: DmaTiming(-1.0, 0.1), "0 cycles or more", "-1.0"),
+    "the speed of a DMA engine (cycles_per_byte)": (lambda: DmaTiming(1.0, 0.0), "more than 0", "0.0"),
+    "the queue of mchan (queue_depth)": (lambda: engine(queue_depth=0), "1 or more", "0"),
+    "the longest transfer of mchan (longest_bytes)": (lambda: engine(longest_bytes=7), "8 bytes or more", "7"),
+    "the home memory (home)": (lambda: replace(SIRACUSA, home="L4"), "L1 or L2 or L3", "L4"),
+    "the compute memory (compute)": (lambda: replace(SIRACUSA, compute="TCM"), "L1 or L2 or L3", "TCM"),
     "engine mchan": (lambda: replace(SIRACUSA, engines=(engine(near="L0"),)), "two of its memories", "L2-L0"),
-    "the number of cores": (lambda: replace(SIRACUSA, cores=0), "1 or more", "0"),
-    "the number of FPUs": (lambda: replace(SIRACUSA, fpus=-4), "1 or more", "-4"),
-    "the number of clusters": (lambda: replace(SIRACUSA, clusters=0), "1 or more", "0"),
-    "the clock": (lambda: replace(SIRACUSA, clock_hz=-1), "0 Hz or more", "-1"),
+    "the number of cores (cores)": (lambda: replace(SIRACUSA, cores=0), "1 to 1024", "0"),
+    "the number of FPUs (fpus)": (lambda: replace(SIRACUSA, fpus=-4), "1 to 1024", "-4"),
+    "the number of clusters (clusters)": (lambda: replace(SIRACUSA, clusters=0), "1 or more", "0"),
+    "the clock (clock_hz)": (lambda: replace(SIRACUSA, clock_hz=-1), "0 Hz or more", "-1"),
     "the conductor": (lambda: replace(SIRACUSA, conductor="tenth core"), "worker or controller", "tenth core"),
-    "the cost of a row of a DMA engine": (lambda: DmaTiming(1.0, 1.0, -1.0), "0 cycles or more", "-1.0"),
-    "the cost of starting mchan": (lambda: engine(enqueue_cycles=-5), "0 cycles or more", "-5"),
+    "the cost of a row of a DMA engine (cycles_per_extra_row)": (
+        lambda: DmaTiming(1.0, 1.0, -1.0),
+        "0 cycles or more",
+        "-1.0",
+    ),
+    "the cost of starting mchan (enqueue_cycles)": (lambda: engine(enqueue_cycles=-5), "0 cycles or more", "-5"),
     "the memories": (
         lambda: replace(SIRACUSA, memories=(*SIRACUSA.memories, SIRACUSA.memories[0])),
         "one of each name",
@@ -107,15 +114,20 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
         "a memory that cores address",
         "none",
     ),
-    "a hierarchy without L3": (
-        lambda: replace(SIRACUSA, memories=SIRACUSA.memories[:2], engines=SIRACUSA.engines[:1]),
-        "L1, L2 and L3, each with a size",
-        "no such size",
-    ),
     "a hierarchy without a way from L3 to L2": (
         lambda: replace(SIRACUSA, engines=SIRACUSA.engines[:1]),
-        "a DMA engine",
-        "none",
+        "an engine near L2, far L3",
+        "L2-L1",
+    ),
+    "a chip that computes in L1, where tensors live,": (
+        lambda: replace(SIRACUSA, home=L1, conductor="worker"),
+        "one memory (and FLASH), or tensors in L2 and kernels in L1",
+        "L1, L2, L3",
+    ),
+    "the engines": (
+        lambda: replace(SIRACUSA, engines=(*SIRACUSA.engines, engine(name="more"))),
+        "one for each of L2-L1 and L3-L2",
+        "L2-L1, L3-L2, L2-L1",
     ),
 }
 

@@ -228,10 +228,11 @@ def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
     target = plan.schedule.target
     if target.is_flat:
         return (Line(f"#define TG_CORES {target.cores}"),) if target.cores > 1 else ()
+    l3_bytes = plan.memory[L3].used_bytes if L3 in plan.memory else 0
     requests = max((len(entry.staging) for entry in plan.entries.values()), default=0)
     return (
         Line(f"#define TG_L3_IMAGE_BYTES {plan.l3_image_bytes} /* what follows in weights.bin: initial state of L3 */"),
-        Line(f"#define TG_L3_BYTES {plan.memory[L3].used_bytes} /* of L3 */"),
+        Line(f"#define TG_L3_BYTES {l3_bytes} /* of L3 */"),
         Line(f"#define TG_SCRATCH_BYTES {max(plan.memory[L1].used_bytes, 1)} /* of L1: free between calls */"),
         Line(f"#define TG_L3_REQUESTS {max(requests, 1)}"),
         Line(f"#define TG_CORES {target.cores}"),

@@ -94,7 +94,8 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
         "README.md": project_readme(plan, weights_as_c, has_storage),
     }
     if plan.schedule.program.trainable:  # the order of samples, for firmware that has its own
-        texts["tg_random.h"] = (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8")
+        random_numbers = (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8")
+        texts["tg_random.h"] = random_numbers.replace('"tg_kernel.h"', '"kernels/tg_kernel.h"')
     objects = (*_objects(kernels, target), *(("flash.o",) if plan.flash_bytes else ()))
     beside = (*(("weights.o",) if weights_as_c else ()), *(("tg_storage.o",) if has_storage else ()))
     if target.board is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from tilegrad import zoo as model_zoo
@@ -20,7 +22,8 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import Operator
 from tilegrad.report import doctor as health
 from tilegrad.report.format import bytes_text, count_text, plural, shape_text
-from tilegrad.report.output import Output, table
+from tilegrad.report.output import Output, heading, table
+from tilegrad.targets import files as target_files
 from tilegrad.targets.base import Target
 from tilegrad.zoo.builder import PRODUCER
 
@@ -119,19 +122,69 @@ def target_facts(target: Target) -> dict[str, Any]:
         "summary": target.summary,
         "clusters": target.clusters,
         "cores": target.cores,
+        "fpus": target.fpus,
+        "conductor": target.conductor,
+        "clock_hz": target.clock_hz or None,
+        "cycles_are": target.cycles_are,
         "home": target.home,
         "memories": [
             {"name": memory.name, "capacity": memory.capacity_bytes, "alignment": memory.alignment_bytes}
             for memory in target.memories
         ],
+        "engines": [{"name": engine.name, "hop": engine.hop, "shares": engine.shares} for engine in target.engines],
     }
 
 
-def targets(json_to: options.JsonTo = None) -> int:
-    """List the chips that programs can be compiled for."""
+def _one_target(target: Target) -> Iterator[RenderableType]:
+    """All that is known of a chip."""
+    yield heading(f"{target.name}: {target.summary}")
+    yield Text()
+    clock = f", {target.clock_hz / 1e6:g} MHz" if target.clock_hz else ""
+    cores = f"{plural(target.cores, 'core')}, {plural(target.fpus, 'FPU')}, conducted by a {target.conductor}{clock}"
+    yield Text(cores if not target.is_flat else f"{plural(target.cores, 'core')}{clock}")
+    if not target.is_flat:
+        yield Text(f"cycles are {target.cycles_are}")
+    yield Text()
+    memories = table("memory", "capacity", "alignment", "extra cycles of an access", right=("capacity", "alignment"))
+    for memory in target.memories:
+        capacity = "no limit" if memory.capacity_bytes is None else bytes_text(memory.capacity_bytes)
+        extra = "by DMA only" if memory.core_extra_cycles is None else str(memory.core_extra_cycles)
+        memories.add_row(memory.name, capacity, bytes_text(memory.alignment_bytes), extra)
+    yield memories
+    if not target.engines:
+        return
+    yield Text()
+    right = ("set-up in, out", "cycles/byte in, out", "queue", "longest")
+    engines = table("engine", "hop", *right, "can", right=right, spare=("can", "longest"))
+    for engine in target.engines:
+        ways = (engine.inward, engine.outward)
+        setups = ", ".join(f"{way.setup_cycles:.4g}" for way in ways)
+        speeds = ", ".join(f"{way.cycles_per_byte:.4g}" for way in ways)
+        abilities = {"2-D": engine.has_2d, "duplex": engine.duplex, "overlaps set-up": engine.overlaps_setup}
+        able = [name for name, has in abilities.items() if has] + ([f"is {engine.shares}"] if engine.shares else [])
+        queue, longest = str(engine.queue_depth), bytes_text(engine.longest_bytes)
+        engines.add_row(engine.name, engine.hop, setups, speeds, queue, longest, "; ".join(able) or "-")
+    yield engines
+
+
+def targets(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[T|F.toml|F.py]",
+            help="One chip, or a file that describes one, which is checked (docs/targets.md); without it, all.",
+            show_default=False,
+        ),
+    ] = None,
+    json_to: options.JsonTo = None,
+) -> int:
+    """List the chips that programs can be compiled for, or show one."""
     output = Output(json_to)
-    found = compilable_targets()
+    found = compilable_targets() if name is None else (target_files.find(name),)
     output.write_json({"targets": [target_facts(target) for target in found]})
+    if name is not None:
+        output.show(*_one_target(found[0]))
+        return 0
     numbers = ("clusters", "cores")
     made = table("target", *numbers, "memories", "what", right=numbers, spare=("what", "clusters"))
     for target in found:

@@ -26,7 +26,7 @@ from rich.text import Text
 from tilegrad import training
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import build_image, chip_of, compile_for
+from tilegrad.commands.compiling import build_image, chip_of, compile_for, running_device
 from tilegrad.compiled import CALLS, Compiled
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import UserError, VerificationError
@@ -38,6 +38,7 @@ from tilegrad.report.output import Output, Progress, heading, table
 from tilegrad.report.table import FittingTable
 from tilegrad.sizes import parse_size
 from tilegrad.stack import stack_use
+from tilegrad.targets import files as target_files
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,7 +50,8 @@ CYCLES = tuple(f"{entry}_cycles" for entry in CALLS)
 LEVELS = ("RAM", "L1", "L2", "L3")
 LIMITS = (*LEVELS, "flash", "stack", *CYCLES, "loss")
 _CHIP = {field.name: field.default for field in fields(hardware.ChipOptions)}
-_RECIPE = {field.name: field.default for field in fields(options.RecipeOptions)}
+_UNLESS_TOLD = {"batch": 1, "accum": 1, "lr": 0.01}
+_RECIPE = {field.name: field.default for field in fields(options.RecipeOptions)} | _UNLESS_TOLD
 _OWN: dict[str, object] = {"model": "", "device": "", "target": "", "steps": 1, "data": "", "limits": {}}
 _KNOWN = {**_OWN, **_CHIP, **_RECIPE}
 
@@ -125,7 +127,7 @@ def _budget(path: Path, name: str, own: object) -> Budget:
         name,
         str(beside) if beside.exists() else own["model"],
         str(own.get("device", DEFAULT_DEVICE)),
-        own.get("target"),
+        _target(path, own.get("target")),
         int(own.get("steps", 2)),
         path.parent / own["data"] if "data" in own else None,
         options.RecipeOptions(**{key: own[key] for key in _RECIPE if key in own}),
@@ -149,6 +151,11 @@ def _is_like(value: object, default: object) -> bool:
     if default is None:
         return isinstance(value, str | int | float)
     return isinstance(value, int | float) if isinstance(default, float) else isinstance(value, type(default))
+
+
+def _target(path: Path, name: str | None) -> str | None:
+    """A chip's file is found beside the budget's."""
+    return str(path.parent / name) if name is not None and target_files.is_file(name) else name
 
 
 def _limits(path: Path, name: str, own: object) -> dict[str, float]:
@@ -201,7 +208,8 @@ def _flash_bytes(compiled: Compiled, budget: Budget, use_cache: bool) -> int | N
 
 
 def _last_loss(compiled: Compiled, budget: Budget, progress: Progress, use_cache: bool) -> float:
-    with open_device(budget.device, use_cache=use_cache) as device:
+    name = running_device(budget.device, budget.target)
+    with open_device(name, use_cache=use_cache) as device:
         steps, data = budget.steps, budget.data
         run = training.train(
             compiled, device, steps=steps, data=data, verify=False, keep_gradients=False, progress=progress

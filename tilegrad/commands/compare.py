@@ -9,7 +9,7 @@ import typer
 
 from tilegrad.build.folder import write_folder
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import check_output, chip_of, import_model, watch
+from tilegrad.commands.compiling import check_output, chip_of, import_model, running_device, watch
 from tilegrad.commands.groups import grouped
 from tilegrad.comparison import compare_modes
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
@@ -30,6 +30,7 @@ def compare(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
+    target_name: options.RunTarget = None,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
     ] = 2,
@@ -74,6 +75,7 @@ def compare(
         read_comparison(against)
     expect_tolerance(tolerance)
     recipe = recipe_options.recipe()
+    device = running_device(device, target_name)
     target = chip_of(device, budget)
     base = budget.schedule(target)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:

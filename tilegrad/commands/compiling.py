@@ -15,7 +15,7 @@ from tilegrad.commands.hardware import BudgetOptions
 from tilegrad.commands.options import check_stage
 from tilegrad.compiled import Compiled
 from tilegrad.devices.embedded import EmbeddedDevice, Image
-from tilegrad.devices.registry import device_kind
+from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, device_names
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.lora import with_adapters
@@ -31,6 +31,7 @@ from tilegrad.report.picture.record import record_bytes
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
+from tilegrad.targets import files as target_files
 from tilegrad.targets.base import Target
 from tilegrad.tensor_files import check_suffix, read_tensors
 
@@ -69,8 +70,9 @@ def watch(output: Output, progress: Progress, dump_after: str | None) -> Watch:
 
 def target_of(device: str, name: str | None = None) -> Target:
     """The chip that a device is, or runs, unless another is named."""
-    kind = device_kind(device)
-    target = targets.get(kind.target_of(device) if name is None else name)
+    named = None if name is None else target_files.find(name)  # which may bring a device along
+    own = device_kind(device).target_of(device)
+    target = targets.get(own) if named is None else named
     if target not in compilable_targets():
         raise UserError(
             f"C cannot be written for target '{target.name}'",
@@ -79,6 +81,28 @@ def target_of(device: str, name: str | None = None) -> Target:
             got=target.name,
         )
     return target
+
+
+def running_device(device: str, target: str | None, default: str = DEFAULT_DEVICE) -> str:
+    """The device that runs a chip that was named: the one that was asked for, if it does, or else the chip's own."""
+    if target is None:
+        return device
+    chip = target_files.find(target)
+    if device != default:
+        device_kind(device).check_target(device, chip)
+        return device
+    if not chip.is_flat:
+        return f"sim:{chip.name}"
+    own = [name for name in device_names() if device_kind(name).target_of(name) == chip.name]
+    if not own:
+        raise UserError(
+            f"no device runs target '{chip.name}'",
+            stage="device",
+            expected="a chip with L1 and L2, which is simulated, or one of a device",
+            got=target,
+            hint=f"tilegrad compile MODEL --target {target} -o DIR writes its C",
+        )
+    return own[0]
 
 
 def chip_of(device: str, budget: BudgetOptions, name: str | None = None) -> Target:

@@ -19,6 +19,7 @@ from tilegrad.commands.compiling import (
     chip_of,
     compile_for,
     import_model,
+    running_device,
     watch,
     write_project,
 )
@@ -53,7 +54,8 @@ def infer(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
-    batch: options.Batch = 1,
+    target_name: options.RunTarget = None,
+    batch: options.Batch = None,
     batchnorm: options.BatchNorm = "frozen",
     seed: options.Seed = 0,
     data: options.Data = None,
@@ -72,6 +74,7 @@ def infer(
     expect_tolerance(tolerance)
     check_output(output_folder, force=force)
     recipe = options.RecipeOptions(batch=batch, batchnorm=batchnorm, seed=seed).recipe()
+    device = running_device(device, target_name)
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after)

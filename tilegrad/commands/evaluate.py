@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import chip_of, compile_for, watch
+from tilegrad.commands.compiling import chip_of, compile_for, running_device, watch
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions
 from tilegrad.devices.registry import open_device
@@ -25,6 +25,7 @@ def evaluate(
     *,
     model: options.Model,
     device: options.Device = "host",
+    target_name: options.RunTarget = None,
     data: Annotated[
         Path,
         typer.Option(
@@ -34,7 +35,7 @@ def evaluate(
             show_default=False,
         ),
     ],
-    batch: options.Batch = 1,
+    batch: options.Batch = None,
     loss: options.Loss = None,
     seed: options.Seed = 0,
     weights: options.Weights = None,
@@ -46,6 +47,7 @@ def evaluate(
     """Measure a model on samples: loss, and accuracy or mean error. Every sample counts, whatever the batch size."""
     output = Output(json_to)
     recipe = RecipeOptions(loss=loss, batch=batch, seed=seed).recipe()
+    device = running_device(device, target_name, "host")
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)

@@ -13,6 +13,7 @@ import typer
 from tilegrad.data import count_samples
 from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
+from tilegrad.expectations import ONE_UNLESS_TOLD, RATE_UNLESS_TOLD
 from tilegrad.guards import FORM as GUARD_FORM
 from tilegrad.guards import Guard
 from tilegrad.pipeline import DUMPS
@@ -89,22 +90,41 @@ TargetName = Annotated[
     str | None,
     typer.Option(
         "--target",
-        metavar="T",
-        help="The chip, where no device runs it (`tilegrad targets` lists them). Default: the device's.",
+        metavar="T|F.toml|F.py",
+        help="The chip (`tilegrad targets` lists them), or a file that describes one (docs/targets.md). Default: the "
+        "device's.",
+        show_default=False,
+    ),
+]
+RunTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="T|F.toml|F.py",
+        help="Run on this chip, or on the one that a file describes (docs/targets.md), simulated as sim:T. Default: "
+        "the device's.",
         show_default=False,
     ),
 ]
 Batch = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--batch",
         metavar="N",
-        help="Samples in a mini-batch; binds the model's batch dimension.",
+        help="Samples in a mini-batch; binds the model's batch dimension. Default: 1, or a training graph's own.",
+        show_default=False,
         rich_help_panel=_RECIPE,
     ),
 ]
 Accum = Annotated[
-    int, typer.Option("--accum", metavar="N", help="Mini-batches in one update.", rich_help_panel=_RECIPE)
+    int | None,
+    typer.Option(
+        "--accum",
+        metavar="N",
+        help="Mini-batches in one update. Default: 1, or a training graph's own.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
 ]
 AccumMode = Annotated[
     str,
@@ -142,7 +162,16 @@ Loss = Annotated[
 OptimizerName = Annotated[
     str, typer.Option("--optimizer", metavar="|".join(OPTIMIZERS), help="The update rule.", rich_help_panel=_RECIPE)
 ]
-LearningRate = Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate.", rich_help_panel=_RECIPE)]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--lr",
+        metavar="X",
+        help=f"Learning rate. Default: {RATE_UNLESS_TOLD:g}, or that of a training graph's own optimizer.",
+        show_default=False,
+        rich_help_panel=_RECIPE,
+    ),
+]
 MomentumFactor = Annotated[
     float | None,
     typer.Option(
@@ -429,7 +458,7 @@ def npz_option(flag: str, what: str) -> Any:
 
 
 def make_optimizer(
-    name: str, lr: float, momentum: float | None, weight_decay: float | None, nesterov: bool = False
+    name: str, lr: float | None, momentum: float | None, weight_decay: float | None, nesterov: bool = False
 ) -> Optimizer:
     """An optimizer from its options; one that it does not have is refused, not ignored."""
     kind = OPTIMIZERS.get(name)
@@ -456,7 +485,8 @@ def make_optimizer(
     if nesterov and "nesterov" not in known:
         raise UserError(f"--nesterov does not apply to the optimizer {name}", stage="recipe")
     flags: dict[str, Any] = {"nesterov": True} if nesterov else {}
-    return kind(lr=lr, **options, **flags)
+    rate = {} if lr is None else {"lr": lr}
+    return kind(**rate, **options, **flags)
 
 
 def check_stage(stage: str | None) -> None:
@@ -475,12 +505,12 @@ def check_stage(stage: str | None) -> None:
 class RecipeOptions:
     """What is trained, and how."""
 
-    batch: Batch = 1
-    accum: Accum = 1
+    batch: Batch = None
+    accum: Accum = None
     accum_mode: AccumMode = "mean"
     loss: Loss = None
     optimizer: OptimizerName = "sgd"
-    lr: LearningRate = 0.01
+    lr: LearningRate = None
     momentum: MomentumFactor = None
     weight_decay: WeightDecay = None
     nesterov: Nesterov = False
@@ -499,8 +529,8 @@ class RecipeOptions:
         return Recipe(
             loss=None if self.loss is None else LossText(self.loss),
             optimizer=make_optimizer(self.optimizer, self.lr, self.momentum, self.weight_decay, self.nesterov),
-            batch=self.batch,
-            accumulate=self.accum,
+            batch=ONE_UNLESS_TOLD if self.batch is None else self.batch,
+            accumulate=ONE_UNLESS_TOLD if self.accum is None else self.accum,
             accum_mode=cast(AccumulationMode, self.accum_mode),
             train=self.train,
             batchnorm=cast(BatchNormPolicy, self.batchnorm),
@@ -549,8 +579,8 @@ class DataOptions:
         except ValueError:
             return Path(self.validation)
 
-    def updates(self, steps: int | None, batch: int, accum: int) -> int:
+    def updates(self, steps: int | None, batch: int | None, accum: int | None) -> int:
         """Of the run, for what follows their number. Whatever is wrong with the data is said when it is loaded."""
         plan = Plan(steps, self.epochs, self.shuffle, self.held_out())
         samples = 1 if self.epochs is None or self.data is None else count_samples(self.data)
-        return count_updates(samples, plan, max(batch, 1), max(accum, 1))
+        return count_updates(samples, plan, max(batch or 1, 1), max(accum or 1, 1))

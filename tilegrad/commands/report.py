@@ -10,13 +10,15 @@ import typer
 from tilegrad import training
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
-from tilegrad.commands.compiling import chip_of, compile_for, watch
+from tilegrad.commands.compiling import chip_of, compile_for, running_device, watch
 from tilegrad.commands.groups import grouped
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import UserError
+from tilegrad.exploration.store import is_exploration, read_exploration
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.picture.page import page
-from tilegrad.report.picture.plots import PLOTS, check_plot, plot_bytes
+from tilegrad.report.picture.pareto import pareto_page, pareto_plot
+from tilegrad.report.picture.plots import KINDS, PARETO, check_plot, plot_bytes
 from tilegrad.report.picture.record import read_record, record_of
 
 
@@ -27,7 +29,7 @@ def report(
         str,
         typer.Argument(
             metavar="DIR|MODEL",
-            help="A folder that train or compare kept (-o DIR), or a model, which is trained first.",
+            help="A folder that train, compare or explore kept (-o DIR), or a model, which is trained first.",
             show_default=False,
         ),
     ],
@@ -39,12 +41,13 @@ def report(
         str | None,
         typer.Option(
             "--plot",
-            metavar="|".join(PLOTS),
+            metavar="|".join(KINDS),
             help="A picture for papers instead of the page: -o FILE.png, .svg or .pdf.",
             show_default=False,
         ),
     ] = None,
     device: options.Device = DEFAULT_DEVICE,
+    target_name: options.RunTarget = None,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Updates of the weights.", rich_help_panel="Recipe")
     ] = 4,
@@ -66,16 +69,31 @@ def report(
             f"the page cannot be called '{output_file}'",
             stage="options",
             expected="a name that ends in .html",
-            hint=f"--plot {'|'.join(PLOTS)} makes pictures",
+            hint=f"--plot {'|'.join(KINDS)} makes pictures",
         )
+    if is_exploration(Path(what)):
+        return _of_exploration(output, Path(what), output_file, plot)
+    if plot == PARETO:
+        raise UserError("a Pareto front is an exploration's", stage="options", expected="a folder of tilegrad explore")
     if Path(what).is_dir():
         record = read_record(Path(what))
     else:
+        device = running_device(device, target_name)
         record = _trained(what, device, steps, recipe_options, chip, data, verify=verify, use_cache=not no_cache)
     write_file(output_file, page(record) if plot is None else plot_bytes(plot, output_file, record))
     modes = [one["mode"] for one in record["modes"]]
     output.write_json({"title": record["title"], "modes": modes, "output": str(output_file)})
     output.show(f"{record['title']}: {plot or 'report'} in {output_file}")
+    return 0
+
+
+def _of_exploration(output: Output, folder: Path, output_file: Path, plot: str | None) -> int:
+    document = read_exploration(folder)
+    if plot not in (None, PARETO):
+        raise UserError(f"an exploration has no {plot} to plot", stage="options", expected=f"--plot {PARETO}")
+    write_file(output_file, pareto_page(document) if plot is None else pareto_plot(output_file, document))
+    output.write_json({"title": document["model"], "modes": [], "output": str(output_file)})
+    output.show(f"{document['model']}: {plot or 'exploration'} in {output_file}")
     return 0
 
 

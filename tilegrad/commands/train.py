@@ -19,6 +19,7 @@ from tilegrad.commands.compiling import (
     chip_of,
     compile_for,
     compile_others,
+    running_device,
     schedule_of,
     watch,
     write_project,
@@ -69,13 +70,14 @@ def disagreement(verdict: Verdict) -> VerificationError:
     """Why a run is not verified. Names the worst figure first; there may be hundreds."""
     message, expected, hint = _NOT_VERIFIED[verdict.outcome]
     failures = verdict.failures()
+    is_stored = ".npz" in verdict.reference and verdict.outcome == "disagrees"
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     return VerificationError(
         message.format(reference=verdict.reference),
         stage="verify",
         expected=expected.format(tolerance=verdict.tolerance),
         got=f"{failures[0]}{more}" if failures else f"the losses {_first_and_last(verdict.reference_losses)}",
-        hint=hint,
+        hint="what is stored beside the graphs is of one learning rate: is it --lr?" if is_stored else hint,
     )
 
 
@@ -113,6 +115,7 @@ def train(
     *,
     model: options.Model,
     device: options.Devices = DEFAULT_DEVICE,
+    target_name: options.RunTarget = None,
     shares: options.Shares = None,
     scheduler: options.Scheduler = None,
     steps: Annotated[
@@ -160,6 +163,7 @@ def train(
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
+    device = running_device(device, target_name)
     specification = parse_devices(device)
     target = chip_of(specification.first, chip)
     recipe_options = recipe_options.with_shares(shares)
@@ -231,7 +235,8 @@ def gradcheck(
     *,
     model: options.Model,
     device: options.Device = DEFAULT_DEVICE,
-    batch: options.Batch = 1,
+    target_name: options.RunTarget = None,
+    batch: options.Batch = None,
     loss: options.Loss = None,
     train: options.Train = None,
     batchnorm: options.BatchNorm = "frozen",
@@ -246,6 +251,7 @@ def gradcheck(
     output = Output(json_to)
     expect_tolerance(tolerance)
     recipe = RecipeOptions(loss=loss, batch=batch, train=train, batchnorm=batchnorm, seed=seed).recipe()
+    device = running_device(device, target_name)
     target = chip_of(device, chip)
     with Progress() as progress, open_device(device, use_cache=not no_cache) as opened:
         observer = watch(output, progress, None)

@@ -14,7 +14,7 @@ from math import inf
 
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
-from tilegrad.targets.base import L2, L3, DmaEngine, Target
+from tilegrad.targets.base import DmaEngine, Target
 
 Interval = tuple[float, float]
 
@@ -37,9 +37,11 @@ class Stall:
 
 @dataclass
 class Channel:
-    """One direction of an engine: commands one after the other."""
+    """One direction of an engine: commands one after the other. `beside` are those of another hop that the same engine
+    moves, one at a time."""
 
     free: float = 0.0
+    beside: Channel | None = None
     busy: list[Interval] = field(default_factory=list)
     size_bytes: float = 0
 
@@ -47,14 +49,20 @@ class Channel:
 class EngineClock:
     """A DMA engine. Where its queue is full, whoever brings a command waits until the oldest one is done."""
 
-    def __init__(self, engine: DmaEngine) -> None:
+    def __init__(self, engine: DmaEngine, beside: EngineClock | None = None) -> None:
+        """`beside` is the same engine on its other hop."""
         self.engine = engine
+        self.beside = beside
         self.restart()
 
     def restart(self) -> None:
         self.inward = Channel()
         self.outward = Channel() if self.engine.duplex else self.inward
         self.ends: deque[float] = deque(maxlen=self.engine.queue_depth)  # of the latest commands
+        if self.beside is not None:
+            self.ends = self.beside.ends
+            for own, other in ((self.inward, self.beside.inward), (self.outward, self.beside.outward)):
+                own.beside, other.beside = other, own
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -76,6 +84,8 @@ class EngineClock:
         if not self.engine.overlaps_setup:
             busy, latency = busy + latency, 0.0
         start = max(now, channel.free)
+        if channel.beside is not None:
+            start = max(start, channel.beside.free)
         if start < until and crowded > 1.0:
             busy = min(busy * crowded, busy + (until - start) * (1.0 - 1.0 / crowded))
         channel.free = start + busy
@@ -92,13 +102,14 @@ class Clock:
         self.target = target
         self.costs = costs
         self.near = EngineClock(target.engine(target.home, target.compute))
-        self.far = EngineClock(target.engine(L3, L2))
+        far = target.far_engine
+        self.far = None if far is None else EngineClock(far, self.near if far.shares else None)
         self.restart()
 
     def restart(self) -> None:
         """Time begins, and nothing is under way."""
         self.near.restart()
-        if self.far.ends:
+        if self.far is not None and (self.far.ends or self.far.beside):
             self.far.restart()
         self.now = 0.0
         self.forked: float | None = None
@@ -127,7 +138,10 @@ class Clock:
         return self.stall_until(time + conduct.wakes.get(act, 0.0), reason) if time > came else None
 
     def command(self, engine: EngineClock, inward: bool, size_bytes: float, rows: int = 1) -> Interval:
-        """The conductor gives an engine a command, as soon as the queue takes it."""
+        """The conductor gives an engine a command, as soon as the queue takes it; one for each row, where it must."""
+        if rows > 1 and not engine.engine.has_2d:
+            spans = [self.command(engine, inward, size_bytes / rows) for _ in range(rows)]
+            return spans[0][0], spans[-1][1]
         self.stall_until(engine.accepted(self.now), Reason.QUEUE)
         self.spend(engine.engine.enqueue_cycles)
         if engine is not self.near:

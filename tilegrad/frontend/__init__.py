@@ -14,6 +14,7 @@ import onnx
 
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
+from tilegrad.expectations import as_count
 from tilegrad.frontend.batch import Bound, bind_batch
 from tilegrad.frontend.branches import resolve_branches
 from tilegrad.frontend.check import check_attributes, check_model, check_opset, check_text
@@ -61,7 +62,7 @@ def load(
     """
     if batch is not None:
         expect_whole("the batch size", batch, "1 or more")
-        batch = int(batch)
+        batch = as_count(batch)
     expect_seed(seed)
     model = import_source(find_source(source, seed=seed, example=example, exporter=exporter), batch)
     if weights is None:

@@ -8,6 +8,7 @@ from enum import Enum
 
 import onnx
 
+from tilegrad.expectations import is_told
 from tilegrad.frontend.given.files import GivenFiles
 from tilegrad.frontend.lora import Adapted
 from tilegrad.frontend.torch_facts import TorchModule
@@ -67,7 +68,7 @@ class ImportedModel:
         if self.given is not None:
             from tilegrad.frontend.given import import_given
 
-            return self if batch == 1 else import_given(self.given[0], batch, self.given[1])
+            return import_given(self.given[0], batch, self.given[1]) if is_told(batch) else self
         if self.adapted is not None:
             return with_adapters(self.adapted.base.with_batch(batch), self.adapted.lora, self.adapted.seed)
         return import_source(Source(self.name, self.kind, self.unbound, self.module), batch)

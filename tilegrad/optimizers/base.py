@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilegrad.expectations import expect, expect_number, expect_share
+from tilegrad.expectations import RATE_UNLESS_TOLD, expect, expect_number, expect_share, is_told
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _WORDS = {"weight_decay": "the weight decay", "momentum": "the momentum"}
@@ -33,7 +33,7 @@ class Optimizer(ABC):
     counts_updates: ClassVar[bool] = False
     torch_slots: ClassVar[Mapping[str, str]] = {}
 
-    lr: float = 0.01
+    lr: float = RATE_UNLESS_TOLD
 
     def __post_init__(self) -> None:
         expect_number("the learning rate", self.lr)
@@ -44,8 +44,10 @@ class Optimizer(ABC):
             expect_number(what, value)
             if name in _ABOVE_ZERO:
                 expect(value > 0.0, what, "more than 0", value)
-        for each in (each for each in fields(self) if not isinstance(getattr(self, each.name), bool)):
-            object.__setattr__(self, each.name, float(getattr(self, each.name)))  # NumPy's own are not for JSON
+        for name in (each.name for each in fields(self)):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and is_told(value):
+                object.__setattr__(self, name, float(value))  # NumPy's own are not for JSON
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
+from tilegrad.expectations import is_told
 from tilegrad.ir.given import GivenTraining
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import LEARNING_RATE, RESET_FLAG, UPDATE_COUNTER, Program, Role, StateTensor
@@ -37,9 +38,9 @@ def given_recipe(training: GivenTraining, recipe: Recipe) -> Recipe:
     if training.optimizer is not None:
         default = Recipe().optimizer
         fixed = all(update.learning_rate is not None for update in training.updates)
-        own_rate = optimizer == default and fixed
+        own_rate = optimizer == default and not is_told(optimizer.lr) and fixed
         optimizer = training.optimizer if own_rate else replace(training.optimizer, lr=optimizer.lr)
-    accumulate = recipe.accumulate if recipe.accumulate > 1 else training.accumulate or 1
+    accumulate = recipe.accumulate if is_told(recipe.accumulate) else training.accumulate or 1
     return replace(
         recipe, optimizer=optimizer, batch=training.batch, accumulate=accumulate, accum_mode="sum", loss=None
     )

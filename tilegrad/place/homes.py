@@ -19,7 +19,7 @@ from tilegrad.errors import DoesNotFit
 from tilegrad.ir.schedule import EntrySchedule, Schedule
 from tilegrad.place.stays import Gap, Stay, Tensor, forced, gaps, stays_of
 from tilegrad.place.tensors import EntryTensors, entry_tensors, launch_lifetimes
-from tilegrad.targets.base import L2, L3, Target
+from tilegrad.targets.base import L2, Target
 
 # Where everything lives in L3, what is less than so much and than a thousandth of all state is not worth a transfer: it
 # would be in the way of others in the engine's short queue.
@@ -126,8 +126,7 @@ class _Choice:
         self.capacity_bytes = capacity_bytes
         self.state_bytes = state_bytes
         self.schedule = schedule
-        engine = target.engine(L3, L2)
-        self.inward, self.outward, self.enqueue_cycles = engine.inward, engine.outward, 2.0 * engine.enqueue_cycles
+        self.engine = target.far_engine
         alignment = target.memory(L2).alignment_bytes
         self.entries = {name: _Entry(name, entry, state_bytes, alignment) for name, entry in schedule.entries.items()}
         self.in_l3: set[str] = set()
@@ -170,8 +169,11 @@ class _Choice:
 
     def _moves(self, tensor: Tensor, reads: bool, writes: bool) -> float:
         """Cycles of the engine, and of the conductor that starts it and waits for it."""
-        inward = self.inward.cycles(tensor.size_bytes) + self.enqueue_cycles if reads else 0.0
-        return inward + (self.outward.cycles(tensor.size_bytes) + self.enqueue_cycles if writes else 0.0)
+        if self.engine is None:
+            return inf
+        enqueue = 2.0 * self.engine.enqueue_cycles
+        inward = self.engine.inward.cycles(tensor.size_bytes) + enqueue if reads else 0.0
+        return inward + (self.engine.outward.cycles(tensor.size_bytes) + enqueue if writes else 0.0)
 
     def _home_cost(self, name: str) -> float:
         """Cycles of one call of every entry that a home in L3 costs."""
@@ -252,7 +254,7 @@ class _Choice:
         )
         peak_bytes = int(entry.alive[worst]) + self.elsewhere[entry.name]
         hint = f"give L2 at least {peak_bytes} bytes (--l2)"
-        if self.mode == "L2":
+        if self.mode == "L2" and self.target.has_l3:
             hint = "use --home auto, which moves tensors to L3"
         return DoesNotFit(
             f"the {entry.name} entry does not fit into L2",

@@ -1,4 +1,4 @@
-"""Plans for a hierarchy: scratchpad, L2 and L3."""
+"""Plans for a hierarchy: scratchpad, L2 and, where there is one, L3."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class _Attempt:
 class _Levels:
     def __init__(self, schedule: Schedule, home: str) -> None:
         self.schedule = schedule
-        self.home = home
         target = schedule.target
+        self.home = home if target.has_l3 else L2
         alignment = target.memory(L2).alignment_bytes
         self.capacity = target.memory(L2).capacity_bytes or 0
         self.durations = _durations(schedule)
@@ -146,8 +146,9 @@ def _plan(schedule: Schedule, homes: Homes) -> Plan:
     memory = {
         L1: MemoryUse(0, target.memory(L1).capacity_bytes, 0),
         L2: MemoryUse(state_bytes + arena_bytes, target.memory(L2).capacity_bytes, state_bytes + arena_bound),
-        L3: MemoryUse(l3_bytes, target.memory(L3).capacity_bytes, l3_bound),
     }
+    if target.has_l3:
+        memory[L3] = MemoryUse(l3_bytes, target.memory(L3).capacity_bytes, l3_bound)
     return Plan(
         schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, memory, l3_image_bytes
     )
@@ -183,7 +184,7 @@ def _hint(plan: Plan, name: str, use: MemoryUse) -> str:
         for tensor in plan.schedule.program.state
         if plan.state_addresses[tensor.name].memory == L3
     )
-    return closing_hint(plan.schedule.program, missing, activations, use.used_bytes)
+    return closing_hint(plan.schedule.program, missing, activations, L3, use.used_bytes)
 
 
 def _place_state(program: Program, homes: Homes, alignment: int) -> tuple[dict[str, Address], int, int, int, int]:

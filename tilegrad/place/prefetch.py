@@ -15,7 +15,7 @@ import numpy as np
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.place.homes import EntryHomes
 from tilegrad.place.stays import Stay, Tensor
-from tilegrad.targets.base import L2, L3, Target
+from tilegrad.targets.base import Target
 
 # Launches take longer than estimated: the engine is given so much more than they take.
 DURATION_MARGIN, MARGIN_CYCLES = 1.3, 1000.0
@@ -47,7 +47,9 @@ class _Transfer:
 
 def with_transfers(entry: EntryHomes, target: Target, room_bytes: int, overlaps: bool) -> tuple[EntryHomes, float]:
     """Stays that begin and end as their transfers like, and the cycles that the entry should take. `room_bytes` of L2
-    may be taken; without `overlaps`, nothing happens before it must."""
+    may be taken; without `overlaps`, nothing happens before it must. Without L3 nothing happens at all."""
+    if target.far_engine is None:
+        return entry, sum(entry.durations)
     walk = _Walk(entry, target, room_bytes if overlaps else 0)
     stays = walk.run()
     if not overlaps:
@@ -62,7 +64,8 @@ def _settled(entry: EntryHomes) -> dict[str, list[Stay]]:
 class _Walk:
     def __init__(self, entry: EntryHomes, target: Target, room_bytes: int) -> None:
         self.entry = entry
-        self.engine = target.engine(L3, L2)
+        assert target.far_engine is not None
+        self.engine = target.far_engine
         self.crowded = KernelCosts(target).conduct.far_crowded
         self.end = entry.launch_count
         self.stays = _settled(entry)

@@ -46,25 +46,14 @@ def comparison_report(
     word = estimated_cycles(target.is_calibrated)
     yield Text(f"{word} of one update: batch {recipe.batch}, {recipe.accumulate} mini-batch(es) per update")
     yield Text()
-    right = (
-        "cycles",
-        "speed-up",
-        "MAC/cycle",
-        "tiles",
-        "L1",
-        "L2",
-        "L3",
-        "L2-L1",
-        "L3-L2",
-        "hidden",
-        "stalled",
-    )
-    made = table("mode", *right, "verdict", right=right, spare=SPARE)
+    levels, hops = [memory.name for memory in target.memories], [engine.hop for engine in target.engines]
+    right = ("cycles", "speed-up", "MAC/cycle", "tiles", *levels, *hops, "hidden", "stalled")
+    made = table("mode", *right, "verdict", right=right, spare=tuple(name for name in SPARE if name in right))
     for row in rows:
         if row.run is None or row.compiled is None:
             made.add_row(row.mode, *("-",) * len(right), "-")
             continue
-        made.add_row(*_cells(row))
+        made.add_row(*_cells(row, levels, hops))
     yield made
     if _uncounted(rows):
         yield Text()
@@ -105,7 +94,7 @@ def _uncounted(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(sorted({kernel for row in rows if row.run is not None for kernel in row.run.uncounted}))
 
 
-def _cells(row: Row) -> Iterator[str]:
+def _cells(row: Row, levels: Sequence[str], hops: Sequence[str]) -> Iterator[str]:
     assert row.run is not None and row.compiled is not None
     facts = row.as_json()
     step = row.run.estimates["step"]
@@ -115,9 +104,9 @@ def _cells(row: Row) -> Iterator[str]:
     yield f"{row.speedup:.2f}×" if row.speedup else "-"
     yield f"{facts['macs_per_cycle']:.2f}"
     yield count_text(facts["tiles"])
-    for level in ("L1", "L2", "L3"):
+    for level in levels:
         yield bytes_text(facts["memory"][level]["used"])
-    for hop in ("L2-L1", "L3-L2"):
+    for hop in hops:
         yield bytes_text(facts["dma_bytes"].get(hop, 0))
     yield " / ".join("-" if share is None else f"{share:.0%}" for share in hidden)
     yield f"{facts['stalled']:.0%}"

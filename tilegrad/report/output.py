@@ -19,9 +19,10 @@ from rich.text import Text
 
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.report import json
+from tilegrad.report.loudness import is_quiet, is_verbose
 from tilegrad.report.streams import takes_all_letters, writing_to_stderr, writing_to_stdout
 from tilegrad.report.table import FittingTable, wrapped
-from tilegrad.visible import visible
+from tilegrad.visible import visible, visible_line
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -59,7 +60,7 @@ class Output:
 
     def show(self, *what: RenderableType) -> None:
         """Prints for people, unless stdout belongs to JSON."""
-        if self.is_for_people:
+        if self.is_for_people and not is_quiet():
             with writing_to_stdout():
                 console = console_on(sys.stdout)
                 for part in what:
@@ -143,8 +144,9 @@ class Progress:
             _Clock(now),
             console=console or console_on(sys.stderr),
             transient=True,
-            disable=console is None and not sys.stderr.isatty(),
+            disable=is_quiet() or is_verbose() or (console is None and not sys.stderr.isatty()),
         )
+        self._now, self._began, self._told = now, now(), ""
         self._task = self._line.add_task("", total=None, visible=False)
 
     def __enter__(self) -> Progress:
@@ -158,6 +160,10 @@ class Progress:
 
     def __call__(self, what: str, done: int = 0, of: int = 1) -> None:
         """`done` of `of`; a stage with nothing to count is 0 of 1."""
+        if is_verbose() and what != self._told:
+            self._told = what
+            with writing_to_stderr():
+                print(f"{self._now() - self._began:8.1f} s  {visible_line(what)}", file=sys.stderr)
         text = what if of == 1 else f"{what} {done} of {of}"
         self._line.update(self._task, description=escape(text), visible=True)
 

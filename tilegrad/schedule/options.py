@@ -58,6 +58,7 @@ class ScheduleOptions:
     def check(self, target: Target) -> None:
         """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
         if not target.is_flat:
+            self._check_levels(target)
             self._refuse_fit(target)
             return
         for what, value in (("home", self.home), ("buffering", self.buffering)):
@@ -67,6 +68,18 @@ class ScheduleOptions:
                     stage="options",
                     expected=f"a chip with L1, L2 and L3, such as {HIERARCHY}",
                     got=f"--{what} {value}",
+                )
+
+    def _check_levels(self, target: Target) -> None:
+        """What is about L3 is refused where there is none."""
+        asked = {"home": self.home == "L3", "buffering": self.buffering not in BUFFERINGS and "l3=" in self.buffering}
+        for what, is_far in asked.items():
+            if is_far and not target.has_l3:
+                raise UserError(
+                    f"--{what} does not apply to target '{target.name}', which has no L3",
+                    stage="options",
+                    expected="auto or L2" if what == "home" else "auto, single or double",
+                    got=f"--{what} {getattr(self, what)}",
                 )
 
 

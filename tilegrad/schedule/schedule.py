@@ -37,7 +37,7 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     entries = {}
     for name, graph in program.entries.items():
         panels = None
-        if not target.is_flat and options.home != "L2":
+        if target.has_l3 and options.home != "L2":
             owner = analyse(graph, target.memory(target.home).alignment_bytes).owner
             panels = Panels(target, owner, options.l3_buffering != "single", costs, cuts=tiler is not None)
         entries[name] = _schedule_entry(graph, tiler, panels)

@@ -120,7 +120,7 @@ class _Replay(PartReplay):
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
         self.unit = unit = min([4, *(tensor_type.dtype.size_bytes for tensor_type in self.schedule.types.values())])
         sizes = {SCRATCH: plan.memory[L1].used_bytes, STATE: plan.state_bytes, ARENA: plan.arena_bytes}
-        sizes[OUTSIDE] = plan.memory[L3].used_bytes
+        sizes[OUTSIDE] = plan.memory[L3].used_bytes if L3 in plan.memory else 0
         self.memories = {name: Memory(name, size, unit) for name, size in sizes.items()}
         self.numbers: dict[str, int] = {}
         self.names: list[str] = []

@@ -58,7 +58,7 @@ class _Sequencing:
         self.entry = entry
         self.longest_bytes = engine.longest_bytes
         self.flow = Flow(Queue(BLOCK, engine.hop))
-        self.l3_queue = Queue(BLOCK, target.engine(L3, L2).hop)
+        self.l3_queue = Queue(BLOCK, f"{L3}-{L2}")
         self.nests = listed_nests(plan, entry)
         self.handovers: list[Handover] = []
         self.runs: list[NestEvents] = []

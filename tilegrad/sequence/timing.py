@@ -112,7 +112,7 @@ class _Timing:
             sum(clock.stall_cycles[reason] for reason in near),
             clock.stall_cycles[Reason.MOVE],
             sum(isinstance(event, Begin) for event in self.own.events),
-            {engine.engine.hop: self._hop(engine.channels) for engine in (clock.near, clock.far)},
+            {engine.engine.hop: self._hop(engine.channels) for engine in (clock.near, clock.far) if engine},
             tuple(self.nests),
             tuple(self.timed),
         )
@@ -169,6 +169,7 @@ class _Timing:
     def move(self, event: Move, act: Act, before: float) -> None:
         del before
         engine = self.clock.far
+        assert engine is not None
         span = None
         for _ in range(event.rows):
             left = event.row_bytes

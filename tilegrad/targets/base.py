@@ -1,11 +1,16 @@
-"""A target: a chip as data. One folder per chip holds its `target.py` and its C runtime."""
+"""A target: a chip as data. One folder per chip holds its `target.py` and its C runtime; chips from outside the package
+are registered, and use the C runtime of one of these."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from math import inf
 from pathlib import Path
 
 from tilegrad.errors import UserError
@@ -19,9 +24,38 @@ C99, OPENCL_C = "C99", "OpenCL C"
 WORKER, CONTROLLER = "worker", "controller"
 
 
+ENTRY_POINTS = "tilegrad.targets"
+# Whose C runtime and cost tables a chip from outside uses, where it does not say.
+CLUSTER_RUNTIME, FLAT_RUNTIME = "siracusa", "mcu"
+MOST_CORES = 1024
+LEAST_ALIGNMENT = 8  # of the widest element, which labels have
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_registered: dict[str, Target] = {}
+
+
 def _expect(condition: bool, what: str, expected: str, got: object) -> None:
     if not condition:
         raise UserError(f"target: {what} cannot be", stage="target", expected=expected, got=str(got))
+
+
+def _expect_whole(what: str, value: object, least: int, most: int | None = None, unit: str = "") -> None:
+    """A whole number: not 2.5, not "4", not True."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    limits = f"{least}{unit} or more" if most is None else f"{least} to {most}{unit}"
+    fits = is_whole and least <= value and (most is None or value <= most)  # type: ignore[operator]
+    _expect(fits, what, limits, repr(value) if not is_whole else value)
+
+
+def _expect_cycles(what: str, value: object, expected: str = "0 cycles or more") -> None:
+    """A finite number of cycles, fractions allowed; where it divides, not 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    least = 0.0 if expected.startswith("0") else 5e-324
+    _expect(is_number and least <= value < inf, what, expected, value)  # type: ignore[operator]
+
+
+def _expect_text(what: str, value: object) -> None:
+    _expect(isinstance(value, str) and bool(value), what, "a name", repr(value))
 
 
 @dataclass(frozen=True)
@@ -38,16 +72,15 @@ class Memory:
     core_extra_cycles: int | None = 0
 
     def __post_init__(self) -> None:
-        capacity, alignment = self.capacity_bytes, self.alignment_bytes
-        _expect(capacity is None or capacity > 0, f"the capacity of {self.name}", "1 byte or more", capacity)
-        _expect(
-            alignment > 0 and alignment & (alignment - 1) == 0,
-            f"the alignment of {self.name}",
-            "a power of two",
-            alignment,
-        )
-        extra = self.core_extra_cycles
-        _expect(extra is None or extra >= 0, f"the access cost of {self.name}", "0 or more", extra)
+        _expect_text("the name of a memory (name)", self.name)
+        if self.capacity_bytes is not None:
+            what = f"the capacity of {self.name} (capacity_bytes)"
+            _expect_whole(what, self.capacity_bytes, 1, ADDRESSABLE_BYTES, " bytes")
+        alignment, what = self.alignment_bytes, f"the alignment of {self.name} (alignment_bytes)"
+        is_power = isinstance(alignment, int) and alignment >= LEAST_ALIGNMENT and alignment & (alignment - 1) == 0
+        _expect(is_power, what, f"a power of two, {LEAST_ALIGNMENT} or more", alignment)
+        if self.core_extra_cycles is not None:
+            _expect_whole(f"the access cost of {self.name} (core_extra_cycles)", self.core_extra_cycles, 0)
 
 
 @dataclass(frozen=True)
@@ -59,10 +92,9 @@ class DmaTiming:
     cycles_per_extra_row: float = 0.0
 
     def __post_init__(self) -> None:
-        _expect(self.setup_cycles >= 0, "the set-up of a DMA engine", "0 cycles or more", self.setup_cycles)
-        _expect(self.cycles_per_byte > 0, "the speed of a DMA engine", "more than 0", self.cycles_per_byte)
-        extra = self.cycles_per_extra_row
-        _expect(extra >= 0, "the cost of a row of a DMA engine", "0 cycles or more", extra)
+        _expect_cycles("the set-up of a DMA engine (setup_cycles)", self.setup_cycles)
+        _expect_cycles("the speed of a DMA engine (cycles_per_byte)", self.cycles_per_byte, "more than 0")
+        _expect_cycles("the cost of a row of a DMA engine (cycles_per_extra_row)", self.cycles_per_extra_row)
 
     def cycles(self, size_bytes: int, rows: int = 1) -> float:
         return self.setup_cycles + size_bytes * self.cycles_per_byte + (rows - 1) * self.cycles_per_extra_row
@@ -74,7 +106,8 @@ class DmaEngine:
 
     `enqueue_cycles` is what the core that starts a transfer spends on it; where `queue_depth` commands are under way,
     it waits for the first of them. Directions overlap if `duplex`, and set-ups of queued commands with what is moved
-    before them if `overlaps_setup`.
+    before them if `overlaps_setup`. Without `has_2d`, each row of a box is a command of its own. One that
+    `shares` another is the same engine on another hop: one queue, and one transfer at a time.
     """
 
     name: str
@@ -88,13 +121,14 @@ class DmaEngine:
     has_2d: bool
     duplex: bool
     overlaps_setup: bool
+    shares: str | None = None
 
     def __post_init__(self) -> None:
-        _expect(self.queue_depth >= 1, f"the queue of {self.name}", "1 or more", self.queue_depth)
-        cycles = self.enqueue_cycles
-        _expect(cycles >= 0, f"the cost of starting {self.name}", "0 cycles or more", cycles)
+        _expect_text("the name of a DMA engine (name)", self.name)
+        _expect_whole(f"the queue of {self.name} (queue_depth)", self.queue_depth, 1)
+        _expect_whole(f"the cost of starting {self.name} (enqueue_cycles)", self.enqueue_cycles, 0, unit=" cycles")
         # Long rows are cut at multiples of eight bytes.
-        _expect(self.longest_bytes >= 8, f"the longest transfer of {self.name}", "8 bytes or more", self.longest_bytes)
+        _expect_whole(f"the longest transfer of {self.name} (longest_bytes)", self.longest_bytes, 8, unit=" bytes")
 
     @property
     def hop(self) -> str:
@@ -113,6 +147,10 @@ class CoreCosts:
     line_miss_cycles: float = 1.7
     call_one_core_cycles: float = 35.0
     call_all_cores_cycles: float = 45.0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            _expect_cycles(f"a cost of the cores ({one.name})", getattr(self, one.name))
 
 
 @dataclass(frozen=True)
@@ -142,31 +180,64 @@ class Target:
     language: str = C99  # of the generated program: C, or OpenCL C, whose kernels a host program launches
 
     def __post_init__(self) -> None:
+        is_name = isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None
+        _expect(is_name, "the name (name)", "a letter, then letters, digits, _, - and .", repr(self.name))
         names = [memory.name for memory in self.memories]
+        _expect(bool(names), "the memories", "at least one", "none")
         _expect(len(set(names)) == len(names), "the memories", "one of each name", ", ".join(names))
         for what, name in (("home", self.home), ("compute", self.compute)):
-            _expect(name in names, f"the {what} memory", " or ".join(names), name)
+            _expect(name in names, f"the {what} memory ({what})", " or ".join(names), name)
         for engine in self.engines:
             _expect({engine.near, engine.far} <= set(names), f"engine {engine.name}", "two of its memories", engine.hop)
-        _expect(self.cores >= 1, "the number of cores", "1 or more", self.cores)
-        _expect(self.fpus >= 1, "the number of FPUs", "1 or more", self.fpus)
+        _expect_whole("the number of cores (cores)", self.cores, 1, MOST_CORES)
+        _expect_whole("the number of FPUs (fpus)", self.fpus, 1, MOST_CORES)
         _expect(self.conductor in (WORKER, CONTROLLER), "the conductor", f"{WORKER} or {CONTROLLER}", self.conductor)
         has_cluster = not self.is_flat or self.conductor == WORKER
         _expect(has_cluster, "the conductor", f"{WORKER}: one flat memory needs no other", self.conductor)
-        _expect(self.clusters >= 1, "the number of clusters", "1 or more", self.clusters)
-        _expect(self.clock_hz >= 0, "the clock", "0 Hz or more", self.clock_hz)
+        _expect_whole("the number of clusters (clusters)", self.clusters, 1)
+        _expect_whole("the clock (clock_hz)", self.clock_hz, 0, unit=" Hz")
         extra = self.memory(self.compute).core_extra_cycles
         _expect(extra is not None, f"{self.compute}, where kernels compute,", "a memory that cores address", "none")
-        if not self.is_flat:
+        if self.is_flat:
+            what = f"a chip that computes in {self.compute}, where tensors live,"
+            has_one = [name for name in names if name != FLASH] == [self.home]
+            _expect(has_one, what, f"one memory (and {FLASH}), or tensors in L2 and kernels in L1", ", ".join(names))
+        else:
             self._expect_hierarchy()
 
     def _expect_hierarchy(self) -> None:
-        for name in (L1, L2, L3):
-            known = self.has_memory(name) and self.memory(name).capacity_bytes is not None
-            _expect(known, f"a hierarchy without {name}", "L1, L2 and L3, each with a size", "no such size")
-        for far, near in ((self.home, self.compute), (L3, L2)):
-            known = any((engine.far, engine.near) == (far, near) for engine in self.engines)
-            _expect(known, f"a hierarchy without a way from {far} to {near}", "a DMA engine", "none")
+        """L1, where kernels compute, L2, where tensors live, and if there is one, L3, where they may have to go."""
+        names = [memory.name for memory in self.memories]
+        _expect(set(names) in ({L1, L2}, {L1, L2, L3}), "the memories", "L1 and L2, or L1, L2 and L3", ", ".join(names))
+        for what, name, wanted in (("home", self.home, L2), ("compute", self.compute, L1)):
+            _expect(name == wanted, f"the {what} memory ({what})", wanted, name)
+        for memory in self.memories:
+            what = f"the capacity of {memory.name} (capacity_bytes)"
+            _expect(memory.capacity_bytes is not None, what, "a number of bytes", memory.capacity_bytes)
+        extra = self.memory(L2).core_extra_cycles
+        what = "the access cost of L2 (core_extra_cycles)"
+        _expect(extra is not None, what, "a number: the conductor reads its tables there", extra)
+        hops = [engine.hop for engine in self.engines]
+        for far, near in ((L2, L1), (L3, L2)):
+            what, wanted = f"a hierarchy without a way from {far} to {near}", f"an engine near {near}, far {far}"
+            has_way = (far, near) in [(engine.far, engine.near) for engine in self.engines]
+            _expect(has_way or not self.has_memory(far), what, wanted, ", ".join(hops) or "no engine")
+        ways = f"{L2}-{L1}" + (f" and {L3}-{L2}" if self.has_l3 else "")
+        for engine in self.engines:
+            is_other = engine.shares in [other.name for other in self.engines if other is not engine]
+            what = f"the engine that {engine.name} shares (shares)"
+            _expect(engine.shares is None or (engine.far == L3 and is_other), what, f"the {L2}-{L1} one", engine.shares)
+        _expect(len(hops) == len(names) - 1, "the engines", f"one for each of {ways}", ", ".join(hops))
+
+    @property
+    def has_l3(self) -> bool:
+        """Whether what does not fit into L2 can go anywhere."""
+        return self.has_memory(L3)
+
+    @property
+    def far_engine(self) -> DmaEngine | None:
+        """Between L3 and L2."""
+        return self.engine(L3, L2) if self.has_l3 else None
 
     @property
     def cycles_are(self) -> str:
@@ -249,19 +320,104 @@ class Target:
         return replace(self, cores=cores)
 
 
-def names() -> tuple[str, ...]:
+@cache
+def _own_names() -> tuple[str, ...]:
     return tuple(sorted(info.name for info in pkgutil.iter_modules([str(TARGETS_FOLDER)]) if info.ispkg))
 
 
+@cache
+def _installed() -> dict[str, Target]:
+    """Of packages that are installed beside this one."""
+    found: dict[str, Target] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        target = _adopted(_loaded(entry))
+        found[target.name] = target
+    return found
+
+
+def _loaded(entry: EntryPoint) -> Target:
+    try:
+        target = entry.load()
+        if not isinstance(target, Target):
+            raise TypeError(f"{type(target).__name__}, which is no Target")
+    except UserError:
+        raise
+    except Exception as error:  # whatever the package's code raises is told as what it is
+        raise UserError(
+            f"the target package '{entry.value}' cannot be used",
+            stage="target",
+            expected="a tg.Target",
+            got=str(error),
+            hint=f"its entry point '{entry.name}' is in group {ENTRY_POINTS}",
+        ) from error
+    return target
+
+
+def _adopted(target: Target) -> Target:
+    """A chip from outside with what it leaves to ours: a runtime, and costs, which nobody measured for it."""
+    if target.name in _own_names():
+        raise UserError(
+            f"there is a target '{target.name}' already",
+            stage="target",
+            expected="a name of its own",
+            got=target.name,
+            hint=f"the package has {', '.join(_own_names())}",
+        )
+    fitting = [name for name in _own_names() if (TARGETS_FOLDER / name / "tg_rt.h").exists()]
+    wanted = [name for name in fitting if get(name).is_flat == target.is_flat and get(name).language == target.language]
+    runtime = target.runtime or (FLAT_RUNTIME if target.is_flat else CLUSTER_RUNTIME)
+    _expect(runtime in wanted, "the runtime (runtime)", " or ".join(wanted), runtime)
+    costs = target.costs or (None if target.is_flat else CoreCosts())
+    memories = target.memories if target.is_flat else tuple(sorted(target.memories, key=lambda memory: memory.name))
+    engines = tuple(sorted(target.engines, key=lambda engine: engine.near))
+    return replace(
+        target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False
+    )
+
+
+def register(target: Target) -> Target:
+    """Adds a chip from outside the package, so that its name works wherever a target's does, and `sim:NAME` if it has a
+    scratchpad. The later one of a name counts.
+
+    Installed packages do the same without a call, through the entry point group `tilegrad.targets`.
+    """
+    if not isinstance(target, Target):
+        raise UserError(
+            "the target cannot be used", stage="target", expected="a tg.Target", got=type(target).__name__
+        )
+    adopted = _adopted(target)
+    _registered[adopted.name] = adopted
+    return adopted
+
+
+def known(target: Target) -> Target:
+    """A chip that is given as an object; one from outside is registered, if it was not."""
+    if target.name in _own_names():
+        return target
+    return _adopted(target) if target.name in names() else register(target)
+
+
+def unregister(name: str) -> None:
+    _registered.pop(name, None)
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted({*_own_names(), *_installed(), *_registered}))
+
+
 def get(name: str) -> Target:
-    if name not in names():
+    """By name; `files.find` knows files, too."""
+    if name in _own_names():
+        target: Target = importlib.import_module(f"tilegrad.targets.{name}.target").TARGET
+        return target
+    outside = {**_installed(), **_registered}
+    if name not in outside:
         near = get_close_matches(name, names(), n=1)
         raise UserError(
             f"there is no target '{name}'",
             stage="target",
             expected=" or ".join(names()),
             got=name,
-            hint=f"did you mean '{near[0]}'?" if near else None,
+            hint=f"did you mean '{near[0]}'?" if near else "a chip of your own is a file: docs/targets.md",
         )
-    target: Target = importlib.import_module(f"tilegrad.targets.{name}.target").TARGET
-    return target
+    return outside[name]

@@ -4,7 +4,12 @@
 #include "board.h"
 
 void board_start(void) { }
-void board_put(char character) { putchar(character); }
+void board_put(char character)
+{
+    putchar(character);
+    if (character == '\n')
+        fflush(stdout);
+}
 void board_stop(int status) { exit(status); }
 
 int main(void)

@@ -16,6 +16,7 @@ import onnx
 from tilegrad import random
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
+from tilegrad.expectations import is_told
 from tilegrad.frontend.given.files import GivenFiles, files_of, is_given, kind_of
 from tilegrad.frontend.given.operators import LOSSES
 from tilegrad.frontend.given.optimizer import read_optimizer
@@ -38,7 +39,7 @@ STAGE = "import"
 
 
 def import_given(files: GivenFiles, batch: int | None, seed: int = 0) -> ImportedModel:
-    """`batch` None or 1 is the graph's own, or that of the data that came along."""
+    """A `batch` that nobody gave is the graph's own, or that of the data that came along."""
     roles = roles_of(files)
     stored_names = {tensor.name for tensor in files.training.graph.initializer}
     inputs = [value.name for value in files.training.graph.input if value.name not in stored_names]
@@ -102,7 +103,7 @@ def _batch_of(model: onnx.ModelProto, roles: Roles, stored: Stored, wanted: int 
     first = [dims[0] for value in model.graph.input if value.name in roles.data and (dims := _dims(value))]
     fixed = next((extent for extent in first if extent), None)
     if fixed is not None and all(first):
-        if wanted not in (None, 1, fixed):
+        if is_told(wanted) and wanted != fixed:
             raise UserError(
                 "a training graph has the batch that it was made for",
                 stage=STAGE,
@@ -111,8 +112,8 @@ def _batch_of(model: onnx.ModelProto, roles: Roles, stored: Stored, wanted: int 
                 hint="generate it again with a free batch dimension",
             )
         return fixed
-    if wanted not in (None, 1):
-        return int(wanted or 1)
+    if wanted is not None and is_told(wanted):
+        return wanted
     if not stored.batches:
         return 1
     return next((len(array) for array in stored.batches[0].values() if array.ndim), 1)

@@ -30,9 +30,9 @@ Mode = Mapping[str, Any]
 
 def check_plot(kind: str, path: Path) -> None:
     """Refuses early what cannot be drawn or written."""
-    if kind not in PLOTS:
+    if kind not in KINDS:
         raise UserError(
-            f"there is no plot '{kind}'", stage="options", expected=" or ".join(PLOTS), got=f"--plot {kind}"
+            f"there is no plot '{kind}'", stage="options", expected=" or ".join(KINDS), got=f"--plot {kind}"
         )
     if path.suffix not in FORMATS:
         raise UserError(
@@ -46,13 +46,18 @@ def check_plot(kind: str, path: Path) -> None:
 
 def plot_bytes(kind: str, path: Path, record: Mapping[str, Any]) -> bytes:
     """One picture of the last mode. The same record gives the same bytes."""
-    pyplot = _pyplot()
     mode = record["modes"][-1]
+    return drawn(path, f"{record['title']}, {mode['mode']}", lambda axes: PLOTS[kind](axes, mode))
+
+
+def drawn(path: Path, title: str, draw: Callable[[Any], None]) -> bytes:
+    """A picture in the form that the file's name says."""
+    pyplot = _pyplot()
     with pyplot.rc_context({"svg.hashsalt": "tilegrad", "font.size": 9}):
         figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
         try:
-            PLOTS[kind](axes, mode)
-            axes.set_title(f"{record['title']}, {mode['mode']}", fontsize=10)
+            draw(axes)
+            axes.set_title(title, fontsize=10)
             made = io.BytesIO()
             figure.savefig(made, format=path.suffix[1:], dpi=150, metadata=_UNDATED.get(path.suffix))
         finally:
@@ -153,3 +158,6 @@ PLOTS: Mapping[str, Callable[[Any, Mode], None]] = {
     "loss": _loss,
     "roofline": _roofline,
 }
+PARETO = "pareto"
+KINDS = (*PLOTS, PARETO)
+"""The last one is of an exploration, the others are of a run."""

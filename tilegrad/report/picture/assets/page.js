@@ -37,12 +37,34 @@ function showResult() {
     ["MAC per cycle", run.macs_per_cycle === null ? "-" : run.macs_per_cycle.toFixed(2), `${count(run.macs_per_step)} MACs`],
     ["Parameters that train", count(run.trainable_params), `of ${count(run.params)}`],
   ];
+  if (run.learning) {
+    const { before, after, of } = run.learning;
+    rows.splice(1, 0, [`Loss (${of} samples)`, `${number(before.loss)} → ${number(after.loss)}`, ""]);
+    if (after.accuracy !== null)
+      rows.splice(2, 0, [`Accuracy (${of} samples)`, `${percent(before.accuracy)} → ${percent(after.accuracy)}`, `of ${count(after.samples)}`]);
+  }
   for (const [level, use] of Object.entries(run.memory))
     rows.push([level, bytes(use.used), use.capacity === null ? "" : `of ${bytes(use.capacity)}, bound ${bytes(use.lower_bound)}`]);
   for (const [hop, one] of Object.entries(shown().hops))
     rows.push([`${hop} traffic of a step`, bytes(one.bytes), one.hidden === null ? "" : `${share(one.hidden)} hidden`]);
   $("figures").replaceChildren(...rows.map(([term, value, more]) =>
     make("div", {}, make("dt", { textContent: term }), make("dd", {}, value, more ? make("small", { textContent: ` ${more}` }) : ""))));
+}
+
+const percent = (value) => `${(100 * value).toFixed(2)} %`;
+function showLearning() {
+  const { learning } = shown().run;
+  $("learning").replaceChildren();
+  if (!learning) return;
+  const measures = [["before", learning.before], ...learning.epochs.map((one) => [`epoch ${one.epoch}`, one]), ["after", learning.after]];
+  const heads = [`measured on ${learning.of} samples`, "loss", ...(learning.after.accuracy === null ? [] : ["accuracy"]),
+    ...Object.keys(learning.after.top).map((k) => `top ${k}`), ...(learning.after.mean_error === null ? [] : ["mean error"])];
+  const cells = ([name, one]) => [name, number(one.loss), ...(learning.after.accuracy === null ? [] : [percent(one.accuracy)]),
+    ...Object.keys(learning.after.top).map((k) => percent(one.top[k])), ...(learning.after.mean_error === null ? [] : [number(one.mean_error)])];
+  $("learning").append(make("table", {},
+    make("thead", {}, make("tr", {}, ...heads.map((head, i) => make("th", { textContent: head, scope: "col", className: i ? "" : "text" })))),
+    make("tbody", {}, ...measures.map((one) => make("tr", {}, ...cells(one).map((text, i) =>
+      make("td", { textContent: text, className: i ? "" : "text" })))))));
 }
 
 function showModes() {
@@ -68,6 +90,7 @@ function showModes() {
 let chart = null;
 function showLoss() {
   const run = shown().run;
+  showLearning();
   $("s-loss").hidden = run.losses.length < 2;
   if (run.losses.length < 2) return;
   const plain = (values) => (values || []).map((value) => (typeof value === "number" ? value : null));

@@ -76,6 +76,75 @@ static void fill(tg_model *m, const image_tensor *tensor)
     }
 }
 
+#ifdef IMAGE_PORTS
+/* Element `k` of a sample of labels or tokens, or 0 or 1. */
+static uint32_t whole_number(const image_port *port, uint32_t sample, uint32_t k)
+{
+    uint32_t purpose = port->drawn == PORT_LABELS   ? TG_RANDOM_LABELS
+                       : port->drawn == PORT_BINARY ? TG_RANDOM_TARGETS
+                                                    : TG_RANDOM_DATA;
+    uint32_t drawn = tg_random_u32(IMAGE_SEED, tg_random_family(purpose, port->ordinal), sample, k);
+    return tg_random_bounded(drawn, port->bound);
+}
+
+/* Half noise, half the pattern of the sample's label; or a target. */
+static float real_number(const image_port *port, uint32_t sample, uint32_t pattern, uint32_t k)
+{
+    if (port->drawn == PORT_BINARY)
+        return (float)whole_number(port, sample, k);
+    uint32_t purpose = port->drawn == PORT_NOISE ? TG_RANDOM_DATA : TG_RANDOM_TARGETS;
+    float noise = tg_random_signed(tg_random_u32(IMAGE_SEED, tg_random_family(purpose, port->ordinal), sample, k));
+    if (port->drawn != PORT_NOISE)
+        return noise;
+    uint32_t family = tg_random_family(TG_RANDOM_PATTERN, port->ordinal);
+    return 0.5f * noise + 0.5f * tg_random_signed(tg_random_u32(IMAGE_SEED, family, pattern, k));
+}
+
+static void make_sample(const image_port *port, uint32_t sample, unsigned char *at)
+{
+    uint32_t pattern = (uint32_t)tg_synthetic_label(IMAGE_SEED, sample, 0, IMAGE_PATTERNS);
+    for (uint32_t k = 0; k < port->size; k++, at += port->element_bytes) {
+        if (port->is_float)
+            *(float *)(void *)at = real_number(port, sample, pattern, k);
+        else if (port->element_bytes == 8)
+            *(int64_t *)(void *)at = (int64_t)whole_number(port, sample, k);
+        else if (port->element_bytes == 4)
+            *(int32_t *)(void *)at = (int32_t)whole_number(port, sample, k);
+        else
+            *at = (unsigned char)whole_number(port, sample, k);
+    }
+}
+
+/* The tensors of mini-batch `number`, each at its place; what an entry does not take has none. */
+static void make_ports(unsigned char *const *places, uint32_t number)
+{
+    for (uint32_t i = 0; i < IMAGE_PORTS; i++) {
+        const image_port *port = &image_ports[i];
+        uint32_t bytes = port->samples * port->size * port->element_bytes;
+        if (places[i] == NULL)
+            continue;
+        if (port->stored != NULL) {
+            memcpy(places[i], port->stored + number % IMAGE_STORED * bytes, bytes);
+            continue;
+        }
+        for (uint32_t k = 0; k < port->samples; k++)
+            make_sample(port, port->is_batched ? number * IMAGE_BATCH + k : 0,
+                        places[i] + k * port->size * port->element_bytes);
+    }
+}
+
+static void make_step(tg_model *m, uint32_t number)
+{
+    unsigned char *const places[] = {IMAGE_STEP_PLACES(m)};
+    make_ports(places, number);
+}
+
+static void make_infer(tg_model *m)
+{
+    unsigned char *const places[] = {IMAGE_INFER_PLACES(m)};
+    make_ports(places, 0);
+}
+#else
 /* Elements `first` and following of a sample. */
 static void make_elements(IMAGE_INPUT_TYPE *x, uint32_t sample, uint32_t first, uint32_t count)
 {
@@ -131,6 +200,15 @@ static void make_targets(tg_model *m, uint32_t number)
 #endif
 }
 
+static void make_step(tg_model *m, uint32_t number)
+{
+    make_inputs(IMAGE_INPUT(m), number);
+    make_targets(m, number);
+}
+
+static void make_infer(tg_model *m) { make_inputs(IMAGE_INFER_INPUT(m), 0); }
+#endif
+
 static uint32_t hash(uint32_t so_far, const uint32_t *words, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -169,8 +247,7 @@ void run_program(void)
     for (uint32_t update = 0, number = 0; update < IMAGE_UPDATES; update++) {
         for (uint32_t i = 0; i < IMAGE_ACCUMULATE; i++, number++) {
             float loss = 0.0f;
-            make_inputs(IMAGE_INPUT(&m), number);
-            make_targets(&m, number);
+            make_step(&m, number);
             start = cycle_count();
             tg_status status = image_step(&m, &loss);
             cycles = cycle_count() - start;
@@ -182,7 +259,7 @@ void run_program(void)
         tg_update(&m);
         report(RECORD_UPDATE, update, 0, cycle_count() - start);
     }
-    make_inputs(IMAGE_INFER_INPUT(&m), 0);
+    make_infer(&m);
     start = cycle_count();
     image_infer(&m);
     report(RECORD_INFER, 0, 0, cycle_count() - start);

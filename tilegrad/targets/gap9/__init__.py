@@ -1,0 +1,1 @@
+"""GAP9's cluster, uncalibrated."""
