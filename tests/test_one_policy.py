@@ -175,7 +175,7 @@ def test_every_pass_can_be_dumped(tilegrad: CommandLine, name: str) -> None:
 
 def test_a_pass_that_is_not_for_the_target_says_what_it_is_for(tilegrad: CommandLine) -> None:
     answer = tilegrad("compile", "simplemlp", "--device", "host", "--dump-after", "fuse-update")
-    assert answer.status == 2 and Where.SCRATCHPAD.value in answer.err
+    assert answer.status == 2 and Where.FUSING.value in answer.err
     assert tilegrad("compile", "simplemlp", "--dump-after", "fuse-updat").err.count("did you mean 'fuse-update'?") == 1
 
 
