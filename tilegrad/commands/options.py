@@ -546,7 +546,7 @@ class RecipeOptions:
         if shares is None:
             return self
         expect_count("the number of shares", shares)
-        if self.accum not in (1, shares):
+        if self.accum not in (None, 1, shares):
             raise UserError(
                 "an update has as many shares as mini-batches",
                 stage="options",
