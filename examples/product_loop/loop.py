@@ -147,7 +147,7 @@ def build(story: Story) -> Firmware:
     model = story.folder / "model"
     sources = [HERE / "firmware.c", HERE / "flash" / f"{board}.c", BOARDS / "boards" / f"{board}.c"]
     sources += [model / name for name in ("model.c", "weights.c", "tg_storage.c")]
-    sources += sorted((model / "kernels").glob("*.c"))
+    sources += [*model.glob("flash.c"), *sorted((model / "kernels").glob("*.c"))]
     folders = [f"-I{folder}" for folder in (story.folder, HERE / "flash", BOARDS, model)]
     if board == "host":
         compiler, flags, rest = "cc", [], ["-lm"]

@@ -148,7 +148,7 @@ def _place(plan: Plan, entry: str, value: str) -> str:
     """Where the program makes a value."""
     address = _address(plan, entry, value, is_output=False)
     if address.region == "l3":
-        return f"((image_place){{NULL, {address.offset}u}})"
+        return f"((void)(m), (image_place){{NULL, {address.offset}u}})"
     return f"((image_place){{(m)->{address.region} + {address.offset}, 0}})"
 
 

@@ -100,12 +100,15 @@ def _place_constants(schedule: Schedule) -> dict[str, Address]:
     for tensor in sorted(schedule.program.state, key=lambda tensor: -tensor.type.size_bytes):
         size = align(tensor.type.size_bytes, flash.alignment_bytes)
         is_constant = tensor.role in _CONSTANT and tensor.initial is not None and tensor.name not in written
-        if is_constant and size and (flash.capacity_bytes is None or offset + size <= flash.capacity_bytes):
+        has_room = flash.capacity_bytes is None or offset + size <= flash.capacity_bytes
+        if is_constant and size >= LEAST_FLASH_BYTES and has_room:
             addresses[tensor.name] = Address(FLASH, FLASH_REGION, offset)
             offset += size
     return addresses
 
 
+LEAST_FLASH_BYTES = 16
+"""A model of which everything trains has a few numbers that do not: they are not worth a file."""
 _CONSTANT = (Role.FROZEN, Role.STATISTIC, Role.CONSTANT)
 
 

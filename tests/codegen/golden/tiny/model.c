@@ -8,34 +8,33 @@
 
 /* clang-format off */
 const tg_tensor tg_tensors[TG_TENSOR_COUNT] = {
-    {"w1", "parameter", 0, 80, 0},
-    {"b1", "parameter", 80, 20, 0},
-    {"w2", "parameter", 104, 60, 0},
-    {"tg.lazy_reset_grad", "hyper", 168, 1, 0},
-    {"w2_grad.accumulation.buffer", "gradient", 184, 60, 0},
-    {"w1_grad.accumulation.buffer", "gradient", 248, 80, 0},
-    {"b1_grad.accumulation.buffer", "gradient", 328, 20, 0},
-    {"tg.learning_rate", "hyper", 176, 4, 0},
-    {"w1.momentum", "optimizer", 352, 80, 0},
-    {"b1.momentum", "optimizer", 432, 20, 0},
-    {"w2.momentum", "optimizer", 456, 60, 0},
-    {"tg.constant.0", "constant", 0, 4, 1},
-    {"tg.constant.1", "constant", 8, 1, 1},
-    {"tg.constant.2", "constant", 16, 1, 1},
+    {"w1", "parameter", 0, 80},
+    {"b1", "parameter", 80, 20},
+    {"w2", "parameter", 104, 60},
+    {"tg.lazy_reset_grad", "hyper", 168, 1},
+    {"w2_grad.accumulation.buffer", "gradient", 208, 60},
+    {"w1_grad.accumulation.buffer", "gradient", 272, 80},
+    {"b1_grad.accumulation.buffer", "gradient", 352, 20},
+    {"tg.learning_rate", "hyper", 176, 4},
+    {"w1.momentum", "optimizer", 376, 80},
+    {"b1.momentum", "optimizer", 456, 20},
+    {"w2.momentum", "optimizer", 480, 60},
+    {"tg.constant.0", "constant", 184, 4},
+    {"tg.constant.1", "constant", 192, 1},
+    {"tg.constant.2", "constant", 200, 1},
 };
 /* clang-format on */
 
-/* Where tensors are, in bytes: those that are kept (S_), those in flash (F_), and those that are not (A_). */
-enum { S_w1 = 0, S_b1 = 80, S_w2 = 104, S_w2_grad_accumulation_buffer = 184, S_tg_lazy_reset_grad = 168 };
-enum { S_w1_grad_accumulation_buffer = 248, S_b1_grad_accumulation_buffer = 328, S_w1_momentum = 352 };
-enum { S_tg_learning_rate = 176, S_b1_momentum = 432, S_w2_momentum = 456, A_x = 144, A_active = 64, A_logits = 176 };
-enum { A_labels = 0, A_loss_1 = 176, A_loss_tmp0 = 16, A_loss = 200, A_logits_grad = 176, A_active_grad = 104 };
-enum { A_w2_grad = 0, A_fc1_Gemm_Grad_ReluGrad = 104, A_w1_grad = 0, A_fc1_Gemm_Grad_ReduceSum = 80 };
-enum { A_fc1_Gemm_Grad_Reshape = 80, F_tg_constant_0 = 0, F_tg_constant_1 = 8, F_tg_constant_2 = 16 };
+/* Where tensors are, in bytes: those that are kept (S_), and those that are not (A_). */
+enum { S_w1 = 0, S_b1 = 80, S_w2 = 104, S_tg_constant_0 = 184, S_w2_grad_accumulation_buffer = 208 };
+enum { S_tg_lazy_reset_grad = 168, S_w1_grad_accumulation_buffer = 272, S_b1_grad_accumulation_buffer = 352 };
+enum { S_tg_constant_1 = 192, S_w1_momentum = 376, S_tg_learning_rate = 176, S_b1_momentum = 456, S_w2_momentum = 480 };
+enum { S_tg_constant_2 = 200, A_x = 144, A_active = 64, A_logits = 176, A_labels = 0, A_loss_1 = 176 };
+enum { A_loss_tmp0 = 16, A_loss = 200, A_logits_grad = 176, A_active_grad = 104, A_w2_grad = 0 };
+enum { A_fc1_Gemm_Grad_ReluGrad = 104, A_w1_grad = 0, A_fc1_Gemm_Grad_ReduceSum = 80, A_fc1_Gemm_Grad_Reshape = 80 };
 #define STATE(tensor) ((void *)(m->state + S_##tensor))
 #define ARENA(tensor) ((void *)(m->arena + A_##tensor))
 #define ARGS(type, name, ...) static const type name = {__VA_ARGS__}
-#define FLASH(tensor) ((const void *)((const unsigned char *)tg_flash + F_##tensor))
 
 /* ---- infer: Forward pass on the current parameters. */
 
@@ -90,7 +89,7 @@ static void backward_3_loss_SoftmaxCrossEntropyLoss(tg_model *m)
     /* SoftmaxCrossEntropyLossGrad: prob loss.1[2,3], label labels[2], dx in place */
     ARGS(tg_nll_grad_args, args, .n_n = 2, .n_c = 3, .n_s = 1, .prob_by_n = 3, .prob_by_c = 1, .label_by_n = 1,
          .dx_by_n = 3, .dx_by_c = 1, .count = 2.0f);
-    TG_RUN(tg_nll_grad_i64, &args, FLASH(tg_constant_0), ARENA(loss_1), ARENA(labels), TG_NULL, TG_NULL,
+    TG_RUN(tg_nll_grad_i64, &args, STATE(tg_constant_0), ARENA(loss_1), ARENA(labels), TG_NULL, TG_NULL,
            ARENA(logits_grad));
 }
 
@@ -142,7 +141,7 @@ ARGS(tg_map_args, map_args_0, .n_i = 1);
 static void train_6_end_of_step_Copy(tg_model *m)
 {
     /* Copy: x tg.constant.1[1], y tg.lazy_reset_grad.off[1] */
-    TG_RUN(tg_copy_b1, &map_args_0, FLASH(tg_constant_1), STATE(tg_lazy_reset_grad));
+    TG_RUN(tg_copy_b1, &map_args_0, STATE(tg_constant_1), STATE(tg_lazy_reset_grad));
 }
 
 tg_status tg_step(tg_model *m, const float *x, const int64_t *labels, float *loss)
@@ -186,7 +185,7 @@ static void update_0(tg_model *m)
     TG_RUN(tg_momentum, &args_3, STATE(w2), STATE(w2_grad_accumulation_buffer), STATE(w2_momentum),
            STATE(tg_learning_rate), STATE(w2), STATE(w2_momentum));
     /* Copy: x tg.constant.2[1], y tg.lazy_reset_grad.on[1] */
-    TG_RUN(tg_copy_b1, &map_args_0, FLASH(tg_constant_2), STATE(tg_lazy_reset_grad));
+    TG_RUN(tg_copy_b1, &map_args_0, STATE(tg_constant_2), STATE(tg_lazy_reset_grad));
 }
 
 tg_status tg_update(tg_model *m)
@@ -260,10 +259,7 @@ tg_status tg_read_tensor(const tg_model *m, int index, void *data, size_t bytes)
     tg_status status = check_tensor(m, index, data, bytes);
     if (status != TG_OK)
         return status;
-    if (tg_tensors[index].in_flash)
-        memcpy(data, (const unsigned char *)tg_flash + tg_tensors[index].offset, bytes);
-    else
-        memcpy(data, m->state + tg_tensors[index].offset, bytes);
+    memcpy(data, m->state + tg_tensors[index].offset, bytes);
     return TG_OK;
 }
 
@@ -272,8 +268,6 @@ tg_status tg_write_tensor(tg_model *m, int index, const void *data, size_t bytes
     tg_status status = check_tensor(m, index, data, bytes);
     if (status != TG_OK)
         return status;
-    if (tg_tensors[index].in_flash)
-        return TG_READ_ONLY;
     memcpy(m->state + tg_tensors[index].offset, data, bytes);
     return TG_OK;
 }

@@ -9,12 +9,11 @@
 extern "C" {
 #endif
 
-#define TG_STATE_BYTES 520   /* parameters, gradients, optimizer state: kept */
-#define TG_IMAGE_BYTES 184   /* the leading part of the state that weights.bin holds */
-#define TG_FLASH_BYTES 24    /* constants of the program (flash.c), read in place */
+#define TG_STATE_BYTES 544   /* parameters, gradients, optimizer state: kept */
+#define TG_IMAGE_BYTES 208   /* the leading part of the state that weights.bin holds */
 #define TG_HEADER_BYTES 32   /* what weights.bin begins with (tg_image.h) */
-#define TG_WEIGHTS_BYTES 216 /* all of weights.bin */
-#define TG_MODEL_HASH 0x701915b9u, 0xa6e0f992u, 0x2f197719u, 0x760e9754u
+#define TG_WEIGHTS_BYTES 240 /* all of weights.bin */
+#define TG_MODEL_HASH 0x93892cffu, 0xa69eecfbu, 0x41f854d2u, 0x755e23b6u
 #define TG_ARENA_BYTES 208 /* activations: free between calls */
 #define TG_ALIGNMENT 8     /* of both memories */
 #define TG_TENSOR_COUNT 14
@@ -35,7 +34,6 @@ typedef enum {
     TG_BAD_INDEX = 10,    /* there is no tensor with this index */
     TG_OUT_OF_ORDER = 11, /* a nest was not run in its turn: the generated code was changed */
     TG_BAD_NUMBER = 16,   /* a number that is negative, infinite or none */
-    TG_READ_ONLY = 19,    /* the tensor is a constant of the program (flash.c) */
 } tg_status;
 
 /* One instance. The caller owns its memories; instances share nothing. */
@@ -50,10 +48,8 @@ typedef struct {
     const char *role;
     uint32_t offset;
     uint32_t bytes;
-    uint32_t in_flash;
 } tg_tensor;
 extern const tg_tensor tg_tensors[TG_TENSOR_COUNT];
-extern const uint32_t tg_flash[TG_FLASH_BYTES / 4];
 
 /* Attaches memory (aligned to TG_ALIGNMENT) and loads the initial state from the bytes of weights.bin.
  * What is refused leaves memory as it was, and an instance that every other function refuses. */

@@ -10,7 +10,6 @@
 
 mailbox_t mailbox;
 unsigned char bounce[4096] __attribute__((aligned(64)));
-unsigned char already_in_l3[1];
 extern unsigned char _state[], _arena[], _scratch[];
 
 static void report(uint32_t kind, uint32_t number, uint32_t value, uint32_t cycles)

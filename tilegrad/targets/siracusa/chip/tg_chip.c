@@ -10,6 +10,7 @@
 
 #define IN_L1 __attribute__((section(".l1")))
 enum { CONDUCTOR = TG_CONTROLLER ? CONTROLLER : 0 };
+unsigned char already_in_l3[1];
 
 /* ---- Memory: what gcc and the generated C call. `to` and `from` are the same where an input is made in its place. */
 
