@@ -59,6 +59,12 @@ static void read_part(const tg_model *m, int index, uint32_t from, void *data, u
         return;
     }
 #endif
+#ifdef TG_FLASH_BYTES
+    if (tg_tensors[index].in_flash) {
+        memcpy(data, (const unsigned char *)tg_flash + tg_tensors[index].offset + from, bytes);
+        return;
+    }
+#endif
     memcpy(data, m->state + tg_tensors[index].offset + from, bytes);
 }
 
