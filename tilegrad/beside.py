@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilegrad.analysis.lifetimes import analyse
 from tilegrad.compiled import Compiled
 from tilegrad.pipeline import compile_model
+from tilegrad.place.allocate import lower_bound
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one training: `dynamic_bytes` is all memory that is no parameter, constant or statistic of the model (the
-    arena, gradients, optimizer state); `dma_bytes` are moved in a step and its update, estimated, None without DMA."""
+    """Of one training: `dynamic_bytes` is all memory that is no parameter, constant or statistic of the model: the most
+    bytes that are alive at once, in whichever level they are, gradients and optimizer state; `dma_bytes` are moved in a
+    step and its update, estimated, None without DMA."""
 
     trained: int
     dynamic_bytes: int
@@ -41,7 +44,8 @@ def beside_all(compiled: Compiled) -> Beside | None:
 def _cost(compiled: Compiled) -> Cost:
     program, plan = compiled.program, compiled.plan
     kept = [tensor for tensor in program.state if tensor.role.value in ("gradient", "optimizer", "hyper")]
-    dynamic = plan.arena_bytes + sum(tensor.type.size_bytes for tensor in kept)
+    alive = max(lower_bound(analyse(graph, plan.alignment_bytes).buffers) for graph in program.entries.values())
+    dynamic = alive + sum(tensor.type.size_bytes for tensor in kept)
     timing = compiled.timing
     moved = None
     if timing:

@@ -63,19 +63,17 @@ def fitted(program: Program, target: Target, limit_bytes: int) -> tuple[Program,
     split = SplitConvGrad().apply(program)
     kept_bytes = before - first.arena_bytes
     budget = limit_bytes - kept_bytes
-    best: tuple[int, Program, Plan] | None = None
+    found, plan, used = program, first, before
     for _ in range(MOST_PLANS):
         step = recomputed(split.entries["step"], max(budget, 0), first.alignment_bytes).graph
         candidate = program.with_step(step)
-        plan = _plan(candidate, target)
-        used = _used_bytes(plan)
-        if best is None or used < best[0]:
-            best = used, candidate, plan
-        if used <= limit_bytes or budget <= 0:
+        planned = _plan(candidate, target)
+        missing = _used_bytes(planned) - limit_bytes
+        if _used_bytes(planned) < used:
+            found, plan, used = candidate, planned, _used_bytes(planned)
+        if missing <= 0 or budget <= 0:
             break
-        budget -= used - limit_bytes
-    assert best is not None  # at least one plan was made
-    used, found, plan = best
+        budget -= missing
     if used > limit_bytes:
         raise DoesNotFit(
             f"nothing that is computed again makes '{program.name}' fit into {target.home} of {target.name}",
