@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,40 +42,18 @@ Home = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-L1Size = Annotated[
-    str | None,
-    typer.Option(
-        "--l1", metavar="SIZE", help="L1 for tiles, as 64K. Default: all.", rich_help_panel=_PANEL, show_default=False
-    ),
-]
-L2Size = Annotated[
-    str | None,
-    typer.Option(
-        "--l2", metavar="SIZE", help="L2 for tensors, as 1M. Default: all.", rich_help_panel=_PANEL, show_default=False
-    ),
-]
-L3Size = Annotated[
-    str | None,
-    typer.Option(
-        "--l3", metavar="SIZE", help="L3 for tensors, as 32M. Default: all.", rich_help_panel=_PANEL, show_default=False
-    ),
-]
-RamSize = Annotated[
-    str | None,
-    typer.Option(
-        "--ram", metavar="SIZE", help="RAM, as 256K. Default: all.", rich_help_panel=_PANEL, show_default=False
-    ),
-]
-FlashSize = Annotated[
-    str | None,
-    typer.Option(
-        "--flash",
-        metavar="SIZE",
-        help="Flash for what never changes, as 1M. Default: all.",
-        rich_help_panel=_PANEL,
-        show_default=False,
-    ),
-]
+
+
+def _size(option: str, of: str) -> Any:
+    """An option that is a number of bytes."""
+    return typer.Option(option, metavar="SIZE", help=f"{of}. Default: all.", rich_help_panel=_PANEL, show_default=False)
+
+
+L1Size = Annotated[str | None, _size("--l1", "L1 for tiles, as 64K")]
+L2Size = Annotated[str | None, _size("--l2", "L2 for tensors, as 1M")]
+L3Size = Annotated[str | None, _size("--l3", "L3 for tensors, as 32M")]
+RamSize = Annotated[str | None, _size("--ram", "RAM, as 256K")]
+FlashSize = Annotated[str | None, _size("--flash", "Flash for what never changes, as 1M")]
 FitRam = Annotated[
     bool,
     typer.Option(
