@@ -14,9 +14,9 @@ from tilegrad.compiled import Compiled
 from tilegrad.devices.registry import open_device
 from tilegrad.errors import DoesNotFit, InternalError, UserError
 from tilegrad.fit import fitted
+from tilegrad.fit.recompute import recomputed
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.passes.recompute import recomputed
 from tilegrad.passes.split_conv_grad import SplitConvGrad
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import RAM

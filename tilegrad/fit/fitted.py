@@ -1,0 +1,126 @@
+"""Makes a program fit: activations are computed again, as few as bring it under the bytes that there are.
+
+It stands between the passes and the plan and asks both: what is alive at once decides what is computed again
+(fit/recompute.py), and the plan tells how many bytes that takes in the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilegrad.errors import DoesNotFit
+from tilegrad.fit.recompute import masked_by_input, recomputed
+from tilegrad.fit.tape import facts_of
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import Program
+from tilegrad.passes.split_conv_grad import SplitConvGrad
+from tilegrad.place.plan import plan_memory
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.schedule import schedule_program
+from tilegrad.targets.base import Target
+
+MOST_PLANS = 4
+"""Where the plan takes more than what is alive at once, the next one has that much less to go by."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What it took: bytes of RAM and MACs of a step as they were, and as they are.
+
+    `bound_bytes` is what no choice of what is kept goes below: state, and the operands of one operator.
+    """
+
+    limit_bytes: int
+    before_bytes: int
+    after_bytes: int
+    before_macs: int
+    after_macs: int
+    repeated: int  # operators that are computed again
+    bound_bytes: int = 0
+
+    @property
+    def is_as_it_was(self) -> bool:
+        return self.before_bytes <= self.limit_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.after_bytes <= self.limit_bytes
+
+    @property
+    def more_macs(self) -> float:
+        """As a share of those of a step."""
+        return self.after_macs / max(self.before_macs, 1) - 1.0
+
+    def as_json(self) -> dict[str, int | float | bool]:
+        return {
+            "limit_bytes": self.limit_bytes,
+            "before_bytes": self.before_bytes,
+            "after_bytes": self.after_bytes,
+            "before_macs": self.before_macs,
+            "after_macs": self.after_macs,
+            "repeated_operators": self.repeated,
+            "bound_bytes": self.bound_bytes,
+            "as_it_was": self.is_as_it_was,
+        }
+
+
+def fitted(program: Program, target: Target, limit_bytes: int) -> tuple[Program, Fit]:
+    """The program as it is where that fits; else with as little computed again as it takes. The bits are the same."""
+    found, fit = nearest(program, target, limit_bytes)
+    if not fit.fits:
+        raise DoesNotFit(
+            f"nothing that is computed again makes '{program.name}' fit into {target.home} of {target.name}",
+            stage="fit",
+            expected=f"at most {limit_bytes} bytes",
+            got=f"{fit.after_bytes} bytes at best, {fit.before_bytes} as it is; "
+            f"{fit.bound_bytes} is the bound of state and one operator",
+            hint=f"--ram {-(-fit.after_bytes // 1024)}K would do",
+        )
+    return found, fit
+
+
+def nearest(program: Program, target: Target, limit_bytes: int) -> tuple[Program, Fit]:
+    """The same, or as near as it gets where nothing fits."""
+    first = planned(program, target)
+    before, macs = _used_bytes(first), _macs(first)
+    kept_bytes = before - first.arena_bytes
+    split = SplitConvGrad().apply(program)
+    bound = kept_bytes + _bound_bytes(split, first.alignment_bytes)
+    if before <= limit_bytes:
+        return program, Fit(limit_bytes, before, before, macs, macs, 0, min(bound, before))
+    budget = limit_bytes - kept_bytes
+    found, plan, repeated = program, first, 0
+    for _ in range(MOST_PLANS):
+        step = recomputed(split.entries["step"], max(budget, 0), first.alignment_bytes)
+        candidate = program.with_step(step.graph)
+        trial = planned(candidate, target)
+        if _used_bytes(trial) < _used_bytes(plan):
+            found, plan, repeated = candidate, trial, step.repeated
+        missing = _used_bytes(trial) - limit_bytes
+        if missing <= 0 or budget <= 0 or step.peak_bytes > budget:
+            break
+        budget -= missing
+    return found, Fit(limit_bytes, before, _used_bytes(plan), macs, _macs(plan), repeated, bound)
+
+
+def planned(program: Program, target: Target) -> Plan:
+    """The plan without a limit of what is to be fitted into; other memories have theirs."""
+    unlimited = tuple(replace(m, capacity_bytes=None) if m.name == target.home else m for m in target.memories)
+    return plan_memory(schedule_program(program, replace(target, memories=unlimited), ScheduleOptions()))
+
+
+def _bound_bytes(program: Program, alignment_bytes: int) -> int:
+    """Of the arena: no order and no recomputation goes below the operands of one operator."""
+    own = [
+        facts_of(graph, alignment_bytes).bound_bytes() for name, graph in program.entries.items() if name != "step"
+    ]
+    step = program.entries["step"]
+    return max(*own, min(facts_of(graph, alignment_bytes).bound_bytes() for graph in (step, masked_by_input(step))))
+
+
+def _used_bytes(plan: Plan) -> int:
+    return plan.memory[plan.schedule.target.home].used_bytes
+
+
+def _macs(plan: Plan) -> int:
+    return plan.schedule.macs("step")
