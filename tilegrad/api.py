@@ -16,7 +16,7 @@ from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.parallel.group import open_devices
 from tilegrad.parallel.specification import is_several
-from tilegrad.pipeline import Observer, compile_model, unfused
+from tilegrad.pipeline import Observer, compile_or_explain, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
 from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
@@ -108,4 +108,6 @@ def compile(
     options = ScheduleOptions(tiling, buffering, home, fit_bytes=fit_bytes_of(chip) if fit else None)
     options.check(chip)
     kept = Storage.parse(storage) if isinstance(storage, str) else storage
-    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept)
+    return compile_or_explain(
+        model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept
+    )

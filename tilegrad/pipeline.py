@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tilegrad import zoo
 from tilegrad.adapters import lora_of
@@ -25,6 +25,7 @@ from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.errors import DoesNotFit
 from tilegrad.fit import fitted
+from tilegrad.fit.answer import Answer, answer, explained
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
 from tilegrad.frontend.gradient_policy import check_gradients
@@ -46,7 +47,7 @@ from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.order_peak import OrderPeak
-from tilegrad.passes.parameters import ParameterInfo, select, undecayed
+from tilegrad.passes.parameters import ParameterInfo, layers_of, select, undecayed
 from tilegrad.passes.program import derive_program
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
@@ -199,10 +200,15 @@ def compile_model(
     storage: Storage | None = None,
 ) -> Compiled:
     watch = observer or Observer()
+    model, program = _derived(model, recipe, watch)
+    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
+
+
+def _derived(model: ImportedModel, recipe: Recipe, watch: Observer) -> tuple[ImportedModel, Program]:
+    """The program of a recipe, and the model with the adapters and notes that belong to it."""
     if model.training is not None:
         given, name = model.training, model.name
-        program = watch.run("program", lambda: given_program(given, name, recipe))
-        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
+        return model, watch.run("program", lambda: given_program(given, name, recipe))
     lora = lora_of(recipe.train)
     if lora is not None:
         unadapted = model
@@ -219,8 +225,34 @@ def compile_model(
         spared = undecayed(graph, parameters, recipe)
         return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
-    program = watch.run("program", derive)
-    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
+    return model, watch.run("program", derive)
+
+
+def ways_to_fit(model: ImportedModel, recipe: Recipe, target: Target, options: ScheduleOptions | None = None) -> Answer:
+    """What would make training fit into a flat target with a limit: each way is planned, and none is run."""
+    asked = replace(options or ScheduleOptions(), fit_bytes=None)
+
+    def program_of(other: Recipe) -> Program:
+        _, program = _derived(model.with_batch(other.batch), other, Observer())
+        return _rewritten(program, target, asked, Observer())
+
+    layers = 0 if model.training is not None else len(layers_of(canonical_graph(model, recipe), model.parameters))
+    return answer(program_of, recipe, target, layers)
+
+
+def compile_or_explain(
+    model: ImportedModel, recipe: Recipe, target: Target, observer: Observer | None = None, **given: Any
+) -> Compiled:
+    """As `compile_model`; what does not fit into a flat target is refused with hints that would close the gap."""
+    try:
+        return compile_model(model, recipe, target, observer, **given)
+    except DoesNotFit as error:
+        if not target.is_flat or target.memory(target.home).capacity_bytes is None or error.stage not in _EXPLAINED:
+            raise
+        raise explained(error, lambda: ways_to_fit(model, recipe, target, given.get("options"))) from error
+
+
+_EXPLAINED = ("memory", "fit")
 
 
 def compile_inference(

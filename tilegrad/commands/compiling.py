@@ -21,7 +21,7 @@ from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.frontend.start import with_weights
 from tilegrad.parallel.specification import Specification
-from tilegrad.pipeline import Observer, Where, compile_model
+from tilegrad.pipeline import Observer, Where, compile_model, compile_or_explain
 from tilegrad.recipe import Recipe
 from tilegrad.report import json
 from tilegrad.report.dump import dump
@@ -164,7 +164,7 @@ def compile_for(
     weights: Path | None = None,
 ) -> Compiled:
     imported = import_model(model, recipe, observer, weights)
-    return compile_model(
+    return compile_or_explain(
         imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c, storage=storage
     )
 

@@ -6,7 +6,7 @@ It stands between the passes and the plan and asks both: what is alive at once d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilegrad.errors import DoesNotFit
 from tilegrad.fit.recompute import masked_by_input, recomputed
@@ -79,14 +79,16 @@ def fitted(program: Program, target: Target, limit_bytes: int) -> tuple[Program,
     return found, fit
 
 
-def nearest(program: Program, target: Target, limit_bytes: int) -> tuple[Program, Fit]:
-    """The same, or as near as it gets where nothing fits."""
+def nearest(
+    program: Program, target: Target, limit_bytes: int, *, gives_up: bool = False
+) -> tuple[Program, Fit]:
+    """The same, or as near as it gets where nothing fits; not even that where the bound says so and it `gives_up`."""
     first = planned(program, target)
     before, macs = _used_bytes(first), _macs(first)
     kept_bytes = before - first.arena_bytes
     split = SplitConvGrad().apply(program)
     bound = kept_bytes + _bound_bytes(split, first.alignment_bytes)
-    if before <= limit_bytes:
+    if before <= limit_bytes or (gives_up and bound > limit_bytes):
         return program, Fit(limit_bytes, before, before, macs, macs, 0, min(bound, before))
     budget = limit_bytes - kept_bytes
     found, plan, repeated = program, first, 0
@@ -105,8 +107,7 @@ def nearest(program: Program, target: Target, limit_bytes: int) -> tuple[Program
 
 def planned(program: Program, target: Target) -> Plan:
     """The plan without a limit of what is to be fitted into; other memories have theirs."""
-    unlimited = tuple(replace(m, capacity_bytes=None) if m.name == target.home else m for m in target.memories)
-    return plan_memory(schedule_program(program, replace(target, memories=unlimited), ScheduleOptions()))
+    return plan_memory(schedule_program(program, target.without_limits(), ScheduleOptions()))
 
 
 def _bound_bytes(program: Program, alignment_bytes: int) -> int:

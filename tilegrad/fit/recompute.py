@@ -8,6 +8,7 @@ operators on the same inputs, none of which an update may have changed by then (
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -72,6 +73,23 @@ def recomputed(
     A small graph is solved exactly. Else gaps are given up by several rules, and what turns out not to be needed is
     taken back; the cheapest result counts. `costs` tells what each node of a graph costs, in any one unit.
     """
+    asked = (graph, budget_bytes, alignment_bytes, costs)
+    for known, result in _KNOWN:
+        if known == asked:
+            return result
+    result = _searched(*asked)
+    _KNOWN.append((asked, result))
+    return result
+
+
+_Asked = tuple[Graph, int, int, Callable[[Graph], Sequence[float]] | None]
+_KNOWN: deque[tuple[_Asked, Recomputed]] = deque(maxlen=4)
+"""What was asked last: an answer and the program that follows it ask the same."""
+
+
+def _searched(
+    graph: Graph, budget_bytes: int, alignment_bytes: int, costs: Callable[[Graph], Sequence[float]] | None
+) -> Recomputed:
     start = sum(node_macs(graph, node) for node in graph.nodes)
     found: list[tuple[int, float, int, Play]] = []
     for begin in dict.fromkeys((_Same(graph), _Same(masked_by_input(graph)))):
