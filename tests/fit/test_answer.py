@@ -68,7 +68,7 @@ def test_smaller_batches_are_among_the_ways() -> None:
     chip = targets.get("mcu").with_capacity(RAM, 10 * KIB)
     found = ways_to_fit(load("simplemlp", batch=64), Recipe(batch=64), chip)
     assert not found.as_is.fits
-    assert [way.options for way in found.helping if way.trained == found.trainable][0] == "--batch 16"
+    assert next(way.options for way in found.helping if way.trained == found.trainable) == "--batch 16"
 
 
 def test_the_table_has_eighty_columns(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

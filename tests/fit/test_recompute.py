@@ -16,7 +16,6 @@ from tilegrad.errors import DoesNotFit, InternalError, UserError
 from tilegrad.fit import fitted
 from tilegrad.fit.recompute import recomputed
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.types import DType, TensorType
 from tilegrad.passes.split_conv_grad import SplitConvGrad
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import RAM
@@ -87,18 +86,6 @@ def test_less_memory_never_costs_less() -> None:
     found = [recomputed(graph, size * KIB, 8) for size in (500, 400, 300, 200)]
     assert [each.peak_bytes for each in found] == sorted((each.peak_bytes for each in found), reverse=True)
     assert [each.macs for each in found] == sorted(each.macs for each in found)
-
-
-def test_a_copy_that_reads_an_updated_weight_is_found() -> None:
-    """A node that is moved, or copied, behind the update of what it reads computes something else."""
-    row = TensorType(DType.F32, (4,))
-    made, update = Node("made", "Relu", ("w",), ("a",)), Node("update", "Neg", ("w",), ("v",))
-    used = Node("used", "Neg", ("a",), ("y",))
-    types = dict.fromkeys(("w", "a", "v", "y"), row)
-    graph = Graph("step", (), ("y",), (made, update, used), types, {}, ("w",), (("v", "w"),))
-    expect_same_results(graph, replace(graph, nodes=(made, used, update)))
-    with pytest.raises(InternalError, match="'y' is another value, first at node 'made'"):
-        expect_same_results(graph, replace(graph, nodes=(update, made, used)))
 
 
 def test_a_copy_of_something_else_is_found() -> None:

@@ -1,15 +1,17 @@
 """Makes a program fit: activations are computed again, as few as bring it under the bytes that there are.
 
 It stands between the passes and the plan and asks both: what is alive at once decides what is computed again
-(fit/recompute.py), and the plan tells how many bytes that takes in the end.
+(fit/recompute.py), and the plan tells how many bytes that takes in the end. Where that is not enough, operators work on
+parts of their tensors (fit/slices.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilegrad.errors import DoesNotFit
 from tilegrad.fit.recompute import masked_by_input, recomputed
+from tilegrad.fit.slices import sliced
 from tilegrad.fit.tape import facts_of
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
@@ -27,7 +29,8 @@ MOST_PLANS = 4
 class Fit:
     """What it took: bytes of RAM and MACs of a step as they were, and as they are.
 
-    `bound_bytes` is what no choice of what is kept goes below: state, and the operands of one operator.
+    `bound_bytes` is what no choice of what is kept goes below: state, and the operands of one operator, in parts
+    where that is known to work.
     """
 
     limit_bytes: int
@@ -37,6 +40,7 @@ class Fit:
     after_macs: int
     repeated: int  # operators that are computed again
     bound_bytes: int = 0
+    parts: int = 0  # operators that work on a part of a tensor
 
     @property
     def is_as_it_was(self) -> bool:
@@ -59,6 +63,7 @@ class Fit:
             "before_macs": self.before_macs,
             "after_macs": self.after_macs,
             "repeated_operators": self.repeated,
+            "operators_on_parts": self.parts,
             "bound_bytes": self.bound_bytes,
             "as_it_was": self.is_as_it_was,
         }
@@ -73,7 +78,7 @@ def fitted(program: Program, target: Target, limit_bytes: int) -> tuple[Program,
             stage="fit",
             expected=f"at most {limit_bytes} bytes",
             got=f"{fit.after_bytes} bytes at best, {fit.before_bytes} as it is; "
-            f"{fit.bound_bytes} is the bound of state and one operator",
+            f"{fit.bound_bytes} is the bound",
             hint=f"--ram {-(-fit.after_bytes // 1024)}K would do",
         )
     return found, fit
@@ -87,22 +92,54 @@ def nearest(
     before, macs = _used_bytes(first), _macs(first)
     kept_bytes = before - first.arena_bytes
     split = SplitConvGrad().apply(program)
-    bound = kept_bytes + _bound_bytes(split, first.alignment_bytes)
+    bound = kept_bytes + _bound_bytes(sliced_program(split, 0, first.alignment_bytes), first.alignment_bytes)
     if before <= limit_bytes or (gives_up and bound > limit_bytes):
         return program, Fit(limit_bytes, before, before, macs, macs, 0, min(bound, before))
+    best = _Found(program, first, 0)
+    for parts in (split, sliced_program(split, limit_bytes - kept_bytes, first.alignment_bytes)):
+        if best.used_bytes <= limit_bytes or (parts is split and best.plan is not first):
+            break  # it fits, or there is nothing to cut
+        best = min(best, _recomputed(parts, target, limit_bytes, kept_bytes), key=lambda found: found.used_bytes)
+    parts_count = sum(_PART in node.name for node in best.program.entries["step"].nodes)
+    fit = Fit(limit_bytes, before, best.used_bytes, macs, _macs(best.plan), best.repeated, bound, parts_count)
+    return best.program, fit
+
+
+@dataclass(frozen=True)
+class _Found:
+    program: Program
+    plan: Plan
+    repeated: int
+
+    @property
+    def used_bytes(self) -> int:
+        return _used_bytes(self.plan)
+
+
+_PART = ".part"
+
+
+def _recomputed(program: Program, target: Target, limit_bytes: int, kept_bytes: int) -> _Found:
+    """The program with as little computed again as brings its plan under the limit, or as near as it gets."""
     budget = limit_bytes - kept_bytes
-    found, plan, repeated = program, first, 0
+    best = None
     for _ in range(MOST_PLANS):
-        step = recomputed(split.entries["step"], max(budget, 0), first.alignment_bytes)
+        step = recomputed(program.entries["step"], max(budget, 0), target.memory(target.home).alignment_bytes)
         candidate = program.with_step(step.graph)
-        trial = planned(candidate, target)
-        if _used_bytes(trial) < _used_bytes(plan):
-            found, plan, repeated = candidate, trial, step.repeated
-        missing = _used_bytes(trial) - limit_bytes
+        found = _Found(candidate, planned(candidate, target), step.repeated)
+        best = found if best is None or found.used_bytes < best.used_bytes else best
+        missing = found.used_bytes - limit_bytes
         if missing <= 0 or budget <= 0 or step.peak_bytes > budget:
             break
         budget -= missing
-    return found, Fit(limit_bytes, before, _used_bytes(plan), macs, _macs(plan), repeated, bound)
+    assert best is not None
+    return best
+
+
+def sliced_program(program: Program, budget_bytes: int, alignment_bytes: int) -> Program:
+    """With operators in parts whose operands are too much for the budget."""
+    entries = {name: sliced(graph, max(budget_bytes, 0), alignment_bytes) for name, graph in program.entries.items()}
+    return program if entries == program.entries else replace(program, entries=entries)
 
 
 def planned(program: Program, target: Target) -> Plan:
@@ -111,7 +148,7 @@ def planned(program: Program, target: Target) -> Plan:
 
 
 def _bound_bytes(program: Program, alignment_bytes: int) -> int:
-    """Of the arena: no order and no recomputation goes below the operands of one operator."""
+    """Of the arena: no order and no recomputation goes below the operands of one operator, or of its parts."""
     own = [
         facts_of(graph, alignment_bytes).bound_bytes() for name, graph in program.entries.items() if name != "step"
     ]

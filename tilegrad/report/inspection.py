@@ -93,8 +93,9 @@ def fit_text(fit: Fit) -> str:
     """What it took to fit."""
     if fit.is_as_it_was:
         return f"fit: nothing has to change: {bytes_text(fit.before_bytes)} of {bytes_text(fit.limit_bytes)}"
+    parts = f" and {count_text(fit.parts)} work on parts of tensors" if fit.parts else ""
     return (
-        f"fit: {count_text(fit.repeated)} operators are computed again, with the same bits: "
+        f"fit: {count_text(fit.repeated)} operators are computed again{parts}, with the same bits: "
         f"{bytes_text(fit.before_bytes)} became {bytes_text(fit.after_bytes)} of {bytes_text(fit.limit_bytes)}, "
         f"for {fit.more_macs:.1%} more MACs in a step"
     )
@@ -120,7 +121,7 @@ def ways_report(answer: Answer) -> Iterator[RenderableType]:
     yield made
     yield Text(
         f"with the same results nothing needs less than {count_text(answer.bound_bytes)} bytes: "
-        "state, and the operands of one operator"
+        "state, and the operands of one operator or of its parts"
     )
 
 
