@@ -17,7 +17,7 @@ ORDER = (
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.
-    "passes", "zoo", "frontend", "schedule", "place", "fit", "sequence", "codegen", "compiled", "pipeline",
+    "passes", "zoo", "frontend", "schedule", "place", "sequence", "fit", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
     "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack",
     "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck", "inference",

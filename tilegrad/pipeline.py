@@ -24,8 +24,9 @@ from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.errors import DoesNotFit
-from tilegrad.fit import fitted
+from tilegrad.fit import Fit, fitted
 from tilegrad.fit.answer import Answer, answer, explained
+from tilegrad.fit.levels import fitted_levels
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
 from tilegrad.frontend.gradient_policy import check_gradients
@@ -285,7 +286,12 @@ def _compile_program(
     fit = None
     if options.fit_bytes is not None:
         unfit, limit_bytes = program, options.fit_bytes
-        program, fit = watch.run("fit", lambda: fitted(unfit, target, limit_bytes), "program")
+
+        def fitting() -> tuple[Program, Fit]:
+            flat = target.is_flat
+            return fitted(unfit, target, limit_bytes) if flat else fitted_levels(unfit, target, options)
+
+        program, fit = watch.run("fit", fitting, "program")
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))

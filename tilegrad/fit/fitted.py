@@ -41,6 +41,8 @@ class Fit:
     repeated: int  # operators that are computed again
     bound_bytes: int = 0
     parts: int = 0  # operators that work on a part of a tensor
+    before_cycles: int | None = None  # of a step, where the target has a clock
+    after_cycles: int | None = None
 
     @property
     def is_as_it_was(self) -> bool:
@@ -55,7 +57,7 @@ class Fit:
         """As a share of those of a step."""
         return self.after_macs / max(self.before_macs, 1) - 1.0
 
-    def as_json(self) -> dict[str, int | float | bool]:
+    def as_json(self) -> dict[str, int | float | bool | None]:
         return {
             "limit_bytes": self.limit_bytes,
             "before_bytes": self.before_bytes,
@@ -65,6 +67,8 @@ class Fit:
             "repeated_operators": self.repeated,
             "operators_on_parts": self.parts,
             "bound_bytes": self.bound_bytes,
+            "before_cycles": self.before_cycles,
+            "after_cycles": self.after_cycles,
             "as_it_was": self.is_as_it_was,
         }
 

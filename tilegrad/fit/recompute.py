@@ -252,6 +252,13 @@ def _gaps(played: Play, keeps: bool) -> Iterator[_Gap]:
             yield _Gap(value, use - 1, chain, facts.cost(chain), size, played.first[version])
 
 
+def chain_at(played: Play, value: int, use: int) -> tuple[int, ...] | None:
+    """What would make a value again at a time, from what is alive then."""
+    facts = played.facts
+    done = {node: time for time, node in enumerate(played.tape, 1) if node in facts.once}
+    return None if value in facts.inputs else _chain(played, value, use, use, False, done)
+
+
 def _chain(
     played: Play, value: int, peak: int, use: int, keeps: bool, done: dict[int, int]
 ) -> tuple[int, ...] | None:

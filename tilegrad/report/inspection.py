@@ -91,6 +91,14 @@ def budget_table(facts: Inspection) -> FittingTable:
 
 def fit_text(fit: Fit) -> str:
     """What it took to fit."""
+    if fit.before_cycles is not None and fit.after_cycles is not None:
+        if not fit.repeated:
+            return "fit: nothing is cheaper to compute again than to keep, or to fetch from L3"
+        return (
+            f"fit: {count_text(fit.repeated)} operators are computed again where that is cheaper than L3, with the "
+            f"same bits: a step takes {count_text(fit.after_cycles)} estimated cycles instead of "
+            f"{count_text(fit.before_cycles)}"
+        )
     if fit.is_as_it_was:
         return f"fit: nothing has to change: {bytes_text(fit.before_bytes)} of {bytes_text(fit.limit_bytes)}"
     parts = f" and {count_text(fit.parts)} work on parts of tensors" if fit.parts else ""
