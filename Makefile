@@ -6,6 +6,10 @@ JOBS ?= 2
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.left-out-tools
 
+# Compiled once and kept apart from the sources, whatever the caller has set: tests start hundreds of commands.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check matrix calibrate bench docs results lint types fast-tests tests clean
 
