@@ -37,7 +37,7 @@ check: lint types fast-tests ## before a commit, under two minutes: lint, types,
 
 matrix: $(TOOLS) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
 	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices tests/storage tests/parallel tests/targets tests/exploration \
-		tests/cli tests/place
+		tests/cli tests/place tests/backend tests/codegen tests/schedule
 
 calibrate: $(TOOLS) ## ten minutes: count every kernel under QEMU (RV32), measure on iss:siracusa, write the tables of estimated cycles
 	$(BIN)/python -m tilegrad.calibration
