@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from tilegrad.compiled import Compiled
 from tilegrad.course import Progress
-from tilegrad.data import Batches, load_inputs, synthetic
+from tilegrad.data import Batches, synthetic
 from tilegrad.devices.base import Device
 from tilegrad.losses import parse
 from tilegrad.pipeline import defaults
 from tilegrad.samples import input_spec
+from tilegrad.stored import load_inputs
 from tilegrad.training import memory_json, no_progress, parameter_count
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 from tilegrad.verify.float64_model import Float64Model
