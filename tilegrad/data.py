@@ -23,7 +23,6 @@ Array = npt.NDArray[Any]
 Batch = tuple[Array, ...]
 """The arrays of a mini-batch, in the order of the step's inputs."""
 
-_STAGE = "data"
 # How many patterns there are where the model has no classes; part of the bit contract.
 PATTERNS_WITHOUT_CLASSES = 10
 MADE_AT_A_TIME = 8
