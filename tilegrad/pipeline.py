@@ -48,6 +48,7 @@ from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.order_peak import OrderPeak
 from tilegrad.passes.parameters import ParameterInfo, select, undecayed
 from tilegrad.passes.program import derive_program
+from tilegrad.passes.store import StoreActivations
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
@@ -68,6 +69,7 @@ class Where(Enum):
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
     FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
+    STORED = "a recipe that stores activations in two bytes (--store)"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -93,6 +95,7 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("fuse-outer-product", FuseOuterProduct().apply),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
     Pass("group-updates", GroupUpdates().apply, Where.FUSED),
+    Pass("store", StoreActivations().apply, Where.STORED),
     Pass("order-peak", OrderPeak().apply),
     Pass("order-end", OrderEnd().apply, Where.FUSED),
 )
@@ -162,6 +165,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
             Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
             Where.GUARDED: program.recipe.guard is not None,
+            Where.STORED: program.recipe.store.activations != "f32",
         }.get(each.where, True)
         if applies:
             program = watch.run(each.name, partial(each.apply, program), "program")

@@ -31,6 +31,7 @@ from tilegrad.recipe import (
     Optimizer,
     Rate,
     Recipe,
+    Stored,
     expect_count,
 )
 
@@ -317,6 +318,16 @@ BatchNorm = Annotated[
         rich_help_panel=_RECIPE,
     ),
 ]
+Store = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        metavar="f32|bf16|fp16|activations=T,optimizer=T",
+        help="Keep saved activations and the optimizer's state in two bytes a number, rounded when they are kept; "
+        "computation stays in float32 (docs/store.md). One type is for all there is.",
+        rich_help_panel=_RECIPE,
+    ),
+]
 Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", help="Of synthetic data, dropout and zoo weights.", rich_help_panel=_DATA),
@@ -521,6 +532,7 @@ class RecipeOptions:
     train: Train = None
     batchnorm: BatchNorm = "frozen"
     guard: GuardOption = None
+    store: Store = "f32"
     seed: Seed = 0
 
     def recipe(self, updates: int | None = DEFAULT_STEPS) -> Recipe:
@@ -539,6 +551,7 @@ class RecipeOptions:
             clip=self.clip,
             decay=cast(DecayRule, self.decay),
             guard=None if self.guard is None else Guard.parse(self.guard),
+            store=Stored.parse(self.store),
         )
 
     def with_shares(self, shares: int | None) -> RecipeOptions:
