@@ -116,24 +116,53 @@ class StoreActivations:
 
 
 def _with_taps(step: Graph) -> Graph:
-    """The graph whose poolings remember where their maxima were, wherever a byte can say that."""
-    builder = _like(step)
-    forms = {}
-    made = {}
-    forward = {name: i for i, node in enumerate(step.nodes) for name in node.outputs if name}
+    """The graph whose poolings remember where their maxima were, wherever a byte can say that.
+
+    A Relu before the pooling then need not be remembered: where its output was a maximum, that is the pooling's output,
+    and everywhere else there is no gradient.
+    """
+    producer = {name: i for i, node in enumerate(step.nodes) for name in node.outputs if name}
+    pools: dict[int, list[Node]] = {}
     for node in step.nodes:
-        if node.op == _MAX_POOL_GRAD and _tap_count(node) <= MOST_TAPS and node.inputs[2] in forward:
-            made.setdefault(forward[node.inputs[2]], []).append(node)
-    if not made:
+        if node.op == _MAX_POOL_GRAD and _tap_count(node) <= MOST_TAPS and node.inputs[2] in producer:
+            pools.setdefault(producer[node.inputs[2]], []).append(node)
+    if not pools:
         return step
+    builder = _like(step)
+    masks = _masks_behind(step)
+    forms: dict[str, tuple[Node, ...]] = {}
     for i, node in enumerate(step.nodes):
-        builder.append(forms.get(node.name, node))
-        for grad in made.get(i, ()):
+        for form in forms.get(node.name, (node,)):
+            builder.append(form)
+        for grad in pools.get(i, ()):
             builder.node_name = node.name
             (tap,) = builder.emit("MaxPoolTap", grad.inputs[1:], grad.attributes, hint=f"{node.outputs[0]}.tap")
             attributes = {**grad.attributes, "shape": step.types[grad.inputs[1]].shape}
-            forms[grad.name] = replace(grad, op="MaxPoolTapGrad", inputs=(grad.inputs[0], tap), attributes=attributes)
+            dy, _, y = grad.inputs
+            mask = masks.get(grad.name)
+            if mask is None:
+                forms[grad.name] = (Node(grad.name, "MaxPoolTapGrad", (dy, tap), grad.outputs, attributes),)
+                continue
+            masked = builder.unique(f"{dy}.masked")
+            builder.types[masked] = step.types[dy]
+            forms[grad.name] = (Node(mask.name, mask.op, (dy, y), (masked,)),)
+            forms[mask.name] = (Node(grad.name, "MaxPoolTapGrad", (masked, tap), mask.outputs, attributes),)
     return verify_graph(builder.finish(step.outputs))
+
+
+def _masks_behind(step: Graph) -> dict[str, Node]:
+    """The gradient of a Relu that alone reads a pooling's gradient, by the name of that."""
+    grads = {node.outputs[0]: node for node in step.nodes if node.op == _MAX_POOL_GRAD}
+    readers = step.consumers()
+    return {
+        grads[node.inputs[0]].name: node
+        for node in step.nodes
+        if node.op == "ReluGrad"
+        and node.inputs[0] in grads
+        and node.inputs[1] == grads[node.inputs[0]].inputs[1]
+        and readers[node.inputs[0]] == [node]
+        and node.inputs[0] not in step.outputs
+    }
 
 
 def _tap_count(node: Node) -> int:

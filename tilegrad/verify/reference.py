@@ -13,6 +13,7 @@ from tilegrad.errors import UserError
 from tilegrad.losses import parse
 from tilegrad.optimizers import SGD, Optimizer
 from tilegrad.rates import Rate
+from tilegrad.stored import Stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AccumulationMode = Literal["mean", "sum"]
@@ -34,6 +35,7 @@ class ReferenceRecipe:
     rate: Rate = field(default_factory=Rate)
     clip: float | None = None
     undecayed: frozenset[str] = frozenset()  # names of parameters without weight decay
+    store: Stored = field(default_factory=Stored)
 
     def __post_init__(self) -> None:
         parse(self.loss)
@@ -56,7 +58,12 @@ class ReferenceRecipe:
 
     def as_dict(self) -> dict[str, Any]:
         """Equal recipes train equally. What a recipe does without is not named."""
-        without = {"rate": self.rate.is_constant, "clip": self.clip is None, "undecayed": not self.undecayed}
+        without = {
+            "rate": self.rate.is_constant,
+            "clip": self.clip is None,
+            "undecayed": not self.undecayed,
+            "store": self.store.is_plain,
+        }
         own = {key: value for key, value in dataclasses.asdict(self).items() if not without.get(key, False)}
         if self.undecayed:
             own["undecayed"] = sorted(self.undecayed)

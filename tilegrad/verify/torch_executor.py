@@ -17,6 +17,7 @@ from tilegrad.verify.reference import Array
 from tilegrad.verify.statistics import with_running_statistics
 from tilegrad.verify.torch_ops import INFERENCE, MODAL, TABLE, Call, Mode
 from tilegrad.verify.torch_ops.base import FLOAT_TYPES, decode_attributes, to_tensor
+from tilegrad.verify.torch_stored import SavedRounding
 
 FLOAT_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 STANDARD_DOMAINS = ("", "ai.onnx")
@@ -107,12 +108,23 @@ class TorchModel:
         return next(iter(self.input_types))
 
     def forward(
-        self, feeds: Mapping[str, Tensor], mode: Mode = INFERENCE, overrides: Mapping[str, Tensor] | None = None
+        self,
+        feeds: Mapping[str, Tensor],
+        mode: Mode = INFERENCE,
+        overrides: Mapping[str, Tensor] | None = None,
+        rounding: SavedRounding | None = None,
     ) -> dict[str, Tensor]:
         """Every graph output by name; `overrides` replace initializers for this pass only."""
         values: dict[str, Tensor] = {**self.tensors, **(overrides or {}), **feeds}
-        for index in range(len(self.steps)):
-            self.run_step(index, values, mode)
+        fed = set(feeds)
+        for index, step in enumerate(self.steps):
+            if rounding is None or fed.intersection(step.inputs):
+                self.run_step(index, values, mode)
+                fed.update(step.outputs)
+                continue
+            with rounding.paused():
+                self.run_step(index, values, mode)
+            rounding.leave(values[name] for name in step.outputs if name in values)
         return {name: values[name] for name in self.outputs}
 
     def run_step(self, index: int, values: dict[str, Tensor], mode: Mode = INFERENCE) -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tilegrad.errors import UserError
-from tilegrad.losses import parse
 from tilegrad.verify.reference import Array, DropoutMask, ReferenceRecipe, Start
 from tilegrad.verify.torch_executor import TorchModel, one_thread
 from tilegrad.verify.torch_ops import INFERENCE, Mode
+from tilegrad.verify.torch_stored import SavedRounding, loss_of
 from tilegrad.verify.torch_updater import TorchUpdater
 
 
@@ -56,10 +56,12 @@ class TorchTrainer:
         """The unscaled loss of one mini-batch (the model's inputs in order, then targets), whose gradient is added to
         the buffers."""
         mode = Mode(self.recipe.batchnorm == "train", self.dropout_mask, self.minibatch)
+        rounding = SavedRounding(self.recipe.store.activations, self.model.tensors.values())
         with one_thread():
             inputs = len(self.model.input_types)
-            outputs = self._outputs(batch[:inputs], mode)
-            loss = parse(self.recipe.loss).value(outputs, batch[inputs:], torch)
+            with rounding.active():
+                outputs = self._outputs(batch[:inputs], mode, rounding)
+                loss = loss_of(self.recipe.loss, outputs, batch[inputs:], rounding)
             (loss * self.recipe.gradient_scale).backward()  # type: ignore[no-untyped-call]
         self.minibatch += 1
         return float(loss.detach())
@@ -85,7 +87,10 @@ class TorchTrainer:
     def statistics(self) -> dict[str, Array]:
         return {name: np.array(self.model.tensors[name].detach().numpy()) for name in self.model.statistics}
 
-    def _outputs(self, inputs: Sequence[Array], mode: Mode) -> dict[str, Tensor]:
+    def _outputs(
+        self, inputs: Sequence[Array], mode: Mode, rounding: SavedRounding | None = None
+    ) -> dict[str, Tensor]:
         fed = zip(self.model.input_types.items(), inputs, strict=True)
-        return self.model.forward({name: self.model.to_tensor(x, kind) for (name, kind), x in fed}, mode)
+        feeds = {name: self.model.to_tensor(x, kind) for (name, kind), x in fed}
+        return self.model.forward(feeds, mode, rounding=rounding)
 
