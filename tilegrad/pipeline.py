@@ -48,7 +48,7 @@ from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.order_peak import OrderPeak
 from tilegrad.passes.parameters import ParameterInfo, select, undecayed
 from tilegrad.passes.program import derive_program
-from tilegrad.passes.store import StoreActivations
+from tilegrad.passes.store import StoreActivations, refuse_stored
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
@@ -205,6 +205,7 @@ def compile_model(
     watch = observer or Observer()
     if model.training is not None:
         given, name = model.training, model.name
+        refuse_stored(recipe, "a training graph says itself what it keeps")
         program = watch.run("program", lambda: given_program(given, name, recipe))
         return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
     lora = lora_of(recipe.train)

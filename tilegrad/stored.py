@@ -65,7 +65,7 @@ class Stored:
             if what in kept:
                 raise _refused(f"{what} can be stored in one way only", text)
             kept[what] = kept_as
-        return Stored(**kept)
+        return Stored(kept.get("activations", "f32"), kept.get("optimizer", "f32"))
 
 
 def _refused(problem: str, got: str) -> UserError:

@@ -16,11 +16,13 @@ from tilegrad.analysis.lifetimes import read_inputs
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.program import Program
+from tilegrad.ir.program import Program, Role
 from tilegrad.ir.types import DType
 from tilegrad.ops import registry
 from tilegrad.ops.max_pool_tap import MOST_TAPS
 from tilegrad.passes.builder import GraphBuilder
+from tilegrad.recipe import Recipe
+from tilegrad.stored import Stored
 
 SHARED_NODES = 3
 """Readers at most so far apart share what was loaded; it would take memory meanwhile."""
@@ -39,7 +41,7 @@ class SavedValue:
 def forward_nodes(step: Graph) -> frozenset[int]:
     """Positions of the nodes that the loss depends on, and of those that keep what these made."""
     needed = set(step.outputs)
-    found = set()
+    found: set[int] = set()
     for i in range(len(step.nodes) - 1, -1, -1):
         if needed.intersection(filter(None, step.nodes[i].outputs)):
             found.add(i)
@@ -70,8 +72,8 @@ def saved_bytes(step: Graph) -> int:
     """What the forward pass leaves for the backward pass, bytes of every type, as it lies in memory."""
     forward = forward_nodes(step)
     fed, roots = _fed(step), _roots(step)
-    made = {*step.inputs, *(name for i in forward for name in step.nodes[i].outputs if name)}
-    found = set()
+    made: set[str] = {*step.inputs, *(name for i in forward for name in step.nodes[i].outputs if name)}
+    found: set[str] = set()
     for i, node in enumerate(step.nodes):
         if i not in forward:
             found.update(roots.get(name, name) for name in read_inputs(step, node))
@@ -94,6 +96,24 @@ def _roots(step: Graph) -> dict[str, str]:
         if registry.get(node.op).is_view:
             found[node.outputs[0]] = found.get(node.inputs[0], node.inputs[0])
     return found
+
+
+def refuse_stored(recipe: Recipe, reason: str) -> None:
+    """Where there is no such storage."""
+    if not recipe.store.is_plain:
+        raise UserError(f"nothing can be stored in two bytes: {reason}", stage="recipe", got=f"--store {recipe.store}")
+
+
+def store_settings(program: Program) -> tuple[Stored, ...]:
+    """What a program could be stored as, what changes least first: what `--fit` may choose from. Each takes another
+    `Recipe.store`; the program as it is, is not among them."""
+    halves = ("bf16", "fp16")
+    slots = bool(program.with_role(Role.OPTIMIZER))
+    activations = bool(saved_values(program.entries["step"]))
+    found = [Stored(optimizer=kept_as) for kept_as in halves if slots]
+    found += [Stored(activations=kept_as) for kept_as in halves if activations]
+    found += [Stored(kept_as, kept_as) for kept_as in halves if slots and activations]
+    return tuple(each for each in found if each != program.recipe.store)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ TG_INLINE uint16_t tg_to_bf16(float x)
     return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
-TG_INLINE float tg_from_bf16(uint16_t half) { return tg_float((uint32_t)half << 16); }
+TG_INLINE float tg_from_bf16(uint16_t kept) { return tg_float((uint32_t)kept << 16); }
 
 TG_INLINE uint16_t tg_to_fp16(float x)
 {
@@ -26,9 +26,9 @@ TG_INLINE uint16_t tg_to_fp16(float x)
     return (uint16_t)(sign | (size - 0x38000000u + 0xFFFu + (size >> 13 & 1u)) >> 13);
 }
 
-TG_INLINE float tg_from_fp16(uint16_t half)
+TG_INLINE float tg_from_fp16(uint16_t kept)
 {
-    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, size = half & 0x7FFFu;
+    const uint32_t sign = (uint32_t)(kept & 0x8000u) << 16, size = kept & 0x7FFFu;
     if (size >= 0x7C00u)
         return tg_float(sign | 0x7F800000u | (size & 0x3FFu) << 13);
     if (size < 0x400u)

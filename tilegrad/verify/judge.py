@@ -24,6 +24,7 @@ from tilegrad.verify.dropout import masks_of
 from tilegrad.verify.first_update import FirstUpdate, verify_first_update
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.folded import folded_model
+from tilegrad.verify.fused_forms import with_fused_forms
 from tilegrad.verify.given_graph import GivenModel
 from tilegrad.verify.judge_given import given_graphs, judge_given
 from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start
@@ -109,12 +110,15 @@ def _by_torch(
 
     masks, trained = masks_of(compiled.program), _trained(compiled)
     problem = ""
-    if compiled.model.module is not None and compiled.model.adapted is None:
+    # What a module saves is its own affair: where that is rounded, its graph is trained, operator by operator.
+    is_exact = recipe.store.activations == "f32"
+    if compiled.model.module is not None and compiled.model.adapted is None and is_exact:
         try:
             return _by_module(compiled, recipe, batches, start)
         except UnsupportedByReferenceError as error:
             problem = f", executing the exported graph because of the module: {error.message}"
-    for model in _candidates(compiled):
+    for candidate in _candidates(compiled):
+        model = candidate if is_exact else with_fused_forms(candidate, compiled.program)
         try:
             pair = torch_reference.run_pair(model, recipe, batches, trained, dropout_mask=masks, start=start)
         except UnsupportedByReferenceError:

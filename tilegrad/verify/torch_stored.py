@@ -32,9 +32,13 @@ class SavedRounding:
         """These stay as they are, too; whoever calls this keeps them alive."""
         self._exact.update(map(_place, tensors))
 
+    @property
+    def is_active(self) -> bool:
+        return self.kept_as != "f32"
+
     @contextmanager
     def active(self) -> Iterator[None]:
-        if self.kept_as == "f32":
+        if not self.is_active:
             yield
             return
         with torch.autograd.graph.saved_tensors_hooks(self._pack, _as_it_is):

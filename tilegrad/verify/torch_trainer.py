@@ -60,7 +60,7 @@ class TorchTrainer:
         with one_thread():
             inputs = len(self.model.input_types)
             with rounding.active():
-                outputs = self._outputs(batch[:inputs], mode, rounding)
+                outputs = self._outputs(batch[:inputs], mode, rounding if rounding.is_active else None)
                 loss = loss_of(self.recipe.loss, outputs, batch[inputs:], rounding)
             (loss * self.recipe.gradient_scale).backward()  # type: ignore[no-untyped-call]
         self.minibatch += 1
