@@ -78,28 +78,25 @@ def _applied(form: type[torch.autograd.Function], *arguments: object) -> Tensor:
 
 def _from_inputs(name: str) -> Function:
     def form(call: Call, *inputs: Tensor) -> Tensor:
-        result = _applied(_FromInputs, lambda *values: TABLE[name](call, *values), *inputs)
-        return result
+        return _applied(_FromInputs, lambda *values: TABLE[name](call, *values), *inputs)
 
     return form
 
 
 def _elu(call: Call, x: Tensor) -> Tensor:
     alpha = float(call.get("alpha", 1.0))
-    result = _applied(
+    return _applied(
         _FromOutput,
         lambda value: functional.elu(value, alpha),
         lambda y: torch.where(y > 0, torch.ones_like(y), y + alpha),
         x,
     )
-    return result
 
 
 def _softplus(call: Call, x: Tensor) -> Tensor:
-    result = _applied(
+    return _applied(
         _FromOutput, lambda value: torch.logaddexp(value, torch.zeros_like(value)), lambda y: -torch.expm1(-y), x
     )
-    return result
 
 
 def _divide(call: Call, a: Tensor, b: Tensor) -> Tensor:
