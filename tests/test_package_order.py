@@ -13,11 +13,11 @@ PACKAGE = Path(tilegrad.__file__).parent
 ORDER = (
     # What everything may use.
     "visible", "errors", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds", "expectations",
-    "found", "losses", "optimizers", "rates", "adapters", "guards", "stored", "recipe", "storage",
+    "found", "losses", "optimizers", "rates", "adapters", "sparse", "guards", "stored", "recipe", "storage",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.
-    "passes", "zoo", "frontend", "schedule", "place", "fit", "sequence", "codegen", "compiled", "pipeline",
+    "passes", "zoo", "frontend", "schedule", "place", "fit", "sparse_choice", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
     "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack",
     "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck", "inference",

@@ -27,6 +27,7 @@ from tilegrad.errors import DoesNotFit
 from tilegrad.fit import fitted
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
+from tilegrad.frontend.channels import Parted, with_channels
 from tilegrad.frontend.gradient_policy import check_gradients
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.ir.graph import Graph
@@ -54,6 +55,8 @@ from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.sparse import Selected, parse_sparse, sparse_of
+from tilegrad.sparse_choice import choose, training_bytes
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L2, L3, Target
@@ -212,6 +215,10 @@ def compile_model(
     if lora is not None:
         unadapted = model
         model = watch.run("adapters", lambda: with_adapters(unadapted, lora, recipe.seed), "import")
+    text = sparse_of(recipe.train)
+    if text is not None:
+        whole = model
+        model = watch.run("channels", lambda: _with_channels(whole, recipe, target, text, options), "import")
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
     graph = canonical_graph(model, recipe, watch)
 
@@ -226,6 +233,31 @@ def compile_model(
 
     program = watch.run("program", derive)
     return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
+
+
+def _with_channels(
+    model: ImportedModel, recipe: Recipe, target: Target, text: str, options: ScheduleOptions | None
+) -> ImportedModel:
+    """The model in parts, of which some train; as it is where it was parted for this very wish."""
+    if isinstance(model.adapted, Parted):
+        if model.adapted.text == text:
+            return model
+        model = model.adapted.base
+    wanted = parse_sparse(text)
+    if isinstance(wanted, Selected):
+        return with_channels(model, wanted, text)
+
+    def used_bytes(selected: Selected | None) -> int:
+        train = "all" if selected is None else recipe.train
+        candidate = model if selected is None else with_channels(model, selected, text)
+        graph = canonical_graph(candidate, recipe)
+        parameters = parameters_in_use(candidate, recipe)
+        trainable = select(graph, parameters, train or "all")
+        roles = {name: info.role for name, info in parameters.items()}
+        program = derive_program(graph, recipe, roles, trainable, recipe.loss or defaults(candidate)[0])
+        return training_bytes(_rewritten(program, target, options or ScheduleOptions(), Observer()), target)
+
+    return with_channels(model, choose(model, recipe, wanted, used_bytes), text)
 
 
 def compile_inference(

@@ -77,7 +77,9 @@ DecayRule = Literal["all", "weights"]
 
 BATCHNORM_POLICIES: tuple[BatchNormPolicy, ...] = get_args(BatchNormPolicy)
 ACCUM_MODES: tuple[AccumulationMode, ...] = get_args(AccumulationMode)
-SELECTIONS = "all, last:K, bias, norm, names:GLOB,… or lora:R[:ALPHA][:GLOB,…], several with +"
+SELECTIONS = (
+    "all, last:K, bias, norm, names:GLOB,…, sparse:FILE, sparse:BUDGET or lora:R[:ALPHA][:GLOB,…], several with +"
+)
 DECAY_RULES: tuple[DecayRule, ...] = get_args(DecayRule)
 
 

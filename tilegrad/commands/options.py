@@ -289,10 +289,12 @@ Train = Annotated[
     str | None,
     typer.Option(
         "--train",
-        metavar="all|last:K|bias|norm|names:GLOB,…|lora:R[:ALPHA][:GLOB,…]",
+        metavar="all|last:K|bias|norm|names:GLOB,…|sparse:FILE|sparse:BUDGET|lora:R[:ALPHA][:GLOB,…]",
         help="Which parameters train: every one, those of the last K layers, the biases, scales and biases of "
-        "normalisations, those whose initializer name matches, or new adapters of rank R on every matrix (or on those "
-        "that match), scaled by ALPHA / R. + joins several: lora:4+last:1. Default: the zoo model's own, else all.",
+        "normalisations, those whose initializer name matches, the tensors and channels that a file lists or that are "
+        "chosen for a size (sparse:256K) or a share of all memory (sparse:0.25), or new adapters of rank R on every "
+        "matrix (or on those that match), scaled by ALPHA / R. + joins several: lora:4+last:1. Default: the zoo "
+        "model's own, else all.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),

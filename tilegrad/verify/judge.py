@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 
 from tilegrad.build.torch_cache import settle_torch
+from tilegrad.frontend.channels import Parted
 from tilegrad.frontend.model import SourceKind
 from tilegrad.verify import goldens, torch_reference
 from tilegrad.verify.compare import Measured, Reference, Verdict, compare
@@ -27,7 +28,7 @@ from tilegrad.verify.folded import folded_model
 from tilegrad.verify.fused_forms import with_fused_forms
 from tilegrad.verify.given_graph import GivenModel
 from tilegrad.verify.judge_given import given_graphs, judge_given
-from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start
+from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start, TrainedPart
 
 if TYPE_CHECKING:
     from tilegrad.compiled import Compiled
@@ -52,6 +53,12 @@ def reference_recipe(program: Program) -> ReferenceRecipe:
         undecayed=program.undecayed,
         store=recipe.store,
     )
+
+
+def _parts(compiled: Compiled) -> dict[str, TrainedPart]:
+    """Channels that train, of the model as it came."""
+    found = {} if not isinstance(compiled.model.adapted, Parted) else compiled.model.adapted.trained_parts
+    return {name: TrainedPart(part.weight, part.axis, part.channels) for name, part in found.items()}
 
 
 def reference_model(compiled: Compiled) -> onnx.ModelProto:
@@ -117,6 +124,7 @@ def _by_torch(
             return _by_module(compiled, recipe, batches, start)
         except UnsupportedByReferenceError as error:
             problem = f", executing the exported graph because of the module: {error.message}"
+    recipe = replace(recipe, parts=_parts(compiled))
     for candidate in _candidates(compiled):
         model = candidate if is_exact else with_fused_forms(candidate, compiled.program)
         try:
@@ -170,7 +178,10 @@ def _ratio(node: Node) -> float:
 
 def _candidates(compiled: Compiled) -> list[onnx.ModelProto]:
     """The model as it came judges our import too; the imported one serves where folding or node names matter."""
-    original = compiled.model.original
+    model = compiled.model
+    if isinstance(model.adapted, Parted):  # what was parted is put together by PyTorch
+        return [model.adapted.base.original, model.adapted.base.proto]
+    original = model.original
     as_it_came = compiled.program.recipe.batchnorm != "fold" and all(
         n.op_type != "Dropout" for n in original.graph.node
     )

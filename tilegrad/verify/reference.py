@@ -24,6 +24,15 @@ DropoutMask = Callable[[str, tuple[int, ...], int], "Array | None"]
 
 
 @dataclass(frozen=True)
+class TrainedPart:
+    """Some channels of a tensor, along an axis, that train under a name of their own; the rest of it does not."""
+
+    tensor: str
+    axis: int
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class ReferenceRecipe:
     """How to train, in terms every reference understands; loss and optimizer bring their own references."""
 
@@ -36,6 +45,7 @@ class ReferenceRecipe:
     clip: float | None = None
     undecayed: frozenset[str] = frozenset()  # names of parameters without weight decay
     store: Stored = field(default_factory=Stored)
+    parts: Mapping[str, TrainedPart] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parse(self.loss)
@@ -63,6 +73,7 @@ class ReferenceRecipe:
             "clip": self.clip is None,
             "undecayed": not self.undecayed,
             "store": self.store.is_plain,
+            "parts": not self.parts,
         }
         own = {key: value for key, value in dataclasses.asdict(self).items() if not without.get(key, False)}
         if self.undecayed:

@@ -30,7 +30,9 @@ class TorchTrainer:
     ) -> None:
         self.recipe = recipe
         self.model = TorchModel(model, dtype)
-        missing = [name for name in trainable if name not in self.model.tensors]
+        self.parts = {name: recipe.parts[name] for name in trainable if name in recipe.parts}
+        missing = [n for n in trainable if n not in self.model.tensors and n not in self.parts]
+        missing += [part.tensor for part in self.parts.values() if part.tensor not in self.model.tensors]
         if missing or not trainable:
             raise UserError(
                 "the reference has nothing of that name to train",
@@ -38,16 +40,31 @@ class TorchTrainer:
                 expected="names of float initializers",
                 got=", ".join(missing) or "none",
             )
-        self.parameters = {name: self.model.tensors[name].requires_grad_(True) for name in trainable}
+        self.parameters = {name: self._leaf(name).requires_grad_(True) for name in trainable}
         self.dropout_mask = dropout_mask
         self.minibatch = 0
         self.updater = TorchUpdater(recipe, self.parameters)
+
+    def _leaf(self, name: str) -> Tensor:
+        """What trains under a name: a tensor of the model, or a copy of some of its channels."""
+        part = self.parts.get(name)
+        if part is None:
+            return self.model.tensors[name]
+        return self.model.tensors[part.tensor].index_select(part.axis, torch.tensor(part.channels)).clone()
+
+    def _assembled(self) -> dict[str, Tensor]:
+        """The tensors of which a part trains, with that part in them."""
+        found: dict[str, Tensor] = {}
+        for name, part in self.parts.items():
+            whole = found.get(part.tensor, self.model.tensors[part.tensor])
+            found[part.tensor] = whole.index_copy(part.axis, torch.tensor(part.channels), self.parameters[name])
+        return found
 
     def begin_at(self, start: Start) -> None:
         """Goes on where another run was."""
         with torch.no_grad():
             for name, value in {**start.weights, **start.statistics}.items():
-                tensor = self.model.tensors[name]
+                tensor = self.parameters[name] if name in self.parts else self.model.tensors[name]
                 tensor.copy_(torch.tensor(np.asarray(value), dtype=tensor.dtype).reshape(tensor.shape))
         self.minibatch = start.minibatches
         self.updater.begin_at(start)
@@ -92,5 +109,8 @@ class TorchTrainer:
     ) -> dict[str, Tensor]:
         fed = zip(self.model.input_types.items(), inputs, strict=True)
         feeds = {name: self.model.to_tensor(x, kind) for (name, kind), x in fed}
-        return self.model.forward(feeds, mode, rounding=rounding)
+        own = self._assembled()
+        if rounding is not None:
+            rounding.leave(own.values())
+        return self.model.forward(feeds, mode, own, rounding)
 
