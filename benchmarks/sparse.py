@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import numpy_helper
 
 import tilegrad as tg
-from benchmarks.store import Arrays, enlarged, mnist
+from benchmarks.store import Arrays, enlarged, mnist, with_classes
 from tilegrad.compiled import Compiled
 from tilegrad.frontend.channels import Parted
 from tilegrad.frontend.start import with_tensors
@@ -32,21 +31,6 @@ SEEDS = (0, 1, 2)
 PRETRAINING, BATCH, UPDATES, TESTED = 200, 8, 300, 2000
 SHARE = 0.25
 RECIPE = tg.Recipe(batch=BATCH, optimizer=tg.SGD(lr=0.05))
-
-
-def with_classes(model: onnx.ModelProto, classes: int, seed: int) -> onnx.ModelProto:
-    """The model with a new last layer."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    made.graph.output[0].type.tensor_type.shape.dim[1].dim_value = classes
-    last = made.graph.node[-1]
-    for tensor in made.graph.initializer:
-        if tensor.name in last.input:
-            shape = (classes, *tensor.dims[1:])
-            bound = 1.0 / 16.0
-            drawn = np.random.default_rng(seed).uniform(-bound, bound, shape).astype(np.float32)
-            tensor.CopyFrom(numpy_helper.from_array(drawn, tensor.name))
-    return made
 
 
 def part(found: Arrays, digits: range, count: int) -> Arrays:
@@ -109,8 +93,8 @@ def main() -> None:
         "",
         "Measured by `python -m benchmarks.sparse FOLDER`: mobilenetv1, trained by PyTorch on MNIST's digits 0 to 4 at",
         f"3 × 96 × 96, adapted with a new classifier to 5 to 9 by {UPDATES} updates of SGD at batch {BATCH}, frozen",
-        f"statistics; mean of three seeds (classifier and samples), accuracy in percent on {TESTED:,} samples of the test",
-        "set. RAM is state and arena as planned for `mcu`; the gain is what the updates add.",
+        f"statistics; mean of three seeds (classifier and samples), accuracy in percent on {TESTED:,} samples of the",
+        "test set. RAM is state and arena as planned for `mcu`; the gain is what the updates add.",
         "",
         "| what trains | parameters | RAM | of all | MACs of a step | before | after | of the gain |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -133,8 +117,8 @@ def main() -> None:
             full_gain = full_gain or after - before
             trained = sum(tensor.type.size for tensor in compiled.program.trainable)
             lines.append(
-                f"| {what} | {trained:,} | {used:,} | {used / full_bytes:.1%} | {macs:,} | {before:.1f} | {after:.1f} | "
-                f"{(after - before) / full_gain:.1%} |"
+                f"| {what} | {trained:,} | {used:,} | {used / full_bytes:.1%} | {macs:,} | {before:.1f} | "
+                f"{after:.1f} | {(after - before) / full_gain:.1%} |"
             )
             print(lines[-1], flush=True)
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
