@@ -24,7 +24,7 @@ from tilegrad.guards import Guard
 from tilegrad.losses import LOSSES, parse
 from tilegrad.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Momentum, Optimizer, RMSprop
 from tilegrad.rates import Rate
-from tilegrad.stored import Stored
+from tilegrad.stored_types import Stored
 
 __all__ = [
     "ACCUM_MODES",

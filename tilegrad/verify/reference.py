@@ -13,7 +13,7 @@ from tilegrad.errors import UserError
 from tilegrad.losses import parse
 from tilegrad.optimizers import SGD, Optimizer
 from tilegrad.rates import Rate
-from tilegrad.stored import Stored
+from tilegrad.stored_types import Stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AccumulationMode = Literal["mean", "sum"]
