@@ -21,6 +21,7 @@ from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, l
 from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
 from tilegrad.storage import Storage
+from tilegrad.stored_types import Stored
 from tilegrad.targets import base as targets
 from tilegrad.targets import files as target_files
 from tilegrad.targets.base import CoreCosts, DmaEngine, DmaTiming, Memory, Target
@@ -45,6 +46,7 @@ __all__ = [
     "Recipe",
     "Residency",
     "Storage",
+    "Stored",
     "Target",
     "compile",
     "export_checkpoint",

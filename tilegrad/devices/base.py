@@ -374,7 +374,10 @@ class Session(ABC):
 
     @one_at_a_time
     def optimizer_state(self) -> FloatArrays:
-        return self._read_all(Role.OPTIMIZER, Role.HYPER)
+        """As float32, whatever it is stored as."""
+        found = self._read_all(Role.OPTIMIZER, Role.HYPER)
+        halves = {tensor.name for tensor in self.compiled.program.state if tensor.type.dtype.is_half}
+        return {name: array.astype(np.float32) if name in halves else array for name, array in found.items()}
 
     # ---- measuring
 
@@ -518,7 +521,8 @@ def as_declared(value: npt.ArrayLike, wanted: TensorType, what: str) -> Array:
         raise UserError(
             f"{what} has a wrong shape", stage="run", expected=str(list(wanted.shape)), got=str(list(array.shape))
         )
-    if array.dtype.kind not in ("biuf" if wanted.dtype.is_float else "biu"):
+    is_float = wanted.dtype.is_float or wanted.dtype.is_half
+    if array.dtype != wanted.dtype.numpy and array.dtype.kind not in ("biuf" if is_float else "biu"):
         raise UserError(
             f"{what} has a wrong element type",
             stage="run",
@@ -528,7 +532,7 @@ def as_declared(value: npt.ArrayLike, wanted: TensorType, what: str) -> Array:
         )
     with np.errstate(invalid="ignore", over="ignore"):
         converted = array.astype(wanted.dtype.numpy)
-    if not wanted.dtype.is_float and not np.array_equal(converted, array):
+    if not is_float and not np.array_equal(converted, array):
         raise UserError(
             f"{what} has numbers that its type cannot hold", stage="run", expected=str(wanted.dtype), got=_range(array)
         )
