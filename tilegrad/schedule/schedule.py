@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
 from tilegrad.analysis.room import expect_room
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
+from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.program import Program
@@ -26,6 +28,16 @@ from tilegrad.targets.base import Target
 LARGEST_ELEMENT_COUNT = 2**31 - 1
 
 
+def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
+    """Whether no tile reads what another one writes: a result in the place of an operand is the same elements of it."""
+    for result in nest.results:
+        for operand in nest.reads:
+            values = [homes.get(one.value or "", one.value) for one in (result, operand)]
+            if values[0] == values[1] and (result.index, result.shape) != (operand.index, operand.shape):
+                return False
+    return True
+
+
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
     options = options or ScheduleOptions()
     tiler = None
@@ -33,7 +45,7 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if not target.is_flat:
         expect_room(program, target)
     if not target.is_flat and options.is_tiled:
-        tiler = _Tiler(TilingOptions(target, options.l2_buffering, costs))
+        tiler = _Tiler(TilingOptions(target, options.l2_buffering, costs), options.width(target)[0])
     entries = {}
     for name, graph in program.entries.items():
         panels = None
@@ -44,14 +56,26 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if tiler is not None:
         tiler.check()
     overlaps = tiler is not None and options.l2_buffering != "single"
-    return Schedule(program, target, entries, overlaps, options.l3_buffering != "single")
+    width, most = options.width(target)
+    return Schedule(program, target, entries, overlaps, options.l3_buffering != "single", most, width)
+
+
+Choice = tuple[Tiling | None, Width | None]
+"""How a nest is cut, and over how many blocks it is launched."""
+PAYS = 0.95
+"""Of the cycles on one cluster, what a launch over several takes at most where it is chosen: its neighbours lose what
+they would have done for each other."""
 
 
 class _Tiler:
-    """Searches each kind of nest once: nests that differ only in their values' names have the same choices."""
+    """Searches each kind of nest once: nests that differ only in their values' names have the same choices.
 
-    def __init__(self, options: TilingOptions) -> None:
+    Where no `width` was asked for, a nest is launched over blocks if that pays."""
+
+    def __init__(self, options: TilingOptions, width: Width | None = None) -> None:
         self.options = options
+        self.width = width
+        self.over_blocks: dict[NestKind, Tiling | None] = {}
         self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
         self.known: dict[NestKind, tuple[tuple[Tiling, int], ...]] = {}
         self.refused: list[tuple[int, DoesNotFit]] = []
@@ -61,17 +85,43 @@ class _Tiler:
         if self.refused:
             raise max(self.refused, key=lambda pair: pair[0])[1]
 
-    def tilings(self, graph: Graph, nests: Sequence[tuple[Node, Nest]]) -> list[Tiling | None]:
-        """Of an entry's nests, in order."""
+    def tilings(self, graph: Graph, nests: Sequence[tuple[Node, Nest]]) -> list[Choice]:
+        """Of an entry's nests, in order. Those between two launches over blocks are chosen together."""
         target = self.options.target
         homes = analyse(graph, target.memory(target.home).alignment_bytes).owner
-        choices = []
+        found: list[Choice] = []
+        links: list[list[Link]] = []
+
+        def chosen() -> list[Choice]:
+            hides = self.options.buffering == "double"
+            own: Sequence[Tiling | None] = [None] * len(links) if self.refused else choose(links, self.waits, hides)
+            links.clear()
+            return [(tiling, None) for tiling in own]
+
         for node, nest in nests:
-            found = self._choices(nest, node)
-            choices.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in found])
-        if self.refused:
-            return [None] * len(nests)
-        return list(choose(choices, self.waits, self.options.buffering == "double"))
+            launched = self._launched(nest, node, homes)
+            if launched is None:
+                choices = self._choices(nest, node)
+                links.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in choices])
+            else:
+                found += [*chosen(), launched]
+        return [*found, *chosen()]
+
+    def _launched(self, nest: Nest, node: Node, homes: Mapping[str, str]) -> Choice | None:
+        """How a nest is launched over blocks; None where it is not."""
+        blocks = self.options.target.clusters
+        if (self.width is None and blocks == 1) or not may_split(nest, homes):
+            return None
+        if nest.kind not in self.over_blocks:
+            search = TilingSearch(self.options, node.op, nest)
+            self.over_blocks[nest.kind] = search.over_blocks(max(blocks, 2))
+        tiling = self.over_blocks[nest.kind]
+        if tiling is None or self.width is not None:
+            return None if tiling is None else (tiling, self.width)
+        alone = self._choices(nest, node)
+        if alone and tiling.estimate.cycles > PAYS * alone[0][0].estimate.cycles:
+            return None
+        return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0]))
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
@@ -101,10 +151,13 @@ def _schedule_entry(graph: Graph, tiler: _Tiler | None, panels: Panels | None) -
     else:
         expanded = expand(panels, nodes, frozenset((*graph.state, *(panels.owner.get(v, v) for v in graph.outputs))))
     pairs = [(launch.node, nest) for launch in expanded for nest in launch.nests]
-    tilings = iter([None] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
-    launches = tuple(replace(one, tilings=tuple(next(tilings) for _ in one.nests)) for one in expanded)
+    choices: Iterator[Choice] = iter([(None, None)] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
+    launches = []
+    for one in expanded:
+        tilings, widths = tuple(zip(*(next(choices) for _ in one.nests), strict=True)) or ((), ())
+        launches.append(replace(one, tilings=tilings, widths=widths if any(widths) else ()))
     types = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
     types |= graph.types
     if panels is None:
-        return EntrySchedule(graph, launches, types)
-    return EntrySchedule(graph, launches, {**types, **panels.types}, panels.values)
+        return EntrySchedule(graph, tuple(launches), types)
+    return EntrySchedule(graph, tuple(launches), {**types, **panels.types}, panels.values)
