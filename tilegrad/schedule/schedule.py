@@ -12,7 +12,7 @@ from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.nest import Nest, NestKind
+from tilegrad.ir.nest import Nest, NestKind, Operand
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
 from tilegrad.ops import registry
@@ -33,9 +33,17 @@ def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
     for result in nest.results:
         for operand in nest.reads:
             values = [homes.get(one.value or "", one.value) for one in (result, operand)]
-            if values[0] == values[1] and (result.index, result.shape) != (operand.index, operand.shape):
+            if values[0] == values[1] and _elements(nest, result) != _elements(nest, operand):
                 return False
     return True
+
+
+def _elements(nest: Nest, operand: Operand) -> object:
+    """Which elements of an operand a tile has: axes of one step lead nowhere."""
+    if operand.index is None:
+        return None
+    cut = {axis.name for axis in nest.axes if axis.extent > 1}
+    return operand.shape, tuple(replace(i, terms=tuple(t for t in i.terms if t[0] in cut)) for i in operand.index)
 
 
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
