@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
@@ -120,16 +121,23 @@ class _Tiler:
         blocks = self.options.target.clusters
         if (self.width is None and blocks == 1) or not may_split(nest, homes):
             return None
-        if nest.kind not in self.over_blocks:
-            search = TilingSearch(self.options, node.op, nest)
-            self.over_blocks[nest.kind] = search.over_blocks(max(blocks, 2))
-        tiling = self.over_blocks[nest.kind]
-        if tiling is None or self.width is not None:
+        if self.width is not None:
+            tiling = self._over_blocks(nest, node)
             return None if tiling is None else (tiling, self.width)
         alone = self._choices(nest, node)
-        if alone and tiling.estimate.cycles > PAYS * alone[0][0].estimate.cycles:
+        worth = PAYS * alone[0][0].estimate.cycles if alone else inf
+        if worth < 2 * self.options.target.signal_cycles + alone[0][0].estimate.compute_cycles / blocks:
+            return None
+        tiling = self._over_blocks(nest, node)
+        if tiling is None or tiling.estimate.cycles > worth:
             return None
         return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0]))
+
+    def _over_blocks(self, nest: Nest, node: Node) -> Tiling | None:
+        if nest.kind not in self.over_blocks:
+            search = TilingSearch(self.options, node.op, nest)
+            self.over_blocks[nest.kind] = search.over_blocks(max(self.options.target.clusters, 2))
+        return self.over_blocks[nest.kind]
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
