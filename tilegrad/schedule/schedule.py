@@ -71,9 +71,9 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
 
 Choice = tuple[Tiling | None, Width | None]
 """How a nest is cut, and over how many blocks it is launched."""
-PAYS = 0.95
-"""Of the cycles on one cluster, what a launch over several takes at most where it is chosen: its neighbours lose what
-they would have done for each other."""
+PAYS, LOST_CYCLES = 0.95, 1000
+"""Of the cycles on one cluster, what a launch over several takes at most where it is chosen, and what it saves at
+least: its neighbours lose what they would have done for each other."""
 
 
 class _Tiler:
@@ -125,7 +125,8 @@ class _Tiler:
             tiling = self._over_blocks(nest, node)
             return None if tiling is None else (tiling, self.width)
         alone = self._choices(nest, node)
-        worth = PAYS * alone[0][0].estimate.cycles if alone else inf
+        cycles = alone[0][0].estimate.cycles if alone else inf
+        worth = min(PAYS * cycles, cycles - LOST_CYCLES)
         if worth < 2 * self.options.target.signal_cycles + alone[0][0].estimate.compute_cycles / blocks:
             return None
         tiling = self._over_blocks(nest, node)
