@@ -25,6 +25,7 @@ from tilegrad.build.lock import Claim
 from tilegrad.compiled import Compiled
 from tilegrad.devices.companion import Companion, matters, no_loader
 from tilegrad.devices.measure import COMPUTE_SECONDS, TRANSFER_SECONDS, WALL_SECONDS, Extent, Measurement, measure
+from tilegrad.devices.packed import total_bytes
 from tilegrad.devices.peak import Peak, described_peak
 from tilegrad.devices.residency import DEVICE, HOST, Residency, Transfer, Transfers
 from tilegrad.errors import UserError
@@ -238,15 +239,16 @@ class Session(ABC):
         inputs: Sequence[npt.ArrayLike] | None,
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
-    ) -> tuple[list[Array], FloatArrays]:
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         """Writes state, runs an entry, and reads state, with nothing between them: one exchange with a device that
         takes requests ahead of its answers. Returns the outputs and what was read. `None` runs nothing."""
         arrays = None if entry is None else self._as_inputs(entry, inputs or ())
         written = [(self._tensor(name), value) for name, value in writes.items()]
         put = [(found, as_declared(value, found.type, f"tensor '{found.name}'")) for found, value in written]
-        wanted = [self._tensor(name) for name in reads]
+        for name in reads:
+            self._tensor(name)
         self.transferred.begin_call()
-        outputs, made = self._exchange(entry, arrays, put, wanted)
+        outputs, made = self._exchange(entry, arrays, put, reads)
         self._host_gradients = None
         if entry is not None:
             self._placed, self._placed_inputs = entry, arrays or ()
@@ -257,40 +259,40 @@ class Session(ABC):
                 sum(array.nbytes for array in arrays or ()),
                 sum(array.nbytes for array in outputs),
                 sum(array.nbytes for _, array in put),
-                sum(array.nbytes for array in made),
+                total_bytes(made),
             )
         )
-        return outputs, {tensor.name: array for tensor, array in zip(wanted, made, strict=True)}
+        return outputs, made
 
     @one_at_a_time
     def exchange_checked(
         self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
-    ) -> tuple[list[Array], FloatArrays]:
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         """The same for arrays that were checked already, as they are for every share of an update."""
         outputs, made = self._exchange(
             entry,
             inputs,
             [(self._tensors[name], value) for name, value in writes.items()],
-            [self._tensors[name] for name in reads],
+            reads,
         )
         self._host_gradients = None
         self._minibatches += entry == "step"
-        return outputs, dict(zip(reads, made, strict=True))
+        return outputs, made
 
     def _exchange(
         self,
         entry: str | None,
         inputs: Sequence[Array] | None,
         writes: Sequence[tuple[StateTensor, Array]],
-        reads: Sequence[StateTensor],
-    ) -> tuple[list[Array], list[Array]]:
+        reads: Sequence[str],
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         """One request after another; a device that need not wait for each answer does better."""
         for tensor, value in writes:
             self._write(tensor, value)
         outputs: list[Array] = []
         if entry is not None:
             outputs = self._call(entry, inputs, bool(self._entry(entry).outputs)) or []
-        return outputs, [self._read(tensor) for tensor in reads]
+        return outputs, {name: self._read(self._tensors[name]) for name in reads}
 
     # ---- state
 
@@ -526,6 +528,8 @@ def as_declared(value: npt.ArrayLike, wanted: TensorType, what: str) -> Array:
             got=str(array.dtype),
             hint="whole numbers are given as integers: value.astype('int64')" if array.dtype.kind == "f" else None,
         )
+    if array.dtype == wanted.dtype.numpy:
+        return array.copy()
     with np.errstate(invalid="ignore", over="ignore"):
         converted = array.astype(wanted.dtype.numpy)
     if not wanted.dtype.is_float and not np.array_equal(converted, array):

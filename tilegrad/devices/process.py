@@ -18,7 +18,8 @@ from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Array, Device, Session, bad_label, one_at_a_time
 from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, INSTRUCTIONS
-from tilegrad.devices.pipelined import framed, pipelined
+from tilegrad.devices.packed import Field, Layout, Packed
+from tilegrad.devices.pipelined import Wanted, framed, pipelined
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, Transport, TransportError
 from tilegrad.errors import DeviceError, UserError
@@ -58,6 +59,7 @@ class HarnessSession(Session):
         self._workspace = workspace
         self._failed: DeviceError | None = None
         self._is_closed = False
+        self._known: dict[tuple[str, ...], Wanted] = {}
         self._indices = {tensor.name: i for i, tensor in enumerate(compiled.program.state)}
         self._ports = {
             entry: (entry_inputs(compiled.plan, entry), entry_outputs(compiled.plan, entry)) for entry in _COMMANDS
@@ -162,7 +164,7 @@ class HarnessSession(Session):
         ]
 
     def _place(self, entry: str, inputs: Sequence[Array]) -> None:
-        self._checked(entry, self._request(PLACE, struct.pack("<I", _COMMANDS[entry]) + self._pack(entry, inputs)))
+        self._checked(entry, self._request(PLACE, struct.pack("<II", _COMMANDS[entry], 0) + self._pack(entry, inputs)))
 
     def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
         command = _COMMANDS[entry] | (0 if wants_outputs else KEEP_OUTPUTS)
@@ -170,7 +172,8 @@ class HarnessSession(Session):
         return self._unpack(self._ports[entry][1], body) if wants_outputs else None
 
     def _fetch(self, entry: str) -> list[Array]:
-        body = self._checked(entry, self._request(FETCH, struct.pack("<I", _COMMANDS[entry])))
+        size = port_offsets(self._ports[entry][1])[1]
+        body = self._checked(entry, self._request(FETCH, struct.pack("<III", _COMMANDS[entry], 0, size)))
         return self._unpack(self._ports[entry][1], body)
 
     def _measure(self, entry: str, calls: int) -> tuple[int, int, int]:
@@ -193,25 +196,31 @@ class HarnessSession(Session):
         entry: str | None,
         inputs: Sequence[Array] | None,
         writes: Sequence[tuple[StateTensor, Array]],
-        reads: Sequence[StateTensor],
-    ) -> tuple[list[Array], list[Array]]:
+        reads: Sequence[str],
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         """All requests at once."""
         payload = b"" if entry is None or not inputs else self._pack(entry, inputs)
+        wanted = self._wanted(tuple(reads))
         with self._failures():
-            reply, bodies = pipelined(
+            replies, content = pipelined(
                 self.transport,
                 time.monotonic() + self.timeout_seconds,
-                [(self._indices[tensor.name], value.tobytes()) for tensor, value in writes],
-                None if entry is None else (_COMMANDS[entry], payload),
-                [(self._indices[tensor.name], tensor.type.size_bytes) for tensor in reads],
+                [(self._indices[tensor.name], value) for tensor, value in writes],
+                [] if entry is None else [(_COMMANDS[entry], payload)],
+                wanted,
             )
-        made = [
-            np.frombuffer(body, tensor.type.dtype.numpy).reshape(tensor.type.shape)
-            for tensor, body in zip(reads, bodies, strict=True)
-        ]
-        if entry is None or reply is None:
+        made = Packed(wanted.layout, content)
+        if entry is None:
             return [], made
-        return self._unpack(self._ports[entry][1], self._checked(entry, reply)), made
+        return self._unpack(self._ports[entry][1], self._checked(entry, replies[0])), made
+
+    def _wanted(self, names: tuple[str, ...]) -> Wanted:
+        """The same object for the same tensors."""
+        if names not in self._known:
+            types = {name: self._tensors[name].type for name in names}
+            fields = (Field(name, type_.dtype.numpy, type_.shape) for name, type_ in types.items())
+            self._known[names] = Wanted.of(Layout(tuple(fields)), self._indices)
+        return self._known[names]
 
     def _read(self, tensor: StateTensor) -> Array:
         _, body = self._request(GET, struct.pack("<I", self._indices[tensor.name]))

@@ -107,8 +107,8 @@ class QemuSession(HarnessSession):
         entry: str | None,
         inputs: Sequence[Array] | None,
         writes: Sequence[tuple[StateTensor, Array]],
-        reads: Sequence[StateTensor],
-    ) -> tuple[list[Array], list[Array]]:
+        reads: Sequence[str],
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         results = super()._exchange(entry, inputs, writes, reads)
         if entry is not None and entry not in self._first_counts:
             self._first_counts[entry] = self.counts()

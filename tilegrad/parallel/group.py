@@ -35,7 +35,7 @@ class CheckedEngine:
         inputs: Sequence[npt.ArrayLike] | None,
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
-    ) -> tuple[list[Array], dict[str, Array]]:
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         given = [np.asarray(array) for array in inputs or ()]
         return self.session.exchange_checked(entry, given, {n: np.asarray(a) for n, a in writes.items()}, reads)
 

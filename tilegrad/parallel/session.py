@@ -106,7 +106,7 @@ class ParallelSession(Session):
         inputs: Sequence[npt.ArrayLike] | None,
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
-    ) -> tuple[list[Array], dict[str, Array]]:
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         """One after another: parts of it are for different devices."""
         for name, value in writes.items():
             self.write(name, value)
