@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tilegrad.compiled import Compiled
@@ -82,10 +83,12 @@ def compile(
     observer: Observer | None = None,
     weights_as_c: bool = False,
     storage: str | Storage | None = None,
+    residency: Residency | None = None,
 ) -> Compiled:
     """Compiles a model (anything `load` takes, or what it gave) for a target: the C that `tilegrad compile` writes.
 
     `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
+    `residency` is where devices leave inputs, outputs and gradients between calls (docs/devices.md).
     `storage` (`tg.Storage`, or as `64K:4K:256`) adds `tg_save` and `tg_load`.
     `fit` makes a program for one memory fit into it, by computing activations again (docs/fit.md).
     Pure: no file is written, no device is touched.
@@ -108,4 +111,8 @@ def compile(
     options = ScheduleOptions(tiling, buffering, home, fit_bytes=fit_bytes_of(chip) if fit else None)
     options.check(chip)
     kept = Storage.parse(storage) if isinstance(storage, str) else storage
-    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept)
+    made = compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept)
+    if residency is None:
+        return made
+    residency.checked(made.program)
+    return replace(made, residency=residency)

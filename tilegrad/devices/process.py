@@ -8,6 +8,7 @@ import struct
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,27 @@ REPLY_TIMEOUT_SECONDS = 600.0
 _QUIT_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class _Ports:
+    """Inputs and outputs of an entry, and where each lies in its payload."""
+
+    input_offsets: tuple[int, ...]
+    input_bytes: int
+    outputs: tuple[Port, ...]
+    output_offsets: tuple[int, ...]
+    output_bytes: int
+
+    @staticmethod
+    def of(compiled: Compiled, entry: str) -> _Ports:
+        inputs, outputs = entry_inputs(compiled.plan, entry), entry_outputs(compiled.plan, entry)
+        return _Ports(*port_offsets(inputs), tuple(outputs), *port_offsets(outputs))
+
+
+def _unpacked(port: Port, body: bytes, at: int) -> Array:
+    array = np.frombuffer(body, dtype=port.type.dtype.numpy, count=port.type.size, offset=at)
+    return array.reshape(port.type.shape).copy()
+
+
 class HarnessSession(Session):
     """Owns the running program. A crash, a hang or a malformed reply is a DeviceError with what it last said.
 
@@ -61,9 +83,7 @@ class HarnessSession(Session):
         self._is_closed = False
         self._known: dict[tuple[str, ...], Wanted] = {}
         self._indices = {tensor.name: i for i, tensor in enumerate(compiled.program.state)}
-        self._ports = {
-            entry: (entry_inputs(compiled.plan, entry), entry_outputs(compiled.plan, entry)) for entry in _COMMANDS
-        }
+        self._ports = {entry: _Ports.of(compiled, entry) for entry in _COMMANDS}
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -146,35 +166,80 @@ class HarnessSession(Session):
         return body
 
     def _pack(self, entry: str, arrays: Sequence[Array]) -> bytes:
-        offsets, size = port_offsets(self._ports[entry][0])
-        payload = bytearray(size)
-        for array, offset in zip(arrays, offsets, strict=True):
+        ports = self._ports[entry]
+        payload = bytearray(ports.input_bytes)
+        for array, offset in zip(arrays, ports.input_offsets, strict=True):
             payload[offset : offset + array.nbytes] = array.tobytes()
         return bytes(payload)
 
-    def _unpack(self, ports: Sequence[Port], body: bytes) -> list[Array]:
-        if len(body) != port_offsets(ports)[1]:
-            self._failed = self._failure("gave a malformed answer")
-            raise self._failed
+    def _unpack(self, entry: str, body: bytes) -> list[Array]:
+        ports = self._ports[entry]
+        if len(body) != ports.output_bytes:
+            raise self._malformed()
+        return [_unpacked(port, body, at) for port, at in zip(ports.outputs, ports.output_offsets, strict=True)]
+
+    def _malformed(self) -> DeviceError:
+        self._failed = self._failure("gave a malformed answer")
+        return self._failed
+
+    def _place(self, entry: str, inputs: Sequence[Array | None]) -> None:
+        for reply in self._calls(self._placing(entry, inputs)):
+            self._checked(entry, reply)
+
+    def _placing(self, entry: str, inputs: Sequence[Array | None]) -> list[tuple[int, bytes]]:
+        """Requests that place inputs: all at once, or one by one those that are given."""
+        given = [array for array in inputs if array is not None]
+        if len(given) == len(inputs):
+            return [(PLACE, struct.pack("<II", _COMMANDS[entry], 0) + self._pack(entry, given))] if given else []
+        places = zip(inputs, self._ports[entry].input_offsets, strict=True)
         return [
-            np.frombuffer(body, dtype=port.type.dtype.numpy, count=port.type.size, offset=offset)
-            .reshape(port.type.shape)
-            .copy()
-            for port, offset in zip(ports, port_offsets(ports)[0], strict=True)
+            (PLACE, struct.pack("<II", _COMMANDS[entry], at) + array.tobytes())
+            for array, at in places
+            if array is not None
         ]
 
-    def _place(self, entry: str, inputs: Sequence[Array]) -> None:
-        self._checked(entry, self._request(PLACE, struct.pack("<II", _COMMANDS[entry], 0) + self._pack(entry, inputs)))
+    def _fetching(self, entry: str, wanted: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Requests for outputs, one by one."""
+        ports = self._ports[entry]
+        return [
+            (
+                FETCH,
+                struct.pack("<III", _COMMANDS[entry], ports.output_offsets[i], ports.outputs[i].type.size_bytes),
+            )
+            for i in wanted
+        ]
 
-    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
-        command = _COMMANDS[entry] | (0 if wants_outputs else KEEP_OUTPUTS)
-        body = self._checked(entry, self._request(command, self._pack(entry, inputs) if inputs else b""))
-        return self._unpack(self._ports[entry][1], body) if wants_outputs else None
+    def _fetched(self, entry: str, wanted: Sequence[int], replies: Sequence[tuple[int, bytes]]) -> list[Array]:
+        made = []
+        for i, reply in zip(wanted, replies, strict=True):
+            port, body = self._ports[entry].outputs[i], self._checked(entry, reply)
+            if len(body) != port.type.size_bytes:
+                raise self._malformed()
+            made.append(_unpacked(port, body, 0))
+        return made
 
-    def _fetch(self, entry: str) -> list[Array]:
-        size = port_offsets(self._ports[entry][1])[1]
-        body = self._checked(entry, self._request(FETCH, struct.pack("<III", _COMMANDS[entry], 0, size)))
-        return self._unpack(self._ports[entry][1], body)
+    def _calls(self, requests: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Requests in a row, as one exchange."""
+        with self._failures():
+            deadline = time.monotonic() + self.timeout_seconds
+            return pipelined(self.transport, deadline, (), requests, self._wanted(()))[0]
+
+    def _call(self, entry: str, inputs: Sequence[Array | None], wanted: Sequence[int]) -> list[Array]:
+        given = [array for array in inputs if array is not None]
+        is_whole = len(given) == len(inputs)
+        wants_all = len(wanted) == len(self._ports[entry].outputs)
+        placing = [] if is_whole else self._placing(entry, inputs)
+        fetching = [] if wants_all else self._fetching(entry, wanted)
+        payload = self._pack(entry, given) if given and is_whole else b""
+        command = _COMMANDS[entry] | (0 if wants_all else KEEP_OUTPUTS)
+        replies = self._calls([*placing, (command, payload), *fetching])
+        for reply in replies[: len(placing)]:
+            self._checked(entry, reply)
+        body = self._checked(entry, replies[len(placing)])
+        return self._unpack(entry, body) if wants_all else self._fetched(entry, wanted, replies[len(placing) + 1 :])
+
+    def _fetch(self, entry: str, wanted: Sequence[int]) -> list[Array]:
+        return self._fetched(entry, wanted, self._calls(self._fetching(entry, wanted)))
 
     def _measure(self, entry: str, calls: int) -> tuple[int, int, int]:
         """Nanoseconds, cycles and instructions of all calls together; 0 where the program cannot tell."""
@@ -212,7 +277,7 @@ class HarnessSession(Session):
         made = Packed(wanted.layout, content)
         if entry is None:
             return [], made
-        return self._unpack(self._ports[entry][1], self._checked(entry, replies[0])), made
+        return self._unpack(entry, self._checked(entry, replies[0])), made
 
     def _wanted(self, names: tuple[str, ...]) -> Wanted:
         """The same object for the same tensors."""

@@ -96,8 +96,8 @@ class QemuSession(HarnessSession):
         super().__init__(*arguments, **options)
         self._first_counts: dict[str, Counts] = {}
 
-    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
-        results = super()._call(entry, inputs, wants_outputs)
+    def _call(self, entry: str, inputs: Sequence[Array | None], wanted: Sequence[int]) -> list[Array]:
+        results = super()._call(entry, inputs, wanted)
         if entry not in self._first_counts:
             self._first_counts[entry] = self.counts()
         return results

@@ -16,7 +16,7 @@ from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.parallel.form import fingerprint, form_of
 from tilegrad.parallel.pool import LocalPool, Worker
-from tilegrad.parallel.session import ParallelSession, loaded_transfer
+from tilegrad.parallel.session import ParallelSession, expect_here, loaded_transfer
 from tilegrad.parallel.shares import Array, Engine, Moved
 from tilegrad.parallel.specification import Specification, parse_devices
 from tilegrad.pipeline import compile_model, unfused
@@ -79,7 +79,7 @@ class DeviceGroup(Device):
     def load(self, compiled: Compiled, residency: Residency | None = None) -> Session:
         compiled = unfused(compiled)
         device_kind(self.specification.first).check_target(self.specification.first, compiled.target)
-        session = self._load(compiled, residency or Residency())
+        session = self._load(compiled, expect_here(compiled, residency or compiled.residency))
         self._sessions.append(session)
         return session
 
