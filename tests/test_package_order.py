@@ -12,8 +12,8 @@ PACKAGE = Path(tilegrad.__file__).parent
 
 ORDER = (
     # What everything may use.
-    "visible", "errors", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds", "expectations",
-    "found", "losses", "optimizers", "rates", "adapters", "guards", "recipe", "storage",
+    "visible", "errors", "pictured", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds",
+    "expectations", "found", "losses", "optimizers", "rates", "adapters", "guards", "recipe", "storage",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.

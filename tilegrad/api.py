@@ -19,6 +19,7 @@ from tilegrad.parallel.group import open_devices
 from tilegrad.parallel.specification import is_several
 from tilegrad.pipeline import Observer, compile_model, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
+from tilegrad.report.picture import notebook as _notebook  # noqa: F401 - draws programs and runs in notebooks
 from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
 from tilegrad.storage import Storage

@@ -14,6 +14,7 @@ from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program, Role
 from tilegrad.ir.residency import Residency
+from tilegrad.pictured import Pictured
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
@@ -23,7 +24,7 @@ CALLS = ("step", "update", "infer")
 
 
 @dataclass(frozen=True, repr=False)
-class Compiled:
+class Compiled(Pictured):
     """A model compiled for a target: what every stage made, and the C project. `residency` is where a device that loads
     it leaves inputs, outputs and gradients, unless it is told otherwise."""
 
