@@ -68,7 +68,7 @@ def pipelined(
         status, size = struct.unpack("<II", transport.receive(HEAD_BYTES, deadline))
         if i == len(requests) - 1 and reads.indices and size != (reads.size if window is None else 0):
             raise TransportError("gave a malformed answer")
-        replies.append((status, transport.receive(size, deadline)))
+        replies.append((status, transport.receive(size, deadline) if size else b""))
     made = np.frombuffer(replies[-1][1] if reads.indices else b"", np.uint8)
     if window is not None and reads.indices:
         made = transport.spare_bytes(reads.size)
