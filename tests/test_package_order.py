@@ -12,8 +12,9 @@ PACKAGE = Path(tilegrad.__file__).parent
 
 ORDER = (
     # What everything may use.
-    "visible", "errors", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds", "expectations",
-    "found", "losses", "optimizers", "rates", "adapters", "sparse", "guards", "stored_types", "recipe", "storage",
+    "visible", "errors", "pictured", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds",
+    "expectations", "found", "losses", "optimizers", "rates", "adapters", "sparse", "guards", "stored_types",
+    "recipe", "storage",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.

@@ -356,6 +356,10 @@ def unfused(compiled: Compiled) -> Compiled:
     home = "auto" if compiled.options.home == "L2" else compiled.options.home
     options = replace(compiled.options, fuses_update=False, home=home, fit_bytes=None)
     target = compiled.target
+    return replace(_unfused_for(compiled, target, options), residency=compiled.residency)
+
+
+def _unfused_for(compiled: Compiled, target: Target, options: ScheduleOptions) -> Compiled:
     try:
         return compile_model(compiled.model, compiled.program.recipe, target, options=options)
     except DoesNotFit:
