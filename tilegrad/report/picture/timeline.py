@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,9 @@ class Slice:
     nest: int
     tile: int
     size_bytes: int = 0
+
+
+_BLOCK_TRACK = re.compile(r"block (\d+) (.*)")
 
 
 def _block(queue: Queue) -> str:
@@ -80,11 +84,11 @@ def value_of(compiled: Listed, entry: str, event: Load | Store) -> str:
 
 
 def track_order(tracks: set[str]) -> list[str]:
-    """Cores first, then the engine nearest to them, then what lies farther away; what waits comes last."""
+    """Block by block: cores first, then the engine nearest to them, then what lies farther away; what waits last."""
 
-    def rank(track: str) -> tuple[str, int, str]:
-        block, _, rest = track.rpartition("block ")
-        name = track.removeprefix(f"{block}block ") if block else rest
+    def rank(track: str) -> tuple[int, int, str]:
+        found = _BLOCK_TRACK.fullmatch(track)
+        block, name = (int(found[1]), found[2]) if found else (0, track)
         order = 0 if CORES in name else 3 if CONDUCTOR in name else 1 if "L1" in name else 2
         return block, order, name
 
