@@ -15,6 +15,7 @@ from tilegrad.fit import Fit
 from tilegrad.fit.answer import Answer
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
+from tilegrad.passes.store import saved_bytes
 from tilegrad.pipeline import parameters_in_use
 from tilegrad.place.board import image_parts, place
 from tilegrad.targets.base import Target
@@ -68,6 +69,7 @@ class Inspection:
 
     `cycles` are estimated, of one call of each entry; `uncounted` are the kernels that were not counted for it.
     `image_bytes` are what the image of a board takes beside state and arena, by what it is for.
+    `saved_activation_bytes` are what the forward pass leaves for the backward pass; `store` says as what.
     """
 
     model: str
@@ -94,6 +96,8 @@ class Inspection:
     is_calibrated: bool = True
     fit: Fit | None = None
     ways: Answer | None = None
+    saved_activation_bytes: int = 0
+    store: str = "f32"
 
     @property
     def arena_bytes(self) -> int:
@@ -161,6 +165,8 @@ def inspect_program(
         fit=compiled.fit,
         ways=ways,
         advice=() if ways is None or ways.as_is.fits else ways.hints,
+        saved_activation_bytes=saved_bytes(program.entries["step"]),
+        store=str(program.recipe.store),
     )
     if facts.fits and chip.board is not None:
         place(replace(plan.schedule, target=chip), chip.board, plan.state_bytes, plan.arena_bytes)

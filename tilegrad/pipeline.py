@@ -29,6 +29,7 @@ from tilegrad.fit.answer import Answer, answer, explained
 from tilegrad.fit.levels import fitted_levels
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
+from tilegrad.frontend.channels import Parted, with_channels
 from tilegrad.frontend.gradient_policy import check_gradients
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.ir.graph import Graph
@@ -50,11 +51,14 @@ from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.order_peak import OrderPeak
 from tilegrad.passes.parameters import ParameterInfo, layers_of, select, undecayed
 from tilegrad.passes.program import derive_program
+from tilegrad.passes.store import StoreActivations, refuse_stored
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.sparse import Selected, parse_sparse, sparse_of
+from tilegrad.sparse_choice import choose, training_bytes
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L2, L3, Target
@@ -70,6 +74,7 @@ class Where(Enum):
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
     FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
+    STORED = "a recipe that stores activations in two bytes (--store)"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -95,6 +100,7 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("fuse-outer-product", FuseOuterProduct().apply),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
     Pass("group-updates", GroupUpdates().apply, Where.FUSED),
+    Pass("store", StoreActivations().apply, Where.STORED),
     Pass("order-peak", OrderPeak().apply),
     Pass("order-end", OrderEnd().apply, Where.FUSED),
 )
@@ -164,6 +170,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
             Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
             Where.GUARDED: program.recipe.guard is not None,
+            Where.STORED: program.recipe.store.activations != "f32",
         }.get(each.where, True)
         if applies:
             program = watch.run(each.name, partial(each.apply, program), "program")
@@ -201,19 +208,27 @@ def compile_model(
     storage: Storage | None = None,
 ) -> Compiled:
     watch = observer or Observer()
-    model, program = _derived(model, recipe, watch)
-    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
+    asked = options or ScheduleOptions()
+    model, program = _derived(model, recipe, target, asked, watch)
+    return _compile_program(model, program, target, watch, asked, weights_as_c, storage)
 
 
-def _derived(model: ImportedModel, recipe: Recipe, watch: Observer) -> tuple[ImportedModel, Program]:
+def _derived(
+    model: ImportedModel, recipe: Recipe, target: Target, options: ScheduleOptions, watch: Observer
+) -> tuple[ImportedModel, Program]:
     """The program of a recipe, and the model with the adapters and notes that belong to it."""
     if model.training is not None:
         given, name = model.training, model.name
+        refuse_stored(recipe, "a training graph says itself what it keeps")
         return model, watch.run("program", lambda: given_program(given, name, recipe))
     lora = lora_of(recipe.train)
     if lora is not None:
         unadapted = model
         model = watch.run("adapters", lambda: with_adapters(unadapted, lora, recipe.seed), "import")
+    text = sparse_of(recipe.train)
+    if text is not None:
+        whole = model
+        model = watch.run("channels", lambda: _with_channels(whole, recipe, target, text, options), "import")
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
     graph = canonical_graph(model, recipe, watch)
 
@@ -234,7 +249,7 @@ def ways_to_fit(model: ImportedModel, recipe: Recipe, target: Target, options: S
     asked = replace(options or ScheduleOptions(), fit_bytes=None)
 
     def program_of(other: Recipe) -> Program:
-        _, program = _derived(model.with_batch(other.batch), other, Observer())
+        _, program = _derived(model.with_batch(other.batch), other, target, asked, Observer())
         return _rewritten(program, target, asked, Observer())
 
     layers = 0 if model.training is not None else len(layers_of(canonical_graph(model, recipe), model.parameters))
@@ -254,6 +269,31 @@ def compile_or_explain(
 
 
 _EXPLAINED = ("memory", "fit")
+
+
+def _with_channels(
+    model: ImportedModel, recipe: Recipe, target: Target, text: str, options: ScheduleOptions
+) -> ImportedModel:
+    """The model in parts, of which some train; as it is where it was parted for this very wish."""
+    if isinstance(model.adapted, Parted):
+        if model.adapted.text == text:
+            return model
+        model = model.adapted.base
+    wanted = parse_sparse(text)
+    if isinstance(wanted, Selected):
+        return with_channels(model, wanted, text)
+
+    def used_bytes(selected: Selected | None) -> int:
+        train = "all" if selected is None else recipe.train
+        candidate = model if selected is None else with_channels(model, selected, text)
+        graph = canonical_graph(candidate, recipe)
+        parameters = parameters_in_use(candidate, recipe)
+        trainable = select(graph, parameters, train or "all")
+        roles = {name: info.role for name, info in parameters.items()}
+        program = derive_program(graph, recipe, roles, trainable, recipe.loss or defaults(candidate)[0])
+        return training_bytes(_rewritten(program, target, options, Observer()), target)
+
+    return with_channels(model, choose(model, recipe, wanted, used_bytes), text)
 
 
 def compile_inference(
@@ -316,6 +356,10 @@ def unfused(compiled: Compiled) -> Compiled:
     home = "auto" if compiled.options.home == "L2" else compiled.options.home
     options = replace(compiled.options, fuses_update=False, home=home, fit_bytes=None)
     target = compiled.target
+    return replace(_unfused_for(compiled, target, options), residency=compiled.residency)
+
+
+def _unfused_for(compiled: Compiled, target: Target, options: ScheduleOptions) -> Compiled:
     try:
         return compile_model(compiled.model, compiled.program.recipe, target, options=options)
     except DoesNotFit:

@@ -66,7 +66,7 @@ class ParameterInfo:
     """`node` owns the initializer: its layer, for `--train last:K`. `is_bias` is for `--train bias`.
 
     `is_frozen` is what PyTorch says of a torch module's tensor that never trains, whatever is selected. `is_adapter` is
-    a factor that `--train lora:…` put in: none of the model's own.
+    a factor that `--train lora:…` put in: none of the model's own. `is_chosen` is what `--train sparse:…` trains.
     """
 
     name: str
@@ -77,6 +77,7 @@ class ParameterInfo:
     is_bias: bool = False
     is_frozen: bool = False
     is_adapter: bool = False
+    is_chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -374,6 +375,8 @@ def _selected(graph: Graph, infos: Mapping[str, ParameterInfo], selector: str) -
     elif selector == "norm":
         scales = normalising(graph)
         chosen = tuple(name for name in parameters_of(infos) if name in scales)
+    elif kind == "sparse" and rest:
+        chosen = tuple(name for name in infos if infos[name].is_chosen)
     elif kind == "lora":
         chosen = tuple(name for name in infos if infos[name].is_adapter)
     elif kind == "last" and rest:

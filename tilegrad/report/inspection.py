@@ -37,6 +37,8 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     cycles = cycles_text(facts.cycles, facts.is_calibrated, facts.uncounted)
     if cycles:
         yield Text(cycles)
+    if facts.store != "f32":
+        yield Text(f"stored {facts.store}: saved activations take {bytes_text(facts.saved_activation_bytes)}")
     if facts.fit is not None:
         yield Text(fit_text(facts.fit))
     if facts.ways is not None:
