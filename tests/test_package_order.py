@@ -17,7 +17,8 @@ ORDER = (
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.
-    "passes", "zoo", "frontend", "schedule", "place", "fit", "sparse_choice", "sequence", "codegen", "compiled", "pipeline",
+    "passes", "zoo", "frontend", "schedule", "place", "fit", "sparse_choice", "sequence", "codegen", "compiled",
+    "pipeline",
     # What is done with a compiled program.
     "beside", "data", "stored", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course",
     "running", "stack", "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck",
