@@ -30,9 +30,6 @@ class Slice:
     size_bytes: int = 0
 
 
-_BLOCK_TRACK = re.compile(r"block (\d+) (.*)")
-
-
 def _block(queue: Queue) -> str:
     return "" if queue.block == 0 else f"block {queue.block} "
 
@@ -84,10 +81,11 @@ def value_of(compiled: Listed, entry: str, event: Load | Store) -> str:
 
 
 def track_order(tracks: set[str]) -> list[str]:
-    """Block by block: cores first, then the engine nearest to them, then what lies farther away; what waits last."""
+    """Of each block, cores first, then the engine nearest to them, then what lies farther away; what waits comes
+    last."""
 
     def rank(track: str) -> tuple[int, int, str]:
-        found = _BLOCK_TRACK.fullmatch(track)
+        found = re.fullmatch(r"block (\d+) (.*)", track)
         block, name = (int(found[1]), found[2]) if found else (0, track)
         order = 0 if CORES in name else 3 if CONDUCTOR in name else 1 if "L1" in name else 2
         return block, order, name
