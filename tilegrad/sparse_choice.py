@@ -49,8 +49,8 @@ def training_bytes(program: Program, target: Target) -> int:
 
 
 def partial_trainings(model: ImportedModel) -> tuple[str, ...]:
-    """Selections (`--train`) that train less than everything and that the model has, the largest first: what `--fit` may
-    choose from."""
+    """Selections (`--train`) that train less than everything and that the model has, the largest first of a kind: what
+    `--fit` may choose from."""
     infos = model.parameters
     names = parameters_of(infos)
     layers = len({infos[name].node for name in names})
