@@ -433,6 +433,17 @@ DumpAfter = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+ResidencyOf = Annotated[
+    str | None,
+    typer.Option(
+        "--residency",
+        metavar="NAME=PLACE,…",
+        help="Where inputs, outputs and gradients live between calls, host or device: all (inputs=, outputs=, "
+        "gradients=) or single ones by name. --dump-after plan shows it.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
 Resume = Annotated[
     Path | None,
     typer.Option(
