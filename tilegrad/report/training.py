@@ -144,8 +144,8 @@ def recipe_lines(run: Run) -> Iterator[Text]:
 
 
 def beside_report(beside: Beside) -> Iterator[RenderableType]:
-    """What adapters save."""
-    made = table("adapters save", "adapters", "everything", "", right=("adapters", "everything", ""))
+    """What adapters save, or training a part."""
+    made = table(f"{beside.word} save", beside.word, "everything", "", right=(beside.word, "everything", ""))
     a, b = beside.adapters, beside.everything
     made.add_row("trained parameters", count_text(a.trained), count_text(b.trained), f"{b.trained / a.trained:.1f}×")
     less = 100 * (1 - a.dynamic_bytes / b.dynamic_bytes)
