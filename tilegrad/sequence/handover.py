@@ -58,8 +58,13 @@ class _Deciding:
         for move in plan.entries[entry].staging:
             self.starting.setdefault(move.start, []).append(move)
             self.arriving.setdefault(move.wait, []).append(move)
-        self.late = [i > 0 and overlaps([self._table(i)], self._all_scratch(i - 1)) for i in range(len(nests))]
+        self.late = [i > 0 and self._is_late(i) for i in range(len(nests))]
         self.done: list[Handover] = []
+
+    def _is_late(self, i: int) -> bool:
+        """Blocks bring what they need themselves, and leave nothing in scratchpad."""
+        over_blocks = self.nests[i].blocks or self.nests[i - 1].blocks
+        return bool(over_blocks) or overlaps([self._table(i)], self._all_scratch(i - 1))
 
     def decide(self) -> list[Handover]:
         for i in range(len(self.nests)):
@@ -215,7 +220,7 @@ class _Deciding:
             for move in self.starting.get(number, ())
         ]
         is_next_late = i + 1 < len(self.nests) and self.late[i + 1]
-        return not is_next_late and not meet(results, taken)
+        return not is_next_late and not self.nests[i].blocks and not meet(results, taken)
 
     def _drains(self, i: int, own: Handover) -> bool:
         """Whether something of nest `i`, up to its first tile, meets what the nest before still stores."""
