@@ -108,19 +108,20 @@ class ClusterLowering(Lowering):
         )
         number_name = f"{entry}_{len(self.calls[entry])}"
         names = (f"{number_name}_{identifier(launch.node.op)}", number_name)
-        width = self._width(launch.width(k), listed)
+        width = self._width(launch.width(k), launch.lane_count(k), listed)
         self.calls[entry].append(_call(names, table, listed, own, homes, width))
         run = Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
         if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
             return (run,)  # what is said of a nest's first panel is true of all
         return (Comment(self.describe(entry, number, k)), run)
 
-    def _width(self, width: Width | None, listed: ListedNest) -> str | None:
+    def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
         """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""
         if width is None or listed.tiling is None:
             return None
         inner = inner_loops(listed.nest, listed.tiling.loops)
-        return f"BLOCKS({inner})" if width == self.plan.schedule.width else f"OVER({inner}, {width.limit}, 0)"
+        own = f"BLOCKS({inner})" if width == self.plan.schedule.width else f"OVER({inner}, {width.limit}, 0)"
+        return own if lanes == 1 else f"{own} | LANES({lanes})"
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
         _, own = self.listed[entry][number, k]

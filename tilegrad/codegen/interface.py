@@ -271,7 +271,7 @@ def _scratch_sizes(plan: Plan) -> tuple[Item, ...]:
     most, divisor = (max(width.limit for width in widths), 0) if own is None else (own.limit, own.divisor)
     least_number = max(divisor, 1) if divisor else most
     return (
-        Line(f"#define TG_CLUSTERS {schedule.target.clusters}"),
+        Line(f"#define TG_CLUSTERS {schedule.target.scratchpads}"),
         Line(f"#define TG_L1_BYTES {align(size_bytes, plan.alignment_bytes)} /* of L1, in each cluster */"),
         Line("#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */"),
         Line(f"#define TG_BLOCKS {most} /* the most that a nest is launched over */"),

@@ -179,7 +179,7 @@ Event = Transfer | Wait | Enter | Begin | End | Barrier
 @dataclass(frozen=True)
 class ListedNest:
     """A nest in the order of its entry. `place` and `table` are None where it computes where its operands live.
-    `blocks` are those that it is launched over, 0 where the conductor of the entry runs it."""
+    `blocks` are those that it is launched over, each lane of a block for one, 0 where the entry's conductor runs it."""
 
     launch: int
     number: int

@@ -153,7 +153,7 @@ class Launch:
     `tilings` has one entry per nest, None for a nest that is one call on whole operands where they live. An operator
     whose operands are not in L2 at once is several launches, with one nest each: `part` says what of it.
     `widths`, where there are any, say of each nest over how many blocks it is launched; None: over none, the conductor
-    of the entry runs it.
+    of the entry runs it. `lanes`, where there are any, say of each nest how many lanes of a block take parts of it.
     """
 
     node: Node
@@ -161,6 +161,10 @@ class Launch:
     tilings: tuple[Tiling | None, ...] = ()
     part: NestPart | None = None
     widths: tuple[Width | None, ...] = ()
+    lanes: tuple[int, ...] = ()
+
+    def lane_count(self, nest: int) -> int:
+        return self.lanes[nest] if self.lanes else 1
 
     def width(self, nest: int) -> Width | None:
         return self.widths[nest] if self.widths else None

@@ -23,7 +23,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
 from tilegrad.schedule.panels import Panels
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
-from tilegrad.targets.base import Target
+from tilegrad.targets.base import ComputeEngine, Target
 
 LARGEST_ELEMENT_COUNT = 2**31 - 1
 
@@ -60,8 +60,8 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     return Schedule(program, target, entries, overlaps, options.l3_buffering != "single", most, width)
 
 
-Choice = tuple[Tiling | None, Width | None]
-"""How a nest is cut, and over how many blocks it is launched."""
+Choice = tuple[Tiling | None, Width | None, int]
+"""How a nest is cut, over how many blocks it is launched, and on how many lanes of each."""
 PAYS = 0.95
 """Of the cycles on one cluster, what a launch over several takes at most where it is chosen: its neighbours lose what
 they would have done for each other."""
@@ -96,7 +96,7 @@ class _Tiler:
             hides = self.options.buffering == "double"
             own: Sequence[Tiling | None] = [None] * len(links) if self.refused else choose(links, self.waits, hides)
             links.clear()
-            return [(tiling, None) for tiling in own]
+            return [(tiling, None, 1) for tiling in own]
 
         for node, nest in nests:
             launched = self._launched(nest, node, homes)
@@ -110,6 +110,9 @@ class _Tiler:
     def _launched(self, nest: Nest, node: Node, homes: Mapping[str, str]) -> Choice | None:
         """How a nest is launched over blocks; None where it is not."""
         blocks = self.options.target.clusters
+        engine = self.options.target.compute_engine(nest.counts_macs)
+        if engine is not None:
+            return self._on_engine(engine, nest, node, may_split(nest, homes))
         if (self.width is None and blocks == 1) or not may_split(nest, homes):
             return None
         if nest.kind not in self.over_blocks:
@@ -117,16 +120,30 @@ class _Tiler:
             self.over_blocks[nest.kind] = search.over_blocks(max(blocks, 2))
         tiling = self.over_blocks[nest.kind]
         if tiling is None or self.width is not None:
-            return None if tiling is None else (tiling, self.width)
+            return None if tiling is None else (tiling, self.width, 1)
         alone = self._choices(nest, node)
         if alone and tiling.estimate.cycles > PAYS * alone[0][0].estimate.cycles:
             return None
-        return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0]))
+        return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0])), 1
+
+    def _on_engine(self, engine: ComputeEngine, nest: Nest, node: Node, is_split: bool) -> Choice:
+        """Every nest is launched where engines compute; one that cannot be split takes one lane of one block."""
+        blocks, lanes = self.options.target.clusters, engine.lanes
+        if nest.kind not in self.over_blocks:
+            search = TilingSearch(self.options.on(engine), node.op, nest)
+            self.over_blocks[nest.kind] = search.over_blocks(max(blocks * lanes, 2))
+        tiling = self.over_blocks[nest.kind] if is_split else None
+        if tiling is None:
+            choices = self._choices(nest, node)
+            return (choices[0][0] if choices else None), Width(1), 1
+        units = units_of(nest, tiling.loops)[0]
+        return tiling, self.width or Width(min(blocks, -(-units // lanes))), lanes
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
         if nest.kind not in self.known:
-            search = TilingSearch(self.options, node.op, nest)
+            engine = self.options.target.compute_engine(nest.counts_macs)
+            search = TilingSearch(self.options.on(engine), node.op, nest)
             try:
                 self.known[nest.kind] = search.choices(node.name)
             except DoesNotFit as error:
@@ -151,11 +168,12 @@ def _schedule_entry(graph: Graph, tiler: _Tiler | None, panels: Panels | None) -
     else:
         expanded = expand(panels, nodes, frozenset((*graph.state, *(panels.owner.get(v, v) for v in graph.outputs))))
     pairs = [(launch.node, nest) for launch in expanded for nest in launch.nests]
-    choices: Iterator[Choice] = iter([(None, None)] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
+    choices: Iterator[Choice] = iter([(None, None, 1)] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
     launches = []
     for one in expanded:
-        tilings, widths = tuple(zip(*(next(choices) for _ in one.nests), strict=True)) or ((), ())
-        launches.append(replace(one, tilings=tilings, widths=widths if any(widths) else ()))
+        tilings, widths, lanes = tuple(zip(*(next(choices) for _ in one.nests), strict=True)) or ((), (), ())
+        lanes = lanes if any(count > 1 for count in lanes) else ()
+        launches.append(replace(one, tilings=tilings, widths=widths if any(widths) else (), lanes=lanes))
     types = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
     types |= graph.types
     if panels is None:

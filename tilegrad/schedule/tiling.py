@@ -7,7 +7,7 @@ are searched once. Everything it needs follows from the axes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import inf, prod
 
@@ -20,7 +20,7 @@ from tilegrad.ir.nest import Nest, ordered_sizes
 from tilegrad.ir.schedule import Slot, TileEstimate, Tiling
 from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Split, best_candidates, one_row
 from tilegrad.schedule.judge import Judge
-from tilegrad.targets.base import Target
+from tilegrad.targets.base import ComputeEngine, Target
 
 # Of scratchpad, what a double-buffered nest takes at most, and what it may take so that its neighbours have room too.
 MOST_L1, SHARED_L1 = 0.7, 0.5
@@ -40,6 +40,10 @@ class TilingOptions:
     target: Target
     buffering: str
     costs: KernelCosts
+    engine: ComputeEngine | None = None  # that the nest is for, where not the cores
+
+    def on(self, engine: ComputeEngine | None) -> TilingOptions:
+        return self if engine is None else replace(self, engine=engine)
 
     @property
     def overlaps(self) -> bool:
@@ -48,9 +52,7 @@ class TilingOptions:
 
     @property
     def scratch_bytes(self) -> int:
-        capacity = self.target.memory(self.target.compute).capacity_bytes
-        assert capacity is not None
-        return capacity
+        return self.target.scratch_bytes(self.engine)
 
 
 class TilingSearch:

@@ -48,7 +48,7 @@ def listed_nests(plan: Plan, entry: str) -> tuple[ListedNest, ...]:
         for k, (nest, tiling) in enumerate(zip(launch.nests, tilings, strict=True)):
             table = None if tiling is None else table_of(launch.node.op, nest, tiling, longest_bytes)
             width = launch.width(k)
-            blocks = 0 if width is None else width.at(plan.schedule.blocks)
+            blocks = 0 if width is None else width.at(plan.schedule.blocks) * launch.lane_count(k)
             found.append(ListedNest(number, k, nest, tiling, places.get((number, k)), table, blocks))
     return tuple(found)
 

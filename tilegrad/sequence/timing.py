@@ -100,7 +100,9 @@ class _Timing:
         self.listed = self.own.nests
         self.target = listing.plan.schedule.target
         blocks = max((listed.blocks for listed in self.listed), default=0)
-        self.clusters = [_Cluster(Clock(self.target, costs)) for _ in range(min(self.target.clusters, max(blocks, 1)))]
+        count = min(self.target.scratchpads, max(blocks, 1))
+        self.clusters = [_Cluster(Clock(self.target, costs)) for _ in range(count)]
+        self.nears = [cluster.clock.near for cluster in self.clusters]
         self.cluster = self.clusters[0]
         memory = self.target.memory(self.target.home)
         self.shared = None if memory.bytes_per_cycle is None else SharedMemory(memory.bytes_per_cycle)
@@ -129,7 +131,7 @@ class _Timing:
         self._end_nest()
         near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE)
         clocks = [cluster.clock for cluster in self.clusters]
-        engines = [[one.near for one in clocks], [one.far for one in clocks if one.far is not None]]
+        engines = [self.nears, [one.far for one in clocks if one.far is not None]]
         return EntryTiming(
             clock.now,
             clock.compute_cycles,
@@ -159,7 +161,7 @@ class _Timing:
             if isinstance(event, Barrier):
                 break
             assert not isinstance(event, Enter)
-            events[event.queue.block % len(self.clusters)].append((event, act))
+            events[self._place_of(nest, event.queue.block)].append((event, act))
         entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
         main.spend(self.target.signal_cycles)
         began, states = main.now, []
@@ -180,6 +182,15 @@ class _Timing:
         self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
         main.spend(self.target.signal_cycles)
         self.timed.append(TimedEvent(Barrier(nest, self.listed[nest].blocks), began, main.now))
+
+    def _place_of(self, nest: int, block: int) -> int:
+        """Which of the clusters runs a block. Lanes of one block lie side by side, and share its DMA engine."""
+        listed = self.listed[nest]
+        lanes = self.listing.plan.schedule.entries[self.entry].launches[listed.launch].lane_count(listed.number)
+        number, lane = divmod(block, lanes)
+        place = number % self.target.clusters * lanes + lane
+        self.clusters[place].clock.near = self.nears[place - lane]
+        return place
 
     def _account(self, main: Clock, state: _State, last: Clock, before: _State) -> None:
         """The entry's conductor has spent what the block that was last has."""

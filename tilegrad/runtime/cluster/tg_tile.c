@@ -561,7 +561,7 @@ static int width_of(const tg_tiles *t, uint32_t flags)
 #else
     (void)t;
 #endif
-    return limit;
+    return limit * (int)(1 + (flags >> TG_LANES_SHIFT));
 }
 
 /* The nest behind this one is launched: its call and table stay where they are until then. */

@@ -120,6 +120,10 @@ enum { TG_INNER_SHIFT = 8, TG_DIVISOR_SHIFT = 12, TG_LIMIT_SHIFT = 20, TG_MOST_I
     ((uint32_t)(inner) << TG_INNER_SHIFT | (uint32_t)(divisor) << TG_DIVISOR_SHIFT | (uint32_t)(limit) << TG_LIMIT_SHIFT)
 #define BLOCKS(inner) OVER(inner, TG_BLOCKS, TG_BLOCKS_DIVISOR)
 
+/* Where several lanes of a block take parts of a nest, each of them is a block to it. */
+enum { TG_LANES_SHIFT = 28 };
+#define LANES(count) ((uint32_t)((count)-1) << TG_LANES_SHIFT)
+
 /* Where an operand lives in L2: an offset into the arena or the state. One that the nest before has just made is read
  * where it was made, an offset into scratchpad. An absent optional has no place. */
 #define TG_IN_STATE 0x80000000u
