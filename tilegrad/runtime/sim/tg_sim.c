@@ -193,12 +193,12 @@ static int is_touched(const request_t *request, const unsigned char *p, size_t b
     return touches(request, p, bytes, 0) || touches(request, p, bytes, 1);
 }
 
-/* Stops if a transfer under way makes it wrong to read (or write) a range now. `own` is left out. */
-static void expect_settled(const unsigned char *p, size_t bytes, int writing, const request_t *own, const char *who)
+/* Stops if a transfer under way makes it wrong to read (or write) a range now. `but` is left out. */
+static void expect_settled(const unsigned char *p, size_t bytes, int writing, const request_t *but, const char *who)
 {
     for (int i = 0; i < TG_DMA_REQUESTS + L3_REQUESTS; i++) {
         const request_t *request = i < TG_DMA_REQUESTS ? &own->requests[i] : &l3_requests[i - TG_DMA_REQUESTS];
-        if (request == own || !request->is_open)
+        if (request == but || !request->is_open)
             continue;
         if (touches(request, p, bytes, 1))
             hazard("%s %s %s, %lu bytes, where a transfer has not arrived", who, writing ? "writes" : "reads",
