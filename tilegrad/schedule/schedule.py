@@ -12,7 +12,7 @@ from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.nest import Nest, NestKind
+from tilegrad.ir.nest import Nest, NestKind, Operand
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
 from tilegrad.ops import registry
@@ -33,9 +33,19 @@ def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
     for result in nest.results:
         for operand in nest.reads:
             values = [homes.get(one.value or "", one.value) for one in (result, operand)]
-            if values[0] == values[1] and (result.index, result.shape) != (operand.index, operand.shape):
+            if values[0] == values[1] and (_moves(nest, result), result.shape) != (_moves(nest, operand), operand.shape):
                 return False
     return True
+
+
+def _moves(nest: Nest, operand: Operand) -> object:
+    """How an operand moves with the axes; those of one step do not move anything."""
+    if operand.index is None:
+        return None
+    return [
+        (tuple(term for term in index.terms if nest.axis(term[0]).extent > 1), index.offset, index.divisor)
+        for index in operand.index
+    ]
 
 
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:

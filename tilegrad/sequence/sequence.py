@@ -147,7 +147,7 @@ class _Sequencing:
         behind the barrier."""
         assert listed.tiling is not None
         units, tiles = units_of(listed.nest, listed.tiling.loops)
-        homes = self._homes(listed)
+        every = NestEvents(number, listed, Handover(), self._homes(listed), self.flow, self.longest_bytes)
         for block in range(listed.blocks):
             first, stop = share(units, block, listed.blocks)
             if first == stop:
@@ -156,8 +156,7 @@ class _Sequencing:
             own = range(first * tiles, stop * tiles)
             yield from self._fetch(number, flow)
             yield from self._fetched(number, flow)
-            run = NestEvents(number, listed, Handover(), homes, flow, self.longest_bytes, own)
-            yield from run.run(hands_over=False)
+            yield from every.of_block(flow, own).run(hands_over=False)
         yield Barrier(number, listed.blocks)
 
     def _run(self, number: int) -> Iterator[Event]:
