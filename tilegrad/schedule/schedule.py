@@ -33,7 +33,8 @@ def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
     for result in nest.results:
         for operand in nest.reads:
             values = [homes.get(one.value or "", one.value) for one in (result, operand)]
-            if values[0] == values[1] and (_moves(nest, result), result.shape) != (_moves(nest, operand), operand.shape):
+            ways = [(one.shape, _moves(nest, one)) for one in (result, operand)]
+            if values[0] == values[1] and ways[0] != ways[1]:
                 return False
     return True
 

@@ -256,7 +256,8 @@ class Target:
         names = [engine.name for engine in own]
         _expect(len(set(names)) == len(names), "the compute engines", "one of each name", ", ".join(names))
         takes_all = any(engine.elements_per_cycle is not None for engine in own)
-        _expect(takes_all, "the compute engines", "one with elements_per_cycle, for what others leave", ", ".join(names))
+        what = "one with elements_per_cycle, for what others leave"
+        _expect(takes_all, "the compute engines", what, ", ".join(names))
 
     def _expect_hierarchy(self) -> None:
         """L1, where kernels compute, L2, where tensors live, and if there is one, L3, where they may have to go."""
