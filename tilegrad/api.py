@@ -79,13 +79,16 @@ def compile(
     buffering: str = "auto",
     home: str = "auto",
     fit: bool = False,
+    blocks: int | str = "auto",
+    most_blocks: int | None = None,
     observer: Observer | None = None,
     weights_as_c: bool = False,
     storage: str | Storage | None = None,
 ) -> Compiled:
     """Compiles a model (anything `load` takes, or what it gave) for a target: the C that `tilegrad compile` writes.
 
-    `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
+    `tiling`, `buffering`, `home`, `blocks` and `most_blocks` are the options of that name of the command line, for
+    targets with a scratchpad (docs/blocks.md explains blocks).
     `storage` (`tg.Storage`, or as `64K:4K:256`) adds `tg_save` and `tg_load`.
     `fit` makes a program for one memory fit into it, by computing activations again (docs/fit.md).
     Pure: no file is written, no device is touched.
@@ -105,7 +108,8 @@ def compile(
         model = load(model, batch=recipe.batch, seed=recipe.seed)
     model = model.with_batch(recipe.batch)
     chip = targets.known(target) if isinstance(target, Target) else target_files.find(str(target))
-    options = ScheduleOptions(tiling, buffering, home, fit_bytes=fit_bytes_of(chip) if fit else None)
+    fit_bytes = fit_bytes_of(chip) if fit else None
+    options = ScheduleOptions(tiling, buffering, home, None, fit_bytes, str(blocks), most_blocks)
     options.check(chip)
     kept = Storage.parse(storage) if isinstance(storage, str) else storage
     return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept)

@@ -24,13 +24,14 @@ from tilegrad.devices.transport import ProcessTransport, Transport, TransportErr
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.ir.program import StateTensor
 
-INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH = range(1, 10)
+INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH, BLOCKS = range(1, 11)
 KEEP_OUTPUTS = 0x100
 """Added to an entry's command: the outputs stay where they are."""
 
 _COMMANDS = {"infer": INFER, "step": STEP, "update": UPDATE}
+ENTRY_OF = {command: entry for entry, command in _COMMANDS.items()}
 BAD_LABEL = 1
-BAD_LOSS, NOT_FINITE = 17, 18
+BAD_LOSS, NOT_FINITE, BAD_BLOCKS = 17, 18, 20
 GUARD_STATUSES = {BAD_LOSS: "the loss", NOT_FINITE: "the update"}
 """What a guard answers with: it has undone what came of it."""
 REPLY_TIMEOUT_SECONDS = 600.0
@@ -58,6 +59,7 @@ class HarnessSession(Session):
         self._workspace = workspace
         self._failed: DeviceError | None = None
         self._is_closed = False
+        self.blocks = compiled.plan.schedule.blocks  # the number that widths are of, where there is one
         self._indices = {tensor.name: i for i, tensor in enumerate(compiled.program.state)}
         self._ports = {
             entry: (entry_inputs(compiled.plan, entry), entry_outputs(compiled.plan, entry)) for entry in _COMMANDS
@@ -212,6 +214,30 @@ class HarnessSession(Session):
         if entry is None or reply is None:
             return [], made
         return self._unpack(self._ports[entry][1], self._checked(entry, reply)), made
+
+    @one_at_a_time
+    def set_blocks(self, blocks: int) -> None:
+        """Over how many blocks nests are launched from the next call on, where that is known at run time only."""
+        schedule = self.compiled.plan.schedule
+        width = schedule.width
+        if width is None:
+            raise UserError(
+                "the program does not say over how many blocks it is launched at run time",
+                stage="run",
+                expected="a program that was compiled with --blocks n, n/2 or min(n, 3)",
+                got=f"--blocks {self.compiled.options.blocks}",
+            )
+        is_number = isinstance(blocks, int) and abs(blocks) < 1 << 31
+        status = self._request(BLOCKS, struct.pack("<i", blocks))[0] if is_number else BAD_BLOCKS
+        if status != 0:
+            least, most = (width.divisor, schedule.blocks) if width.divisor else (width.limit, width.limit)
+            raise UserError(
+                f"nests cannot be launched over {blocks} blocks (status {status}: TG_BAD_BLOCKS)",
+                stage="run",
+                expected=str(least) if least == most else f"{least} to {most}",
+                got=str(blocks),
+            )
+        self.blocks = blocks
 
     def _read(self, tensor: StateTensor) -> Array:
         _, body = self._request(GET, struct.pack("<I", self._indices[tensor.name]))

@@ -12,6 +12,7 @@
  *   7 quit
  *   8 place    payload: entry, its inputs
  *   9 fetch    payload: entry                 reply: the outputs it made last
+ *  10 blocks   payload: their number (tg_set_blocks, where a program has it)
  *
  * Commands 1 and 2 without a payload run on the inputs given last, as 6 does. 256 added to 1..3 leaves the outputs
  * here: the reply has none.
@@ -21,7 +22,7 @@
 #include "model.h"
 #include "ports.h"
 
-enum { INFER = 1, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH, KEEP_OUTPUTS = 256 };
+enum { INFER = 1, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH, BLOCKS, KEEP_OUTPUTS = 256 };
 enum { OK = 0 };
 
 static unsigned char inputs[TG_PORT_INPUT_BYTES] __attribute__((aligned(TG_ALIGNMENT)));
@@ -211,6 +212,11 @@ static void serve(tg_model *m)
         } else if (command == FETCH && bytes == 4) {
             receive(word, 4);
             reply(OK, outputs, word[0] > UPDATE ? 0 : output_bytes[word[0]]);
+#ifdef TG_MOST_BLOCKS
+        } else if (command == BLOCKS && bytes == 4) {
+            receive(word, 4);
+            reply((uint32_t)tg_set_blocks(m, (int)word[0]), outputs, 0);
+#endif
         } else if (command == QUIT) {
             return;
         } else {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import prod
 from typing import Any
@@ -63,9 +63,11 @@ class Split:
         moved = traffic / self.blocks / self.bytes_per_cycle
         return self.whole_cycles * share + moved * shown + TILE_CYCLES * tile_count * share
 
-    def promise(self, nest: Nest, one: Candidate) -> float:
+    def promise(self, nest: Nest, one: Candidate, compute_cycles: float) -> float:
+        """With what all of its tiles compute."""
         units, _ = units_of(nest, one.loops)
-        return float(self.rough_cycles(units, one.tile_count, one.traffic_bytes, one.is_double))
+        exact = replace(self, whole_cycles=compute_cycles)
+        return float(exact.rough_cycles(units, one.tile_count, one.traffic_bytes, one.is_double))
 
 
 def axis_candidates(extent: int, blocks: int = 1) -> list[int]:
@@ -245,5 +247,5 @@ def best_candidates(
     if not fits.any():
         return []
     found = list(columns.where(fits).candidates(split=split))
-    found.sort(key=lambda one: one.promise if split is None else split.promise(nest, one))
+    found.sort(key=lambda one: one.promise if split is None else split.promise(nest, one, split.whole_cycles))
     return found[:EVALUATED]

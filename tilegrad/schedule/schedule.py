@@ -33,20 +33,17 @@ def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
     for result in nest.results:
         for operand in nest.reads:
             values = [homes.get(one.value or "", one.value) for one in (result, operand)]
-            ways = [(one.shape, _moves(nest, one)) for one in (result, operand)]
-            if values[0] == values[1] and ways[0] != ways[1]:
+            if values[0] == values[1] and _elements(nest, result) != _elements(nest, operand):
                 return False
     return True
 
 
-def _moves(nest: Nest, operand: Operand) -> object:
-    """How an operand moves with the axes; those of one step do not move anything."""
+def _elements(nest: Nest, operand: Operand) -> object:
+    """Which elements of an operand a tile has: axes of one step lead nowhere."""
     if operand.index is None:
         return None
-    return [
-        (tuple(term for term in index.terms if nest.axis(term[0]).extent > 1), index.offset, index.divisor)
-        for index in operand.index
-    ]
+    cut = {axis.name for axis in nest.axes if axis.extent > 1}
+    return operand.shape, tuple(replace(i, terms=tuple(t for t in i.terms if t[0] in cut)) for i in operand.index)
 
 
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:

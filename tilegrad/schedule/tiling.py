@@ -110,13 +110,17 @@ class TilingSearch:
             for count in range(1, MOST_AXES_CUT + 1 if self.budget_bytes > 0 else 0):
                 for chosen in combinations(tileable_axes(self.nest), count):
                     found += best_candidates(self.nest, chosen, self.alignment, is_double, self.budget_bytes, split)
-            found.sort(key=lambda one: (split.promise(self.nest, one), one.footprint_bytes))
-            for candidate in found[:EVALUATED]:
+            ranked = sorted(found, key=lambda one: (self._promise(split, one), one.footprint_bytes))
+            for candidate in ranked[:EVALUATED]:
                 tiling = self._tiling(candidate, self.judge.estimate_over(self.nest, candidate, blocks))
                 is_better = best is None or tiling.estimate.cycles < best.estimate.cycles
                 if is_better and self._fits(tiling):
                     best = tiling
         return best
+
+    def _promise(self, split: Split, one: Candidate) -> float:
+        cycles = self.options.costs.cycles(self.nest, one.sizes, self.target.compute, self.target.cores)
+        return split.promise(self.nest, one, cycles * one.tile_count)
 
     def _of_kind(self, candidates: Sequence[Candidate], is_double: bool) -> list[tuple[Tiling, int]]:
         """Those with one tile and those with several, or if none fits, one that does."""

@@ -93,7 +93,8 @@ class _Reading:
         self.turn, self.tile, self.last_store = event.nest, -1, None
         if self.nests[event.nest].blocks:
             reads = [operand.name for operand in self.nests[event.nest].nest.reads]
-            self.calls[event.nest] = NestCall(late=reads, leaves=False, moves=self.calls[event.nest].moves)
+            moves = self.calls[event.nest].moves
+            self.calls[event.nest] = NestCall(late=reads, leaves=False, is_fetched_late=True, moves=moves)
 
     def begin(self, event: Begin) -> None:
         self.tile, self.is_computing = event.tile, True

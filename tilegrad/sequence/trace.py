@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tilegrad.errors import InternalError
@@ -45,9 +45,9 @@ def read_trace(path: Path) -> dict[str, list[Line]]:
     return entries
 
 
-def check_trace(listing: Listing, path: Path) -> None:
+def check_trace(listing: Listing, trace: Mapping[str, Sequence[Line]]) -> None:
     """Raises an InternalError with the first event that is not what was listed."""
-    for entry, lines in read_trace(path).items():
+    for entry, lines in trace.items():
         expected = list(_Lines(listing.entries[entry]).lines())
         found = [trace_line(words) for words in in_order(lines)]
         for i, (line, (wanted, event)) in enumerate(zip(found, expected, strict=False)):

@@ -105,11 +105,11 @@ enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2, TG_MOVE_ROWS = 4, TG_MOVE_WORDS = 4, TG
 #define AWAIT(request) 8 * (request) + TG_MOVE_WAIT
 
 enum {
-    TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */
-    TG_LEAVE = 2,     /* the last results may be on their way when the nest ends */
-    TG_NEXT_LATE = 4, /* the next call and its table have no room beside this nest */
-    TG_AT_ONCE = 8,   /* the next nest waits for nothing more: the last results leave when its kernel has begun */
-    TG_SETTLE = 16,   /* what is on its way out is waited for before the next nest's first operands are requested */
+    TG_DRAIN = 1,        /* what the nest before stored must have arrived before this one asks for anything */
+    TG_LEAVE = 2,        /* the last results may be on their way when the nest ends */
+    TG_NEXT_LATE = 4,    /* the next call and its table have no room beside this nest */
+    TG_AT_ONCE = 8,      /* the next nest waits for nothing more: the last results leave when its kernel has begun */
+    TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested */
     TG_NEXT_LAUNCH = 32, /* the next nest is launched over blocks, which bring its call and table themselves */
 };
 
@@ -117,7 +117,8 @@ enum {
  * and over how many blocks: `limit`, or n / `divisor` of the number that tg_set_blocks sets, `limit` at most. */
 enum { TG_INNER_SHIFT = 8, TG_DIVISOR_SHIFT = 12, TG_LIMIT_SHIFT = 20, TG_MOST_INNER = 15, TG_MOST_WIDTH = 255 };
 #define OVER(inner, limit, divisor)                                                                                    \
-    ((uint32_t)(inner) << TG_INNER_SHIFT | (uint32_t)(divisor) << TG_DIVISOR_SHIFT | (uint32_t)(limit) << TG_LIMIT_SHIFT)
+    ((uint32_t)(inner) << TG_INNER_SHIFT | (uint32_t)(divisor) << TG_DIVISOR_SHIFT |                                   \
+     (uint32_t)(limit) << TG_LIMIT_SHIFT)
 #define BLOCKS(inner) OVER(inner, TG_BLOCKS, TG_BLOCKS_DIVISOR)
 
 /* Where several lanes of a block take parts of a nest, each of them is a block to it. */

@@ -102,8 +102,8 @@ static void hazard(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "hazard in %s, nest %s, tile %d", sim.entry ? sim.entry : "no entry", own->nest ? own->nest : "none",
-            own->tile);
+    fprintf(stderr, "hazard in %s, nest %s, tile %d", sim.entry ? sim.entry : "no entry",
+            own->nest ? own->nest : "none", own->tile);
     if (sim.block >= 0)
         fprintf(stderr, ", block %d of %d", sim.block, launch.blocks);
     fprintf(stderr, ": ");
@@ -141,7 +141,8 @@ static int is_l2(const void *p, size_t bytes)
 static void expect_no_launch(const char *what)
 {
     if (launch.run != NULL && sim.block < 0)
-        hazard("%s while the %d blocks of the launch of %s have not met at a barrier", what, launch.blocks, launch.name);
+        hazard("%s while the %d blocks of the launch of %s have not met at a barrier", what, launch.blocks,
+               launch.name);
 }
 
 /* Where an address is, in words, for messages. */
@@ -193,12 +194,12 @@ static int is_touched(const request_t *request, const unsigned char *p, size_t b
     return touches(request, p, bytes, 0) || touches(request, p, bytes, 1);
 }
 
-/* Stops if a transfer under way makes it wrong to read (or write) a range now. `but` is left out. */
-static void expect_settled(const unsigned char *p, size_t bytes, int writing, const request_t *but, const char *who)
+/* Stops if a transfer under way makes it wrong to read (or write) a range now. `apart` is left out. */
+static void expect_settled(const unsigned char *p, size_t bytes, int writing, const request_t *apart, const char *who)
 {
     for (int i = 0; i < TG_DMA_REQUESTS + L3_REQUESTS; i++) {
         const request_t *request = i < TG_DMA_REQUESTS ? &own->requests[i] : &l3_requests[i - TG_DMA_REQUESTS];
-        if (request == but || !request->is_open)
+        if (request == apart || !request->is_open)
             continue;
         if (touches(request, p, bytes, 1))
             hazard("%s %s %s, %lu bytes, where a transfer has not arrived", who, writing ? "writes" : "reads",
@@ -372,7 +373,8 @@ static void expect_no_race(size_t at, size_t bytes, int block, int writing, cons
         int writer = writers[i], reader = readers[i];
         if (writer && writer != block)
             hazard("launch of %s: block %d %s %s, byte %lu of %lu, which block %d writes", launch.name, block - 1,
-                   writing ? "writes" : "reads", describe(p), (unsigned long)(i - at), (unsigned long)bytes, writer - 1);
+                   writing ? "writes" : "reads", describe(p), (unsigned long)(i - at), (unsigned long)bytes,
+                   writer - 1);
         if (writing && reader && reader != block)
             hazard("launch of %s: block %d writes %s, byte %lu of %lu, which %s reads", launch.name, block - 1,
                    describe(p), (unsigned long)(i - at), (unsigned long)bytes,
@@ -748,7 +750,8 @@ static void expect_operand(const work_t *job, int i)
         return;
     if (job->access[i] == TG_READ && !all(at, job->bytes[i], BROUGHT) && !is_result_before(at, job->bytes[i]))
         hazard("operand %d at %s, %lu bytes, was not brought", i, describe(at), (unsigned long)job->bytes[i]);
-    if (job->access[i] == TG_WRITE && memchr(own->holds + (at - own->scratch), BEFORE | PRODUCED, job->bytes[i]) != NULL)
+    if (job->access[i] == TG_WRITE &&
+        memchr(own->holds + (at - own->scratch), BEFORE | PRODUCED, job->bytes[i]) != NULL)
         hazard("operand %d at %s is written where a result has not left", i, describe(at));
     if (job->access[i] == TG_WRITE && !all(at, job->bytes[i], PRODUCED))
         memset(at, POISON, job->bytes[i]);
