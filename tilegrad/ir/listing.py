@@ -179,7 +179,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A block's count of a pipe goes up to `count`: of boxes that are ready, or of slots that were read and are free."""
+    """A block's count of a pipe goes up to `count`: of boxes that are ready, or of slots that are free again."""
 
     queue: Queue
     nest: int

@@ -173,8 +173,8 @@ class Launch:
 
 @dataclass(frozen=True, repr=False)
 class EntrySchedule:
-    """`types` are those of all its values: the graph's, operators' temporaries, and `panels` of some of them. Nests that
-    `pipes` join run at once."""
+    """`types` are those of all its values: the graph's, operators' temporaries, and `panels` of some of them. Nests
+    that `pipes` join run at once."""
 
     graph: Graph
     launches: tuple[Launch, ...]

@@ -12,6 +12,7 @@ BUFFERINGS = ("auto", "single", "double")
 HOPS = ("l2", "l3")
 """As `--buffering` calls them: l2 is between L2 and L1, l3 between L3 and L2."""
 HOMES = ("auto", "L2", "L3")
+PIPES = ("auto", "off")
 HIERARCHY = "siracusa"
 
 
@@ -23,7 +24,8 @@ class ScheduleOptions:
     same bits and is where gradients can be read. None is as the target says (`pipeline.fuses_update`). `fit_bytes` is
     what a program for one memory is made to fit into, by computing activations again; None leaves it as it is.
     `blocks` is over how many blocks nests are launched: auto, a number, or an expression of a number n that is set at
-    run time, `most_blocks` at most (None: as many as the target has clusters).
+    run time, `most_blocks` at most (None: as many as the target has clusters). `pipes` is which neighbours on different
+    engines of a block run at once: auto, off, or pairs of nodes by name.
     """
 
     is_tiled: bool = True
@@ -33,8 +35,13 @@ class ScheduleOptions:
     fit_bytes: int | None = None
     blocks: str = "auto"
     most_blocks: int | None = None
+    pipes: str | tuple[tuple[str, str], ...] = "auto"
 
     def __post_init__(self) -> None:
+        if isinstance(self.pipes, str) and self.pipes not in PIPES:
+            raise UserError(
+                f"--pipes cannot be '{self.pipes}'", stage="schedule", expected=" or ".join(PIPES), got=self.pipes
+            )
         self._check_blocks()
         if self.home not in HOMES:
             raise UserError(

@@ -12,38 +12,23 @@ from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.nest import Nest, NestKind, Operand
+from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.schedule.chain import Link, Waits, choose
+from tilegrad.schedule.joining import Joining
 from tilegrad.schedule.judge import Judge
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
 from tilegrad.schedule.panels import Panels
+from tilegrad.schedule.pipes import Pipes
+from tilegrad.schedule.splitting import may_split
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import ComputeEngine, Target
 
 LARGEST_ELEMENT_COUNT = 2**31 - 1
-
-
-def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
-    """Whether no tile reads what another one writes: a result in the place of an operand is the same elements of it."""
-    for result in nest.results:
-        for operand in nest.reads:
-            values = [homes.get(one.value or "", one.value) for one in (result, operand)]
-            if values[0] == values[1] and _elements(nest, result) != _elements(nest, operand):
-                return False
-    return True
-
-
-def _elements(nest: Nest, operand: Operand) -> object:
-    """Which elements of an operand a tile has: axes of one step lead nowhere."""
-    if operand.index is None:
-        return None
-    cut = {axis.name for axis in nest.axes if axis.extent > 1}
-    return operand.shape, tuple(replace(i, terms=tuple(t for t in i.terms if t[0] in cut)) for i in operand.index)
 
 
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
@@ -63,9 +48,23 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
         entries[name] = _schedule_entry(graph, tiler, panels)
     if tiler is not None:
         tiler.check()
+        entries = _joined(entries, tiler, options)
     overlaps = tiler is not None and options.l2_buffering != "single"
     width, most = options.width(target)
     return Schedule(program, target, entries, overlaps, options.l3_buffering != "single", most, width)
+
+
+def _joined(entries: dict[str, EntrySchedule], tiler: _Tiler, options: ScheduleOptions) -> dict[str, EntrySchedule]:
+    """With pipes between neighbours, where blocks have engines for both."""
+    target = tiler.options.target
+    if not target.compute_engines or target.has_l3 or options.pipes == "off":
+        return entries
+    pipes, most = Pipes(tiler.options), options.width(target)[1]
+    found = {}
+    for name, entry in entries.items():
+        joining = Joining(entry, pipes, tiler.width, most)
+        found[name] = joining.chosen() if isinstance(options.pipes, str) else joining.asked(options.pipes)
+    return found
 
 
 Choice = tuple[Tiling | None, Width | None, int]

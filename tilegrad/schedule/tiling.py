@@ -17,7 +17,7 @@ from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argu
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Nest, ordered_sizes
-from tilegrad.ir.schedule import Slot, TileEstimate, Tiling
+from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
 from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Split, best_candidates, one_row
 from tilegrad.schedule.judge import Judge
 from tilegrad.targets.base import ComputeEngine, Target
@@ -121,6 +121,15 @@ class TilingSearch:
     def _promise(self, split: Split, one: Candidate) -> float:
         cycles = self.options.costs.cycles(self.nest, one.sizes, self.target.compute, self.target.cores)
         return split.promise(self.nest, one, cycles * one.tile_count)
+
+    def cut(self, sizes: Mapping[str, int], loops: Sequence[Loop]) -> Tiling | None:
+        """A nest that is cut like this, double buffered if that fits; None where neither does."""
+        for is_double in (True, False) if self.options.overlaps and loops else (False,):
+            candidate = Candidate(sizes, tuple(loops), is_double, 0, (), prod(loop.count for loop in loops))
+            tiling = self._tiling(candidate, NOT_ESTIMATED)
+            if self._fits(tiling):
+                return tiling
+        return None
 
     def _of_kind(self, candidates: Sequence[Candidate], is_double: bool) -> list[tuple[Tiling, int]]:
         """Those with one tile and those with several, or if none fits, one that does."""

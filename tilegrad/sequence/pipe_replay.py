@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from tilegrad.ir.listing import Await, Box, Event, Load, Signal, Store, box_size
 from tilegrad.ir.nest import Operand
 from tilegrad.ir.pipes import Pipe
-from tilegrad.ir.schedule import EntrySchedule, Panel, Rows
+from tilegrad.ir.schedule import Panel, Rows
+from tilegrad.sequence.part_contents import PartReplay
 
 
 @dataclass
@@ -28,18 +29,13 @@ class _Ring:
     awaited: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
 
 
-class PipeReplay:
+class PipeReplay(PartReplay):
     """The part of a replay that is about pipes."""
-
-    schedule: EntrySchedule
 
     def prepare_pipes(self) -> None:
         self.rings: dict[tuple[int, int], _Ring] = {}
         self.steps: dict[int, list[tuple[tuple[int, int], Signal | Await]]] = {}  # by worker
         self.members = 1
-
-    def error(self, message: str, nest: int | None = None) -> Exception:
-        raise NotImplementedError
 
     def ring(self, event: Event) -> tuple[Pipe, _Ring]:
         assert isinstance(event, Load | Store | Signal | Await) and event.pipe is not None
@@ -137,8 +133,8 @@ class PipeReplay:
             if at[worker] < len(steps):
                 key, event = steps[at[worker]]
                 ready, free = (counts.get((key, way), 0) for way in (True, False))
-                told = f"{ready} are ready and {free} free"
-                raise self.error(f"pipe {event.pipe} is wedged: block {key[1]} awaits {event.count}, {told}", event.nest)
+                told = f"awaits {event.count}, {ready} are ready and {free} free"
+                raise self.error(f"pipe {event.pipe} is wedged: block {key[1]} {told}", event.nest)
         self.rings, self.steps = {}, {}
 
 

@@ -88,9 +88,8 @@ class PipedEvents(NestEvents):
             yield from self._start(one, tile, ranges, one.slot)
             return
         pipe, count, is_read = self.pipes[name], self.moved[name], one.operand.access is Access.READ
-        if is_read or count >= pipe.depth:
-            wanted = count + 1 if is_read else count + 1 - pipe.depth
-            yield Await(self.flow.queue, self.number, pipe.number, is_read, wanted)
+        wanted = count + 1 if is_read else max(count + 1 - pipe.depth, 0)
+        yield Await(self.flow.queue, self.number, pipe.number, is_read, wanted)
         self.moved[name] += 1
         box, flow = one.box_at(ranges), self.flow
         if is_read:

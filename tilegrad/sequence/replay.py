@@ -404,7 +404,7 @@ class _Replay(LaunchReplay):
         held.has_left = True
         readers += 1
         transfer.sources.append(readers)
-        contents: list[View] | list[int] = [NOTHING]
+        contents: list[View | int] = [NOTHING]
         if event.pipe is None:
             contents = self.far_contents(event, operand)
         else:

@@ -212,7 +212,7 @@ class _Timing:
         return not isinstance(event, Await) or self._when_told(event) is not None
 
     def _when_told(self, event: Await) -> float | None:
-        told = self.told.get(self._count_of(event), ())
+        told = self.told.get(self._count_of(event), [(0, 0.0)])
         return next((time for count, time in told if count >= event.count), None)
 
     def _count_of(self, event: Signal | Await) -> tuple[int, int, bool]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
     SCRATCH,
+    Await,
     Barrier,
     Begin,
     Box,
@@ -20,6 +21,7 @@ from tilegrad.ir.listing import (
     Listing,
     Load,
     Move,
+    Signal,
     Store,
     Wait,
     box_size,
@@ -139,6 +141,8 @@ class _Lines:
             is_far = (event.queue, event.transfer) in self.moving
             numbers = (self.far if is_far else self.near).numbers
             yield f"{'v' if is_far else 'w'} {numbers.pop(event.transfer)}"
+        elif isinstance(event, Signal | Await):
+            yield f"{'t' if isinstance(event, Signal) else 'p'} {event.pipe} {int(event.ready)} {event.count}"
         elif isinstance(event, Fetch):
             yield f"o {self.near.open(event.transfer)} 1"
             for part in event.parts:

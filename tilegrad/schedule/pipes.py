@@ -1,0 +1,208 @@
+"""Which neighbours become a pipe: nests on different engines of a block, of which one reads what the other makes.
+
+Both are cut alike, so that each box that goes in comes out as one box of the other, and the pair is played on the clock
+with both engines at once. It is chosen where that is faster than one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilegrad.analysis.footprint import box_shape, tileable_axes, tiles, units_of
+from tilegrad.analysis.lifetimes import align
+from tilegrad.errors import DoesNotFit
+from tilegrad.ir.blocks import share
+from tilegrad.ir.graph import Node
+from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, operand_box, ordered_sizes
+from tilegrad.ir.pipes import DEPTHS
+from tilegrad.ir.schedule import Loop, Panel, Rows, Tiling
+from tilegrad.schedule.pipe_clock import Stage, play
+from tilegrad.schedule.tiling import TilingOptions, TilingSearch
+from tilegrad.targets.base import ComputeEngine
+
+PAYS = 0.97
+"""Of the cycles one behind the other, what a pipe takes at most where it is chosen."""
+MOST_BOXES = 2048
+CUTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48, 96, 192)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Two nests with their tilings, over so many blocks, through a ring of `depth` slots."""
+
+    tilings: tuple[Tiling, Tiling]
+    blocks: int
+    depth: int
+    slot_bytes: int
+    cycles: float
+
+
+def boxes(nest: Nest, operand: Operand, loops: Sequence[Loop]) -> list[Rows] | None:
+    """Which elements of an operand's tensor each unit of a nest has, in their order; None where a unit has several."""
+    units, per_unit = units_of(nest, loops)
+    every = tiles(nest, loops)
+    if units > MOST_BOXES or (operand.access is Access.READ and per_unit > 1):
+        return None
+    own = [every[unit * per_unit][0] for unit in range(units)]
+    return [Panel("", operand.shape, operand_box(operand, tile), operand.dtype).rows for tile in own]
+
+
+class Pipes:
+    """Of one target."""
+
+    def __init__(self, options: TilingOptions) -> None:
+        self.options = options
+        self.known: dict[object, Joined | None] = {}
+
+    def engine(self, nest: Nest) -> ComputeEngine:
+        found = self.options.target.compute_engine(nest.counts_macs)
+        assert found is not None
+        return found
+
+    def join(self, pair: Sequence[tuple[Node, Nest]], operands: tuple[Operand, Operand], limit: int) -> Joined | None:
+        """The fastest way to run two nests at once; None where no boxes of theirs are one to one, or nothing fits."""
+        (_, first), (_, second) = pair
+        key = (first.kind, second.kind, operands[0].name, operands[1].name, limit)
+        if key not in self.known:
+            searches = [TilingSearch(self.options.on(self.engine(nest)), node.op, nest) for node, nest in pair]
+            best: Joined | None = None
+            for loops in self._loops(first, second, operands, limit):
+                for depth in DEPTHS:
+                    found = self._judged(searches, loops, operands, limit, depth)
+                    if found is not None and (best is None or found.cycles < best.cycles * 0.99):
+                        best = found
+            self.known[key] = best
+        return self.known[key]
+
+    def _loops(
+        self, first: Nest, second: Nest, operands: tuple[Operand, Operand], limit: int
+    ) -> Iterator[tuple[tuple[Loop, ...], tuple[Loop, ...]]]:
+        """Ways to cut both so that boxes are one to one."""
+        for own in self._cuts(first, operands[0], limit):
+            made = boxes(first, operands[0], own)
+            if made is None:
+                continue
+            for other in self._answers(second, operands[1], own, made):
+                if boxes(second, operands[1], other) == made and units_of(second, other)[0] == len(made):
+                    yield own, other
+                    break
+
+    def _cuts(self, nest: Nest, operand: Operand, limit: int) -> Iterator[tuple[Loop, ...]]:
+        """Of one or two parallel axes that the operand moves along, the outermost first; and of one that reads what
+        comes through, of nothing else."""
+        used = {axis for index in operand.index or () for axis, _ in index.terms}
+        axes = [a for a in tileable_axes(nest) if nest.axis(a).kind is AxisKind.PARALLEL and a in used]
+        for axis in axes:
+            for size in _sizes(nest.axis(axis).extent, limit):
+                yield _ordered(nest, {axis: size})
+        for outer in axes:
+            for inner in axes:
+                if outer == inner:
+                    continue
+                for count in (2, 3, 4, 6, 8):
+                    for size in _sizes(nest.axis(inner).extent, limit):
+                        yield _ordered(nest, {outer: -(-nest.axis(outer).extent // count), inner: size})
+
+    def _answers(
+        self, nest: Nest, operand: Operand, other: Sequence[Loop], made: Sequence[Rows]
+    ) -> Iterator[tuple[Loop, ...]]:
+        """How the second nest may be cut for these boxes of the first: along one axis by as many elements as a box has,
+        or along axes of the same lengths."""
+        axes = [a for a in tileable_axes(nest) if nest.axis(a).kind is AxisKind.PARALLEL]
+        elements = made[0].size_bytes // operand.element_bytes
+        for axis in axes:
+            extent = nest.axis(axis).extent
+            others = max(prod(operand.shape) // extent, 1)
+            if elements >= others and elements % others == 0 and -(-extent // (elements // others)) == len(made):
+                yield _ordered(nest, {axis: elements // others})
+            if -(-extent // -(-extent // len(made))) == len(made):
+                yield _ordered(nest, {axis: -(-extent // len(made))})
+        alike: dict[str, int] = {}
+        for loop in other:
+            found = next((a for a in axes if nest.axis(a).extent == loop.extent and a not in alike), None)
+            if found is not None:
+                alike[found] = loop.tile
+        yield _ordered(nest, alike)
+
+    def _judged(
+        self,
+        searches: Sequence[TilingSearch],
+        loops: tuple[tuple[Loop, ...], tuple[Loop, ...]],
+        operands: tuple[Operand, Operand],
+        limit: int,
+        depth: int,
+    ) -> Joined | None:
+        """What the pair takes, double buffered where that fits."""
+        found = [search.cut(_tile_sizes(search.nest, own), own) for search, own in zip(searches, loops, strict=True)]
+        tilings = [tiling for tiling in found if tiling is not None]
+        if len(tilings) < len(found):
+            return None
+        units = units_of(searches[0].nest, loops[0])[0]
+        blocks = min(limit, units)
+        longest = max(stop - start for start, stop in (share(units, block, blocks) for block in range(blocks)))
+        if depth > max(longest, 1) and depth > 1 and depth // 2 >= longest:
+            return None  # slots that would never be used
+        target, costs = self.options.target, self.options.costs
+        stages = []
+        for search, tiling, operand in zip(searches, tilings, operands, strict=True):
+            nest = search.nest
+            sizes = _tile_sizes(nest, tiling.loops)
+            cycles = costs.cycles(nest, sizes, target.compute, target.cores)
+            stages.append(Stage.of(nest, tiling, sizes, cycles, operand, longest))
+        alignment = target.memory(target.home).alignment_bytes
+        box = prod(box_shape(operands[0], _tile_sizes(searches[0].nest, loops[0])))
+        slot_bytes = align(box * operands[0].element_bytes, alignment)
+        return Joined((tilings[0], tilings[1]), blocks, depth, slot_bytes, play(target, stages, blocks, longest, depth))
+
+    def reason(
+        self, pair: Sequence[tuple[Node, Nest]], operands: tuple[Operand, Operand], limit: int
+    ) -> str | DoesNotFit:
+        """Why two nests cannot be joined."""
+        (_, first), (node, second) = pair
+        loops = list(self._loops(first, second, operands, limit))
+        if not loops:
+            return "no way to cut both alike"
+        smallest = min(loops, key=lambda own: prod(_tile_sizes(first, own[0]).values()))
+        for (_, nest), own in zip(pair, smallest, strict=True):
+            engine = self.engine(nest)
+            room = self.options.target.scratch_bytes(engine)
+            sizes = _tile_sizes(nest, own)
+            needed = {o.name: prod(box_shape(o, sizes)) * o.element_bytes for o in nest.present}
+            if sum(needed.values()) > room:
+                budget = ", ".join(f"{name} {size}" for name, size in needed.items())
+                return DoesNotFit(
+                    f"the slots of a pipe from '{pair[0][0].name}' to '{node.name}' do not fit into {engine.name}",
+                    stage="schedule",
+                    node=node.name,
+                    expected=f"at most {room} bytes",
+                    got=f"{sum(needed.values())} bytes: {budget}",
+                    hint="without this pipe, or with more scratchpad (--l1)",
+                )
+        return "tables and slots that do not fit"
+
+
+def with_tiling(
+    tilings: tuple[Tiling | None, ...], at: int, tiling: Tiling, cycles: float
+) -> tuple[Tiling | None, ...]:
+    reason = f"piped, {'double' if tiling.is_double else 'single'} buffered"
+    own = replace(tiling, estimate=replace(tiling.estimate, cycles=cycles, reason=reason))
+    return (*tilings[:at], own, *tilings[at + 1 :])
+
+
+def _sizes(extent: int, limit: int) -> list[int]:
+    cuts = {*CUTS, *(limit * k for k in (1, 2, 3, 4, 6, 8, 12))}
+    return sorted({-(-extent // cut) for cut in cuts if cut <= extent}, reverse=True)
+
+
+def _ordered(nest: Nest, wished: Mapping[str, int]) -> tuple[Loop, ...]:
+    sizes = ordered_sizes(nest, {axis.name: wished.get(axis.name, axis.extent) for axis in nest.axes})
+    order = [*wished, *(axis.name for axis in nest.axes if axis.name not in wished)]
+    return tuple(
+        Loop(axis, nest.axis(axis).extent, sizes[axis]) for axis in order if sizes[axis] < nest.axis(axis).extent
+    )
+
+
+def _tile_sizes(nest: Nest, loops: Sequence[Loop]) -> dict[str, int]:
+    return {axis.name: max(axis.extent, 1) for axis in nest.axes} | {loop.axis: loop.tile for loop in loops}
