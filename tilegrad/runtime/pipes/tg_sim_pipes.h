@@ -154,6 +154,38 @@ static void resume(worker_t *one)
     swapcontext(&main_context, &one->context);
 }
 
+static void prepare_worker(worker_t *one, int block)
+{
+    if (one->stack == NULL)
+        one->stack = grown(NULL, STACK_BYTES);
+    one->block = block;
+    one->is_done = 0;
+    one->pipe = NULL;
+    getcontext(&one->context);
+    one->context.uc_stack.ss_sp = one->stack;
+    one->context.uc_stack.ss_size = STACK_BYTES;
+    one->context.uc_link = NULL;
+    makecontext(&one->context, start_worker, 0);
+}
+
+/* One after the other goes on as long as it can, until all are done. */
+static void run_workers(int count, uint32_t order)
+{
+    for (int left = count; left > 0;) {
+        int went_on = 0;
+        for (int i = 0; i < count; i++) {
+            worker_t *one = &workers[block_at(i, count, order)];
+            if (!is_able(one))
+                continue;
+            resume(one);
+            went_on = 1;
+            left -= one->is_done;
+        }
+        if (!went_on)
+            expect_not_wedged(count);
+    }
+}
+
 /* As many at once as there are scratchpads; those of one block are always together. */
 static void run_joined(uint32_t order)
 {
@@ -161,33 +193,10 @@ static void run_joined(uint32_t order)
     memset(rings, 0, sizeof rings);
     launch.order = order;
     for (int first = 0; first < launch.blocks; first += together) {
-        int count = launch.blocks - first < together ? launch.blocks - first : together, left = count;
-        for (int i = 0; i < count; i++) {
-            worker_t *one = &workers[i];
-            if (one->stack == NULL)
-                one->stack = grown(NULL, STACK_BYTES);
-            one->block = first + i;
-            one->is_done = 0;
-            one->pipe = NULL;
-            getcontext(&one->context);
-            one->context.uc_stack.ss_sp = one->stack;
-            one->context.uc_stack.ss_size = STACK_BYTES;
-            one->context.uc_link = NULL;
-            makecontext(&one->context, start_worker, 0);
-        }
-        while (left > 0) {
-            int went_on = 0;
-            for (int i = 0; i < count; i++) {
-                worker_t *one = &workers[block_at(i, count, order)];
-                if (!is_able(one))
-                    continue;
-                resume(one);
-                went_on = 1;
-                left -= one->is_done;
-            }
-            if (!went_on)
-                expect_not_wedged(count);
-        }
+        int count = launch.blocks - first < together ? launch.blocks - first : together;
+        for (int i = 0; i < count; i++)
+            prepare_worker(&workers[i], first + i);
+        run_workers(count, order);
     }
 }
 #endif
