@@ -135,11 +135,12 @@ class ClusterLowering(Lowering):
                 names = [schedule.launches[i].node.name for i in (pipe.producer, pipe.consumer)]
                 home = self.plan.address(entry, pipe.value, pipe.producer)
                 text = c_string(" -> ".join(names))
-                rows.append(f'    {{"{text}", {pipe.number}, {home.offset}, {pipe.slot_bytes}, {pipe.depth}}},')
+                sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}"
+                rows.append(f'    {{"{text}", {pipe.number}, {sizes}}},')
         if not rows:
             return []
         text = "\n".join(["static const tg_pipe pipes[] = {", *rows, "};"])
-        return [Comment("Pipes: operators, number, workspace in the arena, bytes of a slot, slots."), Verbatim(text)]
+        return [Comment("Pipes: operators, number, workspace in the arena, bytes of a slot, slots, slices."), Verbatim(text)]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
         """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""

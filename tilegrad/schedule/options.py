@@ -109,8 +109,19 @@ class ScheduleOptions:
                 got="--fit",
             )
 
+    def _check_pipes(self, target: Target) -> None:
+        if self.pipes == "auto" or (target.compute_engines and not target.has_l3 and self.is_tiled):
+            return
+        raise UserError(
+            f"--pipes does not apply to target '{target.name}'",
+            stage="options",
+            expected="a chip whose blocks have engines and no memory behind L2, and programs in tiles",
+            got=f"--pipes {self.pipes}",
+        )
+
     def check(self, target: Target) -> None:
         """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
+        self._check_pipes(target)
         if not target.is_flat:
             self._check_levels(target)
             self._refuse_fit(target)

@@ -63,7 +63,7 @@ void tg_barrier(void);
  * the arena, with a count of the boxes that are ready and one of those that were read, whose slots are free again. */
 typedef struct {
     const char *name; /* of its operators */
-    uint32_t number, workspace, slot_bytes, depth;
+    uint32_t number, workspace, slot_bytes, depth, slices;
 } tg_pipe;
 /* As tg_launch, where `members` of every block are one after the other in number and run side by side: each goes on
  * while others wait. Counts begin at 0. */

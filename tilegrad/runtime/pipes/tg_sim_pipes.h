@@ -47,14 +47,14 @@ static const char *slots_text(const ring_t *ring)
     return text;
 }
 
-/* Whose slot an address is, or -1: only of a pipe that this block has asked for. */
+/* Whose slot an address is, or null: only of a pipe that this block has asked for. */
 static ring_t *ring_at(const unsigned char *p, uint32_t *slot)
 {
     for (int i = 0; i < TG_PIPES && sim.block >= 0 && launch.members > 1; i++) {
         ring_t *ring = &rings[i][sim.block / launch.members];
         const tg_pipe *pipe = ring->pipe;
         const unsigned char *first = pipe == NULL ? NULL : sim.arena + pipe->workspace;
-        if (pipe == NULL || !is_inside(p, 1, first, (size_t)TG_BLOCKS * pipe->depth * pipe->slot_bytes))
+        if (pipe == NULL || !is_inside(p, 1, first, (size_t)pipe->slices * pipe->depth * pipe->slot_bytes))
             continue;
         *slot = (uint32_t)((size_t)(p - first) / pipe->slot_bytes % pipe->depth);
         return ring;
