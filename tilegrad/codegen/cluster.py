@@ -140,7 +140,8 @@ class ClusterLowering(Lowering):
         if not rows:
             return []
         text = "\n".join(["static const tg_pipe pipes[] = {", *rows, "};"])
-        return [Comment("Pipes: operators, number, workspace in the arena, bytes of a slot, slots, slices."), Verbatim(text)]
+        what = Comment("Pipes: operators, number, workspace in the arena, bytes of a slot, slots, slices.")
+        return [what, Verbatim(text)]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
         """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""

@@ -87,7 +87,7 @@ class Joining:
                 first, second = launches[0][-1], launches[1][0]
                 if (first, second) not in zip(self.busy, self.busy[1:], strict=False):
                     raise Refused("one right behind the other", "other operators between them")
-                found.append(self.pair(first, second))
+                found.append(self.pair(first, second, explains=True))
             except Refused as refused:
                 raise UserError(
                     f"there can be no pipe from '{pair[0]}' to '{pair[1]}' in {self.entry.graph.name}",
@@ -98,7 +98,7 @@ class Joining:
                 ) from refused
         return self.with_pairs(tuple(found))
 
-    def pair(self, first: int, second: int) -> _Pair:
+    def pair(self, first: int, second: int, explains: bool = False) -> _Pair:
         launches = [self.entry.launches[i] for i in (first, second)]
         nests = (launches[0].nests[-1], launches[1].nests[0])
         operands = self._operands(*nests)
@@ -108,7 +108,7 @@ class Joining:
         nodes = [(launch.node, nest) for launch, nest in zip(launches, nests, strict=True)]
         joined = self.pipes.join(nodes, operands, limit)
         if joined is None:
-            reason = self.pipes.reason(nodes, operands, limit)
+            reason = self.pipes.reason(nodes, operands, limit) if explains else ""
             if isinstance(reason, DoesNotFit):
                 raise reason
             raise Refused("boxes that are one to one, whole sums of the first and whole tiles of the second", reason)

@@ -8,7 +8,7 @@ from math import prod
 
 from tilegrad.analysis.footprint import box_shape, load_count
 from tilegrad.costs.clock import EngineClock, SharedMemory
-from tilegrad.ir.nest import Access, Nest, Operand
+from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.schedule import Tiling
 from tilegrad.targets.base import Target
 
@@ -24,11 +24,8 @@ class Stage:
     is_double: bool
 
     @classmethod
-    def of(
-        cls, nest: Nest, tiling: Tiling, sizes: dict[str, int], cycles: float, operand: Operand, count: int
-    ) -> Stage:
-        """`count` tiles, `operand` is what passes through the pipe. What does not move is brought once."""
-        del operand
+    def of(cls, nest: Nest, tiling: Tiling, sizes: dict[str, int], cycles: float, count: int) -> Stage:
+        """`count` tiles. What does not move is brought once."""
         first = moving = leaving = 0.0
         for one in nest.present:
             box_bytes = prod(box_shape(one, sizes)) * one.element_bytes

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, tileable_axes, tiles, units_of
+from tilegrad.analysis.footprint import box_shape, tile_at, tileable_axes, units_of
 from tilegrad.analysis.lifetimes import align
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.blocks import share
@@ -24,7 +24,7 @@ from tilegrad.targets.base import ComputeEngine
 
 PAYS = 0.97
 """Of the cycles one behind the other, what a pipe takes at most where it is chosen."""
-MOST_BOXES = 2048
+MOST_BOXES = 512
 CUTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48, 96, 192)
 
 
@@ -39,21 +39,29 @@ class Joined:
     cycles: float
 
 
-def boxes(nest: Nest, operand: Operand, loops: Sequence[Loop]) -> list[Rows] | None:
-    """Which elements of an operand's tensor each unit of a nest has, in their order; None where a unit has several."""
+def boxes(nest: Nest, operand: Operand, loops: Sequence[Loop], every: bool = False) -> list[Rows] | None:
+    """Which elements of an operand's tensor units of a nest have, in their order: of `every` one, or of some that tell
+    whether a cut is worth a look. None where a unit has several."""
     units, per_unit = units_of(nest, loops)
-    every = tiles(nest, loops)
     if units > MOST_BOXES or (operand.access is Access.READ and per_unit > 1):
         return None
-    own = [every[unit * per_unit][0] for unit in range(units)]
-    return [Panel("", operand.shape, operand_box(operand, tile), operand.dtype).rows for tile in own]
+    found = []
+    some = range(units) if every else sorted({u for u in (0, 1, 2, units // 2, units - 1) if u < units})
+    for unit in some:
+        indices, left = [0] * len(loops), unit * per_unit
+        for i in reversed(range(len(loops))):
+            left, indices[i] = divmod(left, loops[i].count)
+        tile = tile_at(nest, loops, indices)
+        found.append(Panel("", operand.shape, operand_box(operand, tile), operand.dtype).rows)
+    return found
 
 
 class Pipes:
     """Of one target."""
 
-    def __init__(self, options: TilingOptions) -> None:
+    def __init__(self, options: TilingOptions, depths: tuple[int, ...] | None = None) -> None:
         self.options = options
+        self.depths = depths  # that were asked for
         self.known: dict[object, Joined | None] = {}
 
     def engine(self, nest: Nest) -> ComputeEngine:
@@ -67,12 +75,11 @@ class Pipes:
         key = (first.kind, second.kind, operands[0].name, operands[1].name, limit)
         if key not in self.known:
             searches = [TilingSearch(self.options.on(self.engine(nest)), node.op, nest) for node, nest in pair]
-            best: Joined | None = None
+            found: list[Joined] = []
             for loops in self._loops(first, second, operands, limit):
-                for depth in DEPTHS:
-                    found = self._judged(searches, loops, operands, limit, depth)
-                    if found is not None and (best is None or found.cycles < best.cycles * 0.99):
-                        best = found
+                found += self._judged(searches, loops, operands, limit)
+            found.sort(key=lambda one: (one.cycles, one.depth))
+            best = next((one for one in found if self._is_one_to_one(searches, one, operands)), None)
             self.known[key] = best
         return self.known[key]
 
@@ -81,11 +88,12 @@ class Pipes:
     ) -> Iterator[tuple[tuple[Loop, ...], tuple[Loop, ...]]]:
         """Ways to cut both so that boxes are one to one."""
         for own in self._cuts(first, operands[0], limit):
-            made = boxes(first, operands[0], own)
+            units = units_of(first, own)[0]
+            made = boxes(first, operands[0], own) if units <= MOST_BOXES else None
             if made is None:
                 continue
-            for other in self._answers(second, operands[1], own, made):
-                if boxes(second, operands[1], other) == made and units_of(second, other)[0] == len(made):
+            for other in self._answers(second, operands[1], own, made[0].size_bytes, units):
+                if units_of(second, other)[0] == units and boxes(second, operands[1], other) == made:
                     yield own, other
                     break
 
@@ -101,24 +109,24 @@ class Pipes:
             for inner in axes:
                 if outer == inner:
                     continue
-                for count in (2, 3, 4, 6, 8):
-                    for size in _sizes(nest.axis(inner).extent, limit):
+                for count in (2, 3, 4, 8):
+                    for size in _sizes(nest.axis(inner).extent, limit)[::2]:
                         yield _ordered(nest, {outer: -(-nest.axis(outer).extent // count), inner: size})
 
     def _answers(
-        self, nest: Nest, operand: Operand, other: Sequence[Loop], made: Sequence[Rows]
+        self, nest: Nest, operand: Operand, other: Sequence[Loop], box_bytes: int, units: int
     ) -> Iterator[tuple[Loop, ...]]:
         """How the second nest may be cut for these boxes of the first: along one axis by as many elements as a box has,
         or along axes of the same lengths."""
         axes = [a for a in tileable_axes(nest) if nest.axis(a).kind is AxisKind.PARALLEL]
-        elements = made[0].size_bytes // operand.element_bytes
+        elements = box_bytes // operand.element_bytes
         for axis in axes:
             extent = nest.axis(axis).extent
             others = max(prod(operand.shape) // extent, 1)
-            if elements >= others and elements % others == 0 and -(-extent // (elements // others)) == len(made):
+            if elements >= others and elements % others == 0 and -(-extent // (elements // others)) == units:
                 yield _ordered(nest, {axis: elements // others})
-            if -(-extent // -(-extent // len(made))) == len(made):
-                yield _ordered(nest, {axis: -(-extent // len(made))})
+            if -(-extent // -(-extent // units)) == units:
+                yield _ordered(nest, {axis: -(-extent // units)})
         alike: dict[str, int] = {}
         for loop in other:
             found = next((a for a in axes if nest.axis(a).extent == loop.extent and a not in alike), None)
@@ -126,35 +134,41 @@ class Pipes:
                 alike[found] = loop.tile
         yield _ordered(nest, alike)
 
+    def _is_one_to_one(self, searches: Sequence[TilingSearch], one: Joined, operands: tuple[Operand, Operand]) -> bool:
+        nests = [search.nest for search in searches]
+        made, read = (boxes(n, o, t.loops, True) for n, o, t in zip(nests, operands, one.tilings, strict=True))
+        return made == read
+
     def _judged(
         self,
         searches: Sequence[TilingSearch],
         loops: tuple[tuple[Loop, ...], tuple[Loop, ...]],
         operands: tuple[Operand, Operand],
         limit: int,
-        depth: int,
-    ) -> Joined | None:
-        """What the pair takes, double buffered where that fits."""
+    ) -> list[Joined]:
+        """What the pair takes, double buffered where that fits, with each depth of which all slots are used."""
         found = [search.cut(_tile_sizes(search.nest, own), own) for search, own in zip(searches, loops, strict=True)]
         tilings = [tiling for tiling in found if tiling is not None]
         if len(tilings) < len(found):
-            return None
+            return []
         units = units_of(searches[0].nest, loops[0])[0]
         blocks = min(limit, units)
         longest = max(stop - start for start, stop in (share(units, block, blocks) for block in range(blocks)))
-        if depth > max(longest, 1) and depth > 1 and depth // 2 >= longest:
-            return None  # slots that would never be used
         target, costs = self.options.target, self.options.costs
         stages = []
-        for search, tiling, operand in zip(searches, tilings, operands, strict=True):
-            nest = search.nest
-            sizes = _tile_sizes(nest, tiling.loops)
-            cycles = costs.cycles(nest, sizes, target.compute, target.cores)
-            stages.append(Stage.of(nest, tiling, sizes, cycles, operand, longest))
+        for search, tiling in zip(searches, tilings, strict=True):
+            sizes = _tile_sizes(search.nest, tiling.loops)
+            cycles = costs.cycles(search.nest, sizes, target.compute, target.cores)
+            stages.append(Stage.of(search.nest, tiling, sizes, cycles, longest))
         alignment = target.memory(target.home).alignment_bytes
         box = prod(box_shape(operands[0], _tile_sizes(searches[0].nest, loops[0])))
         slot_bytes = align(box * operands[0].element_bytes, alignment)
-        return Joined((tilings[0], tilings[1]), blocks, depth, slot_bytes, play(target, stages, blocks, longest, depth))
+        both = (tilings[0], tilings[1])
+        return [
+            Joined(both, blocks, depth, slot_bytes, play(target, stages, blocks, longest, depth))
+            for depth in (self.depths if self.depths is not None else DEPTHS)
+            if depth < 2 * longest or self.depths is not None
+        ]
 
     def reason(
         self, pair: Sequence[tuple[Node, Nest]], operands: tuple[Operand, Operand], limit: int
