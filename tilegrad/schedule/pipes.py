@@ -17,10 +17,10 @@ from tilegrad.ir.blocks import share
 from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, operand_box, ordered_sizes
 from tilegrad.ir.pipes import DEPTHS
-from tilegrad.ir.schedule import Loop, Panel, Rows, Tiling
+from tilegrad.ir.schedule import Loop, Panel, Rows, TileEstimate, Tiling
 from tilegrad.schedule.pipe_clock import Stage, play
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
-from tilegrad.targets.base import ComputeEngine
+from tilegrad.targets.base import ComputeEngine, Target
 
 PAYS = 0.97
 """Of the cycles one behind the other, what a pipe takes at most where it is chosen."""
@@ -160,6 +160,7 @@ class Pipes:
             sizes = _tile_sizes(search.nest, tiling.loops)
             cycles = costs.cycles(search.nest, sizes, target.compute, target.cores)
             stages.append(Stage.of(search.nest, tiling, sizes, cycles, longest))
+        tilings = [_estimated(target, one, stage) for one, stage in zip(tilings, stages, strict=True)]
         alignment = target.memory(target.home).alignment_bytes
         box = prod(box_shape(operands[0], _tile_sizes(searches[0].nest, loops[0])))
         slot_bytes = align(box * operands[0].element_bytes, alignment)
@@ -200,9 +201,17 @@ class Pipes:
 def with_tiling(
     tilings: tuple[Tiling | None, ...], at: int, tiling: Tiling, cycles: float
 ) -> tuple[Tiling | None, ...]:
-    reason = f"piped, {'double' if tiling.is_double else 'single'} buffered"
-    own = replace(tiling, estimate=replace(tiling.estimate, cycles=cycles, reason=reason))
+    own = replace(tiling, estimate=replace(tiling.estimate, cycles=cycles))
     return (*tilings[:at], own, *tilings[at + 1 :])
+
+
+def _estimated(target: Target, tiling: Tiling, stage: Stage) -> Tiling:
+    """With what it computes and moves; how long it takes is known of the pair only."""
+    count = tiling.tile_count
+    size_bytes = stage.first_bytes + (count - 1) * stage.in_bytes + count * stage.out_bytes
+    busy = size_bytes * target.engine(target.home, target.compute).inward.cycles_per_byte
+    estimate = TileEstimate(0.0, count * stage.cycles, busy, round(size_bytes), "piped")
+    return replace(tiling, estimate=estimate)
 
 
 def _sizes(extent: int, limit: int) -> list[int]:
