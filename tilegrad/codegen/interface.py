@@ -157,15 +157,7 @@ def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) 
         Line(),
     ]
     items += (*rates, *guards.declarations(plan))
-    if plan.schedule.width is not None:
-        items += [
-            Comment(
-                "The number of blocks from now on, TG_MOST_BLOCKS at first. One that is not TG_LEAST_BLOCKS to\n"
-                "TG_MOST_BLOCKS is refused with TG_BAD_BLOCKS, and nothing has changed."
-            ),
-            Function("tg_status", "tg_set_blocks", _BLOCKS_PARAMETERS),
-            Line(),
-        ]
+    items += _blocks_declaration(plan)
     for entry in ENTRIES:
         items.append(
             Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), comment=_entry_comment(plan, entry))
@@ -251,6 +243,16 @@ def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
         Line(f"#define TG_CONTROLLER {int(target.has_controller)} /* a core beside them conducts */"),
         Line(f"#define TG_DMA_LONGEST {target.engine(target.home, target.compute).longest_bytes}u /* bytes */"),
     )
+
+
+def _blocks_declaration(plan: Plan) -> tuple[Item, ...]:
+    if plan.schedule.width is None:
+        return ()
+    text = (
+        "The number of blocks from now on, TG_MOST_BLOCKS at first. One that is not TG_LEAST_BLOCKS to\n"
+        "TG_MOST_BLOCKS is refused with TG_BAD_BLOCKS, and nothing has changed."
+    )
+    return (Comment(text), Function("tg_status", "tg_set_blocks", _BLOCKS_PARAMETERS), Line())
 
 
 def has_blocks(plan: Plan) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
@@ -69,9 +70,9 @@ def _joined(entries: dict[str, EntrySchedule], tiler: _Tiler, options: ScheduleO
 
 Choice = tuple[Tiling | None, Width | None, int]
 """How a nest is cut, over how many blocks it is launched, and on how many lanes of each."""
-PAYS = 0.95
-"""Of the cycles on one cluster, what a launch over several takes at most where it is chosen: its neighbours lose what
-they would have done for each other."""
+PAYS, LOST_CYCLES = 0.95, 1000
+"""Of the cycles on one cluster, what a launch over several takes at most where it is chosen, and what it saves at
+least: its neighbours lose what they would have done for each other."""
 
 
 class _Tiler:
@@ -122,29 +123,35 @@ class _Tiler:
             return self._on_engine(engine, nest, node, may_split(nest, homes))
         if (self.width is None and blocks == 1) or not may_split(nest, homes):
             return None
-        if nest.kind not in self.over_blocks:
-            search = TilingSearch(self.options, node.op, nest)
-            self.over_blocks[nest.kind] = search.over_blocks(max(blocks, 2))
-        tiling = self.over_blocks[nest.kind]
-        if tiling is None or self.width is not None:
+        if self.width is not None:
+            tiling = self._over_blocks(nest, node)
             return None if tiling is None else (tiling, self.width, 1)
         alone = self._choices(nest, node)
-        if alone and tiling.estimate.cycles > PAYS * alone[0][0].estimate.cycles:
+        cycles = alone[0][0].estimate.cycles if alone else inf
+        worth = min(PAYS * cycles, cycles - LOST_CYCLES)
+        if alone and worth < 2 * self.options.target.signal_cycles + alone[0][0].estimate.compute_cycles / blocks:
+            return None
+        tiling = self._over_blocks(nest, node)
+        if tiling is None or tiling.estimate.cycles > worth:
             return None
         return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0])), 1
 
     def _on_engine(self, engine: ComputeEngine, nest: Nest, node: Node, is_split: bool) -> Choice:
         """Every nest is launched where engines compute; one that cannot be split takes one lane of one block."""
         blocks, lanes = self.options.target.clusters, engine.lanes
-        if nest.kind not in self.over_blocks:
-            search = TilingSearch(self.options.on(engine), node.op, nest)
-            self.over_blocks[nest.kind] = search.over_blocks(max(blocks * lanes, 2))
-        tiling = self.over_blocks[nest.kind] if is_split else None
+        tiling = self._over_blocks(nest, node) if is_split else None
         if tiling is None:
             choices = self._choices(nest, node)
             return (choices[0][0] if choices else None), Width(1), 1
         units = units_of(nest, tiling.loops)[0]
         return tiling, self.width or Width(min(blocks, -(-units // lanes))), lanes
+
+    def _over_blocks(self, nest: Nest, node: Node) -> Tiling | None:
+        if nest.kind not in self.over_blocks:
+            engine, clusters = self.options.target.compute_engine(nest.counts_macs), self.options.target.clusters
+            search = TilingSearch(self.options.on(engine), node.op, nest)
+            self.over_blocks[nest.kind] = search.over_blocks(max(clusters * (engine.lanes if engine else 1), 2))
+        return self.over_blocks[nest.kind]
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""

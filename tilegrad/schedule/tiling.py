@@ -111,7 +111,7 @@ class TilingSearch:
                 for chosen in combinations(tileable_axes(self.nest), count):
                     found += best_candidates(self.nest, chosen, self.alignment, is_double, self.budget_bytes, split)
             ranked = sorted(found, key=lambda one: (self._promise(split, one), one.footprint_bytes))
-            for candidate in ranked[:EVALUATED]:
+            for candidate in ranked[: EVALUATED // 2]:
                 tiling = self._tiling(candidate, self.judge.estimate_over(self.nest, candidate, blocks))
                 is_better = best is None or tiling.estimate.cycles < best.estimate.cycles
                 if is_better and self._fits(tiling):
