@@ -58,7 +58,8 @@ FitRam = Annotated[
     bool,
     typer.Option(
         "--fit",
-        help="Fit into RAM (all, or --ram): compute again as few activations as it takes. The bits stay.",
+        help="Fit into RAM (all, or --ram): compute again as few activations as it takes. The bits stay. "
+        "inspect ranks what else would help.",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -13,6 +13,7 @@ from math import prod
 from tilegrad.ir.nest import Nest, Range, Tile
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Launch, Tiling
+from tilegrad.pictured import Pictured
 
 Box = tuple[Range, ...]
 
@@ -237,7 +238,7 @@ class EntryListing:
 
 
 @dataclass(frozen=True)
-class Listing:
+class Listing(Pictured):
     """Of every entry of a plan."""
 
     plan: Plan

@@ -22,7 +22,7 @@ class ScheduleOptions:
 
     `fuses_update` moves the optimizer into the backward pass where the recipe allows it; the unfused program gives the
     same bits and is where gradients can be read. None is as the target says (`pipeline.fuses_update`). `fit_bytes` is
-    what a program for one memory is made to fit into, by computing activations again; None leaves it as it is.
+    what a program is made to fit into, by computing activations again; None leaves it as it is.
     `blocks` is over how many blocks nests are launched: auto, a number, or an expression of a number n that is set at
     run time, `most_blocks` at most (None: as many as the target has clusters). `pipes` is which neighbours on different
     engines of a block run at once: auto, off, or pairs of nodes by name.
@@ -100,15 +100,6 @@ class ScheduleOptions:
         """Between L3 and L2."""
         return hop_buffering(self.buffering)["l3"]
 
-    def _refuse_fit(self, target: Target) -> None:
-        if self.fit_bytes is not None:
-            raise UserError(
-                f"--fit does not apply to target '{target.name}', whose tensors go to a farther memory",
-                stage="options",
-                expected="a target with one memory, such as mcu",
-                got="--fit",
-            )
-
     def _check_pipes(self, target: Target) -> None:
         if self.pipes == "auto" or (target.compute_engines and not target.has_l3 and self.is_tiled):
             return
@@ -124,7 +115,6 @@ class ScheduleOptions:
         self._check_pipes(target)
         if not target.is_flat:
             self._check_levels(target)
-            self._refuse_fit(target)
             if self.blocks != "auto" and not self.is_tiled:
                 raise UserError(
                     "--blocks is for programs in tiles", stage="options", expected="--tiling on", got="--tiling off"

@@ -364,11 +364,13 @@ class Target:
     def without_limits(self) -> Target:
         """The same chip with as much memory as it takes, so that a program that does not fit can be described.
 
-        A chip with a scratchpad stays as it is: its schedule depends on how much memory there is.
+        A chip with a scratchpad stays as it is: its schedule depends on how much memory there is. So does flash: what
+        it cannot hold is in RAM.
         """
         if not self.is_flat:
             return self
-        return replace(self, memories=tuple(replace(memory, capacity_bytes=None) for memory in self.memories))
+        unlimited = replace(self.memory(self.home), capacity_bytes=None)
+        return replace(self, memories=tuple(unlimited if m.name == self.home else m for m in self.memories))
 
     def larger_than(self, chip: Target) -> tuple[Memory, ...]:
         """The memories of which this has more than `chip`."""
