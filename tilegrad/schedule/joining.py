@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilegrad.analysis.lifetimes import analyse
@@ -15,7 +15,7 @@ from tilegrad.ops import registry
 from tilegrad.schedule.pipes import PAYS, Joined, Pipes, with_tiling
 from tilegrad.schedule.splitting import may_split
 
-Names = tuple[str, str]
+Names = tuple[str, str] | tuple[str, str, int]
 
 
 class Refused(Exception):
@@ -76,29 +76,34 @@ class Joining:
             best.append(max(options, key=lambda one: one[0]))
         return self.with_pairs(best[-1][1])
 
-    def asked(self, names: Sequence[Names]) -> EntrySchedule:
-        """Those that were asked for by the names of their nodes; what an entry does not have is for others."""
-        found = []
+    def asked(self, names: Sequence[Names], refusals: dict[Names, UserError | None]) -> EntrySchedule:
+        """Those that were asked for by the names of their nodes. One that some entry has is not refused for another,
+        where the value is read again."""
+        found: list[_Pair] = []
         for pair in names:
-            launches = [[i for i in self.busy if self.entry.launches[i].node.name == name] for name in pair]
+            launches = [[i for i in self.busy if self.entry.launches[i].node.name == name] for name in pair[:2]]
             if not launches[0] or not launches[1]:
                 continue
             try:
                 first, second = launches[0][-1], launches[1][0]
                 if (first, second) not in zip(self.busy, self.busy[1:], strict=False):
                     raise Refused("one right behind the other", "other operators between them")
-                found.append(self.pair(first, second, explains=True))
+                if any({first, second} & set(other.launches) for other in found):
+                    raise Refused("pipes that have no operator in common", "one that another pipe joins already")
+                found.append(self.pair(first, second, asked=pair))
+                refusals[pair] = None
             except Refused as refused:
-                raise UserError(
-                    f"there can be no pipe from '{pair[0]}' to '{pair[1]}' in {self.entry.graph.name}",
-                    stage="schedule",
-                    node=pair[1],
-                    expected=refused.what,
-                    got=refused.got,
-                ) from refused
+                if pair not in refusals:
+                    refusals[pair] = UserError(
+                        f"there can be no pipe from '{pair[0]}' to '{pair[1]}' in {self.entry.graph.name}",
+                        stage="schedule",
+                        node=pair[1],
+                        expected=refused.what,
+                        got=refused.got,
+                    )
         return self.with_pairs(tuple(found))
 
-    def pair(self, first: int, second: int, explains: bool = False) -> _Pair:
+    def pair(self, first: int, second: int, asked: Names | None = None) -> _Pair:
         launches = [self.entry.launches[i] for i in (first, second)]
         nests = (launches[0].nests[-1], launches[1].nests[0])
         operands = self._operands(*nests)
@@ -106,9 +111,9 @@ class Joining:
         self._expect_apart(launches, nests, operands)
         limit = self.pipes.options.target.clusters if self.width is None else self._most_blocks(self.width)
         nodes = [(launch.node, nest) for launch, nest in zip(launches, nests, strict=True)]
-        joined = self.pipes.join(nodes, operands, limit)
+        joined = self.pipes.join(nodes, operands, limit, asked[2] if asked is not None and len(asked) > 2 else None)
         if joined is None:
-            reason = self.pipes.reason(nodes, operands, limit) if explains else ""
+            reason = self.pipes.reason(nodes, operands, limit) if asked is not None else ""
             if isinstance(reason, DoesNotFit):
                 raise reason
             raise Refused("boxes that are one to one, whole sums of the first and whole tiles of the second", reason)
@@ -172,3 +177,18 @@ class Joining:
             blocks, joined = self._most_blocks(width), pair.joined
             found.append(Pipe(number, pair.value, *pair.launches, joined.depth, joined.slot_bytes, blocks))
         return replace(self.entry, launches=tuple(launches), pipes=tuple(found))
+
+
+def expect_all(names: Sequence[Names], refusals: Mapping[Names, UserError | None]) -> None:
+    """Every pipe that was asked for is there."""
+    for pair in names:
+        if pair not in refusals:
+            raise UserError(
+                f"there are no nodes '{pair[0]}' and '{pair[1]}' to join",
+                stage="schedule",
+                expected="the names of two nodes that compute, as `tilegrad inspect --tiles` shows them",
+                got=" -> ".join(pair[:2]),
+            )
+        refusal = refusals[pair]
+        if refusal is not None:
+            raise refusal

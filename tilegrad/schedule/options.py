@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tilegrad.errors import UserError
 from tilegrad.ir.blocks import Width, parse_width
+from tilegrad.ir.pipes import DEPTHS
 from tilegrad.targets.base import MOST_BLOCKS, Target
 
 BUFFERINGS = ("auto", "single", "double")
@@ -35,19 +36,32 @@ class ScheduleOptions:
     fit_bytes: int | None = None
     blocks: str = "auto"
     most_blocks: int | None = None
-    pipes: str | tuple[tuple[str, str], ...] = "auto"
+    pipes: str | tuple[tuple[str, str] | tuple[str, str, int], ...] = "auto"
 
     def __post_init__(self) -> None:
-        if isinstance(self.pipes, str) and self.pipes not in PIPES:
-            raise UserError(
-                f"--pipes cannot be '{self.pipes}'", stage="schedule", expected=" or ".join(PIPES), got=self.pipes
-            )
+        self._check_pipe_names()
         self._check_blocks()
         if self.home not in HOMES:
             raise UserError(
                 f"--home cannot be '{self.home}'", stage="schedule", expected=" or ".join(HOMES), got=self.home
             )
         hop_buffering(self.buffering)
+
+    def _check_pipe_names(self) -> None:
+        if isinstance(self.pipes, str) and self.pipes not in PIPES:
+            raise UserError(
+                f"--pipes cannot be '{self.pipes}'", stage="schedule", expected=" or ".join(PIPES), got=self.pipes
+            )
+        for one in () if isinstance(self.pipes, str) else self.pipes:
+            names, depth = one[:2], one[2] if len(one) > 2 else DEPTHS[0]
+            if len(one) not in (2, 3) or not all(isinstance(name, str) for name in names) or depth not in DEPTHS:
+                depths = ", ".join(map(str, DEPTHS))
+                raise UserError(
+                    "a pipe cannot be asked for like this",
+                    stage="schedule",
+                    expected=f"the names of two nodes, and if you like a number of slots: {depths}",
+                    got=repr(one),
+                )
 
     def _check_blocks(self) -> None:
         width = parse_width(self.blocks)

@@ -59,9 +59,8 @@ def boxes(nest: Nest, operand: Operand, loops: Sequence[Loop], every: bool = Fal
 class Pipes:
     """Of one target."""
 
-    def __init__(self, options: TilingOptions, depths: tuple[int, ...] | None = None) -> None:
+    def __init__(self, options: TilingOptions) -> None:
         self.options = options
-        self.depths = depths  # that were asked for
         self.known: dict[object, Joined | None] = {}
 
     def engine(self, nest: Nest) -> ComputeEngine:
@@ -69,15 +68,18 @@ class Pipes:
         assert found is not None
         return found
 
-    def join(self, pair: Sequence[tuple[Node, Nest]], operands: tuple[Operand, Operand], limit: int) -> Joined | None:
-        """The fastest way to run two nests at once; None where no boxes of theirs are one to one, or nothing fits."""
+    def join(
+        self, pair: Sequence[tuple[Node, Nest]], operands: tuple[Operand, Operand], limit: int, depth: int | None = None
+    ) -> Joined | None:
+        """The fastest way to run two nests at once, through so many slots if that was asked for; None where no boxes of
+        theirs are one to one, or nothing fits."""
         (_, first), (_, second) = pair
-        key = (first.kind, second.kind, operands[0].name, operands[1].name, limit)
+        key = (first.kind, second.kind, operands[0].name, operands[1].name, limit, depth)
         if key not in self.known:
             searches = [TilingSearch(self.options.on(self.engine(nest)), node.op, nest) for node, nest in pair]
             found: list[Joined] = []
             for loops in self._loops(first, second, operands, limit):
-                found += self._judged(searches, loops, operands, limit)
+                found += self._judged(searches, loops, operands, limit, depth)
             found.sort(key=lambda one: (one.cycles, one.depth))
             best = next((one for one in found if self._is_one_to_one(searches, one, operands)), None)
             self.known[key] = best
@@ -86,16 +88,21 @@ class Pipes:
     def _loops(
         self, first: Nest, second: Nest, operands: tuple[Operand, Operand], limit: int
     ) -> Iterator[tuple[tuple[Loop, ...], tuple[Loop, ...]]]:
-        """Ways to cut both so that boxes are one to one."""
-        for own in self._cuts(first, operands[0], limit):
-            units = units_of(first, own)[0]
-            made = boxes(first, operands[0], own) if units <= MOST_BOXES else None
-            if made is None:
-                continue
-            for other in self._answers(second, operands[1], own, made[0].size_bytes, units):
-                if units_of(second, other)[0] == units and boxes(second, operands[1], other) == made:
-                    yield own, other
-                    break
+        """Ways to cut both so that boxes are one to one: one is cut, and the other answers to that."""
+        seen = set()
+        for nests, own in (((first, second), operands), ((second, first), operands[::-1])):
+            for loops in self._cuts(nests[0], own[0], limit):
+                units = units_of(nests[0], loops)[0]
+                made = boxes(nests[0], own[0], loops)
+                if made is None:
+                    continue
+                for other in self._answers(nests[1], own[1], loops, made[0].size_bytes, units):
+                    if units_of(nests[1], other)[0] == units and boxes(nests[1], own[1], other) == made:
+                        found = (loops, other) if nests[0] is first else (other, loops)
+                        if found not in seen:
+                            yield found
+                        seen.add(found)
+                        break
 
     def _cuts(self, nest: Nest, operand: Operand, limit: int) -> Iterator[tuple[Loop, ...]]:
         """Of one or two parallel axes that the operand moves along, the outermost first; and of one that reads what
@@ -145,6 +152,7 @@ class Pipes:
         loops: tuple[tuple[Loop, ...], tuple[Loop, ...]],
         operands: tuple[Operand, Operand],
         limit: int,
+        asked: int | None,
     ) -> list[Joined]:
         """What the pair takes, double buffered where that fits, with each depth of which all slots are used."""
         found = [search.cut(_tile_sizes(search.nest, own), own) for search, own in zip(searches, loops, strict=True)]
@@ -167,8 +175,8 @@ class Pipes:
         both = (tilings[0], tilings[1])
         return [
             Joined(both, blocks, depth, slot_bytes, play(target, stages, blocks, longest, depth))
-            for depth in (self.depths if self.depths is not None else DEPTHS)
-            if depth < 2 * longest or self.depths is not None
+            for depth in DEPTHS
+            if depth == asked or (asked is None and depth < 2 * longest)
         ]
 
     def reason(

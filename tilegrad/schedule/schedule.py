@@ -19,7 +19,7 @@ from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.schedule.chain import Link, Waits, choose
-from tilegrad.schedule.joining import Joining
+from tilegrad.schedule.joining import Joining, Names, expect_all
 from tilegrad.schedule.judge import Judge
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
@@ -61,10 +61,12 @@ def _joined(entries: dict[str, EntrySchedule], tiler: _Tiler, options: ScheduleO
     if not target.compute_engines or target.has_l3 or options.pipes == "off":
         return entries
     pipes, most = Pipes(tiler.options), options.width(target)[1]
-    found = {}
-    for name, entry in entries.items():
-        joining = Joining(entry, pipes, tiler.width, most)
-        found[name] = joining.chosen() if isinstance(options.pipes, str) else joining.asked(options.pipes)
+    joinings = {name: Joining(entry, pipes, tiler.width, most) for name, entry in entries.items()}
+    if isinstance(options.pipes, str):
+        return {name: joining.chosen() for name, joining in joinings.items()}
+    refusals: dict[Names, UserError | None] = {}
+    found = {name: joining.asked(options.pipes, refusals) for name, joining in joinings.items()}
+    expect_all(options.pipes, refusals)
     return found
 
 
