@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilegrad as tg
 from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
-from tilegrad.errors import UserError
+from tilegrad.errors import DeviceError, UserError
 from tilegrad.ir.listing import Await, Event, Load, Signal, Store
 from tilegrad.ir.pipes import DEPTHS, Pipe, slice_offset, slot_offset
 from tilegrad.sequence.replay import ListingError, replay
@@ -220,3 +220,19 @@ def test_the_simulator_has_the_bits_of_the_host(depth: int, is_backwards: bool) 
             session = opened.load(tg.compile(model, recipe, target=target, pipes=pipes))
             found.append(np.asarray(session.infer(*values)).tobytes())
     assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_a_wedged_pipe_ends_the_run_and_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read is not told to be free."""
+    monkeypatch.setenv("TG_SIM_DROP_TELL", "2")
+    rows = 91
+    program = compiled(product_then_sum(rows, 12, 16), rows, depth=1, blocks=1)
+    values = [np.ones((rows, 12), np.float32), np.ones((rows, 16), np.float32)]
+    with registry.open_device("sim:npu") as opened:
+        session = opened.load(program)
+        with pytest.raises(DeviceError) as caught:
+            session.infer(*values)
+    text = str(caught.value)
+    assert "pipe 0, first -> second, is wedged" in text
+    assert "are ready" in text and "free; slots: " in text

@@ -97,7 +97,11 @@ void tg_pipe_await(const tg_pipe *pipe, int block, int ready, uint32_t count)
 
 void tg_pipe_tell(const tg_pipe *pipe, int block, int ready, uint32_t count)
 {
+    static long tells;
+    const char *fault = getenv("TG_SIM_DROP_TELL");
     ring_t *ring = ring_of(pipe, block);
+    if (fault && ++tells == atol(fault))
+        return;
     event("t %u %d %u\n", (unsigned)pipe->number, ready, (unsigned)count);
     for (uint32_t *done = ready ? &ring->filled : &ring->taken; *done < count; ++*done) {
         uint32_t slot = *done % pipe->depth;
