@@ -119,6 +119,10 @@ class Joining:
             raise Refused("boxes that are one to one, whole sums of the first and whole tiles of the second", reason)
         tilings = (launches[0].tilings[-1], launches[1].tilings[0])
         apart = sum(tiling.estimate.cycles for tiling in tilings if tiling is not None)
+        if self.width is not None:  # other estimates are for all the blocks there are
+            lanes = (launches[0].lane_count(len(launches[0].nests) - 1), launches[1].lane_count(0))
+            sides = zip(nests, tilings, lanes, strict=True)
+            apart = sum(self.pipes.apart(nest, t, own, limit) for nest, t, own in sides if t is not None)
         return _Pair((first, second), operands[0].value or "", joined, apart)
 
     def _operands(self, first: Nest, second: Nest) -> tuple[Operand, Operand]:

@@ -70,3 +70,20 @@ def play(target: Target, stages: Sequence[Stage], blocks: int, count: int, depth
         ended[1] = start + consumer.cycles
         last = engine.take(ended[1], False, consumer.out_bytes, 1)[1]
     return last + signal
+
+
+def alone(target: Target, stage: Stage, blocks: int, lanes: int, count: int) -> float:
+    """Cycles of a launch of one of them, over all lanes of so many blocks, of which one has `count` tiles."""
+    engine = EngineClock(target.engine(target.home, target.compute))
+    bytes_per_cycle = blocks / engine.engine.inward.cycles_per_byte
+    limit = target.memory(target.home).bytes_per_cycle
+    engine.shared = SharedMemory(min(bytes_per_cycle, limit or bytes_per_cycle), blocks * lanes)
+    begins = float(target.signal_cycles) + engine.engine.inward.setup_cycles
+    made = ended = left = engine.take(begins, True, stage.first_bytes, 1)[1]
+    for i in range(count):
+        start = max(made, ended)
+        ended = start + stage.cycles
+        if i + 1 < count:
+            made = engine.take(start if stage.is_double else ended, True, stage.in_bytes, 1)[1]
+        left = engine.take(ended, False, stage.out_bytes, 1)[1]
+    return left + target.signal_cycles

@@ -18,7 +18,7 @@ from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, operand_box, ordered_sizes
 from tilegrad.ir.pipes import DEPTHS
 from tilegrad.ir.schedule import Loop, Panel, Rows, TileEstimate, Tiling
-from tilegrad.schedule.pipe_clock import Stage, play
+from tilegrad.schedule.pipe_clock import Stage, alone, play
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import ComputeEngine, Target
 
@@ -140,6 +140,16 @@ class Pipes:
             if found is not None:
                 alike[found] = loop.tile
         yield _ordered(nest, alike)
+
+    def apart(self, nest: Nest, tiling: Tiling, lanes: int, blocks: int) -> float:
+        """What a nest takes without a pipe, over so many blocks."""
+        target, sizes = self.options.target, _tile_sizes(nest, tiling.loops)
+        units, per_unit = units_of(nest, tiling.loops)
+        count = -(-units // (blocks * lanes)) * per_unit
+        stage = Stage.of(
+            nest, tiling, sizes, self.options.costs.cycles(nest, sizes, target.compute, target.cores), count
+        )
+        return alone(target, stage, min(blocks, target.clusters), lanes, count)
 
     def _is_one_to_one(self, searches: Sequence[TilingSearch], one: Joined, operands: tuple[Operand, Operand]) -> bool:
         nests = [search.nest for search in searches]
