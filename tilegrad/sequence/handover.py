@@ -173,7 +173,8 @@ class _Deciding:
             if whole is not None:
                 ((_, first, _),) = self._slots(i - 1, [operand])
                 made[whole] = first
-        found = {operand.name: self._whole_home(i, operand) for operand in self.nests[i].nest.reads}
+        reads = [operand for operand in self.nests[i].nest.reads if operand.continues is None]
+        found = {operand.name: self._whole_home(i, operand) for operand in reads}
         return {name: made[whole] for name, whole in found.items() if whole in made}
 
     def _whole_home(self, i: int, operand: Operand) -> Span | None:
