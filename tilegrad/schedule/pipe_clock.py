@@ -63,7 +63,8 @@ def play(target: Target, stages: Sequence[Stage], blocks: int, count: int, depth
         ended[0] = pushed
         ready.append(engine.take(pushed, False, producer.out_bytes, 1)[1] + signal)
         # The consumer: its box, then a tile, then what leaves.
-        came = engine.take(max(ready[i], used), True, consumer.in_bytes or consumer.first_bytes, 1)[1]
+        brought = consumer.in_bytes if i else consumer.first_bytes
+        came = engine.take(max(ready[i], used), True, brought, 1)[1]
         free.append(came)
         start = max(came, ended[1])
         used = start if consumer.is_double else start + consumer.cycles
