@@ -102,7 +102,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
         texts["Makefile"] = makefile(objects, beside, target)
     else:
         texts |= board_files(plan, target.board, objects, beside)
-    for path in _cluster_files(target):
+    for path in [*_cluster_files(target), *_pipe_files(plan)]:
         texts[path.name] = path.read_text(encoding="utf-8")
     if guards.is_guarded(plan):
         texts[guards.HEADER_FILE] = guards.guard_text()
@@ -121,6 +121,12 @@ def _cluster_files(target: Target) -> list[Path]:
     if target.is_flat:
         return []
     return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir()))
+
+
+def _pipe_files(plan: Plan) -> list[Path]:
+    """What the two add where nests are joined by pipes."""
+    has_pipes = any(entry.pipes for entry in plan.schedule.entries.values())
+    return sorted((RUNTIME_FOLDER / "pipes").iterdir()) if has_pipes else []
 
 
 def _words(image: bytes) -> str:

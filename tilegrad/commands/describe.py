@@ -40,7 +40,7 @@ from tilegrad.report.format import bytes_text, count_text, cycles_text, error_te
 from tilegrad.report.inference import inference_report
 from tilegrad.report.inspection import inspection_report, parameter_report
 from tilegrad.report.output import Output, Progress, heading
-from tilegrad.report.tiles import tiles_json, tiles_report
+from tilegrad.report.tiles import pipes_json, tiles_json, tiles_report
 from tilegrad.report.training import code_line, image_line, memory_table, time_line
 from tilegrad.stack import stack_use
 from tilegrad.storage import FORM, Storage
@@ -267,7 +267,9 @@ def inspect(
     facts = inspect_program(compiled, limited, stack, ways)
     document = facts.as_json()
     if tiles:
+        pipes = pipes_json(compiled)
         document |= {"tiles": tiles_json(compiled), "cycles_are": compiled.target.cycles_are}
+        document |= {"pipes": pipes} if pipes else {}
     error = None if facts.fits else does_not_fit(facts)
     if error is not None:
         document |= error.as_json()

@@ -27,6 +27,7 @@ class Reason(Enum):
     TABLE = "the table has not arrived"
     MOVE = "L3 is not done"
     QUEUE = "the engine's queue is full"
+    PIPE = "the other side of a pipe is not there yet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class Judge:
         """Of a launch over blocks: that of the block with most tiles, while all others do the same. Nobody hides its
         first loads and last stores, its table comes first, and all meet at the end."""
         units, tiles = units_of(nest, candidate.loops)
-        clusters = min(self.target.clusters, units)
+        engine = self.target.compute_engine(nest.counts_macs)
+        clusters = min(self.target.clusters * (1 if engine is None else engine.lanes), units)
         own = -(-units // clusters) * tiles
         share = own / candidate.tile_count
         traffic = [replace(one, loads=max(1, round(one.loads * share))) for one in self._traffic(nest, candidate)]
