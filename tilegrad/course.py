@@ -148,5 +148,3 @@ class Course:
         )
         self._measuring += time.monotonic() - start
         return found
-
-

@@ -563,9 +563,7 @@ def _check_integer(path: str | Path, name: str, array: Array, expected: str) -> 
         )
 
 
-def _check_range(
-    path: str | Path, name: str, array: Array, bound: int, noun: str, ignored: int | None = None
-) -> None:
+def _check_range(path: str | Path, name: str, array: Array, bound: int, noun: str, ignored: int | None = None) -> None:
     outside = (array < 0) | (array >= bound)
     wrong = np.argwhere(outside if ignored is None else outside & (array != ignored))
     if len(wrong):

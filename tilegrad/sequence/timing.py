@@ -89,7 +89,6 @@ class _Timing:
         self.nests: list[NestTiming] = []
         self.nest: int | None = None
         self.span = Span(0.0, 0.0, 0.0)  # of the kernel call under way
-        self.kernel = ""  # the one whose code ran last
         self.nest_start = self.compute_before = self.stalled_before = 0.0
 
     def run(self) -> EntryTiming:
@@ -102,7 +101,7 @@ class _Timing:
             handlers[type(event)](event, act, before)  # type: ignore[operator]
         if self.timed:
             clock.act(Act.STOP)
-            clock.spend(self.costs.conduct.call)
+            clock.spend(self.costs.conduct.calls.get(self.entry, 0.0))
         self._end_nest()
         near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE)
         return EntryTiming(
@@ -132,9 +131,7 @@ class _Timing:
         level = self.target.home if listed.tiling is None else self.target.compute
         sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
         self.span = self.costs.span(listed.nest, sizes, level, self.target.cores)
-        if listed.nest.kernel != self.kernel:
-            self.span = self.span.later(self.costs.cold_cycles(listed.nest.kernel, level))
-            self.kernel = listed.nest.kernel
+        self.span = self.span.later(self.clock.cold_cycles(listed.nest.kernel, level))
         self.clock.begin(self.span.cycles)
         self._note(event, self.clock.now, self.clock.now)
 
