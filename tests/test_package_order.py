@@ -19,9 +19,9 @@ ORDER = (
     # The stages.
     "passes", "zoo", "frontend", "schedule", "place", "fit", "sequence", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "beside", "data", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course", "stack",
-    "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck", "inference",
-    "evaluation", "inspection", "onnx_backend", "exploration",
+    "beside", "data", "stored", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course",
+    "running", "stack", "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck",
+    "inference", "evaluation", "inspection", "onnx_backend", "exploration",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",
 )  # fmt: skip

@@ -148,3 +148,5 @@ class Course:
         )
         self._measuring += time.monotonic() - start
         return found
+
+

@@ -115,3 +115,5 @@ def _evaluating(model: onnx.ModelProto) -> None:
     for node in model.graph.node:
         if node.op_type == "Dropout" and node.domain in ("", "ai.onnx") and len(node.input) > 2:
             del node.input[2:]
+
+

@@ -257,7 +257,9 @@ def _compile_program(
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
-    project: Project = watch.run("codegen", lambda: generate(listing, weights_as_c=weights_as_c, storage=storage))
+    project: Project = watch.run(
+        "codegen", lambda: generate(listing, weights_as_c=weights_as_c, storage=storage)
+    )
     return Compiled(model, program, listing, project, options, fit)
 
 

@@ -37,6 +37,7 @@ from tilegrad.parallel.interrupted import kept_file
 from tilegrad.parallel.session import ParallelSession
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import Recipe, expect_count, expect_tolerance
+from tilegrad.running import no_progress
 from tilegrad.samples import infer_inputs
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
@@ -46,10 +47,6 @@ from tilegrad.verify.judge import judge
 Array = npt.NDArray[Any]
 VERIFIED_UPDATES = 200
 """Of a run over epochs."""
-
-
-def no_progress(what: str, done: int, of: int) -> None:
-    del what, done, of
 
 
 @dataclass(frozen=True, repr=False)

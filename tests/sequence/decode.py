@@ -424,7 +424,9 @@ class Machine:
                 own = words[self.move + 1 : self.move + move_words(first)]
                 rows = own[3:] if first & c["TG_MOVE_ROWS"] else (1, 0)
                 size = own[2] * rows[0]
-                self.done.append(("move", first >> c["TG_MOVE_SHIFT"], *own[:2], size, first & c["TG_MOVE_IN"], *rows))
+                self.done.append(
+                    ("move", first >> c["TG_MOVE_SHIFT"], *own[:2], size, first & c["TG_MOVE_IN"], *rows)
+                )
             self.move += move_words(first)
 
     # Tiles.

@@ -55,3 +55,5 @@ def rate_declarations(plan: Plan) -> tuple[Item, ...]:
 
 def rate_definitions(plan: Plan) -> tuple[Item, ...]:
     return tuple(item for function in rate_functions(plan) for item in (Line(), function))
+
+

@@ -1,14 +1,14 @@
 """`tilegrad check`: the figures of models within their limits, for people's CI.
 
-[keyword-spotting]                 # a name
-model = "dscnn"                    # a zoo name, or a file beside this one
-device = "sim:siracusa"
-l1 = "128K"                        # options of `train`, by their names
-train = "last:2"
-[keyword-spotting.limits]
-L2 = "1M"
-step_cycles = 4_000_000
-loss = 2.6                         # after `steps` updates
+    [keyword-spotting]                 # a name
+    model = "dscnn"                    # a zoo name, or a file beside this one
+    device = "sim:siracusa"
+    l1 = "128K"                        # options of `train`, by their names
+    train = "last:2"
+    [keyword-spotting.limits]
+    L2 = "1M"
+    step_cycles = 4_000_000
+    loss = 2.6                         # after `steps` updates
 """
 
 from __future__ import annotations

@@ -47,7 +47,9 @@ def export(
     file: CheckpointFile,
     output_file: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="F.safetensors|F.npz|F.onnx", help="Write it here.", show_default=False),
+        typer.Option(
+            "-o", "--output", metavar="F.safetensors|F.npz|F.onnx", help="Write it here.", show_default=False
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -109,7 +111,9 @@ def _checked_output(file: Path, path: Path | None, model: str | None, everything
             got="none",
         )
     if everything and model is not None:
-        raise UserError("--all is for the tensors of a checkpoint alone", stage="options", got=f"--all --model {model}")
+        raise UserError(
+            "--all is for the tensors of a checkpoint alone", stage="options", got=f"--all --model {model}"
+        )
     return path
 
 

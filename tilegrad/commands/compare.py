@@ -112,5 +112,7 @@ def compare(
         if row.run is not None and row.run.verdict and not row.run.verdict.verified
     ]
     if wrong:
-        return announce(VerificationError("not verified against the reference", stage="verify", got=", ".join(wrong)))
+        return announce(
+            VerificationError("not verified against the reference", stage="verify", got=", ".join(wrong))
+        )
     return 0

@@ -195,10 +195,7 @@ def explore(
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs",
-            metavar="N",
-            help="Processes. Default: one for each core of this machine.",
-            show_default=False,
+            "--jobs", metavar="N", help="Processes. Default: one for each core of this machine.", show_default=False,
             rich_help_panel=_PANEL,
         ),
     ] = None,

@@ -10,7 +10,6 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from tilegrad.data import count_samples
 from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
 from tilegrad.expectations import ONE_UNLESS_TOLD, RATE_UNLESS_TOLD
@@ -33,6 +32,7 @@ from tilegrad.recipe import (
     Recipe,
     expect_count,
 )
+from tilegrad.stored import count_samples
 
 _RECIPE = "Recipe"
 _DATA = "Data"

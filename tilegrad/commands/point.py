@@ -59,7 +59,9 @@ def _compiled_figures(compiled: Compiled) -> dict[str, Any]:
     if compiled.timing:
         step, update = compiled.timing["step"], compiled.timing["update"]
         total = recipe.accumulate * step.cycles + update.cycles
-        moved = {hop: recipe.accumulate * step.hops[hop].size_bytes + update.hops[hop].size_bytes for hop in step.hops}
+        moved = {
+            hop: recipe.accumulate * step.hops[hop].size_bytes + update.hops[hop].size_bytes for hop in step.hops
+        }
         found |= {
             "cycles": round(total / samples),
             "traffic": round(sum(moved.values()) / samples),

@@ -32,4 +32,6 @@ def marked(rows: Sequence[Row], objectives: Sequence[str]) -> list[Row]:
     def is_beaten(score: tuple[float, ...]) -> bool:
         return any(other != score and all(a >= b for a, b in zip(other, score, strict=True)) for other in known)
 
-    return [{**row, "pareto": score is not None and not is_beaten(score)} for row, score in zip(rows, own, strict=True)]
+    return [
+        {**row, "pareto": score is not None and not is_beaten(score)} for row, score in zip(rows, own, strict=True)
+    ]

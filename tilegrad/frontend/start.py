@@ -64,7 +64,9 @@ def _retyped(model: ImportedModel, made: ImportedModel) -> dict[str, Any]:
     return {name: model.parameters.get(name, info) for name, info in made.parameters.items()}
 
 
-def _check(model: ImportedModel, known: Mapping[str, onnx.TensorProto], found: Mapping[str, Array], where: str) -> None:
+def _check(
+    model: ImportedModel, known: Mapping[str, onnx.TensorProto], found: Mapping[str, Array], where: str
+) -> None:
     strange = [name for name in found if name not in known]
     if strange or not found:
         near = difflib.get_close_matches(strange[0], list(known), n=3) if strange else []

@@ -1,10 +1,10 @@
 """What `--loss` says: one loss, or several with weights, each of an output of the model.
 
-cross_entropy                        of the model's first output
-cross_entropy:smoothing=0.1,ignore=-100
-mse+0.5*l1                           a sum, each term with its weight
-cross_entropy@logits+0.1*mse@image   of other outputs than the first
-output:NAME                          a scalar that the model computes itself
+    cross_entropy                        of the model's first output
+    cross_entropy:smoothing=0.1,ignore=-100
+    mse+0.5*l1                           a sum, each term with its weight
+    cross_entropy@logits+0.1*mse@image   of other outputs than the first
+    output:NAME                          a scalar that the model computes itself
 """
 
 from __future__ import annotations

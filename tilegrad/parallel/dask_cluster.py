@@ -145,7 +145,9 @@ def check_cluster(client: Any, said: str, wanted: int) -> None:
     except DeviceError:
         raise
     except Exception as error:
-        raise DeviceError(f"the scheduler '{said}' cannot be used", stage=_STAGE, got=_first_line(error)) from error
+        raise DeviceError(
+            f"the scheduler '{said}' cannot be used", stage=_STAGE, got=_first_line(error)
+        ) from error
     for worker, answer in theirs.items():
         has_gone = isinstance(answer, OSError) and worker not in client.scheduler_info()["workers"]
         if answer != __version__ and not has_gone:

@@ -114,7 +114,9 @@ class Facts:
             return tuple(TensorFacts.from_json(row) for row in rows)
 
         ports = {
-            entry: PortFacts(listed(each["inputs"]), each["input_bytes"], listed(each["outputs"]), each["output_bytes"])
+            entry: PortFacts(
+                listed(each["inputs"]), each["input_bytes"], listed(each["outputs"]), each["output_bytes"]
+            )
             for entry, each in told["ports"].items()
         }
         return Facts(

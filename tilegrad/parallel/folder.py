@@ -123,10 +123,8 @@ def program_files(
         "updates": updates,
         "version": __version__,
         "names": "\n".join(f'    "{name}",' for name in devices.names),
-        "folders": "".join(
-            f"- `{folder}/`: the C project of {folder}, and what was built of it.\n"
-            for folder in dict.fromkeys(folders.values())
-        ),
+        "folders": "".join(f"- `{folder}/`: the C project of {folder}, and what was built of it.\n" for folder in
+                           dict.fromkeys(folders.values())),
     }
     training = {
         "format": FORMAT,

@@ -137,7 +137,9 @@ def expect_same(ours: Compiled, theirs: Compiled, device: str) -> None:
         )
 
 
-def open_devices(text: str, *, use_cache: bool = True, programs: Mapping[str, Compiled] | None = None) -> Device:
+def open_devices(
+    text: str, *, use_cache: bool = True, programs: Mapping[str, Compiled] | None = None
+) -> Device:
     """What a text names: one device, or several as one. Use it as a context manager."""
     found = parse_devices(text)
     if not found.is_several:

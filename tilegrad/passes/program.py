@@ -184,7 +184,9 @@ def _prediction(graph: Graph, loss: LossExpression, term: Term) -> str:
     return prediction
 
 
-def _append_losses(builder: GraphBuilder, graph: Graph, loss: LossExpression) -> tuple[str, tuple[TargetInput, ...]]:
+def _append_losses(
+    builder: GraphBuilder, graph: Graph, loss: LossExpression
+) -> tuple[str, tuple[TargetInput, ...]]:
     """Appends the terms and their sum; returns its name, and the inputs that hold what outputs are compared with."""
     targets: dict[int, TargetInput] = {}
     total = None

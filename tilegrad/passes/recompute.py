@@ -252,7 +252,7 @@ def _gaps(facts: _Facts) -> Iterator[_Gap]:
         wanted = {value: use for value in values if (use := facts.next_use(value, peak)) is not None}
         if len(wanted) != 1 or any(peak in facts.uses.get(value, ()) for value in values):
             continue
-        ((value, use),) = wanted.items()
+        (value, use), = wanted.items()
         if use >= len(graph.nodes) or value in graph.outputs or value in written:
             continue
         chain = _chain(facts, value, peak, use, written)

@@ -370,7 +370,9 @@ def _adopted(target: Target) -> Target:
     costs = target.costs or (None if target.is_flat else CoreCosts())
     memories = target.memories if target.is_flat else tuple(sorted(target.memories, key=lambda memory: memory.name))
     engines = tuple(sorted(target.engines, key=lambda engine: engine.near))
-    return replace(target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False)
+    return replace(
+        target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False
+    )
 
 
 def register(target: Target) -> Target:
@@ -380,7 +382,9 @@ def register(target: Target) -> Target:
     Installed packages do the same without a call, through the entry point group `tilegrad.targets`.
     """
     if not isinstance(target, Target):
-        raise UserError("the target cannot be used", stage="target", expected="a tg.Target", got=type(target).__name__)
+        raise UserError(
+            "the target cannot be used", stage="target", expected="a tg.Target", got=type(target).__name__
+        )
     adopted = _adopted(target)
     _registered[adopted.name] = adopted
     return adopted

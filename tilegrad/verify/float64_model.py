@@ -349,3 +349,4 @@ def with_unit_variance(model: onnx.ModelProto, x: Array) -> onnx.ModelProto:
         if proto.name in fitted:
             proto.CopyFrom(numpy_helper.from_array(fitted[proto.name], proto.name))
     return copy
+

@@ -123,7 +123,9 @@ def _by_torch(
     return None
 
 
-def _by_module(compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch], start: Start | None) -> Reference:
+def _by_module(
+    compiled: Compiled, recipe: ReferenceRecipe, batches: Sequence[Batch], start: Start | None
+) -> Reference:
     """The user's own module, in float64 if it can."""
     from tilegrad.verify.torch_executor import UnsupportedByReferenceError
     from tilegrad.verify.torch_module_reference import ModuleReference

@@ -134,7 +134,9 @@ def run_pair(
                 after[double.updates] = dict(differences)
 
     def jittered(number: int) -> Measured:
-        again = run(model, recipe, batches, trainable, "float32", dropout_mask=dropout_mask, jitter=number, start=start)
+        again = run(
+            model, recipe, batches, trainable, "float32", dropout_mask=dropout_mask, jitter=number, start=start
+        )
         return Measured(again.losses, again.first_gradients, again.weights, again.statistics)
 
     exact, rounded = double.finish(batches[0]), single.finish(batches[0])

@@ -88,3 +88,4 @@ class TorchTrainer:
     def _outputs(self, inputs: Sequence[Array], mode: Mode) -> dict[str, Tensor]:
         fed = zip(self.model.input_types.items(), inputs, strict=True)
         return self.model.forward({name: self.model.to_tensor(x, kind) for (name, kind), x in fed}, mode)
+

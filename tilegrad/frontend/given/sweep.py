@@ -214,3 +214,5 @@ class Translation:
         while outputs and not outputs[-1]:
             outputs = outputs[:-1]
         return Node(self._label, op, tuple(inputs), tuple(outputs), plain)
+
+

@@ -39,8 +39,12 @@ TARGET = Target(
             name="hyper",
             near=L2,
             far=L3,
-            inward=DmaTiming(setup_cycles=32.5 * CLUSTER_PER_FC_CYCLE, cycles_per_byte=0.6943 * CLUSTER_PER_FC_CYCLE),
-            outward=DmaTiming(setup_cycles=24.5 * CLUSTER_PER_FC_CYCLE, cycles_per_byte=1.2502 * CLUSTER_PER_FC_CYCLE),
+            inward=DmaTiming(
+                setup_cycles=32.5 * CLUSTER_PER_FC_CYCLE, cycles_per_byte=0.6943 * CLUSTER_PER_FC_CYCLE
+            ),
+            outward=DmaTiming(
+                setup_cycles=24.5 * CLUSTER_PER_FC_CYCLE, cycles_per_byte=1.2502 * CLUSTER_PER_FC_CYCLE
+            ),
             enqueue_cycles=241,  # registers behind a slow bus
             queue_depth=16,
             longest_bytes=1 << 20,
