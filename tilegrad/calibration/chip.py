@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -286,7 +287,9 @@ def fit(samples: Samples) -> Measured:
 
 def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:
     table = {**as_json(measured), "cases": [case.name for case in cases]}
-    (folder / FILE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    numbers = re.compile(r"\[\s+([\d.,\s]+?)\s+\]")
+    text = numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(table, indent=1))
+    (folder / FILE).write_text(text + "\n", encoding="utf-8")
     load_measured.cache_clear()
     document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
 
