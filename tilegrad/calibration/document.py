@@ -17,8 +17,8 @@ def conduct_lines(measured: Measured) -> list[str]:
     conduct = measured.conduct
     pairs = sorted(conduct.pairs.items(), key=lambda pair: (list(Act).index(pair[0][0]), list(Act).index(pair[0][1])))
     lines = [
-        f"{len(pairs)} pairs of acts, measured on `{measured.source}`. Around them a call of an entry takes "
-        f"{', '.join(f'{cycles:.0f} cycles ({entry})' for entry, cycles in sorted(conduct.calls.items()))}.",
+        f"{len(pairs)} pairs of acts, measured on `{measured.source}`. Around them a call of an entry takes:",
+        f"{', '.join(f'{entry} {cycles:.0f} cycles' for entry, cycles in sorted(conduct.calls.items()))}.",
         "",
         "| from | to, with cycles (+ if its code was displaced + beside cores + behind a transfer) |",
         "|---|---|",
