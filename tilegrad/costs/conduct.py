@@ -19,8 +19,7 @@ class Act(Enum):
     """What the conductor does at an event of a listing."""
 
     START = "start"
-    ENTER = "enter"  # the first nest of a launch
-    ENTER_NEXT = "enter next"  # a further one
+    ENTER = "enter"
     ENTER_WHOLE = "enter whole"  # a nest that computes where its operands live
     FETCH = "fetch"
     FIRST_LOAD = "first load"  # of a nest

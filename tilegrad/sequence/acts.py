@@ -16,7 +16,6 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
     """In the order of the events."""
     waited: dict[tuple[Queue, int], Act] = {}
     steps = tile = 0
-    launch = -1
     has_stepped = True
     for event in listing.events:
         if isinstance(event, Fetch | Load | Store | Move):
@@ -24,9 +23,7 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
         if isinstance(event, Enter):
             nest = listing.nests[event.nest]
             steps = 0 if nest.table is None else simple_steps(nest.table)
-            is_next = nest.launch == launch
-            launch = nest.launch
-            yield event, Act.ENTER_WHOLE if nest.tiling is None else Act.ENTER_NEXT if is_next else Act.ENTER
+            yield event, Act.ENTER_WHOLE if nest.tiling is None else Act.ENTER
         elif isinstance(event, Begin):
             tile, has_stepped = event.tile, False
             is_whole = listing.nests[event.nest].tiling is None
