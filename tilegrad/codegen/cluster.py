@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilegrad.analysis.decode import Table, decode_table
+from tilegrad.analysis.footprint import inner_loops
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
 from tilegrad.analysis.tables import table_of
 from tilegrad.codegen.c import LINE_WIDTH, Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
@@ -19,6 +20,7 @@ from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering, filled
 from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
+from tilegrad.ir.blocks import Width
 from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
 from tilegrad.ir.nest import Access
 from tilegrad.ir.plan import Address
@@ -29,7 +31,7 @@ from tilegrad.targets.base import L2
 
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 FIRST = "first"
-FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE")
+FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH")
 MASKS = ("early", "late", "results")
 MOST_NAMED_WORDS = 8_000
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
@@ -52,6 +54,7 @@ class _Call:
     is_late: bool = False
     is_at_once: bool = False
     moves: int = 0
+    width: str | None = None  # where it is launched over blocks
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,19 @@ class ClusterLowering(Lowering):
         )
         number_name = f"{entry}_{len(self.calls[entry])}"
         names = (f"{number_name}_{identifier(launch.node.op)}", number_name)
-        self.calls[entry].append(_call(names, table, listed, own, homes))
+        width = self._width(launch.width(k), listed)
+        self.calls[entry].append(_call(names, table, listed, own, homes, width))
         run = Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
         if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
             return (run,)  # what is said of a nest's first panel is true of all
         return (Comment(self.describe(entry, number, k)), run)
+
+    def _width(self, width: Width | None, listed: ListedNest) -> str | None:
+        """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""
+        if width is None or listed.tiling is None:
+            return None
+        inner = inner_loops(listed.nest, listed.tiling.loops)
+        return f"BLOCKS({inner})" if width == self.plan.schedule.width else f"OVER({inner}, {width.limit}, 0)"
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
         _, own = self.listed[entry][number, k]
@@ -260,10 +271,12 @@ class ClusterLowering(Lowering):
         if following is not None:
             flags |= {"TG_NEXT_LATE"} if following.is_late else set()
             flags |= {"TG_AT_ONCE"} if following.is_at_once else set()
+            flags |= {"TG_NEXT_LAUNCH"} if following.width is not None else set()
             parts.append(f"NEXT({self._name(following)}, {following.table}, {following.scratch})")
         parts += [f".slots = {call.slots}"] if call.slots else []
         parts += [f".{name} = {_from_first(mask)}" for name, mask in zip(MASKS, call.masks, strict=True) if mask]
-        parts += [f".flags = {' | '.join(name for name in FLAGS if name in flags)}"] if flags else []
+        named = [*(name for name in FLAGS if name in flags), *filter(None, [call.width])]
+        parts += [f".flags = {' | '.join(named)}"] if named else []
         parts += [f".moves = {call.moves}"] if call.moves else []
         first, *rest = in_braces([*in_braces(parts or [".moves = 0"]), *in_braces(call.homes)])
         return [f".{self._name(call)} = {first}", *rest]
@@ -321,7 +334,14 @@ def _move_words(event: Move | Wait) -> int:
     return CONSTANTS["TG_ROWS_WORDS" if event.rows > 1 else "TG_MOVE_WORDS"]
 
 
-def _call(names: tuple[str, str], table: str, listed: ListedNest, own: NestCall, homes: tuple[str, ...]) -> _Call:
+def _call(
+    names: tuple[str, str],
+    table: str,
+    listed: ListedNest,
+    own: NestCall,
+    homes: tuple[str, ...],
+    width: str | None = None,
+) -> _Call:
     if listed.place is None:
         return _Call(*names, table, 0, 0, (0, 0, 0), frozenset(), homes, moves=len(own.moves))
     early = late = results = 0
@@ -334,7 +354,7 @@ def _call(names: tuple[str, str], table: str, listed: ListedNest, own: NestCall,
     flags = frozenset(flag for flag, is_set in told.items() if is_set)
     where = (listed.place.table_offset, listed.place.slots_offset)
     masks, ways = (early, late, results), (own.is_fetched_late, own.at_once)
-    return _Call(*names, table, *where, masks, flags, homes, *ways, moves=len(own.moves))
+    return _Call(*names, table, *where, masks, flags, homes, *ways, moves=len(own.moves), width=width)
 
 
 def _from_first(mask: int) -> str:

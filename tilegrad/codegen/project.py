@@ -176,6 +176,7 @@ def _manifest(plan: Plan) -> dict[str, Any]:
             "accum_mode": program.recipe.accum_mode,
             "batchnorm": program.recipe.batchnorm,
             "seed": program.recipe.seed,
+            **({} if program.recipe.store.is_plain else {"store": str(program.recipe.store)}),
         },
         "state_bytes": plan.state_bytes,
         "image_bytes": plan.image_bytes,

@@ -58,8 +58,13 @@ class _Deciding:
         for move in plan.entries[entry].staging:
             self.starting.setdefault(move.start, []).append(move)
             self.arriving.setdefault(move.wait, []).append(move)
-        self.late = [i > 0 and overlaps([self._table(i)], self._all_scratch(i - 1)) for i in range(len(nests))]
+        self.late = [i > 0 and self._is_late(i) for i in range(len(nests))]
         self.done: list[Handover] = []
+
+    def _is_late(self, i: int) -> bool:
+        """Blocks bring what they need themselves, and leave nothing in scratchpad."""
+        over_blocks = self.nests[i].blocks or self.nests[i - 1].blocks
+        return bool(over_blocks) or overlaps([self._table(i)], self._all_scratch(i - 1))
 
     def decide(self) -> list[Handover]:
         for i in range(len(self.nests)):
@@ -168,7 +173,8 @@ class _Deciding:
             if whole is not None:
                 ((_, first, _),) = self._slots(i - 1, [operand])
                 made[whole] = first
-        found = {operand.name: self._whole_home(i, operand) for operand in self.nests[i].nest.reads}
+        reads = [operand for operand in self.nests[i].nest.reads if operand.continues is None]
+        found = {operand.name: self._whole_home(i, operand) for operand in reads}
         return {name: made[whole] for name, whole in found.items() if whole in made}
 
     def _whole_home(self, i: int, operand: Operand) -> Span | None:
@@ -214,7 +220,7 @@ class _Deciding:
             for move in self.starting.get(number, ())
         ]
         is_next_late = i + 1 < len(self.nests) and self.late[i + 1]
-        return not is_next_late and not meet(results, taken)
+        return not is_next_late and not self.nests[i].blocks and not meet(results, taken)
 
     def _drains(self, i: int, own: Handover) -> bool:
         """Whether something of nest `i`, up to its first tile, meets what the nest before still stores."""

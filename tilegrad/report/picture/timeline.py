@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilegrad.compiled import Compiled
 from tilegrad.ir.listing import CORES, End, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.report.picture.listed import Listed
 from tilegrad.sequence.timing import EntryTiming, TimedEvent
 
 CONDUCTOR = "conductor"
@@ -49,7 +50,7 @@ def track_of(timed: TimedEvent) -> str | None:
     return None
 
 
-def slices(compiled: Compiled, entry: str, timing: EntryTiming) -> Iterator[Slice]:
+def slices(compiled: Listed, entry: str, timing: EntryTiming) -> Iterator[Slice]:
     """In the order of the listing; waits for nothing are left out."""
     nests = compiled.listing.entries[entry].nests
     for timed in timing.events:
@@ -72,7 +73,7 @@ def slices(compiled: Compiled, entry: str, timing: EntryTiming) -> Iterator[Slic
             yield Slice(track, *span, "wait", timed.stall.reason.value, event.nest, -1)
 
 
-def value_of(compiled: Compiled, entry: str, event: Load | Store) -> str:
+def value_of(compiled: Listed, entry: str, event: Load | Store) -> str:
     """The tensor behind an operand's name."""
     nest = compiled.listing.entries[entry].nests[event.nest].nest
     found = next((operand.value for operand in nest.operands if operand.name == event.operand), None)
@@ -80,18 +81,19 @@ def value_of(compiled: Compiled, entry: str, event: Load | Store) -> str:
 
 
 def track_order(tracks: set[str]) -> list[str]:
-    """Cores first, then the engine nearest to them, then what lies farther away; what waits comes last."""
+    """Of each block, cores first, then the engine nearest to them, then what lies farther away; what waits comes
+    last."""
 
-    def rank(track: str) -> tuple[str, int, str]:
-        block, _, rest = track.rpartition("block ")
-        name = track.removeprefix(f"{block}block ") if block else rest
+    def rank(track: str) -> tuple[int, int, str]:
+        found = re.fullmatch(r"block (\d+) (.*)", track)
+        block, name = (int(found[1]), found[2]) if found else (0, track)
         order = 0 if CORES in name else 3 if CONDUCTOR in name else 1 if "L1" in name else 2
         return block, order, name
 
     return sorted(tracks, key=rank)
 
 
-def timeline_json(compiled: Compiled, timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
+def timeline_json(compiled: Listed, timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
     """By entry: names once, slices as columns of numbers, since there may be a hundred thousand of them."""
     found: dict[str, Any] = {}
     for entry, timing in timings.items():

@@ -7,6 +7,12 @@
 #define APART
 #endif
 
+#ifdef TG_BLOCKS
+#define FIRST_OF(tiles) ((tiles)->first_tile)
+#else
+#define FIRST_OF(tiles) 0
+#endif
+
 enum { NONE = -1, CALL_WORDS = sizeof(tg_call) / sizeof(tg_word) };
 
 static tg_nest *nest_of(const tg_tiles *t) { return (tg_nest *)(void *)t->words; }
@@ -436,7 +442,7 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
     tg_kernel_call *kernel = t->kernels[nest->kernel];
-    tg_job job = {who, 0, t->at[t->turn], t->words + nest->args, t->program + t->table};
+    tg_job job = {who, FIRST_OF(t), t->at[t->turn], t->words + nest->args, t->program + t->table};
     tg_word *next = 0;
     settle(&t->loading);
     tg_start_cores(kernel, &job);
@@ -469,6 +475,133 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
     return next;
 }
 
+#ifdef TG_BLOCKS
+/* ---- Launches over blocks. */
+
+typedef struct {
+    const tg_tiles *t; /* of the entry; only read */
+    const char *who;
+} launch_t;
+
+static int32_t count_of(const tg_loop *loop) { return (loop->extent + loop->tile - 1) / loop->tile; }
+
+/* The tiles that a block takes: units of so many tiles as the inner loops have, from its share of them. */
+static void take_share(tg_nest *nest, uint32_t flags, uint32_t block, uint32_t blocks, int *first, int *stop)
+{
+    const tg_loop *loop = loops_of(nest);
+    uint32_t tiles = 1, units;
+    for (uint32_t inner = flags >> TG_INNER_SHIFT & TG_MOST_INNER; inner > 0; inner--, loop++)
+        tiles *= (uint32_t)count_of(loop);
+    units = (uint32_t)nest->tiles / tiles;
+    *first = (int)(block * units / blocks * tiles);
+    *stop = (int)((block + 1) * units / blocks * tiles);
+}
+
+/* Moves a table that is as the first tile needs it on to another one. */
+static void seek(tg_tiles *t, tg_nest *nest, int tile)
+{
+    tg_loop *loop = loops_of(nest);
+    for (int i = nest->loop_count; i > 0; i--, loop++) {
+        int32_t count = count_of(loop);
+        loop->start = tile % count * loop->tile;
+        loop->size = loop->extent - loop->start < loop->tile ? loop->extent - loop->start : loop->tile;
+        move_dims(t->words, loop, (tg_dim *)(void *)(t->words + loop->dims), loop->read_count + loop->write_count);
+        tile /= count;
+    }
+    loop = loops_of(nest);
+    for (int i = nest->loop_count; i > 0; i--, loop++)
+        if (loop->field_count)
+            fill_fields(nest, t->words, loop);
+}
+
+/* A block has a scratchpad to itself, brings the call and its table there, and leaves nothing behind. */
+static void run_block(void *context, int block, int blocks, unsigned char *scratch)
+{
+    const launch_t *launch = (const launch_t *)context;
+    const tg_tiles *entry = launch->t;
+    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE}, *t = &tiles;
+    int first, stop;
+    t->m = entry->m;
+    t->scratch = scratch;
+    t->state = entry->state;
+    t->arena = entry->arena;
+    t->program = entry->program;
+    t->kernels = entry->kernels;
+    t->position = t->current = entry->current;
+    t->table = entry->table;
+    const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
+    take_share((tg_nest *)(uintptr_t)(t->program + t->table), call->flags, (uint32_t)block, (uint32_t)blocks, &first,
+               &stop);
+    if (first == stop)
+        return;
+    fetch(t, &entry->launch);
+    t->call = fetched(t, &entry->launch);
+    t->words = t->call + entry->launch.next_words;
+    tg_nest *nest = nest_of(t);
+    tg_call *own = (tg_call *)(void *)t->call;
+    own->next_words = 0;
+    nest->tiles = stop;
+    t->first_tile = first;
+    if (first > 0)
+        seek(t, nest, first);
+    set_addresses(t, nest, own, t->at[t->turn]);
+    if (own->late)
+        load_first(t, t->call, t->words, own->late);
+    run_tiles(t, own, launch->who);
+    settle(&t->storing);
+}
+
+static int width_of(const tg_tiles *t, uint32_t flags)
+{
+    int limit = (int)(flags >> TG_LIMIT_SHIFT & TG_MOST_WIDTH);
+#if TG_BLOCKS_DIVISOR > 0
+    int divisor = (int)(flags >> TG_DIVISOR_SHIFT & TG_MOST_WIDTH);
+    if (divisor > 0 && t->m->blocks / divisor < limit)
+        limit = t->m->blocks / divisor;
+#else
+    (void)t;
+#endif
+    return limit;
+}
+
+/* The nest behind this one is launched: its call and table stay where they are until then. */
+static void expect_launch(tg_tiles *t, const tg_call *call)
+{
+    t->is_launch = 1;
+    t->launch = *call;
+    t->position += call->next_words;
+    t->current = t->position - call->next_words;
+    t->table = call->next_table;
+    t->call = t->words = 0;
+}
+
+static void run_launch(tg_tiles *t, const char *who)
+{
+    const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
+    launch_t launch = {t, who};
+    if (call->moves)
+        make_moves(t, call->moves);
+    tg_enter(who);
+    tg_launch(who, run_block, &launch, width_of(t, call->flags));
+    tg_barrier();
+    t->is_launch = 0;
+    if (call->flags & TG_NEXT_LAUNCH) {
+        expect_launch(t, call);
+        return;
+    }
+    uint32_t words = call->next_words;
+    t->table = call->next_table;
+    t->current = TG_NO_CALL;
+    if (!words)
+        return;
+    t->current = t->position;
+    fetch(t, call);
+    t->call = fetched(t, call);
+    t->words = t->call + words;
+    set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
+}
+#endif
+
 static void run_nest(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)t->call;
@@ -482,6 +615,14 @@ static void run_nest(tg_tiles *t, const char *who)
     tg_word *next = run_tiles(t, call, who);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);
+#ifdef TG_BLOCKS
+    if (call->flags & TG_NEXT_LAUNCH) {
+        tg_call kept = *call;
+        tg_table(0, 0);
+        expect_launch(t, &kept);
+        return;
+    }
+#endif
     uint32_t words = call->next_words, table = call->next_table;
     if (!next && words) { /* the next may come to lie where this one is */
         tg_call kept = *call;
@@ -509,8 +650,15 @@ void tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who)
 {
     if (!is_next(t, first))
         return;
-    for (; count > 0 && t->current != TG_NO_CALL; count--)
+    for (; count > 0 && t->current != TG_NO_CALL; count--) {
+#ifdef TG_BLOCKS
+        if (t->is_launch) {
+            run_launch(t, who);
+            continue;
+        }
+#endif
         run_nest(t, who);
+    }
 }
 
 void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
@@ -548,6 +696,12 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->table = entry->table;
     t->move = words + entry->moves;
     tg_begin(entry->name, words, program->bytes);
+#ifdef TG_BLOCKS
+    if (entry->call_words && ((const tg_call *)(const void *)(words + entry->position))->flags >> TG_LIMIT_SHIFT) {
+        expect_launch(t, &first);
+        return;
+    }
+#endif
     if (entry->call_words) {
         fetch(t, &first);
         t->call = fetched(t, &first);
