@@ -47,7 +47,7 @@ CASES = (
     Case("autoencoder", "auto", 32 * KIB),
     Case("dscnn", "auto", 32 * KIB),
 )
-LONG_COUNT_LESS = 0.75
+LONG_COUNT_LESS = 0.6
 # Short calls are measured by what they are off in cycles, long ones by the share of it.
 SHORT_CYCLES = 400.0
 # How many calls of a kernel weigh as much as what others of its kind take.
