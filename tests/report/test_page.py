@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilegrad as tg
 from tests.report.test_picture import record, run_of
 from tests.schedule.programs import compiled_for, siracusa
 from tilegrad import training
@@ -165,6 +166,23 @@ def test_modes_side_by_side(browser: Any, tmp_path: Path) -> None:
         assert view.is_visible("#mode") and "does not fit" in view.inner_text("#modes")
         view.select_option("#mode", "single")
         assert "verified" in view.inner_text("#verdict")
+
+
+def test_five_clusters(browser: Any, tmp_path: Path) -> None:
+    """Every cluster has tracks of its own, in order; the page is as usable as with one."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    program = tg.compile("simplemlp", target="mppa", blocks="5")
+    with open_device("sim:mppa") as device:
+        run = training.train(program, device, steps=1, verify=False)
+    shown = json.loads(record_bytes(record_of([(None, run)])))
+    tracks = shown["modes"][0]["timeline"]["step"]["tracks"]
+    assert [name for name in tracks if name.endswith("cores")] == ["cores", *(f"block {i} cores" for i in range(1, 5))]
+    for view in _open(browser, tmp_path, shown):
+        assert f"{run.as_json()['cycles']['step']:,}" in view.inner_text("#figures")
+        assert view.evaluate("timelineStats.drawn") == len(shown["modes"][0]["timeline"]["step"]["start"])
+        view.click("#zoom-in")
+        found = axe.Axe().run(view, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]})
+        assert found.violations_count == 0, found.generate_report()
 
 
 def test_many_events_are_drawn(browser: Any, tmp_path: Path) -> None:

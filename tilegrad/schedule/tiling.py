@@ -201,7 +201,7 @@ class TilingSearch:
         return self.judge.estimate(self.nest, candidate, self.options.overlaps, shown)
 
     def _tiling(self, candidate: Candidate, estimate: TileEstimate) -> Tiling:
-        slots = {}
+        slots: dict[str, Slot] = {}
         offset = 0
         for operand in self.nest.present:
             slot_bytes = align(prod(box_shape(operand, candidate.sizes)) * operand.element_bytes, self.alignment)
