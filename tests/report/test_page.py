@@ -68,6 +68,15 @@ def test_figures_are_those_of_the_json(opened: Any) -> None:
     assert rows == shown
 
 
+def test_estimates_say_what_they_are(browser: Any, tmp_path: Path) -> None:
+    """Whatever was measured of the run: what is drawn is estimated, of some chips with another one's costs."""
+    shown = record("simplemlp")
+    mode = {**shown["modes"][0], "estimates_are": "estimated, uncalibrated"}
+    for view in _open(browser, tmp_path, {**shown, "modes": [mode]}):
+        texts = [view.inner_text(f"#{part}") for part in ("figures", "timeline-text", "operators", "roofline-text")]
+        assert all("estimated, uncalibrated" in text for text in texts), texts
+
+
 def test_sort_and_filter(opened: Any) -> None:
     opened.fill("#filter", "depthwise conv_single_dw")
     names = opened.eval_on_selector_all("#operators tbody tr", "rows => rows.map(r => r.cells[0].innerText)")

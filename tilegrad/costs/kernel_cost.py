@@ -304,5 +304,5 @@ class KernelCosts:
         return Conduct() if self.measured is None else self.measured.conduct
 
     def cold_cycles(self, kernel: str, level: str) -> float:
-        """What a kernel call takes beyond its span where another kernel ran before it."""
+        """What all of a kernel's code takes to fetch."""
         return 0.0 if self.measured is None else self.measured.scale(kernel, level).cold

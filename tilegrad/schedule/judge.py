@@ -148,9 +148,9 @@ class Judge:
         clock.wait(Act.WAIT_LOAD, max(loaded, default=0.0), Reason.LOAD)
         first = before = latest = computed = clock.now
         played = min(count, MOST_PLAYED)
-        cold = self.costs.cold_cycles(nest.kernel, self.target.compute)
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
+            cold = clock.cold_cycles(nest.kernel, self.target.compute)
             clock.begin(span.cycles)
             if not tile:
                 clock.act(Act.FETCH)  # the next nest's table
@@ -161,7 +161,7 @@ class Judge:
                 stored = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if tile]
                 loaded = self._load(clock, reads, inner, is_simple)
             clock.act(Act.END)
-            clock.end(span if tile else span.later(cold))
+            clock.end(span.later(cold))
             computed = clock.now
             if tile + 1 < count:
                 if not is_double:

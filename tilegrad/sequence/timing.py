@@ -98,11 +98,10 @@ NO_SPAN = Span(0.0, 0.0, 0.0)
 
 @dataclass
 class _Cluster:
-    """A cluster while its events are played: its clock, the kernel call under way, and the one whose code ran last."""
+    """A cluster while its events are played: its clock, and the kernel call under way."""
 
     clock: Clock
     span: Span = NO_SPAN
-    kernel: str = ""
 
 
 class _Timing:
@@ -143,7 +142,7 @@ class _Timing:
         clock = self.clock
         if self.timed:
             clock.act(Act.STOP)
-            clock.spend(self.costs.conduct.call)
+            clock.spend(self.costs.conduct.calls.get(self.entry, 0.0))
         self._end_nest()
         near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE, Reason.PIPE)
         clocks = [cluster.clock for cluster in self.clusters]
@@ -264,10 +263,8 @@ class _Timing:
         level = self.target.home if listed.tiling is None else self.target.compute
         sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
         cluster = self.cluster
-        cluster.span = self.costs.span(listed.nest, sizes, level, self.target.cores)
-        if listed.nest.kernel != cluster.kernel:
-            cluster.span = cluster.span.later(self.costs.cold_cycles(listed.nest.kernel, level))
-            cluster.kernel = listed.nest.kernel
+        span = self.costs.span(listed.nest, sizes, level, self.target.cores)
+        cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernel, level))
         self.clock.begin(cluster.span.cycles)
         self._note(event, self.clock.now, self.clock.now)
 
