@@ -21,13 +21,13 @@ import numpy as np
 from tilegrad.api import Recipe
 from tilegrad.api import compile as compile_model
 from tilegrad.compiled import Compiled
-from tilegrad.data import Batch
+from tilegrad.data.batches import Batch
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.base import Session
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.parallel.group import DeviceGroup, open_devices
 from tilegrad.parallel.session import ParallelSession
-from tilegrad.samples import make_batches
 
 RESULTS = Path(__file__).parent / "SHARES.md"
 MODEL, SHARES = "resnet8", 16

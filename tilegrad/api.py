@@ -12,23 +12,23 @@ from tilegrad.devices.base import Device
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
-from tilegrad.guards import Guard
-from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.parallel.group import open_devices
 from tilegrad.parallel.specification import is_several
 from tilegrad.pipeline import Observer, compile_or_explain, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
+from tilegrad.recipe.guards import Guard
+from tilegrad.recipe.storage import Storage
+from tilegrad.recipe.stored_types import Stored
 from tilegrad.report.picture import notebook as _notebook  # noqa: F401 - draws programs and runs in notebooks
-from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
-from tilegrad.storage import Storage
-from tilegrad.stored_types import Stored
 from tilegrad.targets import base as targets
 from tilegrad.targets import files as target_files
 from tilegrad.targets.base import CoreCosts, DmaEngine, DmaTiming, Memory, Target
-from tilegrad.training import train
+from tilegrad.training.keeping import Keeping
+from tilegrad.training.restored import export_checkpoint
+from tilegrad.training.train import train
 
 __all__ = [
     "SGD",

@@ -13,6 +13,7 @@ from tests.schedule.programs import host_state, imported, patched, recipe_of, ru
 from tilegrad.build.toolchain import host_toolchain
 from tilegrad.codegen.project import generate
 from tilegrad.compiled import Compiled
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.sim import SimDevice
@@ -23,7 +24,6 @@ from tilegrad.ir.listing import Barrier, Enter, Event, Listing, Load, Store
 from tilegrad.ir.nest import AxisKind
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.samples import make_batches
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.replay import ListingError, _Replay, replay
@@ -31,7 +31,7 @@ from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import time_listing
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, Target
-from tilegrad.training import Run, train
+from tilegrad.training.train import Run, train
 
 CLUSTERS = 5
 MOST = 16

@@ -190,8 +190,8 @@ def test_the_clock_goes_on_after_everything_was_counted() -> None:
 
 def test_training_and_comparing_tell_how_far_they_are() -> None:
     from tilegrad.api import Recipe, load, open_device
-    from tilegrad.comparison import compare_modes
     from tilegrad.targets import base as targets
+    from tilegrad.training.comparison import compare_modes
 
     told: list[str] = []
     with open_device("sim:siracusa") as device:

@@ -26,7 +26,7 @@ from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.sequence.replay import ListingError
 from tilegrad.targets.base import get
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 
 def image() -> ImportedModel:

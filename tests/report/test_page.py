@@ -14,11 +14,11 @@ import pytest
 import tilegrad as tg
 from tests.report.test_picture import record, run_of
 from tests.schedule.programs import compiled_for, siracusa
-from tilegrad import training
 from tilegrad.devices.registry import open_device
 from tilegrad.report.picture.page import page
 from tilegrad.report.picture.record import record_bytes, record_of
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.training import train as training
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

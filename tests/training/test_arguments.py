@@ -13,10 +13,10 @@ import pytest
 
 import tilegrad as tg
 from tests.support.models import mlp
-from tilegrad import training
 from tilegrad.errors import UserError
 from tilegrad.losses import LOSSES
 from tilegrad.recipe import OPTIMIZERS
+from tilegrad.training import train as training
 
 WHOLE = "a whole number, 1 or more"
 

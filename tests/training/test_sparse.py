@@ -14,12 +14,12 @@ import tilegrad as tg
 from tests.support.command_line import CommandLine
 from tilegrad.compiled import Compiled
 from tilegrad.errors import UserError
+from tilegrad.fit.channels import partial_trainings, training_bytes
 from tilegrad.frontend.channels import Parted
 from tilegrad.passes.parameters import select
-from tilegrad.sparse import Budget, Selected, parse_sparse, sparse_of
-from tilegrad.sparse_choice import partial_trainings, training_bytes
+from tilegrad.recipe.sparse import Budget, Selected, parse_sparse, sparse_of
 from tilegrad.targets import base as targets
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 CHOSEN: dict[str, object] = {
     "conv.weight": [1, 2],

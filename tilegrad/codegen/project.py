@@ -25,7 +25,7 @@ from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
-from tilegrad.storage import Storage
+from tilegrad.recipe.storage import Storage
 from tilegrad.targets.base import OPENCL_C, Target
 
 WEIGHTS_C, FLASH_C = "weights.c", "flash.c"

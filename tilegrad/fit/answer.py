@@ -17,8 +17,8 @@ from tilegrad.ir.program import Program
 from tilegrad.optimizers import SGD
 from tilegrad.place.board import place
 from tilegrad.recipe import Recipe
+from tilegrad.recipe.stored_types import Stored
 from tilegrad.sizes import bytes_text
-from tilegrad.stored_types import Stored
 from tilegrad.targets.base import FLASH, Target
 
 SAME, OTHER = "same", "other"

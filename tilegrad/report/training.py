@@ -9,13 +9,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.beside import Beside
 from tilegrad.compiled import Compiled
-from tilegrad.course import Learning
 from tilegrad.devices.embedded import CoreStack, Image
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Role
-from tilegrad.measures import Measures
 from tilegrad.place.board import image_parts
 from tilegrad.report.checkpoint import wear_text
 from tilegrad.report.format import (
@@ -32,7 +29,10 @@ from tilegrad.report.output import heading, table
 from tilegrad.report.profile import profile_report
 from tilegrad.report.several import shares_table
 from tilegrad.report.table import FittingTable
-from tilegrad.training import Run, parameter_count
+from tilegrad.training.beside import Beside
+from tilegrad.training.course import Learning
+from tilegrad.training.measures import Measures
+from tilegrad.training.train import Run, parameter_count
 from tilegrad.verify.compare import Verdict
 
 ALL_LOSSES_UP_TO = 12

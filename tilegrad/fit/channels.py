@@ -26,7 +26,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.passes.parameters import normalising, parameters_of
 from tilegrad.recipe import Recipe
-from tilegrad.sparse import Budget, Selected
+from tilegrad.recipe.sparse import Budget, Selected
 from tilegrad.targets.base import FLASH, Target
 
 FEWEST_CHANNELS = 4
