@@ -43,7 +43,8 @@ def image_parts(schedule: Schedule) -> dict[str, int]:
     data = HANDLE_BYTES + INSTANCE_BYTES + INDEX_BYTES * (len(schedule.program.state) + 1)
     data += GUARD_BYTES if schedule.program.recipe.guard is not None else 0
     data += COMMAND_BYTES if target.cores > 1 else 0
-    return {"stack": stacks, "buffers": sum(buffer_bytes(schedule)), "data": align(data, target.memory(target.home).alignment_bytes)}
+    data = align(data, target.memory(target.home).alignment_bytes)
+    return {"stack": stacks, "buffers": sum(buffer_bytes(schedule)), "data": data}
 
 
 def place(schedule: Schedule, board: Board, state_bytes: int, arena_bytes: int) -> Placement:
