@@ -89,6 +89,7 @@ static struct {
 static unsigned char l3_memory[TG_L3_BYTES + 1];
 static request_t l3_requests[L3_REQUESTS];
 
+#ifdef TG_BLOCKS
 /* The launch that has begun and not ended. */
 static struct {
     const char *name;
@@ -99,6 +100,7 @@ static struct {
     int members;    /* of each block, side by side */
     uint32_t order;
 } launch;
+#endif
 
 static void hazard(const char *format, ...)
 {
@@ -106,8 +108,10 @@ static void hazard(const char *format, ...)
     va_start(arguments, format);
     fprintf(stderr, "hazard in %s, nest %s, tile %d", sim.entry ? sim.entry : "no entry",
             own->nest ? own->nest : "none", own->tile);
+#ifdef TG_BLOCKS
     if (sim.block >= 0)
         fprintf(stderr, ", block %d of %d", sim.block, launch.blocks);
+#endif
     fprintf(stderr, ": ");
     vfprintf(stderr, format, arguments);
     fprintf(stderr, "\n");
@@ -139,6 +143,7 @@ static int is_l2(const void *p, size_t bytes)
     return is_inside(p, bytes, sim.state, TG_STATE_BYTES) || is_inside(p, bytes, sim.arena, TG_ARENA_BYTES);
 }
 
+#ifdef TG_BLOCKS
 /* Blocks of a launch may do now what they do: nobody else goes on. */
 static void expect_no_launch(const char *what)
 {
@@ -146,6 +151,9 @@ static void expect_no_launch(const char *what)
         hazard("%s while the %d blocks of the launch of %s have not met at a barrier", what, launch.blocks,
                launch.name);
 }
+#else
+static void expect_no_launch(const char *what) { (void)what; }
+#endif
 
 /* Where an address is, in words, for messages. */
 static const char *describe(const unsigned char *p)
@@ -363,6 +371,7 @@ static void expect_free(const unsigned char *p, size_t bytes)
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
 }
 
+#ifdef TG_BLOCKS
 /* ---- Races: which block of a launch writes and reads which byte of L2, by its number + 1. */
 
 enum { MANY = 65535, L2_BYTES = TG_STATE_BYTES + TG_ARENA_BYTES };
@@ -417,6 +426,7 @@ static void forget_claims(void)
     claimed = L2_BYTES;
     claimed_stop = 0;
 }
+#endif
 
 static void touch(unsigned char *scratch, size_t bytes)
 {
@@ -444,7 +454,9 @@ void tg_dma_add(int id, void *scratch, void *far, uint32_t row_bytes, uint32_t r
         hazard("a transfer of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(scratch));
     if (!own->requests[id].is_inward || !is_words(far, bytes)) {
         expect_l2(far, rows, row_bytes, far_stride);
+#ifdef TG_BLOCKS
         claim(far, rows, row_bytes, far_stride, !own->requests[id].is_inward);
+#endif
     }
     touch(scratch, bytes);
     /* The engine takes no longer ones; the runtime splits by rows. */
@@ -840,6 +852,7 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
     }
 }
 
+#ifdef TG_BLOCKS
 /* ---- Launches. */
 
 void tg_launch(const char *name, tg_block *run, void *context, int blocks)
@@ -931,3 +944,4 @@ void tg_barrier(void)
     sim.block = -1;
     launch.run = NULL;
 }
+#endif
