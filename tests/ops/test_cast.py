@@ -13,7 +13,6 @@ from tests.support.operators import assert_same_bits_tiled, check_operator, one_
 from tilegrad.errors import UserError
 from tilegrad.ir.types import DType
 
-
 TYPES = [dtype for dtype in DType if not dtype.is_half]  # those are storage, which Store16 and Load16 convert
 
 
