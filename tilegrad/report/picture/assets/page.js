@@ -6,7 +6,7 @@ const number = (x) => (x === null || x === undefined ? "-" : typeof x === "strin
 const share = (x) => (x === null || x === undefined ? "-" : `${Math.round(100 * x)} %`);
 function bytes(n) {
   if (n === null || n === undefined) return "-";
-  for (const [unit, size] of [["MiB", 1 << 20], ["KiB", 1 << 10]])
+  for (const [unit, size] of [["GiB", 1 << 30], ["MiB", 1 << 20], ["KiB", 1 << 10]])
     if (n >= size) return `${(n / size).toPrecision(3)} ${unit}`;
   return `${n} B`;
 }
