@@ -83,8 +83,8 @@ def test_what_is_left_out_is_named_with_how_to_see_it(
 def test_does_not_fit_is_said_once(tilegrad: CommandLine) -> None:
     answer = tilegrad("inspect", "mlp", "--target", "mcu", "--optimizer", "adam")
     assert answer.status == 2
-    assert (answer.out + answer.err).count("not fit") == 1 and answer.err.count("--train last:") == 2
-    assert (answer.out + answer.err).count("error:") == 1
+    assert (answer.out + answer.err).count("not fit") == 1 and answer.err.count("error:") == 1
+    assert "--train last:" in answer.err
     answer = tilegrad("compare", "simplemlp", "--l2", "2K", "--home", "L2", "--no-verify")
     assert answer.status == 2 and (answer.out + answer.err).count("does not fit into") == 1
 
