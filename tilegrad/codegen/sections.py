@@ -29,4 +29,4 @@ def without_sections(text: str, undefined: Collection[str]) -> str:
                 is_ours = conditions.pop() is not None
         if not is_ours and False not in conditions:
             kept.append(line)
-    return re.sub(r"\n{3,}", "\n\n", "".join(kept))
+    return re.sub(r"\n{3,}", "\n\n", "".join(kept)).rstrip("\n") + "\n"
