@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,30 @@ def test_figures_are_those_of_the_json(opened: Any) -> None:
     rows = opened.eval_on_selector_all("#operators tbody tr", "rows => rows.map(r => r.cells[8].innerText)")
     shown = [f"{row['cycles']:,}" for row in record("dscnn")["modes"][0]["operators"]]
     assert rows == shown
+
+
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def shown_bytes(text: str, before: str) -> int:
+    """The size that a page shows behind some words, from its three digits."""
+    found = re.search(rf"{re.escape(before)}\s*([\d.]+) ([KMG]?i?B)\b", text)
+    assert found is not None, (before, text)
+    return round(float(found[1]) * UNITS[found[2]])
+
+
+def test_bytes_are_those_of_the_json(opened: Any) -> None:
+    """Of every memory what is used, what there is and the bound; and what is moved on every hop."""
+    run, mode = run_of("dscnn").as_json(), record("dscnn")["modes"][0]
+    text = opened.inner_text("#figures")
+    for level, use in run["memory"].items():
+        part = text[re.search(rf"^{level}$", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
+        for before, key in (("\n", "used"), ("of", "capacity"), ("bound", "lower_bound")):
+            assert shown_bytes(part, before) == pytest.approx(use[key], rel=0.006, abs=0.5), (level, key)
+    assert mode["hops"] and all(hop["bytes"] is not None for hop in mode["hops"].values())
+    for hop, moved in mode["hops"].items():
+        found = shown_bytes(text, f"{hop} traffic of a step\n")
+        assert found == pytest.approx(moved["bytes"], rel=0.006, abs=0.5), hop
 
 
 def test_estimates_say_what_they_are(browser: Any, tmp_path: Path) -> None:
