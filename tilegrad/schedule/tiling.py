@@ -120,8 +120,9 @@ class TilingSearch:
         return best
 
     def _promise(self, split: Split, one: Candidate) -> float:
+        """With as much as whole tiles take, for what there is of them: the last ones may be smaller."""
         cycles = self.options.costs.cycles(self.nest, one.sizes, self.target.compute, self.target.cores)
-        return split.promise(one, cycles * one.tile_count)
+        return split.promise(one, cycles * prod(loop.extent / loop.tile for loop in one.loops))
 
     def cut(self, sizes: Mapping[str, int], loops: Sequence[Loop]) -> Tiling | None:
         """A nest that is cut like this, double buffered if that fits; None where neither does. Tables of what is cut

@@ -184,6 +184,8 @@ class _Timing:
         entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
         main.spend(self.target.signal_cycles)
         began, states = main.now, []
+        if self.shared is not None:
+            self.shared.restart()
         for cluster, own in zip(self.clusters, events, strict=True):
             clock = cluster.clock
             states.append((clock.compute_cycles, clock.conduct_cycles, dict(clock.stall_cycles)))
