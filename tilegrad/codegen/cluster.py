@@ -136,10 +136,10 @@ class ClusterLowering(Lowering):
                 home = self.plan.address(entry, pipe.value, pipe.producer)
                 text = c_string(" -> ".join(names))
                 sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}"
-                rows.append(f'    {{"{text}", {pipe.number}, {sizes}}},')
+                rows.append(f'{{"{text}", {pipe.number}, {sizes}}}')
         if not rows:
             return []
-        text = "\n".join(["static const tg_pipe pipes[] = {", *rows, "};"])
+        text = "\n".join(["static const tg_pipe pipes[] = {", self._paragraph(rows), "};"])
         what = Comment("Pipes: operators, number, workspace in the arena, bytes of a slot, slots, slices.")
         return [what, Verbatim(text)]
 
@@ -278,23 +278,27 @@ class ClusterLowering(Lowering):
 
     @property
     def width(self) -> int:
-        return 3 * LINE_WIDTH if self.is_brief else LINE_WIDTH
+        if not self.is_brief:
+            return LINE_WIDTH
+        return (3 if self.plan.schedule.target.clusters == 1 else 4) * LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
         return paragraph(pieces, self.width)
 
     def _initializers(self) -> list[str]:
-        lines = []
+        every = []
         for one in self.tables.values():
             first, *rest = table_pieces(one.name, one.table, one.signature, self.is_brief)
-            lines.append(self._paragraph([f"/* {_tiling_text(one.tiling)} */ {first}", *rest]))
+            every.append([f"/* {_tiling_text(one.tiling)} */ {first}", *rest])
         for entry, calls in self.calls.items():
-            lines += [self._paragraph(self._call_pieces(call, *calls[i + 1 : i + 2])) for i, call in enumerate(calls)]
+            every += [self._call_pieces(call, *calls[i + 1 : i + 2]) for i, call in enumerate(calls)]
             moves = [self._move_text(move) for move in self._all_moves(entry)]
             if moves:
                 first, *rest = in_braces(moves)
-                lines.append(self._paragraph([f".{entry}_moves = {first}", *rest]))
-        return lines or ["    0"]
+                every.append([f".{entry}_moves = {first}", *rest])
+        if self.is_brief and self.plan.schedule.target.clusters > 1:  # tables for launches are many, and mostly short
+            every = [[piece for pieces in every for piece in pieces]]
+        return [self._paragraph(pieces) for pieces in every] or ["    0"]
 
     def _call_pieces(self, call: _Call, following: _Call | None = None) -> list[str]:
         flags = set(call.flags)
