@@ -629,10 +629,10 @@ class Machine:
         self.set_addresses(following)
         return following
 
-    def begin(self, nest: _Nest) -> None:
+    def begun(self, nest: _Nest) -> tuple[object, ...]:
         ranges = tuple((nest.loop(i).start, nest.loop(i).size) for i in range(nest.nest.loop_count))
         kernel, args = self.arguments(nest)
-        self.done.append(("begin", nest.number, self.tile, kernel, ranges, tuple(self.at[self.turn]), args))
+        return ("begin", nest.number, self.tile, kernel, ranges, tuple(self.at[self.turn]), args)
 
     def arguments(self, nest: _Nest) -> tuple[str, tuple[int, ...]]:
         kernel, at = self.program.kernels[nest.nest.kernel], nest.nest.args
@@ -663,7 +663,7 @@ class Machine:
         head, call, c = nest.nest, nest.call, self.c
         self.tile = 0
         self.settle("loading")
-        self.begin(nest)
+        self.done.append(self.begun(nest))
         if self.before is not None:
             before = self.before
             self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, None)
@@ -671,15 +671,22 @@ class Machine:
             self.fetch(nest.number + 1, *self.next_of(nest))
         self.steps = self.moved_loops = 0
         while self.tile < head.tiles - 1:
-            moved = self.prepare_next(nest)
+            is_ahead = head.is_double == c["TG_AHEAD"]
+            moved = (0, 0, 0) if is_ahead and self.tile else self.prepare_next(nest)
             self.done.append(("end", nest.number, self.tile))
             if head.is_large or not head.is_double:
                 self.finish_step(nest, moved)
             else:
                 self.settle("storing")
-            self.settle("loading")
             self.tile += 1
-            self.begin(nest)
+            begun = self.begun(nest)
+            coming, self.loading = self.loading, None
+            if is_ahead and self.tile < head.tiles - 1:
+                self.prepare_next(nest)
+            coming, self.loading = self.loading, coming
+            self.settle("loading")
+            self.loading = coming
+            self.done.append(begun)
             yield None
         following = self.prepare_nest(nest)
         self.done.append(("end", nest.number, self.tile))

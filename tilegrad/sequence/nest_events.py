@@ -195,19 +195,24 @@ class NestEvents:
             yield from self.flow.settle_stores(self.number)
         yield from self.first_loads([name for name in self.moving if name not in own.early and name not in own.taken])
         leaves_late = self.tiling.is_double and not self.is_large
+        asks_ahead = self.tiling.asks_ahead and not self.is_large
         kept: list[_Leaving] = []
         for tile, (ranges, _) in enumerate(self.every):
             following = self.every[tile + 1] if tile + 1 < len(self.every) else None
             kernel = self._kernel(tile, ranges)
             if tile and not self.is_large:
                 yield from self.flow.settle_stores(self.number)
-            yield from self.flow.settle_loads(self.number)
+            if asks_ahead and tile and following is not None:
+                yield from self._ask_ahead(kept, tile + 1, *following)
+                kept = []
+            else:
+                yield from self.flow.settle_loads(self.number)
             yield kernel
             yield from in_first if tile == 0 else ()
             yield from self._leave(kept)
             if following is None:
                 yield from in_last
-            elif self.tiling.is_double:
+            elif self.tiling.is_double and not (asks_ahead and tile):
                 yield from self._load(tile + 1, *following)
             yield End(KERNELS, self.number, tile)
             if following is not None and leaves_late:
@@ -222,6 +227,14 @@ class NestEvents:
                 yield from self._load(tile + 1, *following)
         if not own.leaves:
             yield from self.flow.settle_stores(self.number)
+
+    def _ask_ahead(self, kept: Iterable[_Leaving], tile: int, ranges: Tile, moved: int) -> Iterator[Event]:
+        """Results leave and a tile is requested, before the one that comes is waited for."""
+        coming, self.flow.loading = self.flow.loading, None
+        yield from self._leave(kept)
+        yield from self._load(tile, ranges, moved)
+        if coming is not None:
+            yield Wait(self.flow.queue, coming, self.number)
 
     def last_stores(self) -> Iterator[Load | Store]:
         """Results of the last tile leave."""

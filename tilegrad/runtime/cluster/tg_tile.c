@@ -446,16 +446,22 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
         fetch(t, call);
     t->steps = t->moved_loops = 0;
     while (job.tile < nest->tiles - 1) {
-        moved_t moved = prepare_next(t, call, nest);
+        moved_t moved = {0, 0, 0};
+        if (nest->is_double != TG_AHEAD || job.tile == 0)
+            moved = prepare_next(t, call, nest);
         tg_finish_cores(kernel, &job);
         if (nest->is_large || !nest->is_double)
             finish_step(t, call, nest, moved);
         else
             settle(&t->storing);
-        settle(&t->loading);
         job.tile++;
         job.at = t->at[t->turn];
         job.args = t->words + nest->args;
+        int coming = t->loading;
+        t->loading = NONE;
+        if (nest->is_double == TG_AHEAD && job.tile < nest->tiles - 1)
+            (void)prepare_next(t, call, nest);
+        settle(&coming);
         tg_start_cores(kernel, &job);
     }
     next = prepare_nest(t, call);

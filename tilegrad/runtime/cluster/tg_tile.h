@@ -24,7 +24,7 @@ typedef uint32_t tg_word;
 #define TG_STATIC_ASSERT(condition, what) typedef char tg_assert_##what[(condition) ? 1 : -1]
 #endif
 
-enum { TG_MAX_OPERANDS = 10, TG_MAX_RESULTS = 4 };
+enum { TG_MAX_OPERANDS = 10, TG_MAX_RESULTS = 4, TG_AHEAD = 2 };
 
 /* A table: this, then operands, loops, dimensions, fields, argument words and levels. Places in it are numbers of
  * words from its start. */
@@ -33,7 +33,8 @@ typedef struct {
     int32_t operand_count, loop_count;
     int32_t args;
     int32_t tiles;
-    int32_t is_double; /* the next tile's transfers are under way while a tile computes */
+    int32_t is_double; /* the next tile's transfers are under way while a tile computes; TG_AHEAD: where the engine has
+                        * more to do than cores, the one behind it is requested before that next tile begins */
     int32_t is_large;  /* results may need several commands, and leave right behind their tile */
     int32_t args_turn; /* the place of the arguments, plus that of the next tile's: behind the table */
     int32_t arg_count; /* 0 where none change */
