@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.sequence.handover import suites_of
 
 
 @dataclass
@@ -20,6 +21,7 @@ class NestCall:
     `drains`: it waits for results of the nest before when its turn comes. `leaves`: its own may be on their way when it
     ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: results of the nest before leave
     when it has begun. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before it.
+    `results` are those that leave.
     """
 
     early: list[str] = field(default_factory=list)
@@ -31,6 +33,7 @@ class NestCall:
     at_once: bool = False
     settles: bool = False
     moves: list[Move | Wait] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class _Reading:
     def __init__(self, listing: EntryListing) -> None:
         self.nests = listing.nests
         self.calls = [NestCall() for _ in listing.nests]
+        self.first_of = {i: suite[0] for suite in suites_of(listing.nests) for i in suite}
         self.stores: set[tuple[Queue, int]] = set()
         self.l3: set[tuple[Queue, int]] = set()
         self.moves: list[Move | Wait] = []
@@ -94,13 +98,15 @@ class _Reading:
         self.calls[event.nest].taken = {name: at for name, at in found.items() if at != own[name]}
 
     def load(self, event: Load) -> None:
-        if event.tile == 0 and event.nest > self.turn:
+        if event.tile == 0 and self.first_of[event.nest] > self.turn:
             self.calls[event.nest].early.append(event.operand)
         elif event.tile == 0 and self.tile < 0:
             self.calls[event.nest].late.append(event.operand)
 
     def store(self, event: Store) -> None:
         self.stores.add((event.queue, event.transfer))
+        if event.operand not in self.calls[event.nest].results:
+            self.calls[event.nest].results.append(event.operand)
         if event.nest < self.turn:
             self.calls[self.turn].at_once = True
         elif self._is_over():

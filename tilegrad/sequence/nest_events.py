@@ -75,11 +75,13 @@ def pieces(near: int, far: int, row_bytes: int, rows: int, stride: int, longest_
 
 @dataclass
 class Flow:
-    """What is under way as nests follow each other: at most one transfer that loads and one that stores."""
+    """What is under way as nests follow each other: at most one transfer that loads and one that stores. `ahead` loads
+    for the last of nests that come together, while those before it compute."""
 
     queue: Queue
     transfers: int = 0
     loading: int | None = None
+    ahead: int | None = None
     storing: int | None = None
 
     def open(self) -> int:
@@ -168,9 +170,21 @@ class NestEvents:
     """One nest. `number` is its place in the entry; `homes` are addresses by operand."""
 
     def __init__(
-        self, number: int, listed: ListedNest, handover: Handover, homes: dict[str, Address], flow: Flow, longest: int
+        self,
+        number: int,
+        listed: ListedNest,
+        handover: Handover,
+        homes: dict[str, Address],
+        flow: Flow,
+        longest: int,
+        *,
+        is_behind: bool = False,
+        kept: Collection[str] = (),
     ) -> None:
+        """`is_behind`: it is the last of several that come together. Results that are `kept` never leave."""
         assert listed.tiling is not None
+        self.is_behind = is_behind
+        self.kept = kept
         self.number = number
         self.nest = listed.nest
         self.tiling = listed.tiling
@@ -183,17 +197,35 @@ class NestEvents:
 
     def first_loads(self, names: Collection[str]) -> Iterator[Load | Store]:
         """Requests operands of the first tile."""
+        flow = self.flow
+        if self.is_behind:
+            flow.loading, flow.ahead = flow.ahead, flow.loading
         for one in self.moving.values():
             if one.operand.access is Access.READ and one.operand.name in names:
                 yield from self._start(one, 0, self.every[0][0], one.slot)
+        if self.is_behind:
+            flow.loading, flow.ahead = flow.ahead, flow.loading
 
-    def run(self, hands_over: bool, in_first: Iterable[Event] = (), in_last: Iterable[Event] = ()) -> Iterator[Event]:
-        """What is done for its neighbours while the first tile computes, and while the last one does: `in_first` and
-        `in_last`. If it `hands_over`, its last results leave later (`last_stores`)."""
+    def late_loads(self) -> Iterator[Load | Store]:
+        """What is requested when its turn, or that of the nests it comes with, has come."""
+        own = self.handover
+        yield from self.first_loads([name for name in self.moving if name not in own.early and name not in own.taken])
+
+    def run(
+        self,
+        hands_over: bool,
+        loads: Iterable[Event] = (),
+        in_first: Iterable[Event] = (),
+        in_last: Iterable[Event] = (),
+    ) -> Iterator[Event]:
+        """`loads` are those of its turn. What is done for its neighbours while the first tile computes, and while the
+        last one does: `in_first` and `in_last`. If it `hands_over`, its last results leave later (`last_stores`)."""
         own = self.handover
         if own.drains:
             yield from self.flow.settle_stores(self.number)
-        yield from self.first_loads([name for name in self.moving if name not in own.early and name not in own.taken])
+        yield from loads
+        if self.is_behind:
+            self.flow.loading, self.flow.ahead = self.flow.ahead, None
         leaves_late = self.tiling.is_double and not self.is_large
         asks_ahead = self.tiling.asks_ahead and not self.is_large
         kept: list[_Leaving] = []
@@ -261,7 +293,8 @@ class NestEvents:
     def _results(self, tile: int, ranges: Tile, moved: int | None) -> Iterator[_Leaving]:
         """Results that leave, and take their other slot. `moved` None: behind the last tile."""
         for one in self.moving.values():
-            if one.operand.access is Access.WRITE and (moved is None or moved & one.loops):
+            is_result = one.operand.access is Access.WRITE and one.operand.name not in self.kept
+            if is_result and (moved is None or moved & one.loops):
                 yield _Leaving(one, tile, ranges, one.slot)
                 one.slot ^= one.slots - 1
 

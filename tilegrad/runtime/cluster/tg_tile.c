@@ -102,9 +102,23 @@ static APART int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *word
     return request;
 }
 
-static void load_first(tg_tiles *t, const tg_word *call_words, tg_word *words, uint32_t mask)
+/* Requests operands of first tiles, of a nest and of those that have come together with it: the last one's by
+ * themselves, since others compute before it. */
+static APART void load_first(tg_tiles *t, const tg_word *at, tg_word *words, int is_early)
 {
-    t->loading = add_boxes(t, (const tg_call *)(const void *)call_words, words, mask, FIRST_TILE, t->loading);
+    int *request = &t->loading;
+    for (;;) {
+        const tg_call *call = (const tg_call *)(const void *)at;
+        uint32_t mask = is_early ? call->early : call->late;
+        if (mask)
+            *request = add_boxes(t, call, words, mask, FIRST_TILE, *request);
+        if (!(call->flags & TG_MORE))
+            return;
+        words += call->next_table - (uint32_t)(words - at);
+        at += call->next_words;
+        if (!(((const tg_call *)(const void *)at)->flags & TG_MORE))
+            request = &t->ahead;
+    }
 }
 
 static void move_dims(tg_word *words, const tg_loop *loop, tg_dim *dim, int count)
@@ -310,7 +324,8 @@ static void fetch(tg_tiles *t, const tg_call *call)
     tg_word *to = (tg_word *)(void *)(t->scratch + call->next_scratch);
     t->fetching = tg_dma_open(1);
     add_words(t->fetching, to, t->program + t->position, call->next_words);
-    add_words(t->fetching, to + call->next_words, t->program + call->next_table, call->next_table_words);
+    if (call->next_table_words)
+        add_words(t->fetching, to + call->next_words, t->program + call->next_table, call->next_table_words);
     t->position += call->next_words;
 }
 
@@ -321,6 +336,12 @@ static tg_word *fetched(tg_tiles *t, const tg_call *call)
     settle(&t->fetching);
     tg_table(next, (call->next_words + call->next_table_words) * 4);
     return next;
+}
+
+/* Where the table is of a call that has come: behind it, or behind all that were fetched with it. */
+static tg_word *table_at(const tg_tiles *t, const tg_call *call, tg_word *next)
+{
+    return next + (call->next_table_words ? call->next_words : call->next_table - (t->position - call->next_words));
 }
 
 /* Makes ready the next tile where only the innermost loop moves on, and simply: the general way in `prepare_next`, in
@@ -418,15 +439,18 @@ static APART void finish_step(tg_tiles *t, const tg_call *call, tg_nest *nest, m
 static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
 {
     store_kept(t);
-    if (t->fetching == NONE)
-        return 0;
-    tg_word *next = fetched(t, call);
-    const tg_call *next_call = (const tg_call *)(const void *)next;
-    if (call->flags & TG_SETTLE)
-        settle(&t->storing);
-    load_first(t, next, next + call->next_words, next_call->early);
+    tg_word *next = t->call + call->next_words, *words = t->call + call->next_table;
+    if (!(call->flags & TG_MORE)) {
+        if (t->fetching == NONE)
+            return 0;
+        next = fetched(t, call);
+        words = table_at(t, call, next);
+        if (call->flags & TG_SETTLE)
+            settle(&t->storing);
+        load_first(t, next, words, 1);
+    }
     t->turn ^= 1;
-    set_addresses(t, (tg_nest *)(void *)(next + call->next_words), next_call, t->at[t->turn]);
+    set_addresses(t, (tg_nest *)(void *)words, (const tg_call *)(const void *)next, t->at[t->turn]);
     return next;
 }
 
@@ -436,13 +460,14 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
     tg_kernel_call *kernel = t->kernels[nest->kernel];
-    tg_job job = {who, 0, t->at[t->turn], t->words + nest->args, t->program + t->table};
+    uint32_t results = (call->results & ((1u << TG_FIRST_SHIFT) - 1)) << (call->results >> TG_FIRST_SHIFT);
+    tg_job job = {who, 0, t->at[t->turn], t->words + nest->args, t->program + t->table, results};
     tg_word *next = 0;
     settle(&t->loading);
     tg_start_cores(kernel, &job);
     if (t->before)
         t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
-    if (call->next_words && !(call->flags & TG_NEXT_LATE))
+    if (call->next_words && !(call->flags & (TG_NEXT_LATE | TG_MORE)))
         fetch(t, call);
     t->steps = t->moved_loops = 0;
     while (job.tile < nest->tiles - 1) {
@@ -475,6 +500,20 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
     return next;
 }
 
+/* To the next of the nests that have come together: the last one's operands may still be on their way. */
+static inline void go_on(tg_tiles *t, const tg_call *call, tg_word *next)
+{
+    t->words = t->call + call->next_table;
+    t->table = t->current + call->next_table;
+    t->current += call->next_words;
+    t->call = next;
+    tg_table(next, (uint32_t)sizeof(tg_call));
+    if (!(((const tg_call *)(const void *)next)->flags & TG_MORE)) {
+        t->loading = t->ahead;
+        t->ahead = NONE;
+    }
+}
+
 static void run_nest(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)t->call;
@@ -483,23 +522,28 @@ static void run_nest(tg_tiles *t, const char *who)
     tg_enter(who);
     if (call->flags & TG_DRAIN)
         settle(&t->storing);
-    if (call->late)
-        load_first(t, t->call, t->words, call->late);
+    if (call->flags & TG_LATE)
+        load_first(t, t->call, t->words, 0);
     tg_word *next = run_tiles(t, call, who);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);
-    uint32_t words = call->next_words, table = call->next_table;
+    if (call->flags & TG_MORE) {
+        go_on(t, call, next);
+        return;
+    }
+    tg_call kept = {call->next_words, call->next_table, call->next_table_words, call->next_scratch, 0, 0, 0, 0, 0, 0};
+    uint32_t words = kept.next_words;
     if (!next && words) { /* the next may come to lie where this one is */
-        tg_call kept = *call;
         tg_table(0, 0);
         fetch(t, &kept);
         next = fetched(t, &kept);
-        set_addresses(t, (tg_nest *)(void *)(next + words), (const tg_call *)(const void *)next, t->at[t->turn]);
+        set_addresses(t, (tg_nest *)(void *)table_at(t, &kept, next), (const tg_call *)(const void *)next,
+                      t->at[t->turn]);
     }
     t->current = words ? t->position - words : TG_NO_CALL;
-    t->table = table;
+    t->table = kept.next_table;
     t->call = next;
-    t->words = words ? next + words : 0;
+    t->words = words ? table_at(t, &kept, next) : 0;
 }
 
 /* Whether it is this call's turn. Once it was not, nothing runs any more. */
@@ -530,7 +574,7 @@ void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
         const tg_operand *operand = (const tg_operand *)(const void *)(nest + 1);
         for (int i = 0; i < nest->operand_count; i++, operand++)
             t->at[0][i] = homes_of(call)[i] == TG_ABSENT ? 0 : home_of(t, homes_of(call)[i]) + operand->far;
-        tg_job job = {who, 0, t->at[0], words + nest->args, words};
+        tg_job job = {who, 0, t->at[0], words + nest->args, words, 0};
         make_moves(t, call->moves);
         tg_enter(who);
         tg_start_cores(t->kernels[nest->kernel], &job);
@@ -544,7 +588,7 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
 {
     tg_call first = {entry->call_words, entry->table, entry->table_words, entry->scratch, 0, 0, 0, 0, 0, 0};
     const tg_word *words = (const tg_word *)program->words;
-    *t = (tg_tiles){.m = m, .loading = NONE, .storing = NONE, .fetching = NONE};
+    *t = (tg_tiles){.m = m, .loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE};
     t->scratch = m->scratch;
     t->state = m->state;
     t->arena = m->arena;
@@ -557,7 +601,7 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     if (entry->call_words) {
         fetch(t, &first);
         t->call = fetched(t, &first);
-        t->words = t->call + first.next_words;
+        t->words = table_at(t, &first, t->call);
         set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
     }
 }
@@ -569,6 +613,7 @@ tg_status tg_stop(tg_tiles *t, const tg_entry *entry)
     if (t->status == TG_OK)
         make_moves(t, entry->last_moves);
     settle(&t->loading);
+    settle(&t->ahead);
     settle(&t->fetching);
     settle(&t->storing);
     tg_end(entry->name);

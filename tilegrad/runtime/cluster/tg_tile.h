@@ -3,7 +3,8 @@
  * One object of words, in L2, describes a program: a table for each kind of nest (loops, operands, the kernel's argument
  * words) and, for each entry, a row of calls: which table, where its operands live, where it works in scratchpad. A
  * call and its table are brought into scratchpad together, while the nest before runs, and are changed there from tile
- * to tile; everything that does not change is in them as the first tile needs it. */
+ * to tile; everything that does not change is in them as the first tile needs it. Small nests come together with the
+ * one behind them, each call with its own table behind it, side by side. */
 #ifndef TG_TILE_H
 #define TG_TILE_H
 #include "model.h"
@@ -111,6 +112,8 @@ enum {
     TG_NEXT_LATE = 4, /* the next call and its table have no room beside this nest */
     TG_AT_ONCE = 8,   /* the next nest waits for nothing more: the last results leave when its kernel has begun */
     TG_SETTLE = 16,   /* what is on its way out is waited for before the next nest's first operands are requested */
+    TG_MORE = 32,     /* the next nest has come together with this one: its call and table are so many words behind it */
+    TG_LATE = 64,     /* when its turn comes, operands are requested: of all nests that have come together */
 };
 
 /* Where an operand lives in L2: an offset into the arena or the state. One that the nest before has just made is read
@@ -156,6 +159,7 @@ typedef struct {
     const tg_call *before; /* of the nest before, where its last results have not left (TG_AT_ONCE), or null */
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
+    int ahead;                      /* that for the last of nests that have come together */
     int steps, moved_loops;         /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
@@ -218,6 +222,13 @@ tg_status tg_stop(tg_tiles *t, const tg_entry *entry);
 /* The call that comes after this one, its table, and where in scratchpad they go. */
 #define NEXT(name, table, offset)                                                                                      \
     .next_words = WORDS(name), .next_table = PLACE(table), .next_table_words = WORDS(table), .next_scratch = (offset)
+
+/* Those that come together: from the first call, behind which is its table, to the last one's table. */
+#define SPAN(name, last_table) (PLACE(last_table) + WORDS(last_table) - PLACE(name))
+#define NEXT_TOGETHER(name, table, last_table, offset)                                                                 \
+    .next_words = SPAN(name, last_table), .next_table = PLACE(table), .next_scratch = (offset)
+#define MORE(name, following, table)                                                                                   \
+    .next_words = PLACE(following) - PLACE(name), .next_table = PLACE(table) - PLACE(name)
 
 #define RUN(name, count) tg_run_nests(t, &words.name.call, (count), __func__)
 #define RUN_FROM(first, count) tg_run_nests(t, (first), (count), __func__)

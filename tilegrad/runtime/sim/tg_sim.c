@@ -5,6 +5,7 @@
  *    must not change.
  *  - What a kernel reads in scratchpad must have been brought there for this nest, or be a result of the nest before as
  *    it was when that ended. What leaves must have been produced by a kernel of this nest or, once, of the one before.
+ *    Nests that come to scratchpad together find there what those before them brought or made.
  *    Results are poison before their first tile and after they left, or a nest later.
  *  - Nothing is brought to where a result has not left or where a table is in use, and a table is read when it is there.
  *  - A kernel sees copies of its operands, each between guard zones: what lies beside them is poison, must be unchanged
@@ -24,7 +25,7 @@
 
 enum { POISON = 0xff, GUARD_BYTES = 1024, L3_REQUESTS = 256 };
 /* What a byte of scratchpad holds; BEFORE is added where it is of the nest before. */
-enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING, LEFT, BEFORE = 8 };
+enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING, LEFT, KEPT, BEFORE = 8 };
 
 typedef struct {
     unsigned char *near, *far;
@@ -49,6 +50,7 @@ static struct {
     size_t word_bytes;
     const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
     size_t table_bytes, next_table_bytes;
+    int is_further; /* the one that is up next has come together with the current one */
     const char *entry, *nest;
     int tile;
     long waits, drop_wait;
@@ -448,20 +450,35 @@ void tg_end(const char *entry)
     sim.entry = NULL;
 }
 
+static int is_result(unsigned char held) { return held == PRODUCED || held == LEAVING || held == KEPT; }
+
 /* Results become those of the nest before; what was that is no more. */
 static void age_results(void)
 {
     const unsigned char *end = holds + sizeof holds, *left = holds;
     for (; (left = memchr(left, BEFORE | LEFT, (size_t)(end - left))) != NULL; left++)
         sim.scratch[left - holds] = POISON;
+    for (left = holds; (left = memchr(left, BEFORE | KEPT, (size_t)(end - left))) != NULL; left++)
+        sim.scratch[left - holds] = POISON;
     for (size_t i = 0; i < sizeof holds; i++)
-        holds[i] = holds[i] == PRODUCED || holds[i] == LEAVING ? holds[i] | BEFORE : ABSENT;
+        holds[i] = is_result(holds[i]) ? holds[i] | BEFORE : ABSENT;
+}
+
+/* Of nests that have come together, what was brought or made for one is there for those behind it. */
+static void keep_results(void)
+{
+    for (size_t i = 0; i < sizeof holds; i++)
+        holds[i] = is_result(holds[i]) ? holds[i] | BEFORE : holds[i];
 }
 
 void tg_enter(const char *nest)
 {
     expect_all_left(BEFORE | PRODUCED);
-    age_results();
+    if (sim.is_further)
+        keep_results();
+    else
+        age_results();
+    sim.is_further = 0;
     sim.nest = nest;
     sim.tile = 0;
     sim.table = sim.next_table;
@@ -478,6 +495,12 @@ void tg_table(const void *table, uint32_t bytes)
     }
     if (!is_scratch(table, bytes))
         hazard("a table of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(table));
+    if (is_inside(table, bytes, sim.table, sim.table_bytes)) {
+        sim.is_further = 1;
+        sim.next_table = sim.table;
+        sim.next_table_bytes = sim.table_bytes;
+        return;
+    }
     expect_settled(table, bytes, 0, NULL, "the conductor");
     if (!all(table, bytes, BROUGHT))
         hazard("a table at %s, %lu bytes, was not brought", describe(table), (unsigned long)bytes);
@@ -623,7 +646,8 @@ static unsigned char *copy_of(const region_t *regions, const unsigned char *p)
 /* Whether this is a result of the nest before: to leave, leaving or left. */
 static int is_result_before(const unsigned char *at, size_t bytes)
 {
-    return all(at, bytes, BEFORE | PRODUCED) || all(at, bytes, BEFORE | LEAVING) || all(at, bytes, BEFORE | LEFT);
+    return all(at, bytes, BEFORE | PRODUCED) || all(at, bytes, BEFORE | LEAVING) || all(at, bytes, BEFORE | LEFT) ||
+           all(at, bytes, BEFORE | KEPT);
 }
 
 static void expect_operand(const work_t *job, int i)
@@ -704,6 +728,7 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
             continue;
         memcpy(job->at[i], at[i], work.bytes[i]);
         if (is_scratch(job->at[i], work.bytes[i]))
-            memset(holds + ((unsigned char *)job->at[i] - sim.scratch), PRODUCED, work.bytes[i]);
+            memset(holds + ((unsigned char *)job->at[i] - sim.scratch), job->results >> i & 1 ? PRODUCED : KEPT,
+                   work.bytes[i]);
     }
 }
