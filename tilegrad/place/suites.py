@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilegrad.analysis.footprint import is_held_whole, nth_tile
+from tilegrad.analysis.footprint import is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import box_bytes
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts
@@ -92,7 +92,7 @@ class Suites:
 
     def _may_come_together(self, suite: Sequence[TiledNest]) -> bool:
         """All but the last are one tile, L3 has nothing to do between them, and what one makes and another needs stays
-        where it is, whole."""
+        where it is."""
         *small, last = suite
         if any(one.tiling.tile_count > 1 for one in small) or any(self.launches[one.launch].part for one in suite):
             return False
@@ -103,7 +103,7 @@ class Suites:
             for operand in one.nest.reads:
                 span = self._span(one, operand)
                 met = [other for other in made if _meet(span, other)]
-                if met and (met != [span] or not is_held_whole(operand, one.nest, one.tiling.loops)):
+                if met and (met != [span] or not is_read_in_place(operand, one.nest, one.tiling.loops)):
                     return False
             for operand in one.nest.results:
                 span = self._span(one, operand)

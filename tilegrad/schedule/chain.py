@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilegrad.analysis.footprint import is_held_whole, nth_tile
+from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet
 from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.schedule import Tiling
@@ -34,7 +34,7 @@ class _Load:
     home: Bytes
     slot_start: int  # from where the nest's slots begin
     slot_stop: int
-    is_whole: bool  # all of a tensor, for all tiles
+    is_readable: bool  # in all of the tensor, where that is
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,12 @@ class Link:
     @cached_property
     def loads(self) -> list[_Load]:
         found = []
+        loops = self.tiling.loops
+        readable = {o.name for o in self.nest.present if is_read_in_place(o, self.nest, loops)}
         for name, box in self._boxes(Access.READ, 0):
             slot = self.tiling.slots[name]
             span = slot.offset_bytes, slot.offset_bytes + slot.slot_bytes
-            found.append(_Load(box, *span, name in self._whole))
+            found.append(_Load(box, *span, name in readable))
         return found
 
     @cached_property
@@ -134,7 +136,7 @@ def exposed_cycles(
         is_late = meet([load.home], before.last_results)
         depends |= is_late
         is_arriving = before.tiling.tile_count == 1 and load.home.region in arriving
-        if is_late and load.is_whole and meet([load.home], before.whole_results):
+        if is_late and load.is_readable and meet([load.home], before.whole_results):
             taken.append(load.home)
         elif is_late or is_arriving or not has_room:
             waiting.append(load.home)

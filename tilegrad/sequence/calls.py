@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Load, Move, Queue, Store, Wait, box_size
 from tilegrad.sequence.handover import suites_of
 
 
@@ -94,13 +94,13 @@ class _Reading:
             return
         own = {name: listed.place.slots_offset + slot.offset_bytes for name, slot in listed.tiling.slots.items()}
         pairs = zip(listed.nest.operands, event.places, strict=True)
-        found = {operand.name: place.offset for operand, place in pairs if place is not None}
+        found = {operand.name: place.offset for operand, place in pairs if place is not None and box_size(place.box)}
         self.calls[event.nest].taken = {name: at for name, at in found.items() if at != own[name]}
 
     def load(self, event: Load) -> None:
         if event.tile == 0 and self.first_of[event.nest] > self.turn:
             self.calls[event.nest].early.append(event.operand)
-        elif event.tile == 0 and self.tile < 0:
+        elif event.tile == 0 and (self.tile < 0 or event.nest > self.turn):
             self.calls[event.nest].late.append(event.operand)
 
     def store(self, event: Store) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from tilegrad.analysis.footprint import is_held_whole, nth_tile
+from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet, one_run
 from tilegrad.ir.listing import SCRATCH, ListedNest
 from tilegrad.ir.nest import Operand, Tile
@@ -198,18 +198,20 @@ class _Deciding:
         )
 
     def _taken(self, n: int, from_before: bool) -> list[dict[str, int]]:
-        """Of each nest of a suite, operands that are whole in scratchpad when its turn comes, as it needs them all the
-        time: made or brought for a nest of the suite, or made by the one before it."""
+        """Of each nest of a suite, operands that are whole in scratchpad when its turn comes, and that it can read
+        there: made or brought for a nest of the suite, or made by the one before it."""
         there: dict[Span, int] = {}
         found = []
         suite = self.suites[n]
         if from_before and suite[0] > 0:
             self._leave_there(suite[0] - 1, there)
         for i in suite:
-            homes = {operand.name: self._whole_home(i, operand) for operand in self.nests[i].nest.reads}
-            found.append({name: there[home] for name, home in homes.items() if home is not None and home in there})
-            for operand in self.nests[i].nest.reads:
-                home = homes[operand.name]
+            nest, loops = self.nests[i].nest, self._tiling(i).loops
+            readable = [operand for operand in nest.reads if is_read_in_place(operand, nest, loops)]
+            homes = {operand.name: self._home(i, operand) for operand in readable}
+            found.append({name: there[home] for name, home in homes.items() if home in there})
+            for operand in nest.reads:
+                home = self._whole_home(i, operand)
                 if home is not None:
                     ((_, first, _),) = self._slots(i, [operand])
                     there.setdefault(home, first)
@@ -219,9 +221,7 @@ class _Deciding:
     def _leave_there(self, i: int, there: dict[Span, int]) -> None:
         """Results of a nest; what lived in their place is no more."""
         for operand in self.nests[i].nest.results:
-            assert operand.value is not None
-            address = self.plan.address(self.entry, operand.value, self.nests[i].launch)
-            home = (address.region, address.offset, address.offset + operand.size_bytes)
+            home = self._home(i, operand)
             for other in [other for other in there if overlaps([other], [home])]:
                 del there[other]
             if self._whole_home(i, operand) is not None:
@@ -230,9 +230,11 @@ class _Deciding:
 
     def _whole_home(self, i: int, operand: Operand) -> Span | None:
         """Where a tensor lives, if one slot of the nest holds all of it, for all of its tiles."""
+        is_held = is_held_whole(operand, self.nests[i].nest, self._tiling(i).loops)
+        return self._home(i, operand) if is_held else None
+
+    def _home(self, i: int, operand: Operand) -> Span:
         assert operand.value is not None
-        if not is_held_whole(operand, self.nests[i].nest, self._tiling(i).loops):
-            return None
         address = self.plan.address(self.entry, operand.value, self.nests[i].launch)
         return address.region, address.offset, address.offset + operand.size_bytes
 

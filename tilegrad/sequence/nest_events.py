@@ -75,8 +75,8 @@ def pieces(near: int, far: int, row_bytes: int, rows: int, stride: int, longest_
 
 @dataclass
 class Flow:
-    """What is under way as nests follow each other: at most one transfer that loads and one that stores. `ahead` loads
-    for the last of nests that come together, while those before it compute."""
+    """What is under way as nests follow each other: at most one transfer that loads and one that stores. Of nests that
+    come together, `ahead` loads for all but the first, which computes meanwhile."""
 
     queue: Queue
     transfers: int = 0
@@ -178,12 +178,12 @@ class NestEvents:
         flow: Flow,
         longest: int,
         *,
-        is_behind: bool = False,
+        joins: bool = False,
         kept: Collection[str] = (),
     ) -> None:
-        """`is_behind`: it is the last of several that come together. Results that are `kept` never leave."""
+        """`joins`: it comes together with the nest before it. Results that are `kept` never leave."""
         assert listed.tiling is not None
-        self.is_behind = is_behind
+        self.joins = joins
         self.kept = kept
         self.number = number
         self.nest = listed.nest
@@ -198,34 +198,34 @@ class NestEvents:
     def first_loads(self, names: Collection[str]) -> Iterator[Load | Store]:
         """Requests operands of the first tile."""
         flow = self.flow
-        if self.is_behind:
+        if self.joins:
             flow.loading, flow.ahead = flow.ahead, flow.loading
         for one in self.moving.values():
             if one.operand.access is Access.READ and one.operand.name in names:
                 yield from self._start(one, 0, self.every[0][0], one.slot)
-        if self.is_behind:
+        if self.joins:
             flow.loading, flow.ahead = flow.ahead, flow.loading
 
     def late_loads(self) -> Iterator[Load | Store]:
-        """What is requested when its turn, or that of the nests it comes with, has come."""
+        """What is requested when its turn has come, or when the first of those that it comes with has begun."""
         own = self.handover
         yield from self.first_loads([name for name in self.moving if name not in own.early and name not in own.taken])
 
     def run(
         self,
         hands_over: bool,
-        loads: Iterable[Event] = (),
         in_first: Iterable[Event] = (),
         in_last: Iterable[Event] = (),
     ) -> Iterator[Event]:
-        """`loads` are those of its turn. What is done for its neighbours while the first tile computes, and while the
-        last one does: `in_first` and `in_last`. If it `hands_over`, its last results leave later (`last_stores`)."""
+        """What is done for its neighbours while the first tile computes, and while the last one does: `in_first` and
+        `in_last`. If it `hands_over`, its last results leave later (`last_stores`)."""
         own = self.handover
         if own.drains:
             yield from self.flow.settle_stores(self.number)
-        yield from loads
-        if self.is_behind:
+        if self.joins:
             self.flow.loading, self.flow.ahead = self.flow.ahead, None
+        else:
+            yield from self.late_loads()
         leaves_late = self.tiling.is_double and not self.is_large
         asks_ahead = self.tiling.asks_ahead and not self.is_large
         kept: list[_Leaving] = []
@@ -280,13 +280,16 @@ class NestEvents:
                 places.append(None)
                 continue
             one = self.moving[operand.name]
-            at = self.handover.taken.get(operand.name, one.at[one.slot])
-            places.append(Place(SCRATCH, at, one.box_at(ranges)))
+            at, box = one.at[one.slot], one.box_at(ranges)
+            if operand.name in self.handover.taken:
+                at = self.handover.taken[operand.name] + one.far(box) - one.home.offset
+            places.append(Place(SCRATCH, at, box))
         return Begin(KERNELS, self.number, tile, ranges, tuple(places))
 
     def _load(self, tile: int, ranges: Tile, moved: int) -> Iterator[Load | Store]:
         for one in self.moving.values():
-            if one.operand.access is Access.READ and moved & one.loops:
+            is_taken = one.operand.name in self.handover.taken
+            if one.operand.access is Access.READ and moved & one.loops and not is_taken:
                 one.slot ^= one.slots - 1
                 yield from self._start(one, tile, ranges, one.slot)
 

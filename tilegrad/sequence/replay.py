@@ -89,6 +89,16 @@ def _check_sizes(listing: Listing) -> None:
             raise ListingError(f"plan: the initial values of '{tensor.name}' are not in the image")
 
 
+def _is_run(operand: Operand, place: Place, whole_at: int) -> bool:
+    """Whether a box is one run of a tensor that lies whole at `whole_at`, and its place is there."""
+    strides = row_major_strides(operand.shape)
+    elements = np.zeros(1, dtype=np.int64)
+    for r, stride in zip(place.box, strides, strict=True):
+        elements = np.add.outer(elements, (r.start + np.arange(r.size)) * stride).reshape(-1)
+    run = elements[0] + np.arange(len(elements))
+    return bool(np.array_equal(elements, run)) and place.offset == whole_at + operand.element_bytes * int(elements[0])
+
+
 @dataclass
 class _Transfer:
     """Under way: what it reads, and what is there when it is waited for."""
@@ -362,7 +372,7 @@ class _Replay(PartReplay):
             readers += 1
             transfer.sources.append(readers)
         near = self.claim_scratch(event.near, box_size(event.box) * operand.element_bytes, f"'{event.operand}'")
-        held = Held(event.nest, event.operand, value, operand.shape, event.box)
+        held = Held(event.nest, event.operand, value, operand.shape, event.box, at=event.near)
         transfer.arrivals.append((near, self.hold(held)))
 
     def expect_value(self, content: View, value: int, what: str, wanted: View | int | None = None) -> None:
@@ -487,7 +497,7 @@ class _Replay(PartReplay):
 
     def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, Readers]:
         assert operand.value is not None
-        if place.region != SCRATCH or place.offset % self.alignment[L1]:
+        if place.region != SCRATCH or place.offset % operand.element_bytes:
             raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
         content, readers = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
         first = int(content[0])
@@ -499,8 +509,8 @@ class _Replay(PartReplay):
         is_same_box = (held.shape, held.box) == (operand.shape, place.box)
         if held.value != self.number(operand.value) or not held.is_complete:
             raise self.error(f"'{operand.name}' finds '{held.what}' of nest {held.nest} in its place")
-        is_whole = held.is_whole and box_size(place.box) == prod(operand.shape) == prod(held.shape)
-        if not is_same_box and not is_whole:
+        is_part = held.is_whole and prod(operand.shape) == prod(held.shape) and _is_run(operand, place, held.at)
+        if not (is_same_box and place.offset == held.at) and not is_part:
             raise self.error(f"'{operand.name}' finds {box_text(held.box)}, the kernel needs {box_text(place.box)}")
         return content, readers
 
@@ -548,6 +558,7 @@ class _Replay(PartReplay):
                 is_complete=all(begun.ranges[axis.name].stop == axis.extent for axis in sums),
                 has_left=False,
                 reduced_to=tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
+                at=place.offset,
             )
             content, _ = self.scratch(place.offset, size_bytes, "a result")
             content[...] = self.hold(held)

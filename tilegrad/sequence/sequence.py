@@ -78,11 +78,10 @@ class _Sequencing:
         """From how nests follow each other."""
         kept = kept_results(self.plan, self.entry, self.nests, self.handovers)
         self.suites = {suite[0]: suite for suite in suites_of(self.nests)}
-        behind = {suite[-1] for suite in self.suites.values() if len(suite) > 1}
         self.runs = [
             NestEvents(
                 *(i, listed, handover, self._homes(listed), self.flow, self.longest_bytes),
-                is_behind=i in behind,
+                joins=i not in self.suites,
                 kept=kept[i],
             )
             for i, (listed, handover) in enumerate(zip(self.nests, self.handovers, strict=True))
@@ -144,7 +143,6 @@ class _Sequencing:
         is_early = following is not None and not following.is_fetched_late and number + 1 in self.suites
         yield from self.runs[number].run(
             hands_over=following is not None and following.at_once,
-            loads=(load for i in self.suites.get(number, ()) for load in self.runs[i].late_loads()),
             in_first=self._in_first(number, is_early),
             in_last=self._ahead(number + 1) if is_early else (),
         )
@@ -155,6 +153,8 @@ class _Sequencing:
     def _in_first(self, number: int, is_next_early: bool) -> Iterator[Event]:
         if self.handovers[number].at_once:
             yield from self.runs[number - 1].last_stores()
+        for i in self.suites.get(number, range(0))[1:]:
+            yield from self.runs[i].late_loads()
         if is_next_early:
             yield from self._fetch(number + 1)
 

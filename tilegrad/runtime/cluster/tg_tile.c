@@ -84,7 +84,7 @@ static APART int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *word
     const tg_word *home = homes_of(call) + first;
     unsigned char *slots = t->scratch + call->slots;
     for (mask &= (1u << TG_FIRST_SHIFT) - 1; mask; mask >>= 1, operand++, home++) {
-        if (!(mask & 1))
+        if (!(mask & 1) || (what != RESULTS && (*home & TG_IN_SCRATCH)))
             continue;
         if (what == NEXT_TILE)
             operand->scratch = operand->turn - operand->scratch;
@@ -102,22 +102,23 @@ static APART int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *word
     return request;
 }
 
-/* Requests operands of first tiles, of a nest and of those that have come together with it: the last one's by
- * themselves, since others compute before it. */
-static APART void load_first(tg_tiles *t, const tg_word *at, tg_word *words, int is_early)
+/* Requests operands of a nest's first tile. */
+static void load_first(tg_tiles *t, const tg_word *at, tg_word *words, int is_early, int *request)
 {
-    int *request = &t->loading;
-    for (;;) {
-        const tg_call *call = (const tg_call *)(const void *)at;
-        uint32_t mask = is_early ? call->early : call->late;
-        if (mask)
-            *request = add_boxes(t, call, words, mask, FIRST_TILE, *request);
-        if (!(call->flags & TG_MORE))
-            return;
-        words += call->next_table - (uint32_t)(words - at);
+    const tg_call *call = (const tg_call *)(const void *)at;
+    uint32_t mask = is_early ? call->early : call->late;
+    if (mask)
+        *request = add_boxes(t, call, words, mask, FIRST_TILE, *request);
+}
+
+/* The same of nests that have come together with one, which computes before them: by themselves. */
+static APART void load_further(tg_tiles *t, const tg_word *at, int is_early)
+{
+    for (const tg_call *call = (const tg_call *)(const void *)at; call->flags & TG_MORE;) {
+        tg_word *words = (tg_word *)(uintptr_t)(at + call->next_table);
         at += call->next_words;
-        if (!(((const tg_call *)(const void *)at)->flags & TG_MORE))
-            request = &t->ahead;
+        call = (const tg_call *)(const void *)at;
+        load_first(t, at, words, is_early, &t->ahead);
     }
 }
 
@@ -256,7 +257,7 @@ static void set_addresses(const tg_tiles *t, tg_nest *nest, const tg_call *call,
         if (!(*home & TG_IN_SCRATCH))
             *at++ = slots + operand->scratch;
         else
-            *at++ = *home == TG_ABSENT ? 0 : t->scratch + (*home & ~TG_IN_SCRATCH);
+            *at++ = *home == TG_ABSENT ? 0 : t->scratch + (*home & ~TG_IN_SCRATCH) + operand->far;
 }
 
 /* The next step of a nest, along so many loops. What it makes ready follows from these and from those of the step
@@ -356,12 +357,16 @@ static APART void prepare_simply(tg_tiles *t, const tg_call *call, tg_nest *nest
     void **at = t->at[t->turn];
     int32_t left = loop->extent - loop->start;
     loop->size = left < loop->tile ? left : loop->tile;
-    if (dim < results)
-        t->loading = tg_dma_open(1);
     for (; dim < results; dim++) {
         tg_operand *operand = (tg_operand *)(void *)(words + dim->operand);
-        operand->scratch = operand->turn - operand->scratch;
         step(words, loop, dim, operand);
+        if (homes[dim->index] & TG_IN_SCRATCH) {
+            at[dim->index] = t->scratch + (homes[dim->index] & ~TG_IN_SCRATCH) + operand->far;
+            continue;
+        }
+        operand->scratch = operand->turn - operand->scratch;
+        if (t->loading == NONE)
+            t->loading = tg_dma_open(1);
         at[dim->index] = slots + operand->scratch;
         tg_dma_add(t->loading, slots + operand->scratch, home_of(t, homes[dim->index]) + operand->far,
                    operand->row_bytes, operand->rows, operand->stride);
@@ -439,35 +444,28 @@ static APART void finish_step(tg_tiles *t, const tg_call *call, tg_nest *nest, m
 static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
 {
     store_kept(t);
-    tg_word *next = t->call + call->next_words, *words = t->call + call->next_table;
-    if (!(call->flags & TG_MORE)) {
-        if (t->fetching == NONE)
-            return 0;
-        next = fetched(t, call);
-        words = table_at(t, call, next);
-        if (call->flags & TG_SETTLE)
-            settle(&t->storing);
-        load_first(t, next, words, 1);
-    }
+    if (t->fetching == NONE)
+        return 0;
+    tg_word *next = fetched(t, call), *words = table_at(t, call, next);
+    if (call->flags & TG_SETTLE)
+        settle(&t->storing);
+    load_first(t, next, words, 1, &t->loading);
+    load_further(t, next, 1);
     t->turn ^= 1;
     set_addresses(t, (tg_nest *)(void *)words, (const tg_call *)(const void *)next, t->at[t->turn]);
     return next;
 }
 
 /* Each tile begins on the other cores, and this one joins them when it has conducted what comes next. Where a tile
- * writes, what was there has left, unless results leave right behind their tiles (`is_large`). */
-static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
+ * writes, what was there has left, unless results leave right behind their tiles (`is_large`). The first tile has
+ * begun. */
+static tg_word *run_tiles(tg_tiles *t, const tg_call *call)
 {
     tg_nest *nest = nest_of(t);
-    tg_kernel_call *kernel = t->kernels[nest->kernel];
-    uint32_t results = (call->results & ((1u << TG_FIRST_SHIFT) - 1)) << (call->results >> TG_FIRST_SHIFT);
-    tg_job job = {who, 0, t->at[t->turn], t->words + nest->args, t->program + t->table, results};
+    tg_kernel_call *kernel = t->kernel;
+    tg_job job = t->job;
     tg_word *next = 0;
-    settle(&t->loading);
-    tg_start_cores(kernel, &job);
-    if (t->before)
-        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
-    if (call->next_words && !(call->flags & (TG_NEXT_LATE | TG_MORE)))
+    if (call->next_words && !(call->flags & TG_NEXT_LATE))
         fetch(t, call);
     t->steps = t->moved_loops = 0;
     while (job.tile < nest->tiles - 1) {
@@ -500,37 +498,67 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
     return next;
 }
 
-/* To the next of the nests that have come together: the last one's operands may still be on their way. */
-static inline void go_on(tg_tiles *t, const tg_call *call, tg_word *next)
+/* A nest's first tile. What has come together with the nest before it begins as soon as that one is done, and all else
+ * was made ready meanwhile. */
+static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
 {
+    tg_nest *nest = nest_of(t);
+    tg_kernel_call *kernel = t->kernels[nest->kernel];
+    uint32_t results = (call->results & ((1u << TG_FIRST_SHIFT) - 1)) << (call->results >> TG_FIRST_SHIFT);
+    tg_job job = {who, 0, t->at[t->turn], t->words + nest->args, t->program + t->table, results};
+    if (t->is_running) {
+        tg_finish_cores(t->kernel, &t->job);
+        settle(&t->storing);
+        tg_enter(who);
+    }
+    settle(&t->loading);
+    tg_start_cores(kernel, &job);
+    t->kernel = kernel;
+    t->job = job;
+    if (t->before)
+        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
+    if (call->flags & TG_LATE)
+        load_further(t, t->call, 0);
+}
+
+/* To the next of the nests that have come together, while this one computes. */
+static void go_on(tg_tiles *t, const tg_call *call)
+{
+    t->is_running = 1;
+    t->before = call->flags & TG_AT_ONCE ? call : 0;
+    t->before_words = t->words;
     t->words = t->call + call->next_table;
+    t->call += call->next_words;
     t->table = t->current + call->next_table;
     t->current += call->next_words;
-    t->call = next;
-    tg_table(next, (uint32_t)sizeof(tg_call));
-    if (!(((const tg_call *)(const void *)next)->flags & TG_MORE)) {
-        t->loading = t->ahead;
-        t->ahead = NONE;
-    }
+    t->loading = t->ahead;
+    t->ahead = NONE;
+    t->turn ^= 1;
+    set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
+    tg_table(t->call, (uint32_t)sizeof(tg_call));
 }
 
 static void run_nest(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)t->call;
-    if (call->moves)
-        make_moves(t, call->moves);
-    tg_enter(who);
-    if (call->flags & TG_DRAIN)
-        settle(&t->storing);
-    if (call->flags & TG_LATE)
-        load_first(t, t->call, t->words, 0);
-    tg_word *next = run_tiles(t, call, who);
-    if (!(call->flags & TG_LEAVE))
-        settle(&t->storing);
+    if (!t->is_running) {
+        if (call->moves)
+            make_moves(t, call->moves);
+        tg_enter(who);
+        if (call->flags & TG_DRAIN)
+            settle(&t->storing);
+        if (call->flags & TG_LATE)
+            load_first(t, t->call, t->words, 0, &t->loading);
+    }
+    begin_nest(t, call, who);
     if (call->flags & TG_MORE) {
-        go_on(t, call, next);
+        go_on(t, call);
         return;
     }
+    t->is_running = 0;
+    tg_word *next = run_tiles(t, call);
+    if (!(call->flags & TG_LEAVE))
+        settle(&t->storing);
     tg_call kept = {call->next_words, call->next_table, call->next_table_words, call->next_scratch, 0, 0, 0, 0, 0, 0};
     uint32_t words = kept.next_words;
     if (!next && words) { /* the next may come to lie where this one is */

@@ -113,7 +113,7 @@ enum {
     TG_AT_ONCE = 8,   /* the next nest waits for nothing more: the last results leave when its kernel has begun */
     TG_SETTLE = 16,   /* what is on its way out is waited for before the next nest's first operands are requested */
     TG_MORE = 32,     /* the next nest has come together with this one: its call and table are so many words behind it */
-    TG_LATE = 64,     /* when its turn comes, operands are requested: of all nests that have come together */
+    TG_LATE = 64,     /* operands are requested when its turn comes; those of nests that came with it when it has begun */
 };
 
 /* Where an operand lives in L2: an offset into the arena or the state. One that the nest before has just made is read
@@ -159,7 +159,10 @@ typedef struct {
     const tg_call *before; /* of the nest before, where its last results have not left (TG_AT_ONCE), or null */
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
-    int ahead;                      /* that for the last of nests that have come together */
+    int ahead;                      /* that for what has come together with the current nest */
+    int is_running;                 /* the nest before, which has come together with the current one: */
+    tg_kernel_call *kernel;         /* its kernel, and what that works on */
+    tg_job job;
     int steps, moved_loops;         /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
