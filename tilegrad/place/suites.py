@@ -21,8 +21,6 @@ from tilegrad.ir.schedule import Tiling
 
 # What a nest saves by coming with the next one, beside the time in which that one is made ready.
 WORTH = 1.5
-# Of scratchpad, what a suite takes at most: its neighbours need room too.
-MOST_L1 = 0.5
 Span = tuple[str, int, int]
 
 
@@ -65,7 +63,10 @@ class Suites:
         for i in range(1, len(nests)):
             suite = nests[first : i + 1]
             size_bytes = sum(one.size_bytes for one in suite)
-            has_room = size_bytes <= MOST_L1 * self.capacity and before_bytes + size_bytes <= self.capacity
+            next_bytes = nests[i + 1].size_bytes if i + 1 < len(nests) else 0
+            if next_bytes + suite[-1].size_bytes > self.capacity:
+                next_bytes = 0  # it has no room beside this one anyway
+            has_room = size_bytes + max(before_bytes, next_bytes) <= self.capacity
             found[i] = has_room and self._are_worth_it(suite) and self._may_come_together(suite)
             if not found[i]:
                 before_bytes = sum(one.size_bytes for one in nests[first:i])

@@ -19,8 +19,8 @@ class NestCall:
     or read at an offset where the nest before left it (`taken`).
 
     `drains`: it waits for results of the nest before when its turn comes. `leaves`: its own may be on their way when it
-    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: results of the nest before leave
-    when it has begun. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before it.
+    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: it begins when that one ends, whose
+    results leave then. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before it.
     `results` are those that leave.
     """
 
@@ -62,6 +62,7 @@ class _Reading:
         self.turn = -1
         self.tile = -1  # the latest one that began
         self.is_computing = False
+        self.is_at_once = False  # nothing has happened since the latest kernel call ended
         self.last_store: tuple[Queue, int] | None = None  # of the results of the last tile, until something else begins
 
     def read(self, event: object) -> None:
@@ -74,11 +75,12 @@ class _Reading:
         elif isinstance(event, Begin):
             self.begin(event)
         elif isinstance(event, End):
-            self.is_computing = False
+            self.is_computing, self.is_at_once = False, True
         elif isinstance(event, Enter):
             self.enter(event)
         elif isinstance(event, Fetch):
             self.calls[event.nest].is_fetched_late = self.turn >= 0 and not self.is_computing
+            self.is_at_once = False
         elif isinstance(event, Move):
             self.l3.add((event.queue, event.transfer))
             self.move(event)
@@ -89,6 +91,9 @@ class _Reading:
 
     def begin(self, event: Begin) -> None:
         self.tile, self.is_computing = event.tile, True
+        if event.tile == 0:
+            self.calls[event.nest].at_once = self.is_at_once
+        self.is_at_once = False
         listed = self.nests[event.nest]
         if event.tile or listed.place is None or listed.tiling is None:
             return
@@ -98,6 +103,7 @@ class _Reading:
         self.calls[event.nest].taken = {name: at for name, at in found.items() if at != own[name]}
 
     def load(self, event: Load) -> None:
+        self.is_at_once = False
         if event.tile == 0 and self.first_of[event.nest] > self.turn:
             self.calls[event.nest].early.append(event.operand)
         elif event.tile == 0 and (self.tile < 0 or event.nest > self.turn):
@@ -107,17 +113,20 @@ class _Reading:
         self.stores.add((event.queue, event.transfer))
         if event.operand not in self.calls[event.nest].results:
             self.calls[event.nest].results.append(event.operand)
-        if event.nest < self.turn:
-            self.calls[self.turn].at_once = True
-        elif self._is_over():
+        self.is_at_once = False
+        if event.nest == self.turn and self._is_over():
             self.last_store = event.queue, event.transfer
 
     def _is_over(self) -> bool:
         return not self.is_computing and self.tile == self.nests[self.turn].tile_count - 1
 
+    def is_followed(self) -> bool:
+        """By a nest that has come together with the current one."""
+        return self.first_of.get(self.turn + 1, self.turn + 1) <= self.turn
+
     def move(self, event: Move | Wait) -> None:
         self.moves.append(event)
-        self.last_store = None
+        self.last_store, self.is_at_once = None, False
 
     def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
@@ -126,8 +135,8 @@ class _Reading:
         elif key in self.stores and self.turn >= 0:
             call = self.calls[self.turn]
             if self.tile < 0:
-                call.drains = True
-            elif self.is_computing:
+                call.drains, self.is_at_once = True, False
+            elif self.is_computing and not self.is_followed():
                 call.settles = True
             elif key == self.last_store:
                 call.leaves = False

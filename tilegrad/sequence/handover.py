@@ -249,7 +249,7 @@ class _Deciding:
             return False
         launches = range(self.nests[before].launch + 1, self.nests[suite[0]].launch + 1)
         has_moves = any(launch in self.starting or launch in self.arriving for launch in launches)
-        if has_moves or any(self._loads_late(i, one) for i, one in zip(suite, own, strict=True)):
+        if has_moves or self._loads_late(suite[0], own[0]):
             return False
         following = [self._tables(n + 1)] if n + 1 < len(self.suites) else []
         is_apart = not overlaps([span for i in suite for span in self._all_scratch(i)], [self._table(before)])
@@ -257,7 +257,7 @@ class _Deciding:
         return is_apart and not overlaps(taken, following) and not self._drains(n, own)
 
     def _loads_late(self, i: int, own: Handover) -> list[Operand]:
-        """What is requested when the suite's turn has come."""
+        """What is requested when the suite's turn has come, or, but for its first nest, when that has begun."""
         return [o for o in self.nests[i].nest.reads if o.name not in own.early and o.name not in own.taken]
 
     def _arriving_from_l3(self, after: int, launch: int) -> list[Bytes]:
@@ -281,16 +281,13 @@ class _Deciding:
         return not is_next_late and not meet(results, taken)
 
     def _drains(self, n: int, own: Sequence[Handover]) -> bool:
-        """Whether something of a suite, up to the end of its first tile, meets what the nest before still stores."""
+        """Whether something of a suite, up to the end of its first tile, meets what the nest before still stores. Loads
+        for all but its first nest come behind that."""
         suite = self.suites[n]
         leaving, arriving = self._on_their_way(suite[0] - 1)
         if not leaving:
             return False
-        loads = [
-            home
-            for i, one in zip(suite, own, strict=True)
-            for home in self._homes(i, self._loads_late(i, one), self._tile(i, 0))
-        ]
+        loads = self._homes(suite[0], self._loads_late(suite[0], own[0]), self._tile(suite[0], 0))
         scratch = [span for i in suite for span in self._all_scratch(i)]
         if len(suite) == 1:
             reads = [operand for operand in self.nests[suite[0]].nest.reads if operand.name not in own[0].taken]

@@ -208,8 +208,16 @@ class NestEvents:
 
     def late_loads(self) -> Iterator[Load | Store]:
         """What is requested when its turn has come, or when the first of those that it comes with has begun."""
+        yield from self.first_loads(self._late)
+
+    @property
+    def has_late_loads(self) -> bool:
+        return any(self.moving[name].operand.access is Access.READ for name in self._late)
+
+    @property
+    def _late(self) -> list[str]:
         own = self.handover
-        yield from self.first_loads([name for name in self.moving if name not in own.early and name not in own.taken])
+        return [name for name in self.moving if name not in own.early and name not in own.taken]
 
     def run(
         self,

@@ -153,7 +153,10 @@ class _Sequencing:
     def _in_first(self, number: int, is_next_early: bool) -> Iterator[Event]:
         if self.handovers[number].at_once:
             yield from self.runs[number - 1].last_stores()
-        for i in self.suites.get(number, range(0))[1:]:
+        further = self.suites.get(number, range(0))[1:]
+        if further and any(self.runs[i].has_late_loads for i in (number, *further)):
+            yield from self.flow.settle_stores(number)
+        for i in further:
             yield from self.runs[i].late_loads()
         if is_next_early:
             yield from self._fetch(number + 1)

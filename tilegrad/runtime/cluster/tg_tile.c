@@ -488,18 +488,21 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call)
         tg_start_cores(kernel, &job);
     }
     next = prepare_nest(t, call);
+    t->job = job;
+    t->is_running = (call->flags & TG_AT_ONCE) != 0;
+    t->before = call;
+    t->before_words = t->words;
+    if (t->is_running)
+        return next;
     tg_finish_cores(kernel, &job);
     settle(&t->storing);
     t->before = 0;
-    if (call->flags & TG_AT_ONCE)
-        t->before = call, t->before_words = t->words;
-    else
-        t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
+    t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
     return next;
 }
 
-/* A nest's first tile. What has come together with the nest before it begins as soon as that one is done, and all else
- * was made ready meanwhile. */
+/* A nest's first tile. One that begins at once does so as soon as the nest before it is done: until then that is still
+ * running, and all else was made ready meanwhile. Its last results leave then. */
 static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
@@ -515,17 +518,19 @@ static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
     tg_start_cores(kernel, &job);
     t->kernel = kernel;
     t->job = job;
-    if (t->before)
+    if (t->is_running && t->before->results)
         t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
-    if (call->flags & TG_LATE)
+    if ((call->flags & (TG_LATE | TG_MORE)) == (TG_LATE | TG_MORE)) {
+        settle(&t->storing);
         load_further(t, t->call, 0);
+    }
 }
 
 /* To the next of the nests that have come together, while this one computes. */
 static void go_on(tg_tiles *t, const tg_call *call)
 {
     t->is_running = 1;
-    t->before = call->flags & TG_AT_ONCE ? call : 0;
+    t->before = call;
     t->before_words = t->words;
     t->words = t->call + call->next_table;
     t->call += call->next_words;
@@ -555,7 +560,6 @@ static void run_nest(tg_tiles *t, const char *who)
         go_on(t, call);
         return;
     }
-    t->is_running = 0;
     tg_word *next = run_tiles(t, call);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);

@@ -110,7 +110,7 @@ enum {
     TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */
     TG_LEAVE = 2,     /* the last results may be on their way when the nest ends */
     TG_NEXT_LATE = 4, /* the next call and its table have no room beside this nest */
-    TG_AT_ONCE = 8,   /* the next nest waits for nothing more: the last results leave when its kernel has begun */
+    TG_AT_ONCE = 8,   /* the next nest begins when this one ends: its last results leave when that one has begun */
     TG_SETTLE = 16,   /* what is on its way out is waited for before the next nest's first operands are requested */
     TG_MORE = 32,     /* the next nest has come together with this one: its call and table are so many words behind it */
     TG_LATE = 64,     /* operands are requested when its turn comes; those of nests that came with it when it has begun */
@@ -156,11 +156,11 @@ typedef struct {
     uint32_t table;        /* of the current nest */
     const tg_word *move;   /* the next one */
     tg_word *call, *words; /* of the current nest, in scratchpad */
-    const tg_call *before; /* of the nest before, where its last results have not left (TG_AT_ONCE), or null */
+    const tg_call *before; /* of the nest before, where it is still running */
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
     int ahead;                      /* that for what has come together with the current nest */
-    int is_running;                 /* the nest before, which has come together with the current one: */
+    int is_running;                 /* the nest before, whose last tile has not ended when the current one's turn comes: */
     tg_kernel_call *kernel;         /* its kernel, and what that works on */
     tg_job job;
     int steps, moved_loops;         /* of the current nest: how many, and how many loops moved in the last one */
