@@ -22,6 +22,8 @@ from tilegrad.schedule.judge import Judge
 # fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
 WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
 LITTLE_MORE = 1.025
+# How many nests behind one may come together with the next, as far as is seen before they are placed.
+SOON = 4
 # Where transfers are to be hidden and these leave more than a fifth of them exposed: more, at any price.
 MOST_EXPOSED = 0.2
 MORE_WAITING_COUNTS = (8.0, 16.0, 32.0)
@@ -182,7 +184,10 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
             continue
         arriving = choices[i - 2][0].large_results if i > 1 else ()
         waits.append(known.between(choices[i - 1], links, bool(i % 2), arriving))
-    steady = [[link.tiling.estimate.steady_cycles for link in links] for links in choices]
+    steady = [
+        [link.tiling.estimate.steady_cycles + _returning_cycles(known.judge, link, choices[i + 2 : i + SOON]) for link in links]
+        for i, links in enumerate(choices)
+    ]
     paths = [cheapest_path(steady, waits, weight) for weight in WAITING_COUNTS]
     fastest = min(cycles for cycles, _ in paths)
     path = next(path for cycles, path in paths if cycles <= LITTLE_MORE * fastest)
@@ -191,6 +196,15 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
             break
         _, path = cheapest_path(steady, waits, weight)
     return [links[k].tiling for links, k in zip(choices, path, strict=True)]
+
+
+def _returning_cycles(judge: Judge, link: Link, soon: Sequence[Sequence[Link]]) -> float:
+    """What it costs that results leave and come back. Those that scratchpad holds whole are read there, also by a nest
+    that comes together with the next one."""
+    read = {load.home.region for links in soon for load in links[0].loads}
+    whole = {box.region for box in link.whole_results}
+    cut = [box for box in link.last_stores if box.region in read - whole]
+    return judge.exposed(0.0, (), cut, cut) if cut else 0.0
 
 
 def _exposed_share(

@@ -93,16 +93,15 @@ class _Deciding:
         leaves = [self._leaves(n, i) for i in suite]
 
         def taking(from_before: bool) -> list[Handover]:
-            return [
-                Handover(
-                    is_fetched_late=self.late[n] and i == suite[0],
-                    early=tuple(name for name in own if name not in taken),
-                    leaves=does,
-                    at_once=from_before or i > suite[0],
-                    taken=taken,
-                )
-                for i, own, does, taken in zip(suite, early, leaves, self._taken(n, from_before), strict=True)
-            ]
+            """What lies behind something that is requested late in the engine's queue is requested behind it."""
+            found: list[Handover] = []
+            is_late = False
+            for i, own, does, taken in zip(suite, early, leaves, self._taken(n, from_before), strict=True):
+                names = () if is_late else tuple(name for name in own if name not in taken)
+                one = Handover(self.late[n] and i == suite[0], names, leaves=does, taken=taken)
+                found.append(replace(one, at_once=from_before or i > suite[0]))
+                is_late = is_late or bool(self._loads_late(i, one))
+            return found
 
         found = taking(from_before=True)
         if not self._begins_at_once(n, found):

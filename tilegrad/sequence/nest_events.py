@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
@@ -76,12 +76,12 @@ def pieces(near: int, far: int, row_bytes: int, rows: int, stride: int, longest_
 @dataclass
 class Flow:
     """What is under way as nests follow each other: at most one transfer that loads and one that stores. Of nests that
-    come together, `ahead` loads for all but the first, which computes meanwhile."""
+    come together, others load `ahead` for those behind the first, which computes meanwhile, and for the last."""
 
     queue: Queue
     transfers: int = 0
     loading: int | None = None
-    ahead: int | None = None
+    ahead: dict[bool, int | None] = field(default_factory=lambda: {False: None, True: None})
     storing: int | None = None
 
     def open(self) -> int:
@@ -179,11 +179,14 @@ class NestEvents:
         longest: int,
         *,
         joins: bool = False,
+        is_last: bool = True,
         kept: Collection[str] = (),
     ) -> None:
-        """`joins`: it comes together with the nest before it. Results that are `kept` never leave."""
+        """`joins`: it comes together with the nest before it, and maybe others behind it (`is_last`). Results that are
+        `kept` never leave."""
         assert listed.tiling is not None
         self.joins = joins
+        self.is_last = is_last
         self.kept = kept
         self.number = number
         self.nest = listed.nest
@@ -199,12 +202,12 @@ class NestEvents:
         """Requests operands of the first tile."""
         flow = self.flow
         if self.joins:
-            flow.loading, flow.ahead = flow.ahead, flow.loading
+            flow.loading, flow.ahead[self.is_last] = flow.ahead[self.is_last], flow.loading
         for one in self.moving.values():
             if one.operand.access is Access.READ and one.operand.name in names:
                 yield from self._start(one, 0, self.every[0][0], one.slot)
         if self.joins:
-            flow.loading, flow.ahead = flow.ahead, flow.loading
+            flow.loading, flow.ahead[self.is_last] = flow.ahead[self.is_last], flow.loading
 
     def late_loads(self) -> Iterator[Load | Store]:
         """What is requested when its turn has come, or when the first of those that it comes with has begun."""
@@ -231,7 +234,7 @@ class NestEvents:
         if own.drains:
             yield from self.flow.settle_stores(self.number)
         if self.joins:
-            self.flow.loading, self.flow.ahead = self.flow.ahead, None
+            self.flow.loading, self.flow.ahead[self.is_last] = self.flow.ahead[self.is_last], None
         else:
             yield from self.late_loads()
         leaves_late = self.tiling.is_double and not self.is_large

@@ -82,6 +82,7 @@ class _Sequencing:
             NestEvents(
                 *(i, listed, handover, self._homes(listed), self.flow, self.longest_bytes),
                 joins=i not in self.suites,
+                is_last=i + 1 in self.suites or i + 1 == len(self.nests),
                 kept=kept[i],
             )
             for i, (listed, handover) in enumerate(zip(self.nests, self.handovers, strict=True))

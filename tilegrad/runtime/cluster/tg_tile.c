@@ -111,14 +111,14 @@ static void load_first(tg_tiles *t, const tg_word *at, tg_word *words, int is_ea
         *request = add_boxes(t, call, words, mask, FIRST_TILE, *request);
 }
 
-/* The same of nests that have come together with one, which computes before them: by themselves. */
+/* The same of nests that have come together with one, which computes before them: the last one's by themselves. */
 static APART void load_further(tg_tiles *t, const tg_word *at, int is_early)
 {
     for (const tg_call *call = (const tg_call *)(const void *)at; call->flags & TG_MORE;) {
         tg_word *words = (tg_word *)(uintptr_t)(at + call->next_table);
         at += call->next_words;
         call = (const tg_call *)(const void *)at;
-        load_first(t, at, words, is_early, &t->ahead);
+        load_first(t, at, words, is_early, call->flags & TG_MORE ? &t->ahead : &t->ahead_of_last);
     }
 }
 
@@ -536,8 +536,9 @@ static void go_on(tg_tiles *t, const tg_call *call)
     t->call += call->next_words;
     t->table = t->current + call->next_table;
     t->current += call->next_words;
-    t->loading = t->ahead;
-    t->ahead = NONE;
+    int *ahead = ((const tg_call *)(const void *)t->call)->flags & TG_MORE ? &t->ahead : &t->ahead_of_last;
+    t->loading = *ahead;
+    *ahead = NONE;
     t->turn ^= 1;
     set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
     tg_table(t->call, (uint32_t)sizeof(tg_call));
@@ -620,7 +621,7 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
 {
     tg_call first = {entry->call_words, entry->table, entry->table_words, entry->scratch, 0, 0, 0, 0, 0, 0};
     const tg_word *words = (const tg_word *)program->words;
-    *t = (tg_tiles){.m = m, .loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE};
+    *t = (tg_tiles){.m = m, .loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE, .ahead_of_last = NONE};
     t->scratch = m->scratch;
     t->state = m->state;
     t->arena = m->arena;
@@ -646,6 +647,7 @@ tg_status tg_stop(tg_tiles *t, const tg_entry *entry)
         make_moves(t, entry->last_moves);
     settle(&t->loading);
     settle(&t->ahead);
+    settle(&t->ahead_of_last);
     settle(&t->fetching);
     settle(&t->storing);
     tg_end(entry->name);

@@ -159,7 +159,7 @@ typedef struct {
     const tg_call *before; /* of the nest before, where it is still running */
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
-    int ahead;                      /* that for what has come together with the current nest */
+    int ahead, ahead_of_last;       /* those for nests that have come together with the current one */
     int is_running;                 /* the nest before, whose last tile has not ended when the current one's turn comes: */
     tg_kernel_call *kernel;         /* its kernel, and what that works on */
     tg_job job;
