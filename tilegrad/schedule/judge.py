@@ -147,6 +147,7 @@ class Judge:
             computed = clock.now
             if asks_ahead and tile + 2 < count:
                 self._settle(clock, leaving, Act.WAIT_STORE, Reason.STORE)
+                clock.computes_until = clock.now + span.cycles  # the next tile begins while this moves
                 leaving = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results]
                 coming, loaded = loaded or coming, self._load(clock, reads, inner, is_simple)
                 self._settle(clock, coming, Act.WAIT_LOAD, Reason.LOAD)
