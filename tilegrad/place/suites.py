@@ -59,19 +59,26 @@ class Suites:
         found = [False] * len(nests)
         if not self.plan.schedule.overlaps:
             return found
-        first, before_bytes = 0, 0
+        before = first = 0
         for i in range(1, len(nests)):
-            suite = nests[first : i + 1]
-            size_bytes = sum(one.size_bytes for one in suite)
-            next_bytes = nests[i + 1].size_bytes if i + 1 < len(nests) else 0
-            if next_bytes + suite[-1].size_bytes > self.capacity:
-                next_bytes = 0  # it has no room beside this one anyway
-            has_room = size_bytes + max(before_bytes, next_bytes) <= self.capacity
-            found[i] = has_room and self._are_worth_it(suite) and self._may_come_together(suite)
-            if not found[i]:
-                before_bytes = sum(one.size_bytes for one in nests[first:i])
-                first = i
+            found[i] = self._come_together(nests, before, first, i)
+            if not found[i] and first < i - 1 and self._come_together(nests, first, i - 1, i):
+                found[i - 1], found[i] = False, True
+                before, first = first, i - 1
+            elif not found[i]:
+                before, first = first, i
         return found
+
+    def _come_together(self, nests: Sequence[TiledNest], before: int, first: int, last: int) -> bool:
+        """Whether nests from `first` to `last` do, behind those from `before` on."""
+        suite = nests[first : last + 1]
+        size_bytes = sum(one.size_bytes for one in suite)
+        before_bytes = sum(one.size_bytes for one in nests[before:first])
+        next_bytes = nests[last + 1].size_bytes if last + 1 < len(nests) else 0
+        if next_bytes + suite[-1].size_bytes > self.capacity:
+            next_bytes = 0  # that has no room beside the last one anyway
+        has_room = size_bytes + max(before_bytes, next_bytes) <= self.capacity
+        return has_room and self._are_worth_it(suite) and self._may_come_together(suite)
 
     def _are_worth_it(self, suite: Sequence[TiledNest]) -> bool:
         """Whether the last but one computes for less time than it takes to make the last one ready, or brings so little
