@@ -564,8 +564,11 @@ static void run_nest(tg_tiles *t, const char *who)
     tg_word *next = run_tiles(t, call);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);
-    tg_call kept = {call->next_words, call->next_table, call->next_table_words, call->next_scratch, 0, 0, 0, 0, 0, 0};
-    uint32_t words = kept.next_words;
+    tg_call kept; /* of what comes next, that is */
+    uint32_t words = kept.next_words = call->next_words;
+    kept.next_table = call->next_table;
+    kept.next_table_words = call->next_table_words;
+    kept.next_scratch = call->next_scratch;
     if (!next && words) { /* the next may come to lie where this one is */
         tg_table(0, 0);
         fetch(t, &kept);
@@ -619,9 +622,12 @@ void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
 
 void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry)
 {
-    tg_call first = {entry->call_words, entry->table, entry->table_words, entry->scratch, 0, 0, 0, 0, 0, 0};
+    tg_call first;
     const tg_word *words = (const tg_word *)program->words;
-    *t = (tg_tiles){.m = m, .loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE, .ahead_of_last = NONE};
+    t->m = m;
+    t->status = TG_OK; /* what a nest sets for itself is left as it is: a controller clears slowly */
+    t->loading = t->storing = t->fetching = t->ahead = t->ahead_of_last = NONE;
+    t->is_running = t->turn = t->leaving_count = 0;
     t->scratch = m->scratch;
     t->state = m->state;
     t->arena = m->arena;
@@ -632,6 +638,10 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->move = words + entry->moves;
     tg_begin(entry->name, words, program->bytes);
     if (entry->call_words) {
+        first.next_words = entry->call_words;
+        first.next_table = entry->table;
+        first.next_table_words = entry->table_words;
+        first.next_scratch = entry->scratch;
         fetch(t, &first);
         t->call = fetched(t, &first);
         t->words = table_at(t, &first, t->call);
