@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilegrad.analysis.footprint import is_read_in_place, nth_tile
+from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import box_bytes
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts
@@ -106,17 +106,18 @@ class Suites:
             return False
         if any(number in self.moved for number in range(suite[0].launch + 1, last.launch + 1)):
             return False
-        made: list[Span] = []
+        made: dict[Span, bool] = {}  # and whether it is whole
         for one in suite:
+            loops = one.tiling.loops
             for operand in one.nest.reads:
                 span = self._span(one, operand)
                 met = [other for other in made if _meet(span, other)]
-                if met and (met != [span] or not is_read_in_place(operand, one.nest, one.tiling.loops)):
+                if met and not (met == [span] and made[span] and is_read_in_place(operand, one.nest, loops)):
                     return False
             for operand in one.nest.results:
                 span = self._span(one, operand)
-                made = [other for other in made if not _meet(span, other)]
-                made.append(span)
+                made = {other: is_whole for other, is_whole in made.items() if not _meet(span, other)}
+                made[span] = is_held_whole(operand, one.nest, loops)
         return True
 
     def _span(self, one: TiledNest, operand: Operand) -> Span:
