@@ -6,6 +6,10 @@ JOBS ?= 2
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.left-out-tools
 
+# Compiled once and kept apart from the sources, whatever the caller has set: tests start hundreds of commands.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check matrix calibrate bench docs results lint types fast-tests tests clean
 
@@ -33,7 +37,7 @@ check: lint types fast-tests ## before a commit, under two minutes: lint, types,
 
 matrix: $(TOOLS) ## a quarter of an hour: every zoo model in every way on the simulated cluster, 20 steps each, against the host's bits
 	$(BIN)/python -m pytest -n $(JOBS) -m matrix tests/devices tests/storage tests/parallel tests/targets tests/exploration \
-		tests/cli tests/place
+		tests/cli tests/place tests/backend tests/codegen tests/schedule
 
 calibrate: $(TOOLS) ## ten minutes: count every kernel under QEMU (RV32), measure on iss:siracusa, write the tables of estimated cycles
 	$(BIN)/python -m tilegrad.calibration

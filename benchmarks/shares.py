@@ -59,13 +59,12 @@ class Result:
 
 def cpu_seconds(sessions: Sequence[Session]) -> float:
     """Of this process and of the programs of these sessions, so far."""
-    ticks = 0
+    nanoseconds = 0
     for session in sessions:
         assert isinstance(session, HarnessSession) and isinstance(session.transport, ProcessTransport)
-        told = Path(f"/proc/{session.transport.process.pid}/stat").read_text(encoding="utf-8")
-        fields = told.rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+        told = Path(f"/proc/{session.transport.process.pid}/schedstat").read_text(encoding="utf-8")
+        nanoseconds += int(told.split()[0])
+    return time.process_time() + nanoseconds / 1e9
 
 
 def one_update(session: Session, batches: Sequence[Batch]) -> float:
@@ -86,13 +85,13 @@ def measured(program: Compiled, rounds: int, devices: int = 2) -> Result:
         assert isinstance(several, DeviceGroup)
         programs = [device._sessions[0] for device in several.devices]
         times = []
-        used = [0.0, 0.0]
+        used: list[list[float]] = [[], []]
         for _ in range(rounds):
             row = []
             for i, (session, running) in enumerate(((alone, [alone]), (shared, programs))):
                 before = cpu_seconds(running)
                 row.append(one_update(session, batches))
-                used[i] += cpu_seconds(running) - before
+                used[i].append(cpu_seconds(running) - before)
             times.append(row)
         for name, array in alone.weights().items():
             assert array.tobytes() == shared.weights()[name].tobytes(), f"{name} differs"
@@ -113,7 +112,7 @@ def measured(program: Compiled, rounds: int, devices: int = 2) -> Result:
         "parameters to the others": (devices - 1) * trained,
     }
     least = [min(column) for column in zip(*times, strict=True)]
-    cpu = (seconds / rounds for seconds in used)
+    cpu = map(min, used)
     return Result(least[0], least[1], moved, needed, program.program.recipe.batch, *cpu)
 
 
@@ -133,8 +132,8 @@ def report(results: Sequence[Result], rounds: int) -> str:
         "",
         f"`python -m benchmarks.shares`, {date}, {os.cpu_count()} cores, {platform.machine()}.",
         f"{MODEL}, {SHARES} shares, SGD; an update on `host` and on `host*2`. Wall time is the least of {rounds}",
-        f"rounds of each, in turn (*measured*; load {os.getloadavg()[0]:.1f} at the end). CPU time is the mean;",
-        "from it follows what two cores with nothing else to do would take (*estimated*). Wanted: a ratio of at most",
+        f"rounds of each, in turn (*measured*; load {os.getloadavg()[0]:.1f} at the end), and so is CPU time;",
+        "from that follows what two cores with nothing else to do would take (*estimated*). Wanted: a ratio of at most",
         f"{LIMIT}.",
         "",
         "| batch | `host` | `host*2` | ratio | CPU of `host` | CPU of `host*2` | ratio, estimated |",

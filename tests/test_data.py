@@ -14,6 +14,7 @@ from tilegrad.data import SampleSpec
 from tilegrad.errors import UserError
 from tilegrad.ir.types import DType
 from tilegrad.random import Purpose
+from tilegrad.stored import load_npz
 
 CLASSIFIER = SampleSpec((2, 3), "cross_entropy", classes=4)
 X = np.arange(30, dtype=np.float32).reshape(5, 2, 3)
@@ -28,7 +29,7 @@ def save(folder: Path, **arrays: Any) -> Path:
 
 def refusal(path: Path, spec: SampleSpec) -> str:
     with pytest.raises(UserError) as caught:
-        data.load_npz(path, spec)
+        load_npz(path, spec)
     assert caught.value.exit_status == 2
     return str(caught.value).replace(str(path), "d.npz")
 
@@ -127,7 +128,7 @@ def test_mini_batches_are_made_when_they_are_asked_for() -> None:
 
 
 def test_samples_come_in_order_and_wrap_round(tmp_path: Path) -> None:
-    batches = data.load_npz(save(tmp_path, x=X, y=Y), CLASSIFIER, batch_size=2)
+    batches = load_npz(save(tmp_path, x=X, y=Y), CLASSIFIER, batch_size=2)
     x, y = batches.batch(2)
     np.testing.assert_array_equal(x, X[[4, 0]])
     assert y.tolist() == [0, 0] and y.dtype == np.int64
@@ -135,21 +136,21 @@ def test_samples_come_in_order_and_wrap_round(tmp_path: Path) -> None:
 
 
 def test_a_batch_larger_than_the_file_wraps_round(tmp_path: Path) -> None:
-    x, _ = data.load_npz(save(tmp_path, x=X, y=Y), CLASSIFIER, batch_size=12).batch(0)
+    x, _ = load_npz(save(tmp_path, x=X, y=Y), CLASSIFIER, batch_size=12).batch(0)
     np.testing.assert_array_equal(x, X[[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]])
 
 
 def test_arrays_are_converted_to_what_the_model_takes(tmp_path: Path) -> None:
     path = save(tmp_path, x=X.astype(np.uint8), y=Y.astype(np.int16))
-    x, y = data.load_npz(path, CLASSIFIER, 5).batch(0)
+    x, y = load_npz(path, CLASSIFIER, 5).batch(0)
     assert x.dtype == np.float32 and y.dtype == np.int64
     np.testing.assert_array_equal(x, X)
     tokens = SampleSpec((2, 3), "cross_entropy", classes=4, input_dtype=DType.I32, vocabulary=30)
-    assert data.load_npz(path, tokens).batch(0)[0].dtype == np.int32
+    assert load_npz(path, tokens).batch(0)[0].dtype == np.int32
 
 
 def test_a_reconstruction_needs_no_targets(tmp_path: Path) -> None:
-    x, y = data.load_npz(save(tmp_path, x=X), SampleSpec((2, 3), "mse", (2, 3)), 5).batch(0)
+    x, y = load_npz(save(tmp_path, x=X), SampleSpec((2, 3), "mse", (2, 3)), 5).batch(0)
     np.testing.assert_array_equal(x, y)
 
 
@@ -207,7 +208,7 @@ def test_a_damaged_file_is_never_a_traceback(tmp_path: Path, writer: Callable[..
         damaged[generator.integers(len(whole))] = generator.integers(256)
         path.write_bytes(damaged[: generator.integers(1, len(whole))] if generator.random() < 0.2 else damaged)
         try:
-            data.load_npz(path, CLASSIFIER)
+            load_npz(path, CLASSIFIER)
         except UserError:
             refused += 1
     assert refused > 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tilegrad.compiled import Compiled
@@ -16,11 +17,13 @@ from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.parallel.group import open_devices
 from tilegrad.parallel.specification import is_several
-from tilegrad.pipeline import Observer, compile_model, unfused
+from tilegrad.pipeline import Observer, compile_or_explain, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
+from tilegrad.report.picture import notebook as _notebook  # noqa: F401 - draws programs and runs in notebooks
 from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
 from tilegrad.storage import Storage
+from tilegrad.stored_types import Stored
 from tilegrad.targets import base as targets
 from tilegrad.targets import files as target_files
 from tilegrad.targets.base import CoreCosts, DmaEngine, DmaTiming, Memory, Target
@@ -45,6 +48,7 @@ __all__ = [
     "Recipe",
     "Residency",
     "Storage",
+    "Stored",
     "Target",
     "compile",
     "export_checkpoint",
@@ -79,13 +83,18 @@ def compile(
     buffering: str = "auto",
     home: str = "auto",
     fit: bool = False,
+    blocks: int | str = "auto",
+    most_blocks: int | None = None,
     observer: Observer | None = None,
     weights_as_c: bool = False,
     storage: str | Storage | None = None,
+    residency: Residency | None = None,
 ) -> Compiled:
     """Compiles a model (anything `load` takes, or what it gave) for a target: the C that `tilegrad compile` writes.
 
-    `tiling`, `buffering` and `home` are the options of that name of the command line, for targets with a scratchpad.
+    `tiling`, `buffering`, `home`, `blocks` and `most_blocks` are the options of that name of the command line, for
+    targets with a scratchpad (docs/blocks.md explains blocks).
+    `residency` is where devices leave inputs, outputs and gradients between calls (docs/devices.md).
     `storage` (`tg.Storage`, or as `64K:4K:256`) adds `tg_save` and `tg_load`.
     `fit` makes a program for one memory fit into it, by computing activations again (docs/fit.md).
     Pure: no file is written, no device is touched.
@@ -105,7 +114,14 @@ def compile(
         model = load(model, batch=recipe.batch, seed=recipe.seed)
     model = model.with_batch(recipe.batch)
     chip = targets.known(target) if isinstance(target, Target) else target_files.find(str(target))
-    options = ScheduleOptions(tiling, buffering, home, fit_bytes=fit_bytes_of(chip) if fit else None)
+    fit_bytes = fit_bytes_of(chip) if fit else None
+    options = ScheduleOptions(tiling, buffering, home, None, fit_bytes, str(blocks), most_blocks)
     options.check(chip)
     kept = Storage.parse(storage) if isinstance(storage, str) else storage
-    return compile_model(model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept)
+    made = compile_or_explain(
+        model, recipe, chip, observer, options=options, weights_as_c=weights_as_c, storage=kept
+    )
+    if residency is None:
+        return made
+    residency.checked(made.program)
+    return replace(made, residency=residency)

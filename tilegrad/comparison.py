@@ -13,11 +13,12 @@ from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import compile_model
 from tilegrad.place.traffic import least_traffic_bytes
 from tilegrad.recipe import Recipe
+from tilegrad.running import no_progress
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.stack import stack_use
 from tilegrad.targets.base import L2, L3, Target
-from tilegrad.training import Run, memory_json, no_progress, train
+from tilegrad.training import Run, memory_json, train
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
 MODES = ("untiled", "single", "double")

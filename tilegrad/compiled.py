@@ -13,6 +13,8 @@ from tilegrad.frontend import ImportedModel
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program, Role
+from tilegrad.ir.residency import Residency
+from tilegrad.pictured import Pictured
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
@@ -22,8 +24,9 @@ CALLS = ("step", "update", "infer")
 
 
 @dataclass(frozen=True, repr=False)
-class Compiled:
-    """A model compiled for a target: what every stage made, and the C project."""
+class Compiled(Pictured):
+    """A model compiled for a target: what every stage made, and the C project. `residency` is where a device that loads
+    it leaves inputs, outputs and gradients, unless it is told otherwise."""
 
     model: ImportedModel
     program: Program
@@ -31,6 +34,7 @@ class Compiled:
     project: Project
     options: ScheduleOptions = field(default_factory=ScheduleOptions)
     fit: Fit | None = None
+    residency: Residency = field(default_factory=Residency)
 
     @property
     def name(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from tilegrad.data import Batches, StoredSamples
 from tilegrad.devices.base import Device
 from tilegrad.errors import UserError
 from tilegrad.measures import Measures, measure_samples
+from tilegrad.running import no_progress, running, whose
 from tilegrad.samples import make_batches
-from tilegrad.training import no_progress
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,7 @@ class Evaluation:
     def as_json(self) -> dict[str, Any]:
         program = self.compiled.program
         return {
-            "model": program.name,
-            "device": self.device,
-            "target": self.compiled.target.name,
-            "batch": program.recipe.batch,
+            **whose(self.compiled, self.device),
             "data": self.data,
             "loss_name": program.loss,
             **self.measures.as_json(),
@@ -59,11 +55,6 @@ def evaluate(
     batches = make_batches(compiled, data)
     assert isinstance(batches, Batches) and isinstance(batches.samples, StoredSamples)
     timings: dict[str, float] = {}
-    progress("build", 0, 1)
-    start = time.perf_counter()
-    with device.load(compiled) as session:
-        timings["build"] = time.perf_counter() - start
-        start = time.perf_counter()
+    with running(compiled, device, progress, timings) as session:
         told = measure_samples(session, batches.samples, top_k, lambda done, of: progress("mini-batch", done, of))
-        timings["run"] = time.perf_counter() - start
     return Evaluation(compiled, device.name, str(data), told, timings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from tilegrad.compiled import Compiled
 from tilegrad.course import Progress
 from tilegrad.devices.base import Device
 from tilegrad.pipeline import unfused
+from tilegrad.running import no_progress, running, timed, whose
 from tilegrad.samples import make_batches
-from tilegrad.training import no_progress
 from tilegrad.verify.compare import Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE, gradient_verdict
 from tilegrad.verify.judge import float64_model, reference_recipe
@@ -31,10 +30,7 @@ class GradientCheck:
     def as_json(self) -> dict[str, Any]:
         program = self.compiled.program
         return {
-            "model": program.name,
-            "device": self.device,
-            "target": self.compiled.target.name,
-            "batch": program.recipe.batch,
+            **whose(self.compiled, self.device),
             "losses": [self.loss],
             "trainable_params": sum(tensor.type.size for tensor in program.trainable),
             **self.verdict.as_json(),
@@ -54,19 +50,13 @@ def check_gradients(
     compiled = unfused(compiled)
     batch = make_batches(compiled, data).batch(0)
     timings: dict[str, float] = {}
-    progress("build", 0, 1)
-    start = time.perf_counter()
-    with device.load(compiled) as session:
-        timings["build"] = time.perf_counter() - start
-        start = time.perf_counter()
+    with running(compiled, device, progress, timings) as session:
         loss = session.step(*batch)
         gradients = session.gradients()
-        timings["run"] = time.perf_counter() - start
     progress("central differences", 0, 1)
-    start = time.perf_counter()
-    recipe = reference_recipe(compiled.program)
-    verdict = gradient_verdict(
-        float64_model(compiled), batch, loss, gradients, tolerance=tolerance, gradient_scale=recipe.gradient_scale
-    )
-    timings["verify"] = time.perf_counter() - start
+    with timed(timings, "verify"):
+        recipe = reference_recipe(compiled.program)
+        verdict = gradient_verdict(
+            float64_model(compiled), batch, loss, gradients, tolerance=tolerance, gradient_scale=recipe.gradient_scale
+        )
     return GradientCheck(compiled, device.name, loss, verdict, timings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,14 @@ import numpy.typing as npt
 
 from tilegrad.compiled import Compiled
 from tilegrad.course import Progress
-from tilegrad.data import Batches, load_inputs, synthetic
+from tilegrad.data import Batches, synthetic
 from tilegrad.devices.base import Device
 from tilegrad.losses import parse
 from tilegrad.pipeline import defaults
+from tilegrad.running import no_progress, running, timed, whose
 from tilegrad.samples import input_spec
-from tilegrad.training import memory_json, no_progress, parameter_count
+from tilegrad.stored import load_inputs
+from tilegrad.training import memory_json, parameter_count
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.reference import relative_error
@@ -52,12 +53,9 @@ class Inference:
         return self.compiled.plan.schedule.macs("infer")
 
     def as_json(self) -> dict[str, Any]:
-        program, plan = self.compiled.program, self.compiled.plan
+        plan = self.compiled.plan
         return {
-            "model": program.name,
-            "device": self.device,
-            "target": self.compiled.target.name,
-            "batch": program.recipe.batch,
+            **whose(self.compiled, self.device),
             "output": self.output_name,
             "shape": list(self.output.shape),
             "values": self.output,
@@ -103,20 +101,14 @@ def infer(
     """Runs the first mini-batch through the inference entry."""
     inputs = input_batches(compiled, data).batch(0)[: len(compiled.program.entries["infer"].inputs)]
     timings: dict[str, float] = {}
-    progress("build", 0, 1)
-    start = time.perf_counter()
-    with device.load(compiled) as session:
-        timings["build"] = time.perf_counter() - start
-        start = time.perf_counter()
+    with running(compiled, device, progress, timings) as session:
         output = session.infer(*inputs)
         seconds = session.seconds_per_call("infer", MEASURED_CALLS)
-        timings["run"] = time.perf_counter() - start
     reference = error = None
     if verify:
         progress("verify", 0, 1)
-        start = time.perf_counter()
-        model = Float64Model(compiled.model.proto, "mse")  # the loss is not asked for
-        error = relative_error(np.asarray(output), model.logits(*inputs))
-        reference = model.evaluator
-        timings["verify"] = time.perf_counter() - start
+        with timed(timings, "verify"):
+            model = Float64Model(compiled.model.proto, "mse")  # the loss is not asked for
+            error = relative_error(np.asarray(output), model.logits(*inputs))
+            reference = model.evaluator
     return Inference(compiled, device.name, output, seconds, tolerance, reference, error, timings)

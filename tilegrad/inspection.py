@@ -12,8 +12,10 @@ from tilegrad.build.frames import StackUse
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.fit import Fit
+from tilegrad.fit.answer import Answer
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, Program, Role
+from tilegrad.passes.store import saved_bytes
 from tilegrad.pipeline import parameters_in_use
 from tilegrad.place.board import image_parts, place
 from tilegrad.targets.base import Target
@@ -62,10 +64,12 @@ class LevelMemory:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The facts. `state_bytes` are by role, as aligned in memory; `advice` is empty where everything fits.
+    """The facts. `state_bytes` are by role, as aligned in memory; `advice` is what would make it fit, each by itself,
+    and empty where everything does.
 
     `cycles` are estimated, of one call of each entry; `uncounted` are the kernels that were not counted for it.
     `image_bytes` are what the image of a board takes beside state and arena, by what it is for.
+    `saved_activation_bytes` are what the forward pass leaves for the backward pass; `store` says as what.
     """
 
     model: str
@@ -91,6 +95,9 @@ class Inspection:
     cycles: Mapping[str, int | None] = field(default_factory=dict)
     is_calibrated: bool = True
     fit: Fit | None = None
+    ways: Answer | None = None
+    saved_activation_bytes: int = 0
+    store: str = "f32"
 
     @property
     def arena_bytes(self) -> int:
@@ -115,13 +122,16 @@ class Inspection:
         facts["macs_per_step"] = self.macs["step"]
         facts["fits"] = self.fits
         facts["fit"] = None if self.fit is None else self.fit.as_json()
+        facts["ways"] = None if self.ways is None else self.ways.as_json()
         return facts
 
 
-def inspect_program(compiled: Compiled, target: Target | None = None, stack: StackUse | None = None) -> Inspection:
+def inspect_program(
+    compiled: Compiled, target: Target | None = None, stack: StackUse | None = None, ways: Answer | None = None
+) -> Inspection:
     """Describes a program; `target` has the real capacities where it was compiled for `target.without_limits()`.
 
-    What fits into the RAM of a board but not into its banks is DoesNotFit.
+    `ways` are what would make it fit. What fits into the RAM of a board but not into its banks is DoesNotFit.
     """
     program, plan = compiled.program, compiled.plan
     chip = target or compiled.target
@@ -153,10 +163,14 @@ def inspect_program(compiled: Compiled, target: Target | None = None, stack: Sta
         cycles=compiled.cycles,
         is_calibrated=chip.is_calibrated,
         fit=compiled.fit,
+        ways=ways,
+        advice=() if ways is None or ways.as_is.fits else ways.hints,
+        saved_activation_bytes=saved_bytes(program.entries["step"]),
+        store=str(program.recipe.store),
     )
     if facts.fits and chip.board is not None:
         place(replace(plan.schedule, target=chip), chip.board, plan.state_bytes, plan.arena_bytes)
-    return facts if facts.fits else replace(facts, advice=_advice(facts, program))
+    return facts
 
 
 def _operators(plan: Plan) -> tuple[OperatorUse, ...]:
@@ -186,22 +200,3 @@ def _state_bytes(program: Program, alignment_bytes: int) -> dict[str, int]:
     for tensor in program.state:
         sizes[tensor.role.value] += align(tensor.type.size_bytes, alignment_bytes)
     return {role: size for role, size in sizes.items() if size}
-
-
-def _advice(facts: Inspection, program: Program) -> tuple[str, ...]:
-    """What would make it smaller, with what each part costs now, the largest first."""
-    step = facts.entries["step"].arena_bytes
-    gradients = facts.state_bytes.get(Role.GRADIENT.value, 0)
-    slots = facts.state_bytes.get(Role.OPTIMIZER.value, 0)
-    savings = [
-        (
-            gradients + slots,
-            f"fewer parameters (--train last:K): gradients and optimizer take {gradients + slots} bytes",
-        ),
-        (slots, f"a stateless optimizer (--optimizer sgd): its state takes {slots} bytes"),
-    ]
-    if facts.fit is None and "RAM" in facts.memory:
-        savings.append((step, f"activations that are computed again (--fit): they take {step} bytes"))
-    if program.recipe.batch > 1:
-        savings.append((step, f"a smaller --batch: activations take {step} bytes at batch {program.recipe.batch}"))
-    return tuple(text for size, text in sorted(savings, key=lambda pair: -pair[0]) if size > 0)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tilegrad import zoo
 from tilegrad.adapters import lora_of
@@ -24,9 +24,12 @@ from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.errors import DoesNotFit
-from tilegrad.fit import fitted
+from tilegrad.fit import Fit, fitted
+from tilegrad.fit.answer import Answer, answer, explained
+from tilegrad.fit.levels import fitted_levels
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
+from tilegrad.frontend.channels import Parted, with_channels
 from tilegrad.frontend.gradient_policy import check_gradients
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.ir.graph import Graph
@@ -46,13 +49,16 @@ from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.order_peak import OrderPeak
-from tilegrad.passes.parameters import ParameterInfo, select, undecayed
+from tilegrad.passes.parameters import ParameterInfo, layers_of, select, undecayed
 from tilegrad.passes.program import derive_program
+from tilegrad.passes.store import StoreActivations, refuse_stored
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.sparse import Selected, parse_sparse, sparse_of
+from tilegrad.sparse_choice import choose, training_bytes
 from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L2, L3, Target
@@ -68,6 +74,7 @@ class Where(Enum):
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
     FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
+    STORED = "a recipe that stores activations in two bytes (--store)"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -93,6 +100,7 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("fuse-outer-product", FuseOuterProduct().apply),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
     Pass("group-updates", GroupUpdates().apply, Where.FUSED),
+    Pass("store", StoreActivations().apply, Where.STORED),
     Pass("order-peak", OrderPeak().apply),
     Pass("order-end", OrderEnd().apply, Where.FUSED),
 )
@@ -162,6 +170,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
             Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
             Where.GUARDED: program.recipe.guard is not None,
+            Where.STORED: program.recipe.store.activations != "f32",
         }.get(each.where, True)
         if applies:
             program = watch.run(each.name, partial(each.apply, program), "program")
@@ -199,14 +208,27 @@ def compile_model(
     storage: Storage | None = None,
 ) -> Compiled:
     watch = observer or Observer()
+    asked = options or ScheduleOptions()
+    model, program = _derived(model, recipe, target, asked, watch)
+    return _compile_program(model, program, target, watch, asked, weights_as_c, storage)
+
+
+def _derived(
+    model: ImportedModel, recipe: Recipe, target: Target, options: ScheduleOptions, watch: Observer
+) -> tuple[ImportedModel, Program]:
+    """The program of a recipe, and the model with the adapters and notes that belong to it."""
     if model.training is not None:
         given, name = model.training, model.name
-        program = watch.run("program", lambda: given_program(given, name, recipe))
-        return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
+        refuse_stored(recipe, "a training graph says itself what it keeps")
+        return model, watch.run("program", lambda: given_program(given, name, recipe))
     lora = lora_of(recipe.train)
     if lora is not None:
         unadapted = model
         model = watch.run("adapters", lambda: with_adapters(unadapted, lora, recipe.seed), "import")
+    text = sparse_of(recipe.train)
+    if text is not None:
+        whole = model
+        model = watch.run("channels", lambda: _with_channels(whole, recipe, target, text, options), "import")
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
     graph = canonical_graph(model, recipe, watch)
 
@@ -219,8 +241,59 @@ def compile_model(
         spared = undecayed(graph, parameters, recipe)
         return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
-    program = watch.run("program", derive)
-    return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c, storage)
+    return model, watch.run("program", derive)
+
+
+def ways_to_fit(model: ImportedModel, recipe: Recipe, target: Target, options: ScheduleOptions | None = None) -> Answer:
+    """What would make training fit into a flat target with a limit: each way is planned, and none is run."""
+    asked = replace(options or ScheduleOptions(), fit_bytes=None)
+
+    def program_of(other: Recipe) -> Program:
+        _, program = _derived(model.with_batch(other.batch), other, target, asked, Observer())
+        return _rewritten(program, target, asked, Observer())
+
+    layers = 0 if model.training is not None else len(layers_of(canonical_graph(model, recipe), model.parameters))
+    return answer(program_of, recipe, target, layers)
+
+
+def compile_or_explain(
+    model: ImportedModel, recipe: Recipe, target: Target, observer: Observer | None = None, **given: Any
+) -> Compiled:
+    """As `compile_model`; what does not fit into a flat target is refused with hints that would close the gap."""
+    try:
+        return compile_model(model, recipe, target, observer, **given)
+    except DoesNotFit as error:
+        if not target.is_flat or target.memory(target.home).capacity_bytes is None or error.stage not in _EXPLAINED:
+            raise
+        raise explained(error, lambda: ways_to_fit(model, recipe, target, given.get("options"))) from error
+
+
+_EXPLAINED = ("memory", "fit")
+
+
+def _with_channels(
+    model: ImportedModel, recipe: Recipe, target: Target, text: str, options: ScheduleOptions
+) -> ImportedModel:
+    """The model in parts, of which some train; as it is where it was parted for this very wish."""
+    if isinstance(model.adapted, Parted):
+        if model.adapted.text == text:
+            return model
+        model = model.adapted.base
+    wanted = parse_sparse(text)
+    if isinstance(wanted, Selected):
+        return with_channels(model, wanted, text)
+
+    def used_bytes(selected: Selected | None) -> int:
+        train = "all" if selected is None else recipe.train
+        candidate = model if selected is None else with_channels(model, selected, text)
+        graph = canonical_graph(candidate, recipe)
+        parameters = parameters_in_use(candidate, recipe)
+        trainable = select(graph, parameters, train or "all")
+        roles = {name: info.role for name, info in parameters.items()}
+        program = derive_program(graph, recipe, roles, trainable, recipe.loss or defaults(candidate)[0])
+        return training_bytes(_rewritten(program, target, options, Observer()), target)
+
+    return with_channels(model, choose(model, recipe, wanted, used_bytes), text)
 
 
 def compile_inference(
@@ -253,7 +326,12 @@ def _compile_program(
     fit = None
     if options.fit_bytes is not None:
         unfit, limit_bytes = program, options.fit_bytes
-        program, fit = watch.run("fit", lambda: fitted(unfit, target, limit_bytes), "program")
+
+        def fitting() -> tuple[Program, Fit]:
+            flat = target.is_flat
+            return fitted(unfit, target, limit_bytes) if flat else fitted_levels(unfit, target, options)
+
+        program, fit = watch.run("fit", fitting, "program")
     schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
@@ -278,6 +356,10 @@ def unfused(compiled: Compiled) -> Compiled:
     home = "auto" if compiled.options.home == "L2" else compiled.options.home
     options = replace(compiled.options, fuses_update=False, home=home, fit_bytes=None)
     target = compiled.target
+    return replace(_unfused_for(compiled, target, options), residency=compiled.residency)
+
+
+def _unfused_for(compiled: Compiled, target: Target, options: ScheduleOptions) -> Compiled:
     try:
         return compile_model(compiled.model, compiled.program.recipe, target, options=options)
     except DoesNotFit:

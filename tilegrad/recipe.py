@@ -24,6 +24,7 @@ from tilegrad.guards import Guard
 from tilegrad.losses import LOSSES, parse
 from tilegrad.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Momentum, Optimizer, RMSprop
 from tilegrad.rates import Rate
+from tilegrad.stored_types import Stored
 
 __all__ = [
     "ACCUM_MODES",
@@ -46,6 +47,7 @@ __all__ = [
     "RMSprop",
     "Rate",
     "Recipe",
+    "Stored",
     "expect_count",
     "expect_seed",
     "expect_tolerance",
@@ -75,7 +77,9 @@ DecayRule = Literal["all", "weights"]
 
 BATCHNORM_POLICIES: tuple[BatchNormPolicy, ...] = get_args(BatchNormPolicy)
 ACCUM_MODES: tuple[AccumulationMode, ...] = get_args(AccumulationMode)
-SELECTIONS = "all, last:K, bias, norm, names:GLOB,… or lora:R[:ALPHA][:GLOB,…], several with +"
+SELECTIONS = (
+    "all, last:K, bias, norm, names:GLOB,…, sparse:FILE, sparse:BUDGET or lora:R[:ALPHA][:GLOB,…], several with +"
+)
 DECAY_RULES: tuple[DecayRule, ...] = get_args(DecayRule)
 
 
@@ -85,7 +89,8 @@ class Recipe:
 
     `rate` is how the learning rate follows the updates. `clip` scales the gradients of an update down where the norm of
     all of them is larger. `decay` says what the optimizer's weight decay is for: all parameters, or all but biases and
-    the scales of normalisations. `guard` says which losses and updates are undone. Where `batch` and `accumulate` are
+    the scales of normalisations. `guard` says which losses and updates are undone. `store` says what is kept in two
+    bytes a number. Where `batch` and `accumulate` are
     not given, a training graph that tells them has its own; 1 that is given is 1.
     """
 
@@ -101,6 +106,7 @@ class Recipe:
     clip: float | None = None
     decay: DecayRule = "all"
     guard: Guard | None = None
+    store: Stored = field(default_factory=Stored)
 
     def __post_init__(self) -> None:
         if self.loss is not None:
@@ -121,6 +127,9 @@ class Recipe:
             object.__setattr__(self, "clip", float(self.clip))
         expect_one_of("the rule of weight decay", self.decay, DECAY_RULES)
         expect(self.guard is None or isinstance(self.guard, Guard), "the guard", "tg.Guard(…)", self.guard)
+        expect(isinstance(self.store, Stored), "what is stored", "tg.Stored(…)", self.store)
+        slots = self.optimizer.slots
+        object.__setattr__(self, "store", self.store.for_slots(slots, self.optimizer.name))
         for name in ("batch", "accumulate", "seed"):
             object.__setattr__(self, name, as_count(getattr(self, name)))
 

@@ -15,7 +15,6 @@ from tilegrad.data import (
     GivenBatches,
     PortSpec,
     SampleSpec,
-    load_npz,
     synthetic,
     target_kind,
 )
@@ -23,6 +22,7 @@ from tilegrad.errors import UserError
 from tilegrad.ir.types import TensorType
 from tilegrad.losses import parse
 from tilegrad.passes.index_bounds import index_bounds
+from tilegrad.stored import load_npz
 
 
 def sample_spec(compiled: Compiled) -> SampleSpec:

@@ -35,8 +35,10 @@ from tilegrad.learned import learned, module_state
 from tilegrad.parallel.dask_group import DaskGroup
 from tilegrad.parallel.interrupted import kept_file
 from tilegrad.parallel.session import ParallelSession
+from tilegrad.pictured import Pictured
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import Recipe, expect_count, expect_tolerance
+from tilegrad.running import no_progress
 from tilegrad.samples import infer_inputs
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
@@ -48,12 +50,8 @@ VERIFIED_UPDATES = 200
 """Of a run over epochs."""
 
 
-def no_progress(what: str, done: int, of: int) -> None:
-    del what, done, of
-
-
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(Pictured):
     """What came back from a device. `cycles` are None where a device has none; a device that runs nothing gives none
     of losses, gradients and weights."""
 

@@ -6,6 +6,7 @@ files are left out of the site: there they are text.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
 DOCUMENTS = ("*.md", "docs/*.md", "docs/reference/*.md", "benchmarks/*.md", "examples/**/README.md")
+NOTEBOOKS = ("docs/*.ipynb",)
 PICTURES = ("docs/images/*",)
 ASSETS, WORKER = ROOT / "tools" / "site_assets", "iframe-worker"
 FETCHED_WORKER = f"https://unpkg.com/{WORKER}/shim"
@@ -23,7 +25,31 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s:]+)\)")
 
 
 def documents() -> list[Path]:
-    return sorted(path.relative_to(ROOT) for pattern in DOCUMENTS for path in ROOT.glob(pattern))
+    """Notebooks by the names of their pages."""
+    found = [path for pattern in DOCUMENTS for path in ROOT.glob(pattern)]
+    found += [path.with_suffix(".md") for pattern in NOTEBOOKS for path in ROOT.glob(pattern)]
+    return sorted(path.relative_to(ROOT) for path in found)
+
+
+def page_of(notebook: Path) -> str:
+    """A notebook as it was executed: text, code, and what it showed."""
+    parts = []
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            shown = output.get("data", {})
+            if "text/html" in shown:
+                parts.append("".join(shown["text/html"]).replace("\n", ""))
+            else:
+                text = "".join(output.get("text", shown.get("text/plain", ""))).rstrip()
+                parts.append(f"```text\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def text_of(document: Path) -> str:
+    path = ROOT / document
+    return path.read_text(encoding="utf-8") if path.exists() else page_of(path.with_suffix(".ipynb"))
 
 
 def on_site(text: str, document: Path) -> str:
@@ -46,7 +72,7 @@ def stage() -> None:
     for document in documents():
         made = SOURCE / document
         made.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(on_site((ROOT / document).read_text(encoding="utf-8"), document), encoding="utf-8")
+        made.write_text(on_site(text_of(document), document), encoding="utf-8")
     for pattern in PICTURES:
         for picture in ROOT.glob(pattern):
             made = SOURCE / picture.relative_to(ROOT)

@@ -42,10 +42,13 @@ def test_lines_of_c(name: str) -> None:
 # other ways.
 UNFUSED = ScheduleOptions(buffering="double", home="L3")
 LONGEST = [(name, UNFUSED, 8) for name in zoo.names()] + [
-    ("mobilenetv1", replace(UNFUSED, fuses_update=True), 8),
-    ("mobilenetv1", UNFUSED, 256),
-    ("mobilenetv1", replace(UNFUSED, home="auto", buffering="auto"), 32),
-    ("mobilenetv1", replace(UNFUSED, is_tiled=False), 128),
+    pytest.param("mobilenetv1", options, l1_kib, marks=pytest.mark.matrix)
+    for options, l1_kib in (
+        (replace(UNFUSED, fuses_update=True), 8),
+        (UNFUSED, 256),
+        (replace(UNFUSED, home="auto", buffering="auto"), 32),
+        (replace(UNFUSED, is_tiled=False), 128),
+    )
 ]
 
 

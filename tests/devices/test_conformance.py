@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,41 @@ def test_inputs_outputs_and_gradients_have_their_place(subject: Subject, device:
         usual.update()
         session.update()
         assert session.transferred.last == Transfer()
+    assert state_of(session) == state_of(usual)
+
+
+@every_device
+def test_single_tensors_have_their_place(subject: Subject, device: Device) -> None:
+    """Of a step the first input stays, and one gradient comes; of two outputs one stays until it is asked for."""
+    compiled = subject.program("two_heads")
+    (inputs,) = make_batches(compiled, None).first(1)
+    names, outputs = compiled.program.entries["step"].inputs, compiled.program.entries["infer"].outputs
+    parameter = compiled.program.trainable[0]
+    usual = device.load(compiled)
+    session = device.load(compiled, Residency({names[0]: "device", outputs[0]: "device", parameter.name: "host"}))
+    session.place("step", {names[0]: inputs[0]})
+    assert session.transferred.last == Transfer(input_bytes=inputs[0].nbytes)
+    rest = dict(zip(names[1:], inputs[1:], strict=True))
+    size = sum(array.nbytes for array in rest.values())
+    for given in (rest, [None, *inputs[1:]]):
+        expected = usual.step(*inputs)
+        session.launch("step", given)
+        moved = Transfer(input_bytes=size, output_bytes=4, state_from_device_bytes=parameter.type.size_bytes)
+        if compiled.program.is_fused:  # copies that the program does not need are not counted
+            moved = replace(moved, state_from_device_bytes=0)
+        assert session.transferred.last == moved
+        assert session.outputs("step")[0] == np.float32(expected)
+        gradients = {name: array.tobytes() for name, array in session.gradients().items()}
+        assert gradients == {name: array.tobytes() for name, array in usual.gradients().items()}
+        usual.update()
+        session.update()
+    data = inputs[: len(compiled.program.entries["infer"].inputs)]
+    made = usual.run("infer", data)
+    session.launch("infer", data)
+    assert session.transferred.last.output_bytes == sum(array.nbytes for array in made[1:])
+    (kept,) = session.outputs("infer", outputs[:1])
+    assert kept.tobytes() == made[0].tobytes()
+    assert session.transferred.last.output_bytes == sum(array.nbytes for array in made)
     assert state_of(session) == state_of(usual)
 
 

@@ -200,6 +200,60 @@ def test_a_place_that_does_not_exist(place: str) -> None:
         Residency(**{place: "moon"})
 
 
+def test_a_tensor_that_does_not_exist(compiled: Compiled) -> None:
+    with HostDevice() as device:
+        for load in (
+            lambda: device.load(compiled, Residency({"inputs": "device"})),
+            lambda: tg.compile("simplemlp", residency=Residency({"inputs": "device"})),
+        ):
+            with pytest.raises(UserError) as caught:
+                load()
+            assert caught.value.message == "'inputs' is no input, output or gradient of 'simplemlp'"
+            assert caught.value.expected == (
+                "'input', 'labels', 'output', 'loss', 'fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias'"
+            )
+            assert caught.value.hint == "did you mean 'input'?"
+        session = device.load(compiled, Residency({"input": "device"}))
+        x, y = batch(compiled)
+        for message, call in (
+            ("input 'input' of step is not on the device", lambda: session.launch("step", {"labels": y})),
+            ("input 'labels' lives on the host", lambda: session.launch("step", {"input": x})),
+            ("input 'labels' lives on the host", lambda: session.place("step", [x, y])),
+            ("step has no input 'x'", lambda: session.launch("step", {"x": x})),
+            ("step has a wrong number of inputs", lambda: session.launch("step", [x])),
+        ):
+            with pytest.raises(UserError, match=message):
+                call()
+        session.step(x, y)
+        with pytest.raises(UserError, match="step has no output 'los'"):
+            session.outputs("step", ["los"])
+
+
+@pytest.mark.parametrize("wrong", [{"input": "moon"}, "device", ["input"]])
+def test_a_residency_that_is_none(wrong: Any) -> None:
+    with pytest.raises(UserError, match=r"cannot be placed there|tensors are placed by name"):
+        Residency(wrong)
+
+
+def test_a_program_knows_its_residency(compiled: Compiled) -> None:
+    program = tg.compile("simplemlp", residency=Residency({"input": "device"}))
+    x, y = batch(compiled)
+    with HostDevice() as device:
+        session = device.load(program)
+        session.step(x, y)
+        session.launch("step", {"labels": y})
+        assert session.transferred.last == Transfer(input_bytes=y.nbytes, output_bytes=4)
+        session.infer(x)
+        with pytest.raises(UserError, match="input 'input' of step is not on the device"):
+            session.launch("step", {"labels": y})
+
+
+def test_several_devices_keep_no_inputs(compiled: Compiled) -> None:
+    with tg.open_device("host*2") as devices, pytest.raises(UserError) as caught:
+        devices.load(compiled, Residency({"input": "device"}))
+    assert caught.value.message == "input 'input' cannot stay on a device where several compute shares"
+
+
 def test_inputs_that_stay_are_sent_once(compiled: Compiled) -> None:
     x, y = batch(compiled)
     with HostDevice() as device:
@@ -371,8 +425,8 @@ def test_calls_that_differ_have_no_time(compiled: Compiled, monkeypatch: pytest.
     with opened(compiled) as session:
         fetch, calls = session._fetch, iter(range(10))
 
-        def flaky(entry: str) -> list[Any]:
-            (logits,) = fetch(entry)
+        def flaky(entry: str, wanted: Sequence[int]) -> list[Any]:
+            (logits,) = fetch(entry, wanted)
             return [logits if next(calls) < 2 else np.nextafter(logits, np.float32(9))]
 
         monkeypatch.setattr(session, "_fetch", flaky)

@@ -158,6 +158,24 @@ def test_sixteen_threads_give_the_hosts_bits(name: str, stand_ins: Path) -> None
     assert bits(run) == host_state(name, 2)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "sanitizer"),
+    [("auto", ""), pytest.param("5", "-fsanitize=thread", marks=pytest.mark.slow), ("7", "")],
+)
+def test_five_clusters_of_threads_give_the_hosts_bits(
+    blocks: str, sanitizer: str, stand_ins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eighty threads: what blocks of a launch do to shared memory is seen by a tool that is not ours."""
+    if sanitizer:
+        compiler = stand_ins / "tools" / COMPILER
+        compiler.write_text(compiler.read_text().replace("['cc', ", f"['cc', {sanitizer!r}, "))
+        monkeypatch.setenv("TSAN_OPTIONS", "halt_on_error=1 exitcode=66")
+    options = ScheduleOptions(blocks=blocks, buffering="double")
+    with open_device("mppa:iss", use_cache=not sanitizer) as opened:
+        run = train(compiled_for("odd_cnn", mppa(4096), options), opened, steps=2, verify=False)
+    assert bits(run) == host_state("odd_cnn", 2)
+
+
 def test_one_program_at_a_time(stand_ins: Path) -> None:
     assert stand_ins.exists()
     compiled = compiled_for("simplemlp", mppa())

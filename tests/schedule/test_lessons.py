@@ -189,7 +189,7 @@ def search_work(name: str, l1_bytes: int) -> tuple[int, int]:
     return seen, kept
 
 
-@pytest.mark.parametrize("name", ["odd_cnn", pytest.param("mobilenetv1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["odd_cnn", pytest.param("mobilenetv1", marks=pytest.mark.matrix)])
 def test_the_search_does_not_grow_with_the_scratchpad(name: str) -> None:
     """A solver took 7 GB where the scratchpad was large. Of the zoo, mobilenetv1 has the most to search."""
     large, usual = search_work(name, 4096 * KIB), search_work(name, 128 * KIB)
@@ -206,7 +206,7 @@ print(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("l1_kib", [8, 4096])
+@pytest.mark.parametrize("l1_kib", [8, pytest.param(4096, marks=pytest.mark.matrix)])
 def test_planning_takes_little_memory_for_any_scratchpad(l1_kib: int) -> None:
     """At most 700 MB, the interpreter included, for the largest program: gradients in memory, no update fused."""
     command = [sys.executable, "-c", PLAN, "mobilenetv1", str(l1_kib * KIB)]

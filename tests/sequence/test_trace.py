@@ -56,7 +56,7 @@ def test_the_driver_does_what_is_listed(name: str, target: Target, options: Sche
         trace: Path = session.folder / session.TRACE  # type: ignore[attr-defined]
         entries = read_trace(trace)
         assert set(entries) == {"step", "update", "infer"}
-        check_trace(compiled.listing, trace)
+        check_trace(compiled.listing, read_trace(trace))
         for entry, lines in entries.items():
             own = compiled.listing.entries[entry]
             begun = sum(isinstance(event, Begin) for event in own.events)
@@ -64,7 +64,7 @@ def test_the_driver_does_what_is_listed(name: str, target: Target, options: Sche
             waits = [i for i, event in enumerate(own.events) if isinstance(event, Wait)]
             for position in (waits[0], waits[-1]) if waits else ():
                 with pytest.raises(InternalError, match=f"{entry} did something else than was listed"):
-                    check_trace(changed(compiled.listing, entry, position), trace)
+                    check_trace(changed(compiled.listing, entry, position), read_trace(trace))
 
 
 def test_both_count_the_engines_requests() -> None:

@@ -152,3 +152,21 @@ def tiles(nest: Nest, loops: Sequence[Loop]) -> list[tuple[Tile, int]]:
         else:
             return result
         result.append((tile_at(nest, loops, indices), moved))
+
+
+def inner_loops(nest: Nest, loops: Sequence[Loop]) -> int:
+    """How many loops, the innermost ones, no block leaves to another: reductions, those that a result stays put in,
+    and what lies inside these. All are such where a nest cannot be split over blocks."""
+    results = [set(moving_axes(operand, loops)) for operand in nest.results]
+    split = 0
+    for i, loop in enumerate(loops):
+        if nest.axis(loop.axis).kind is not AxisKind.PARALLEL or not all(i in moving for moving in results):
+            break
+        split += 1
+    return len(loops) - split
+
+
+def units_of(nest: Nest, loops: Sequence[Loop]) -> tuple[int, int]:
+    """Into how many units the tiles of a nest can be split, and how many tiles each of them is."""
+    split = len(loops) - inner_loops(nest, loops)
+    return prod(loop.count for loop in loops[:split]), prod(loop.count for loop in loops[split:])

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import takewhile
 
 from tilegrad.analysis.decode import Table, decode_table
+from tilegrad.analysis.footprint import inner_loops
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
 from tilegrad.analysis.tables import table_of
 from tilegrad.codegen.c import LINE_WIDTH, Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
@@ -20,6 +21,7 @@ from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering, filled
 from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
+from tilegrad.ir.blocks import Width
 from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
 from tilegrad.ir.plan import Address
 from tilegrad.ir.schedule import Launch, Tiling
@@ -30,7 +32,7 @@ from tilegrad.targets.base import L2
 
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 FIRST = "first"
-FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_MORE", "TG_LATE")
+FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH", "TG_MORE", "TG_LATE")
 MASKS = ("early", "late", "results")
 MOST_NAMED_WORDS = 8_000
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
@@ -58,6 +60,7 @@ class _Call:
     moves: int = 0
     own_table: _Table | None = None
     joins: bool = False
+    width: str | None = None  # where it is launched over blocks
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class ClusterLowering(Lowering):
         number_of = len(self.calls[entry])
         number_name = f"{entry}_{number_of}"
         names = (f"{number_name}_{identifier(launch.node.op)}", number_name)
-        call = _call(names, table, listed, own, homes)
+        call = _call(names, table, listed, own, homes, self._width(launch.width(k), listed))
         if number_of in self.together[entry]:
             joins = listed.place is not None and listed.place.joins
             kind = self.tables.pop((nest.kernel, words)) if is_new else self.tables[nest.kernel, words]
@@ -127,6 +130,13 @@ class ClusterLowering(Lowering):
         if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
             return (run,)  # what is said of a nest's first panel is true of all
         return (Comment(self.describe(entry, number, k)), run)
+
+    def _width(self, width: Width | None, listed: ListedNest) -> str | None:
+        """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""
+        if width is None or listed.tiling is None:
+            return None
+        inner = inner_loops(listed.nest, listed.tiling.loops)
+        return f"BLOCKS({inner})" if width == self.plan.schedule.width else f"OVER({inner}, {width.limit}, 0)"
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
         _, own = self.listed[entry][number, k]
@@ -287,6 +297,7 @@ class ClusterLowering(Lowering):
         for following in behind[:1]:
             flags |= {"TG_NEXT_LATE"} if following.is_late else set()
             flags |= {"TG_AT_ONCE"} if following.is_at_once else set()
+            flags |= {"TG_NEXT_LAUNCH"} if following.width is not None else set()
             name, where = self._name(following), f"{following.table}, {following.scratch}"
             if following.joins:
                 flags.add("TG_MORE")
@@ -298,7 +309,8 @@ class ClusterLowering(Lowering):
                 parts.append(f"NEXT({name}, {where})")
         parts += [f".slots = {call.slots}"] if call.slots else []
         parts += [f".{name} = {_from_first(mask)}" for name, mask in zip(MASKS, call.masks, strict=True) if mask]
-        parts += [f".flags = {' | '.join(name for name in FLAGS if name in flags)}"] if flags else []
+        named = [*(name for name in FLAGS if name in flags), *filter(None, [call.width])]
+        parts += [f".flags = {' | '.join(named)}"] if named else []
         parts += [f".moves = {call.moves}"] if call.moves else []
         first, *rest = in_braces([*in_braces(parts or [".moves = 0"]), *in_braces(call.homes)])
         return [f".{self._name(call)} = {first}", *rest]
@@ -323,8 +335,8 @@ class ClusterLowering(Lowering):
             first = calls[0]
             fields += [("position", f"PLACE({self._name(first)})"), ("table", f"PLACE({first.table})")]
             if first.own_table is not None:
-                last = _together(first, calls[1:])[-1]
-                fields += [("call_words", f"SPAN({self._name(first)}, {last.table})")]
+                last_table = _together(first, calls[1:])[-1].table
+                fields += [("call_words", f"SPAN({self._name(first)}, {last_table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
             elif self.plan.schedule.is_tiled:
                 fields += [("call_words", f"WORDS({self._name(first)})"), ("table_words", f"WORDS({first.table})")]
@@ -361,7 +373,14 @@ def _move_words(event: Move | Wait) -> int:
     return CONSTANTS["TG_ROWS_WORDS" if event.rows > 1 else "TG_MOVE_WORDS"]
 
 
-def _call(names: tuple[str, str], table: str, listed: ListedNest, own: NestCall, homes: tuple[str, ...]) -> _Call:
+def _call(
+    names: tuple[str, str],
+    table: str,
+    listed: ListedNest,
+    own: NestCall,
+    homes: tuple[str, ...],
+    width: str | None = None,
+) -> _Call:
     if listed.place is None:
         return _Call(*names, table, 0, 0, (0, 0, 0), frozenset(), homes, moves=len(own.moves))
     early = late = results = 0
@@ -374,7 +393,7 @@ def _call(names: tuple[str, str], table: str, listed: ListedNest, own: NestCall,
     flags = frozenset(flag for flag, is_set in told.items() if is_set)
     where = (listed.place.table_offset, listed.place.slots_offset)
     masks, ways = (early, late, results), (own.is_fetched_late, own.at_once)
-    return _Call(*names, table, *where, masks, flags, homes, *ways, moves=len(own.moves))
+    return _Call(*names, table, *where, masks, flags, homes, *ways, moves=len(own.moves), width=width)
 
 
 def _together(first: _Call, behind: Sequence[_Call]) -> list[_Call]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tilegrad.analysis.lifetimes import align
 from tilegrad.codegen import guard as guards
 from tilegrad.codegen.c import (
     KEYWORDS,
@@ -56,6 +57,7 @@ _STATUSES = (
 )
 _RATE_STATUSES = (("TG_BAD_NUMBER", 16, "a number that is negative, infinite or none"),)
 _FLASH_STATUSES = (("TG_READ_ONLY", 19, "the tensor is a constant of the program (flash.c)"),)
+_BLOCKS_STATUSES = (("TG_BAD_BLOCKS", 20, "nests cannot be launched over so many blocks"),)
 _STORAGE_STATUSES = (
     ("TG_NO_SAVE", 12, "storage holds no complete save"),
     ("TG_OLDER_SAVE", 13, "loaded; but a later save was cut off or is damaged, and this is the one before it"),
@@ -155,6 +157,7 @@ def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) 
         Line(),
     ]
     items += (*rates, *guards.declarations(plan))
+    items += _blocks_declaration(plan)
     for entry in ENTRIES:
         items.append(
             Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), comment=_entry_comment(plan, entry))
@@ -204,6 +207,7 @@ def _statuses(plan: Plan, has_storage: bool, has_rates: bool) -> tuple[tuple[str
         *(_RATE_STATUSES if has_rates else ()),
         *(guards.STATUSES if guards.is_guarded(plan) else ()),
         *(_FLASH_STATUSES if plan.flash_bytes else ()),
+        *(_BLOCKS_STATUSES if plan.schedule.width is not None else ()),
     )
 
 
@@ -233,7 +237,7 @@ def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
     return (
         Line(f"#define TG_L3_IMAGE_BYTES {plan.l3_image_bytes} /* what follows in weights.bin: initial state of L3 */"),
         Line(f"#define TG_L3_BYTES {l3_bytes} /* of L3 */"),
-        Line(f"#define TG_SCRATCH_BYTES {max(plan.memory[L1].used_bytes, 1)} /* of L1: free between calls */"),
+        *_scratch_sizes(plan),
         Line(f"#define TG_L3_REQUESTS {max(requests, 1)}"),
         Line(f"#define TG_CORES {target.cores}"),
         Line(f"#define TG_CONTROLLER {int(target.has_controller)} /* a core beside them conducts */"),
@@ -241,11 +245,56 @@ def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
     )
 
 
+def _blocks_declaration(plan: Plan) -> tuple[Item, ...]:
+    if plan.schedule.width is None:
+        return ()
+    text = (
+        "The number of blocks from now on, TG_MOST_BLOCKS at first. One that is not TG_LEAST_BLOCKS to\n"
+        "TG_MOST_BLOCKS is refused with TG_BAD_BLOCKS, and nothing has changed."
+    )
+    return (Comment(text), Function("tg_status", "tg_set_blocks", _BLOCKS_PARAMETERS), Line())
+
+
+def has_blocks(plan: Plan) -> bool:
+    """Whether some nest is launched over blocks."""
+    entries = plan.schedule.entries.values()
+    return any(width is not None for entry in entries for launch in entry.launches for width in launch.widths)
+
+
+def _scratch_sizes(plan: Plan) -> tuple[Item, ...]:
+    """Every cluster has the scratchpad that a nest needs, at the same addresses."""
+    size_bytes = max(plan.memory[L1].used_bytes, 1)
+    if not has_blocks(plan):
+        return (Line(f"#define TG_SCRATCH_BYTES {size_bytes} /* of L1: free between calls */"),)
+    schedule = plan.schedule
+    launches = [launch for entry in schedule.entries.values() for launch in entry.launches]
+    widths = [width for launch in launches for width in launch.widths if width is not None]
+    own = schedule.width
+    most, divisor = (max(width.limit for width in widths), 0) if own is None else (own.limit, own.divisor)
+    least_number = max(divisor, 1) if divisor else most
+    return (
+        Line(f"#define TG_CLUSTERS {schedule.target.clusters}"),
+        Line(f"#define TG_L1_BYTES {align(size_bytes, plan.alignment_bytes)} /* of L1, in each cluster */"),
+        Line("#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */"),
+        Line(f"#define TG_BLOCKS {most} /* the most that a nest is launched over */"),
+        *(
+            (
+                Line(f"#define TG_BLOCKS_DIVISOR {divisor} /* of the n of tg_set_blocks; 0: TG_BLOCKS it is */"),
+                Line(f"#define TG_LEAST_BLOCKS {least_number} /* that tg_set_blocks takes */"),
+                Line(f"#define TG_MOST_BLOCKS {schedule.blocks if divisor else most}"),
+            )
+            if own is not None
+            else ()
+        ),
+    )
+
+
 def _model_fields(plan: Plan) -> tuple[str, ...]:
     flat = ("unsigned char *state", "unsigned char *arena")
     if plan.schedule.target.is_flat:
         return flat
-    return (*flat, "unsigned char *scratch", "int l3_requests[TG_L3_REQUESTS]")
+    fields = (*flat, "unsigned char *scratch", "int l3_requests[TG_L3_REQUESTS]")
+    return (*fields, "int blocks") if plan.schedule.width is not None else fields
 
 
 def _tensor_fields(plan: Plan) -> tuple[str, ...]:
@@ -265,6 +314,7 @@ _COUNTERS = ("uint64_t minibatches", "uint64_t updates")
 """How far a training is; kept where it can be saved."""
 _IMAGE = ("const void *image", "size_t image_bytes")
 _HEADER = ("const void *header", "size_t image_bytes")
+_BLOCKS_PARAMETERS = ("tg_model *m", "int blocks")
 _STATIC_PARAMETERS = ("tg_model **m", *_IMAGE)
 
 
@@ -350,6 +400,19 @@ def tensor_access(plan: Plan) -> tuple[Item, ...]:
     return tuple(found)
 
 
+def set_blocks(plan: Plan) -> tuple[Item, ...]:
+    """tg_set_blocks, where a width was asked for."""
+    if plan.schedule.width is None:
+        return ()
+    body = (
+        NOT_READY,
+        guard("blocks < TG_LEAST_BLOCKS || blocks > TG_MOST_BLOCKS", "TG_BAD_BLOCKS"),
+        Assign("m->blocks", "blocks"),
+        Return("TG_OK"),
+    )
+    return (Function("tg_status", "tg_set_blocks", _BLOCKS_PARAMETERS, body), Line())
+
+
 def c_string(text: str) -> str:
     """Any string as the inside of a C string literal."""
     return "".join(
@@ -409,6 +472,8 @@ def _attaching(plan: Plan, names: tuple[str, ...], has_storage: bool) -> tuple[I
     )
     attached: list[Statement] = [Assign(f"m->{name}", f"(unsigned char *){name}") for name in names]
     attached += [Assign(f"m->{name.split()[1]}", "0") for name in _kept_fields(plan, has_storage)]
+    if plan.schedule.width is not None:
+        attached.append(Assign("m->blocks", "TG_MOST_BLOCKS"))
     if not plan.schedule.target.is_flat:
         attached.append(Call("tg_attach", ("m->scratch", "m->state", "m->arena")))
     memories = ("tg_model *m", *(f"const void *{name}" for name in names))

@@ -30,6 +30,7 @@ from tilegrad.codegen.interface import (
     entry_parameters,
     guard,
     init_functions,
+    set_blocks,
     static_instance,
     tensor_access,
     tensor_table,
@@ -224,6 +225,7 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
         *tensor_access(plan),
         *rate_definitions(plan),
         Line(),
+        *set_blocks(plan),
         *static_instance(plan),
     ]
     return print_file(SourceFile(tuple(items))), used

@@ -110,6 +110,8 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
     if storage is not None:
         texts |= {path.name: path.read_text(encoding="utf-8") for path in sorted(_STORAGE_FOLDER.iterdir())}
         texts["tg_saved.h"] = saved_header(plan, storage)
+    if storage is not None or guards.is_guarded(plan):
+        texts["tg_parts.h"] = (RUNTIME_FOLDER / "tg_parts.h").read_text(encoding="utf-8")
     texts |= {f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()}
     return texts
 
@@ -174,6 +176,7 @@ def _manifest(plan: Plan) -> dict[str, Any]:
             "accum_mode": program.recipe.accum_mode,
             "batchnorm": program.recipe.batchnorm,
             "seed": program.recipe.seed,
+            **({} if program.recipe.store.is_plain else {"store": str(program.recipe.store)}),
         },
         "state_bytes": plan.state_bytes,
         "image_bytes": plan.image_bytes,

@@ -89,6 +89,10 @@ def recipe_facts(program: Program) -> dict[str, Any]:
         return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
     facts = plain(program.recipe)
+    if program.recipe.store.is_plain:  # as before there was another way
+        del facts["store"]
+    else:
+        facts["store"] = {what: facts["store"][what] for what in ("activations", "optimizer")}
     return {**facts, "loss": str(program.loss)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,8 +20,10 @@ from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.frontend.start import with_weights
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.residency import Residency
 from tilegrad.parallel.specification import Specification
-from tilegrad.pipeline import Observer, Where, compile_model
+from tilegrad.pipeline import Observer, Where, compile_model, compile_or_explain
 from tilegrad.recipe import Recipe
 from tilegrad.report import json
 from tilegrad.report.dump import dump
@@ -45,14 +47,19 @@ class Watch(Observer):
     output: Output | None = None
     progress: Progress | None = None
     dump_after: str | None = None
+    residency: Residency = field(default_factory=Residency)
 
     def run(self, name: str, work: Callable[[], R], stage: str | None = None) -> R:
         if self.progress is not None:
             self.progress(name)
         result = super().run(name, work, stage)
         if self.output is not None and name == self.dump_after:
-            self.output.dump(dump(result))
+            self.output.dump(dump(result) + (self._places(result) if isinstance(result, Plan) else ""))
         return result
+
+    def _places(self, plan: Plan) -> str:
+        """Where a device leaves what moves."""
+        return "".join(f"{line}\n" for line in ("residency", *self.residency.lines(plan.schedule.program)))
 
     def skip(self, name: str, where: Where) -> None:
         if name == self.dump_after:
@@ -63,9 +70,11 @@ class Watch(Observer):
             )
 
 
-def watch(output: Output, progress: Progress, dump_after: str | None) -> Watch:
+def watch(
+    output: Output, progress: Progress, dump_after: str | None, residency: Residency | None = None
+) -> Watch:
     check_stage(dump_after)
-    return Watch(output=output, progress=progress, dump_after=dump_after)
+    return Watch(output=output, progress=progress, dump_after=dump_after, residency=residency or Residency())
 
 
 def target_of(device: str, name: str | None = None) -> Target:
@@ -164,7 +173,7 @@ def compile_for(
     weights: Path | None = None,
 ) -> Compiled:
     imported = import_model(model, recipe, observer, weights)
-    return compile_model(
+    return compile_or_explain(
         imported, recipe, target, observer, options=schedule, weights_as_c=weights_as_c, storage=storage
     )
 

@@ -32,7 +32,7 @@ from tilegrad.errors import DoesNotFit, UserError, VerificationError
 from tilegrad.inspection import Inspection, inspect_program
 from tilegrad.parallel.specification import parse_devices
 from tilegrad.passes.parameters import parameters_of
-from tilegrad.pipeline import compile_inference, compile_model
+from tilegrad.pipeline import compile_inference, compile_model, ways_to_fit
 from tilegrad.recipe import expect_count, expect_tolerance
 from tilegrad.report.checkpoint import wear_text
 from tilegrad.report.failure import announce
@@ -253,12 +253,18 @@ def inspect(
     with Progress() as progress:
         observer = watch(output, progress, dump_after)
         imported = import_model(model, recipe, observer)
+        ways = None
         if recipe.train is None and not parameters_of(imported.parameters):
             compiled = compile_inference(imported, recipe, limited.without_limits(), observer, options=schedule)
         else:
+            if schedule.fit_bytes is not None and limited.is_flat:
+                ways = observer.run("ways", lambda: ways_to_fit(imported, recipe, limited, schedule), "program")
+                schedule = schedule if ways.fits else replace(schedule, fit_bytes=None)
             compiled = compile_model(imported, recipe, limited.without_limits(), observer, options=schedule)
+            if ways is None and limited.is_flat and _is_over(compiled, limited):
+                ways = observer.run("ways", lambda: ways_to_fit(imported, recipe, limited, schedule), "program")
         stack = observer.run("stack", lambda: stack_use(compiled))
-    facts = inspect_program(compiled, limited, stack)
+    facts = inspect_program(compiled, limited, stack, ways)
     document = facts.as_json()
     if tiles:
         document |= {"tiles": tiles_json(compiled), "cycles_are": compiled.target.cycles_are}
@@ -273,12 +279,19 @@ def inspect(
     return 0 if error is None else announce(error)
 
 
+def _is_over(compiled: Compiled, limited: Target) -> bool:
+    capacity = limited.memory(limited.home).capacity_bytes
+    return capacity is not None and compiled.plan.memory[limited.home].used_bytes > capacity
+
+
 def does_not_fit(facts: Inspection) -> DoesNotFit:
     over = {name: level for name, level in facts.memory.items() if not level.fits}
+    least = None if facts.ways is None or facts.ways.fits else facts.ways
+    best = "" if least is None else f"; {least.least_bytes} at best with the same results, bound {least.bound_bytes}"
     return DoesNotFit(
         f"the program does not fit into {' and '.join(over)} of {facts.target}",
         stage="memory",
         expected=", ".join(f"at most {level.capacity_bytes} bytes of {name}" for name, level in over.items()),
-        got=", ".join(f"{level.used_bytes} bytes" for level in over.values()),
-        hint="; ".join(facts.advice) or None,
+        got=", ".join(f"{level.used_bytes} bytes" for level in over.values()) + best,
+        hint="; or ".join(facts.advice) or None,
     )

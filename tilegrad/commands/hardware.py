@@ -58,7 +58,8 @@ FitRam = Annotated[
     bool,
     typer.Option(
         "--fit",
-        help="Fit into RAM (all, or --ram): compute again as few activations as it takes. The bits stay.",
+        help="Fit into RAM (all, or --ram): compute again as few activations as it takes. The bits stay. "
+        "inspect ranks what else would help.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -66,6 +67,28 @@ Cores = Annotated[
     int | None,
     typer.Option(
         "--cores", metavar="N", help="Cores that compute. Default: all.", rich_help_panel=_PANEL, show_default=False
+    ),
+]
+
+
+Blocks = Annotated[
+    str,
+    typer.Option(
+        "--blocks",
+        metavar="N|auto",
+        help="Over how many blocks operators are launched, spread over the chip's clusters. auto: per operator, by "
+        "cost. n, n/2, min(n, 3): of a number that tg_set_blocks sets at run time.",
+        rich_help_panel=_PANEL,
+    ),
+]
+MostBlocks = Annotated[
+    int | None,
+    typer.Option(
+        "--most-blocks",
+        metavar="N",
+        help="What n is at most. Default: as many as the chip has clusters.",
+        rich_help_panel=_PANEL,
+        show_default=False,
     ),
 ]
 
@@ -108,6 +131,8 @@ class ChipOptions(BudgetOptions):
     tiling: Tiling = "on"
     buffering: Buffering = "auto"
     fit: FitRam = False
+    blocks: Blocks = "auto"
+    most_blocks: MostBlocks = None
 
     def schedule(self, target: Target) -> ScheduleOptions:
         if self.tiling not in ("on", "off"):
@@ -115,5 +140,12 @@ class ChipOptions(BudgetOptions):
                 f"--tiling cannot be '{self.tiling}'", stage="schedule", expected="on or off", got=self.tiling
             )
         fit_bytes = fit_bytes_of(target) if self.fit else None
-        options = ScheduleOptions(self.tiling == "on", self.buffering, self.home, fit_bytes=fit_bytes)
+        options = ScheduleOptions(
+            self.tiling == "on",
+            self.buffering,
+            self.home,
+            fit_bytes=fit_bytes,
+            blocks=self.blocks,
+            most_blocks=self.most_blocks,
+        )
         return self._checked(options, target)

@@ -10,7 +10,6 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from tilegrad.data import count_samples
 from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
 from tilegrad.errors import UserError
 from tilegrad.expectations import ONE_UNLESS_TOLD, RATE_UNLESS_TOLD
@@ -31,8 +30,10 @@ from tilegrad.recipe import (
     Optimizer,
     Rate,
     Recipe,
+    Stored,
     expect_count,
 )
+from tilegrad.stored import count_samples
 
 _RECIPE = "Recipe"
 _DATA = "Data"
@@ -288,10 +289,12 @@ Train = Annotated[
     str | None,
     typer.Option(
         "--train",
-        metavar="all|last:K|bias|norm|names:GLOB,…|lora:R[:ALPHA][:GLOB,…]",
+        metavar="all|last:K|bias|norm|names:GLOB,…|sparse:FILE|sparse:BUDGET|lora:R[:ALPHA][:GLOB,…]",
         help="Which parameters train: every one, those of the last K layers, the biases, scales and biases of "
-        "normalisations, those whose initializer name matches, or new adapters of rank R on every matrix (or on those "
-        "that match), scaled by ALPHA / R. + joins several: lora:4+last:1. Default: the zoo model's own, else all.",
+        "normalisations, those whose initializer name matches, the tensors and channels that a file lists or that are "
+        "chosen for a size (sparse:256K) or a share of all memory (sparse:0.25), or new adapters of rank R on every "
+        "matrix (or on those that match), scaled by ALPHA / R. + joins several: lora:4+last:1. Default: the zoo "
+        "model's own, else all.",
         show_default=False,
         rich_help_panel=_RECIPE,
     ),
@@ -314,6 +317,16 @@ BatchNorm = Annotated[
         metavar="|".join(BATCHNORM_POLICIES),
         help="frozen: running statistics normalise. train: the batch's do, and update them. fold: folded into the "
         "convolution.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Store = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        metavar="f32|bf16|fp16|activations=T,optimizer=T",
+        help="Keep saved activations and the optimizer's state in two bytes a number, rounded when they are kept; "
+        "computation stays in float32 (docs/store.md). One type is for all there is.",
         rich_help_panel=_RECIPE,
     ),
 ]
@@ -420,6 +433,17 @@ DumpAfter = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+ResidencyOf = Annotated[
+    str | None,
+    typer.Option(
+        "--residency",
+        metavar="NAME=PLACE,…",
+        help="Where inputs, outputs and gradients live between calls, host or device: all (inputs=, outputs=, "
+        "gradients=) or single ones by name. --dump-after plan shows it.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
 Resume = Annotated[
     Path | None,
     typer.Option(
@@ -521,6 +545,7 @@ class RecipeOptions:
     train: Train = None
     batchnorm: BatchNorm = "frozen"
     guard: GuardOption = None
+    store: Store = "f32"
     seed: Seed = 0
 
     def recipe(self, updates: int | None = DEFAULT_STEPS) -> Recipe:
@@ -539,6 +564,7 @@ class RecipeOptions:
             clip=self.clip,
             decay=cast(DecayRule, self.decay),
             guard=None if self.guard is None else Guard.parse(self.guard),
+            store=Stored.parse(self.store),
         )
 
     def with_shares(self, shares: int | None) -> RecipeOptions:

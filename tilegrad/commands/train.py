@@ -32,6 +32,7 @@ from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_d
 from tilegrad.epochs import DEFAULT_STEPS
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.gradcheck import check_gradients
+from tilegrad.ir.residency import Residency
 from tilegrad.keeping import Keeping
 from tilegrad.parallel.dask_group import DaskGroup
 from tilegrad.parallel.group import DeviceGroup, open_devices
@@ -156,6 +157,7 @@ def train(
     ] = False,
     trace: options.TraceTo = None,
     dump_after: options.DumpAfter = None,
+    residency: options.ResidencyOf = None,
     resume: options.Resume = None,
     checkpoint: options.CheckpointTo = None,
     checkpoint_every: options.CheckpointEvery = None,
@@ -183,9 +185,12 @@ def train(
     expect_tolerance(tolerance)
     training.check_patience(data.patience, data.epochs)
     schedule = schedule_of(chip, target, specification.is_several or scheduler is not None)
+    places = Residency.parse(residency)
     with Progress() as progress, open_all(device, scheduler, use_cache=not no_cache) as opened:
-        observer = watch(output, progress, dump_after)
+        observer = watch(output, progress, dump_after, places)
         compiled = compile_for(model, recipe, target, observer, schedule=schedule, weights=weights)
+        places.checked(compiled.program)
+        compiled = replace(compiled, residency=places)
         if isinstance(opened, DeviceGroup):
             opened.programs |= compile_others(compiled, specification, chip)
         if isinstance(opened, AutonomousDevice):

@@ -46,13 +46,30 @@ class Channel:
     size_bytes: float = 0
 
 
+class SharedMemory:
+    """A memory that engines of several clusters move bytes to and from: what they ask for at once, it does one after
+    the other. `sharers` is how many ask for the same at the same time, where only one of them is played."""
+
+    def __init__(self, bytes_per_cycle: float, sharers: int = 1) -> None:
+        self.cycles_per_byte = sharers / bytes_per_cycle
+        self.free = 0.0
+
+    def take(self, now: float, size_bytes: float) -> float:
+        """When it is done with what is asked for now."""
+        self.free = max(self.free, now) + size_bytes * self.cycles_per_byte
+        return self.free
+
+
 class EngineClock:
     """A DMA engine. Where its queue is full, whoever brings a command waits until the oldest one is done."""
 
-    def __init__(self, engine: DmaEngine, beside: EngineClock | None = None) -> None:
-        """`beside` is the same engine on its other hop."""
+    def __init__(
+        self, engine: DmaEngine, beside: EngineClock | None = None, shared: SharedMemory | None = None
+    ) -> None:
+        """`beside` is the same engine on its other hop; `shared` the memory that other clusters move bytes to, too."""
         self.engine = engine
         self.beside = beside
+        self.shared = shared
         self.restart()
 
     def restart(self) -> None:
@@ -89,6 +106,8 @@ class EngineClock:
         if start < until and crowded > 1.0:
             busy = min(busy * crowded, busy + (until - start) * (1.0 - 1.0 / crowded))
         channel.free = start + busy
+        if self.shared is not None:
+            channel.free = max(channel.free, self.shared.take(now, size_bytes))
         channel.busy.append((start, channel.free))
         channel.size_bytes += size_bytes
         self.ends.append(channel.free)
@@ -96,7 +115,7 @@ class EngineClock:
 
 
 class Clock:
-    """`forked` is when the kernel call under way began, None between calls."""
+    """Of one cluster. `forked` is when the kernel call under way began, None between calls."""
 
     def __init__(self, target: Target, costs: KernelCosts) -> None:
         self.target = target

@@ -160,8 +160,9 @@ def _measured_call(
     counted = dict(session._counted(entry))
     computed = time.perf_counter()
     names = session._entry(entry).outputs
-    if session.residency.outputs == HOST and names:
-        session.outputs(entry)
+    here = [name for name in names if session._places[name] == HOST]
+    if here:
+        session.outputs(entry, here)
     end = time.perf_counter()
     counted[TRANSFER_SECONDS] = (placed - start) + (end - computed)
     counted[WALL_SECONDS] = end - start

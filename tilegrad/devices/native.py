@@ -52,7 +52,13 @@ class NativeDevice(HarnessDevice):
         build(self.toolchain or host_toolchain(), folder, files, PROGRAM, use_cache=self.use_cache)
 
     def _started(self, folder: Path) -> ProcessTransport:
-        return ProcessTransport([str(folder / PROGRAM), "weights.bin"], folder, environment=self.environment)
+        tensors = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["tensors"]
+        return ProcessTransport(
+            [str(folder / PROGRAM), "weights.bin"],
+            folder,
+            environment=self.environment,
+            window_bytes=sum(tensor["bytes"] for tensor in tensors),
+        )
 
     def built_files(self, compiled: Compiled) -> dict[str, bytes]:
         workspace = Workspace()

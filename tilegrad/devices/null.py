@@ -23,13 +23,13 @@ def _nothing_runs() -> UserError:
 class NullSession(Session):
     """Takes inputs after checking them, and refuses to give numbers."""
 
-    def _place(self, entry: str, inputs: Sequence[Array]) -> None:
+    def _place(self, entry: str, inputs: Sequence[Array | None]) -> None:
         pass
 
-    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
+    def _call(self, entry: str, inputs: Sequence[Array | None], wanted: Sequence[int]) -> list[Array]:
         raise _nothing_runs()
 
-    def _fetch(self, entry: str) -> list[Array]:
+    def _fetch(self, entry: str, wanted: Sequence[int]) -> list[Array]:
         raise _nothing_runs()
 
     def _count(self, entry: str) -> Mapping[str, float]:

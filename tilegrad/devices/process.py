@@ -8,6 +8,7 @@ import struct
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +19,46 @@ from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Array, Device, Session, bad_label, one_at_a_time
 from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, INSTRUCTIONS
-from tilegrad.devices.pipelined import framed, pipelined
+from tilegrad.devices.packed import Field, Layout, Packed
+from tilegrad.devices.pipelined import Wanted, framed, pipelined
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, Transport, TransportError
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.ir.program import StateTensor
 
-INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH = range(1, 10)
+INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH, BLOCKS = range(1, 11)
 KEEP_OUTPUTS = 0x100
 """Added to an entry's command: the outputs stay where they are."""
 
 _COMMANDS = {"infer": INFER, "step": STEP, "update": UPDATE}
+ENTRY_OF = {command: entry for entry, command in _COMMANDS.items()}
 BAD_LABEL = 1
-BAD_LOSS, NOT_FINITE = 17, 18
+BAD_LOSS, NOT_FINITE, BAD_BLOCKS = 17, 18, 20
 GUARD_STATUSES = {BAD_LOSS: "the loss", NOT_FINITE: "the update"}
 """What a guard answers with: it has undone what came of it."""
 REPLY_TIMEOUT_SECONDS = 600.0
 _QUIT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """Inputs and outputs of an entry, and where each lies in its payload."""
+
+    input_offsets: tuple[int, ...]
+    input_bytes: int
+    outputs: tuple[Port, ...]
+    output_offsets: tuple[int, ...]
+    output_bytes: int
+
+    @staticmethod
+    def of(compiled: Compiled, entry: str) -> _Ports:
+        inputs, outputs = entry_inputs(compiled.plan, entry), entry_outputs(compiled.plan, entry)
+        return _Ports(*port_offsets(inputs), tuple(outputs), *port_offsets(outputs))
+
+
+def _unpacked(port: Port, body: bytes, at: int) -> Array:
+    array = np.frombuffer(body, dtype=port.type.dtype.numpy, count=port.type.size, offset=at)
+    return array.reshape(port.type.shape).copy()
 
 
 class HarnessSession(Session):
@@ -58,10 +82,10 @@ class HarnessSession(Session):
         self._workspace = workspace
         self._failed: DeviceError | None = None
         self._is_closed = False
+        self.blocks = compiled.plan.schedule.blocks  # the number that widths are of, where there is one
+        self._known: dict[tuple[str, ...], Wanted] = {}
         self._indices = {tensor.name: i for i, tensor in enumerate(compiled.program.state)}
-        self._ports = {
-            entry: (entry_inputs(compiled.plan, entry), entry_outputs(compiled.plan, entry)) for entry in _COMMANDS
-        }
+        self._ports = {entry: _Ports.of(compiled, entry) for entry in _COMMANDS}
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -144,34 +168,80 @@ class HarnessSession(Session):
         return body
 
     def _pack(self, entry: str, arrays: Sequence[Array]) -> bytes:
-        offsets, size = port_offsets(self._ports[entry][0])
-        payload = bytearray(size)
-        for array, offset in zip(arrays, offsets, strict=True):
+        ports = self._ports[entry]
+        payload = bytearray(ports.input_bytes)
+        for array, offset in zip(arrays, ports.input_offsets, strict=True):
             payload[offset : offset + array.nbytes] = array.tobytes()
         return bytes(payload)
 
-    def _unpack(self, ports: Sequence[Port], body: bytes) -> list[Array]:
-        if len(body) != port_offsets(ports)[1]:
-            self._failed = self._failure("gave a malformed answer")
-            raise self._failed
+    def _unpack(self, entry: str, body: bytes) -> list[Array]:
+        ports = self._ports[entry]
+        if len(body) != ports.output_bytes:
+            raise self._malformed()
+        return [_unpacked(port, body, at) for port, at in zip(ports.outputs, ports.output_offsets, strict=True)]
+
+    def _malformed(self) -> DeviceError:
+        self._failed = self._failure("gave a malformed answer")
+        return self._failed
+
+    def _place(self, entry: str, inputs: Sequence[Array | None]) -> None:
+        for reply in self._calls(self._placing(entry, inputs)):
+            self._checked(entry, reply)
+
+    def _placing(self, entry: str, inputs: Sequence[Array | None]) -> list[tuple[int, bytes]]:
+        """Requests that place inputs: all at once, or one by one those that are given."""
+        given = [array for array in inputs if array is not None]
+        if len(given) == len(inputs):
+            return [(PLACE, struct.pack("<II", _COMMANDS[entry], 0) + self._pack(entry, given))] if given else []
+        places = zip(inputs, self._ports[entry].input_offsets, strict=True)
         return [
-            np.frombuffer(body, dtype=port.type.dtype.numpy, count=port.type.size, offset=offset)
-            .reshape(port.type.shape)
-            .copy()
-            for port, offset in zip(ports, port_offsets(ports)[0], strict=True)
+            (PLACE, struct.pack("<II", _COMMANDS[entry], at) + array.tobytes())
+            for array, at in places
+            if array is not None
         ]
 
-    def _place(self, entry: str, inputs: Sequence[Array]) -> None:
-        self._checked(entry, self._request(PLACE, struct.pack("<I", _COMMANDS[entry]) + self._pack(entry, inputs)))
+    def _fetching(self, entry: str, wanted: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Requests for outputs, one by one."""
+        ports = self._ports[entry]
+        return [
+            (
+                FETCH,
+                struct.pack("<III", _COMMANDS[entry], ports.output_offsets[i], ports.outputs[i].type.size_bytes),
+            )
+            for i in wanted
+        ]
 
-    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
-        command = _COMMANDS[entry] | (0 if wants_outputs else KEEP_OUTPUTS)
-        body = self._checked(entry, self._request(command, self._pack(entry, inputs) if inputs else b""))
-        return self._unpack(self._ports[entry][1], body) if wants_outputs else None
+    def _fetched(self, entry: str, wanted: Sequence[int], replies: Sequence[tuple[int, bytes]]) -> list[Array]:
+        made = []
+        for i, reply in zip(wanted, replies, strict=True):
+            port, body = self._ports[entry].outputs[i], self._checked(entry, reply)
+            if len(body) != port.type.size_bytes:
+                raise self._malformed()
+            made.append(_unpacked(port, body, 0))
+        return made
 
-    def _fetch(self, entry: str) -> list[Array]:
-        body = self._checked(entry, self._request(FETCH, struct.pack("<I", _COMMANDS[entry])))
-        return self._unpack(self._ports[entry][1], body)
+    def _calls(self, requests: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Requests in a row, as one exchange."""
+        with self._failures():
+            deadline = time.monotonic() + self.timeout_seconds
+            return pipelined(self.transport, deadline, (), requests, self._wanted(()))[0]
+
+    def _call(self, entry: str, inputs: Sequence[Array | None], wanted: Sequence[int]) -> list[Array]:
+        given = [array for array in inputs if array is not None]
+        is_whole = len(given) == len(inputs)
+        wants_all = len(wanted) == len(self._ports[entry].outputs)
+        placing = [] if is_whole else self._placing(entry, inputs)
+        fetching = [] if wants_all else self._fetching(entry, wanted)
+        payload = self._pack(entry, given) if given and is_whole else b""
+        command = _COMMANDS[entry] | (0 if wants_all else KEEP_OUTPUTS)
+        replies = self._calls([*placing, (command, payload), *fetching])
+        for reply in replies[: len(placing)]:
+            self._checked(entry, reply)
+        body = self._checked(entry, replies[len(placing)])
+        return self._unpack(entry, body) if wants_all else self._fetched(entry, wanted, replies[len(placing) + 1 :])
+
+    def _fetch(self, entry: str, wanted: Sequence[int]) -> list[Array]:
+        return self._fetched(entry, wanted, self._calls(self._fetching(entry, wanted)))
 
     def _measure(self, entry: str, calls: int) -> tuple[int, int, int]:
         """Nanoseconds, cycles and instructions of all calls together; 0 where the program cannot tell."""
@@ -193,25 +263,55 @@ class HarnessSession(Session):
         entry: str | None,
         inputs: Sequence[Array] | None,
         writes: Sequence[tuple[StateTensor, Array]],
-        reads: Sequence[StateTensor],
-    ) -> tuple[list[Array], list[Array]]:
+        reads: Sequence[str],
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         """All requests at once."""
         payload = b"" if entry is None or not inputs else self._pack(entry, inputs)
+        wanted = self._wanted(tuple(reads))
         with self._failures():
-            reply, bodies = pipelined(
+            replies, content = pipelined(
                 self.transport,
                 time.monotonic() + self.timeout_seconds,
-                [(self._indices[tensor.name], value.tobytes()) for tensor, value in writes],
-                None if entry is None else (_COMMANDS[entry], payload),
-                [(self._indices[tensor.name], tensor.type.size_bytes) for tensor in reads],
+                [(self._indices[tensor.name], value) for tensor, value in writes],
+                [] if entry is None else [(_COMMANDS[entry], payload)],
+                wanted,
             )
-        made = [
-            np.frombuffer(body, tensor.type.dtype.numpy).reshape(tensor.type.shape)
-            for tensor, body in zip(reads, bodies, strict=True)
-        ]
-        if entry is None or reply is None:
+        made = Packed(wanted.layout, content)
+        if entry is None:
             return [], made
-        return self._unpack(self._ports[entry][1], self._checked(entry, reply)), made
+        return self._unpack(entry, self._checked(entry, replies[0])), made
+
+    def _wanted(self, names: tuple[str, ...]) -> Wanted:
+        """The same object for the same tensors."""
+        if names not in self._known:
+            types = {name: self._tensors[name].type for name in names}
+            fields = (Field(name, type_.dtype.numpy, type_.shape) for name, type_ in types.items())
+            self._known[names] = Wanted.of(Layout(tuple(fields)), self._indices)
+        return self._known[names]
+
+    @one_at_a_time
+    def set_blocks(self, blocks: int) -> None:
+        """Over how many blocks nests are launched from the next call on, where that is known at run time only."""
+        schedule = self.compiled.plan.schedule
+        width = schedule.width
+        if width is None:
+            raise UserError(
+                "the program does not say over how many blocks it is launched at run time",
+                stage="run",
+                expected="a program that was compiled with --blocks n, n/2 or min(n, 3)",
+                got=f"--blocks {self.compiled.options.blocks}",
+            )
+        is_number = isinstance(blocks, int) and abs(blocks) < 1 << 31
+        status = self._request(BLOCKS, struct.pack("<i", blocks))[0] if is_number else BAD_BLOCKS
+        if status != 0:
+            least, most = (width.divisor, schedule.blocks) if width.divisor else (width.limit, width.limit)
+            raise UserError(
+                f"nests cannot be launched over {blocks} blocks (status {status}: TG_BAD_BLOCKS)",
+                stage="run",
+                expected=str(least) if least == most else f"{least} to {most}",
+                got=str(blocks),
+            )
+        self.blocks = blocks
 
     def _read(self, tensor: StateTensor) -> Array:
         _, body = self._request(GET, struct.pack("<I", self._indices[tensor.name]))

@@ -96,8 +96,8 @@ class QemuSession(HarnessSession):
         super().__init__(*arguments, **options)
         self._first_counts: dict[str, Counts] = {}
 
-    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
-        results = super()._call(entry, inputs, wants_outputs)
+    def _call(self, entry: str, inputs: Sequence[Array | None], wanted: Sequence[int]) -> list[Array]:
+        results = super()._call(entry, inputs, wanted)
         if entry not in self._first_counts:
             self._first_counts[entry] = self.counts()
         return results
@@ -107,8 +107,8 @@ class QemuSession(HarnessSession):
         entry: str | None,
         inputs: Sequence[Array] | None,
         writes: Sequence[tuple[StateTensor, Array]],
-        reads: Sequence[StateTensor],
-    ) -> tuple[list[Array], list[Array]]:
+        reads: Sequence[str],
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         results = super()._exchange(entry, inputs, writes, reads)
         if entry is not None and entry not in self._first_counts:
             self._first_counts[entry] = self.counts()

@@ -1,38 +1,12 @@
-"""Where a program's data lives, and how many bytes crossed between the host and the device."""
+"""How many bytes crossed between the host and the device; where data lives is `ir/residency.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final, Literal
 
-from tilegrad.errors import UserError
+from tilegrad.ir.residency import DEVICE, HOST, Place, Residency
 
-Place = Literal["host", "device"]
-HOST: Final = "host"
-DEVICE: Final = "device"
-
-
-@dataclass(frozen=True)
-class Residency:
-    """Parameters, gradients and optimizer state are placed once, when a program is loaded, and then stay.
-
-    What moves beside them is chosen here. `inputs` on the host are sent with every call; on the device they are
-    placed once and used by every call after that. `outputs` on the host come back with every call; on the device they
-    stay until they are asked for. `gradients` on the host are copied there after every step; on the device they are
-    read when they are asked for.
-    """
-
-    inputs: Place = HOST
-    outputs: Place = HOST
-    gradients: Place = DEVICE
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            place = getattr(self, field.name)
-            if place not in (HOST, DEVICE):
-                raise UserError(
-                    f"{field.name} cannot be placed there", stage="load", expected=f"{HOST} or {DEVICE}", got=str(place)
-                )
+__all__ = ["DEVICE", "HOST", "Place", "Residency", "Transfer", "Transfers"]
 
 
 @dataclass(frozen=True)

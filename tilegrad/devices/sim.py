@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tilegrad.build.toolchain import Toolchain
+from tilegrad.build.workspace import Workspace
+from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Capabilities
 from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, TRANSFER_SECONDS, WALL_SECONDS
 from tilegrad.devices.native import NativeDevice
-from tilegrad.devices.process import HarnessSession
+from tilegrad.devices.process import ENTRY_OF, KEEP_OUTPUTS, HarnessSession
 from tilegrad.devices.registry import register
-from tilegrad.sequence.timing import EntryTiming
+from tilegrad.devices.residency import Residency
+from tilegrad.devices.transport import Transport
+from tilegrad.ir.listing import Listing
+from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.sequence.trace import check_trace, read_trace
 from tilegrad.targets import base as targets
 
@@ -20,13 +27,47 @@ class SimSession(HarnessSession):
 
     TRACE = "trace.txt"
 
+    def __init__(
+        self,
+        compiled: Compiled,
+        transport: Transport,
+        *,
+        residency: Residency | None = None,
+        workspace: Workspace | None = None,
+    ) -> None:
+        super().__init__(compiled, transport, residency=residency, workspace=workspace)
+        self._first_blocks: dict[str, int] = {}
+        self._listings: dict[int, tuple[Listing, Mapping[str, EntryTiming]]] = {}
+
     def timings(self) -> dict[str, EntryTiming]:
         """The timed listing: the trace shows that this is what was done, or it is an error."""
         trace = self.folder / self.TRACE
         if not trace.exists():
             return {}
-        check_trace(self.compiled.listing, trace)
-        return {entry: timing for entry, timing in self.compiled.timing.items() if entry in read_trace(trace)}
+        found = read_trace(trace)
+        widths = {entry: self._first_blocks.get(entry, self.blocks) for entry in found}
+        listings = {n: self._at(n) for n in set(widths.values())}
+        for n, (listing, _) in listings.items():
+            check_trace(listing, {entry: lines for entry, lines in found.items() if widths[entry] == n})
+        return {entry: listings[widths[entry]][1][entry] for entry in self.compiled.timing if entry in found}
+
+    def _at(self, blocks: int) -> tuple[Listing, Mapping[str, EntryTiming]]:
+        """The listing where so many blocks are set, which is proved anew, and its times."""
+        if blocks not in self._listings:
+            plan = self.compiled.plan
+            is_own = blocks == plan.schedule.blocks
+            listing = self.compiled.listing
+            if not is_own:
+                listing = sequence_plan(replace(plan, schedule=replace(plan.schedule, blocks=blocks)))
+            self._listings[blocks] = listing, self.compiled.timing if is_own else time_listing(listing)
+        return self._listings[blocks]
+
+    def _request(self, command: int, payload: bytes = b"") -> tuple[int, bytes]:
+        """Remembers over how many blocks each entry was launched first: that call is traced."""
+        entry = ENTRY_OF.get(command & ~KEEP_OUTPUTS)
+        if entry is not None:
+            self._first_blocks.setdefault(entry, self.blocks)
+        return super()._request(command, payload)
 
     def _count(self, entry: str) -> Mapping[str, float]:
         """Every call of an entry does the same transfers and tiles, so its first trace stands for all."""

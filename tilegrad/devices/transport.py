@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+import numpy as np
+import numpy.typing as npt
 
 from tilegrad.build import watch
 from tilegrad.build.signals import uninterrupted
@@ -24,10 +29,17 @@ LAST_LINES = 12
 CLOSE_TIMEOUT_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 _CHUNK_BYTES = 1 << 20
+_LITTLE_BYTES = 1 << 12
 _MUCH_BYTES = 1 << 15
 _GATHER_SECONDS = 5e-5
 """An answer of many parts is taken in few: a program that writes them does so without us, and waking up for each costs
 more than they do."""
+
+
+_MOST_SPARE = 4
+_UNUSED = 3
+"""References to a block of which no array is a part: the tuple's, the loop's and the question's own."""
+WINDOW_VARIABLE = "TG_WINDOW"
 
 
 class TransportError(Exception):
@@ -39,6 +51,18 @@ class Transport(ABC):
 
     command: tuple[str, ...]
     folder: Path
+    window: npt.NDArray[np.uint8] | None = None
+    """Memory that the program has mapped, too. What is written there is read before anything is answered there."""
+    _spare: tuple[npt.NDArray[np.uint8], ...] = ()
+
+    def spare_bytes(self, size: int) -> npt.NDArray[np.uint8]:
+        """Room for an answer. What nobody looks at any more is used again: new memory costs more than filling it."""
+        for block in self._spare:
+            if block.size == size and sys.getrefcount(block) == _UNUSED:
+                return block[:]
+        made = np.empty(size, np.uint8)
+        self._spare = (*self._spare[1 - _MOST_SPARE :], made)
+        return made[:]
 
     @abstractmethod
     def send(self, data: bytes, deadline: float) -> None:
@@ -72,7 +96,7 @@ class ProcessTransport(Transport):
     """A child process. The protocol goes over its stdin and stdout, or over other file descriptors.
 
     `channel` are the descriptors to read replies from and to write requests to, which `close` closes; stdin is then
-    empty, and stdout belongs to the console, as stderr always does.
+    empty, and stdout belongs to the console, as stderr always does. `window_bytes` is the size of a window.
     """
 
     def __init__(
@@ -82,12 +106,17 @@ class ProcessTransport(Transport):
         *,
         environment: Mapping[str, str] | None = None,
         channel: tuple[int, int] | None = None,
+        window_bytes: int = 0,
     ) -> None:
         self.command = tuple(command)
         self.folder = folder
+        self._ahead = b""  # what came with an answer that was asked for, and belongs to the next one
+        shared = self._open_window(window_bytes)
+        if shared is not None:
+            environment = {**(environment or {}), WINDOW_VARIABLE: f"{shared} {window_bytes}"}
         # A file, not a pipe: nobody has to drain it, and its last lines survive the process.
         self._console: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed in close()
-        with uninterrupted(), self._as_device_error():
+        with uninterrupted(), self._closing(shared), self._as_device_error():
             # A session and group of its own: Ctrl-C in a terminal reaches us alone, and whatever the program starts
             # ends with it.
             self.process = subprocess.Popen(
@@ -98,6 +127,7 @@ class ProcessTransport(Transport):
                 stderr=self._console,
                 bufsize=0,
                 start_new_session=True,
+                pass_fds=() if shared is None else (shared,),
                 env=None if environment is None else {**os.environ, **environment},
             )
             watch.group_began(self.process.pid)
@@ -112,6 +142,27 @@ class ProcessTransport(Transport):
             os.set_blocking(descriptor, False)
             with contextlib.suppress(OSError):  # more than a user may have is no harm: it only takes longer
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
+
+    def _open_window(self, size_bytes: int) -> int | None:
+        """The file behind a window; None where this system has none, and pipes do."""
+        if not size_bytes or not hasattr(os, "memfd_create"):
+            return None
+        try:
+            file = os.memfd_create("tilegrad")
+            os.ftruncate(file, size_bytes)
+            self.window = np.frombuffer(mmap.mmap(file, size_bytes), np.uint8)
+        except (OSError, ValueError):
+            return None
+        return file
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _closing(file: int | None) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if file is not None:
+                os.close(file)
 
     @contextlib.contextmanager
     def _as_device_error(self) -> Iterator[None]:
@@ -148,13 +199,17 @@ class ProcessTransport(Transport):
             raise TransportError("is not running") from error
 
     def receive(self, size: int, deadline: float) -> bytes:
-        parts = []
-        missing = size
+        if size <= len(self._ahead):
+            found, self._ahead = self._ahead[:size], self._ahead[size:]
+            return found
+        parts = [self._ahead[:size]]
+        self._ahead = self._ahead[size:]
+        missing = size - len(parts[0])
         try:
-            while missing:
+            while missing > 0:
                 self._wait_until(self._reader, select.POLLIN, deadline)
                 with contextlib.suppress(BlockingIOError):
-                    part = os.read(self._reader, min(missing, _CHUNK_BYTES))
+                    part = os.read(self._reader, min(max(missing, _LITTLE_BYTES), _CHUNK_BYTES))
                     if not part:
                         raise TransportError("ended before it answered")
                     parts.append(part)
@@ -163,6 +218,8 @@ class ProcessTransport(Transport):
                         time.sleep(_GATHER_SECONDS)
         except OSError as error:
             raise TransportError("is not running") from error
+        if missing < 0:
+            parts[-1], self._ahead = parts[-1][:missing], parts[-1][missing:]
         return b"".join(parts)
 
     def wait(self, limit_seconds: float) -> int | None:
@@ -189,6 +246,7 @@ class ProcessTransport(Transport):
             with contextlib.suppress(OSError):
                 os.close(stream) if isinstance(stream, int) else stream.close()
         self._streams = ()
+        self.window = None
         self._reader = self._writer = -1
         try:
             has_ended = self.wait(CLOSE_TIMEOUT_SECONDS) is not None

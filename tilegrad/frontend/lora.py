@@ -69,6 +69,9 @@ class Adapted:
     seed: int
     adapters: tuple[Adapter, ...]
 
+    def again(self, base: ImportedModel) -> ImportedModel:
+        return with_adapters(base, self.lora, self.seed)
+
     def merged(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Initializers of the model as it was, from all those that there are now."""
         factors = {name for adapter in self.adapters for name in (adapter.down, adapter.up)}
@@ -81,7 +84,7 @@ def with_adapters(model: ImportedModel, lora: Lora, seed: int) -> ImportedModel:
     from tilegrad.frontend import import_source  # the frontend is made of this module
     from tilegrad.frontend.source import Source
 
-    if model.adapted is not None:
+    if isinstance(model.adapted, Adapted):
         if (model.adapted.lora, model.adapted.seed) == (lora, seed):
             return model
         return with_adapters(model.adapted.base, lora, seed)

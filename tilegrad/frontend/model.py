@@ -9,6 +9,7 @@ from enum import Enum
 import onnx
 
 from tilegrad.expectations import is_told
+from tilegrad.frontend.channels import Parted
 from tilegrad.frontend.given.files import GivenFiles
 from tilegrad.frontend.lora import Adapted
 from tilegrad.frontend.torch_facts import TorchModule
@@ -39,7 +40,7 @@ class ImportedModel:
     `module` is the torch module that this came from, if it did: what PyTorch trains to judge us. `folded` are layers
     into which the exporter folded BatchNormalization. `training` is there where the source was a training graph:
     `graph` is then its evaluation. `given` are its files, and the seed of what they leave open.
-    `adapted` is there where adapters were put in.
+    `adapted` is there where adapters were put in, or where layers were parted.
     """
 
     name: str
@@ -55,12 +56,11 @@ class ImportedModel:
     folded: tuple[str, ...] = ()
     training: GivenTraining | None = None
     given: tuple[GivenFiles, int] | None = None
-    adapted: Adapted | None = None
+    adapted: Adapted | Parted | None = None
 
     def with_batch(self, batch: int) -> ImportedModel:
         """The same model imported again for another batch size."""
         from tilegrad.frontend import import_source  # the frontend is made of this module
-        from tilegrad.frontend.lora import with_adapters
         from tilegrad.frontend.source import Source
 
         if batch == self.batch:
@@ -70,7 +70,7 @@ class ImportedModel:
 
             return import_given(self.given[0], batch, self.given[1]) if is_told(batch) else self
         if self.adapted is not None:
-            return with_adapters(self.adapted.base.with_batch(batch), self.adapted.lora, self.adapted.seed)
+            return self.adapted.again(self.adapted.base.with_batch(batch))
         return import_source(Source(self.name, self.kind, self.unbound, self.module), batch)
 
     def __repr__(self) -> str:

@@ -12,13 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tilegrad.bounds import MAX_ELEMENTS
 from tilegrad.errors import UserError
-from tilegrad.ir.types import DType, TensorType
+from tilegrad.ir.types import COMPUTED, DType, TensorType
 
 
 @cache
 def _dtype_table() -> dict[int, DType]:
     table = {}
-    for dtype in DType:
+    for dtype in COMPUTED:
         table[int(helper.np_dtype_to_tensor_dtype(dtype.numpy))] = dtype
     return table
 

@@ -13,6 +13,7 @@ from math import prod
 from tilegrad.ir.nest import Nest, Range, Tile
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Launch, Tiling
+from tilegrad.pictured import Pictured
 
 Box = tuple[Range, ...]
 
@@ -165,13 +166,23 @@ class End:
     tile: int
 
 
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """The conductor goes on when all blocks of a launch have done what stands between its `Enter` and this. Events of
+    one block are in its own order; those of several happen in any."""
+
+    nest: int
+    blocks: int
+
+
 Transfer = Fetch | Load | Store | Move
-Event = Transfer | Wait | Enter | Begin | End
+Event = Transfer | Wait | Enter | Begin | End | Barrier
 
 
 @dataclass(frozen=True)
 class ListedNest:
-    """A nest in the order of its entry. `place` and `table` are None where it computes where its operands live."""
+    """A nest in the order of its entry. `place` and `table` are None where it computes where its operands live.
+    `blocks` are those that it is launched over, 0 where the conductor of the entry runs it."""
 
     launch: int
     number: int
@@ -179,6 +190,7 @@ class ListedNest:
     tiling: Tiling | None
     place: NestPlace | None
     table: tuple[int, ...] | None
+    blocks: int = 0
 
     @property
     def tile_count(self) -> int:
@@ -192,7 +204,7 @@ class EntryListing:
 
 
 @dataclass(frozen=True)
-class Listing:
+class Listing(Pictured):
     """Of every entry of a plan."""
 
     plan: Plan
@@ -210,6 +222,8 @@ def describe(event: Event) -> str:
     """One line, for messages and dumps."""
     if isinstance(event, Enter):
         return f"enter nest {event.nest}"
+    if isinstance(event, Barrier):
+        return f"barrier of the {event.blocks} blocks of nest {event.nest}"
     if isinstance(event, Begin):
         return f"begin nest {event.nest} tile {event.tile}"
     if isinstance(event, End):

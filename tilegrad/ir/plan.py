@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tilegrad.errors import InternalError
 from tilegrad.ir.schedule import Schedule
+from tilegrad.pictured import Pictured
 from tilegrad.sizes import bytes_text
 
 FLASH_REGION = "flash"
@@ -113,7 +114,7 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Pictured):
     """`image_bytes` is the leading part of the state region that has initial values (weights.bin); `flash_bytes` is the
     region of what never changes, which is part of the program."""
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.types import Constant, TensorType
+from tilegrad.pictured import Pictured
 from tilegrad.recipe import Recipe
 
 ENTRIES = ("infer", "step", "update")
@@ -56,7 +57,7 @@ class TargetInput:
 
 
 @dataclass(frozen=True, repr=False)
-class Program:
+class Program(Pictured):
     """`entries` is keyed by the names in `ENTRIES`. `targets` are the step's inputs behind the model's own.
 
     `is_fused` programs update parameters within `step` and keep no gradients. Weight decay leaves the `undecayed`

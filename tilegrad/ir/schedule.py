@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
+from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest, Range, Tile, row_major_strides
 from tilegrad.ir.program import Program
@@ -158,12 +159,18 @@ class Launch:
 
     `tilings` has one entry per nest, None for a nest that is one call on whole operands where they live. An operator
     whose operands are not in L2 at once is several launches, with one nest each: `part` says what of it.
+    `widths`, where there are any, say of each nest over how many blocks it is launched; None: over none, the conductor
+    of the entry runs it.
     """
 
     node: Node
     nests: tuple[Nest, ...]
     tilings: tuple[Tiling | None, ...] = ()
     part: NestPart | None = None
+    widths: tuple[Width | None, ...] = ()
+
+    def width(self, nest: int) -> Width | None:
+        return self.widths[nest] if self.widths else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,13 +202,17 @@ class EntrySchedule:
 @dataclass(frozen=True, repr=False)
 class Schedule:
     """`overlaps`: a nest's first transfers may start, and its last ones end, while its neighbours compute.
-    `overlaps_l3`: so may transfers between L2 and L3."""
+    `overlaps_l3`: so may transfers between L2 and L3. `blocks` is the number n of widths that are known at run time
+    only: what it is at first, and at most; 0 where there are none. `width` is the one that was asked for, if any was.
+    """
 
     program: Program
     target: Target
     entries: Mapping[str, EntrySchedule]
     overlaps: bool = False
     overlaps_l3: bool = True
+    blocks: int = 0
+    width: Width | None = None
 
     def __repr__(self) -> str:
         way = "tiled" if self.is_tiled else "untiled"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -24,11 +25,14 @@ class DType(Enum):
     U64 = ("u64", "uint64_t", "uint64")
     # A byte that is 0 or 1. Not C99 `bool`: its size and its OpenCL meaning are not fixed.
     BOOL = ("bool", "uint8_t", "bool")
+    # Floats that are only kept, never computed with: Store16 and Load16 convert them, and optimizers' kernels.
+    BF16 = ("bf16", "uint16_t", ml_dtypes.bfloat16)
+    FP16 = ("fp16", "uint16_t", "float16")
 
-    def __init__(self, short: str, c_name: str, numpy_name: str) -> None:
+    def __init__(self, short: str, c_name: str, numpy_type: npt.DTypeLike) -> None:
         self.short = short
         self.c_name = c_name
-        self.numpy = np.dtype(numpy_name)
+        self.numpy = np.dtype(numpy_type)
 
     @property
     def size_bytes(self) -> int:
@@ -39,17 +43,26 @@ class DType(Enum):
         return self is DType.F32
 
     @property
+    def is_half(self) -> bool:
+        """Kept in two bytes, computed with in four."""
+        return self in (DType.BF16, DType.FP16)
+
+    @property
     def is_integer(self) -> bool:
-        return self not in (DType.F32, DType.BOOL)
+        return self not in (DType.F32, DType.BOOL, DType.BF16, DType.FP16)
 
     def __str__(self) -> str:
         return self.short
 
     @staticmethod
     def from_numpy(dtype: npt.DTypeLike) -> DType | None:
-        """The element type NumPy calls `dtype`, or None where tilegrad has no such type."""
+        """The element type NumPy calls `dtype`, or None where tilegrad does not compute with such a type."""
         wanted = np.dtype(dtype)
-        return next((candidate for candidate in DType if candidate.numpy == wanted), None)
+        return next((candidate for candidate in COMPUTED if candidate.numpy == wanted), None)
+
+
+COMPUTED = tuple(dtype for dtype in DType if not dtype.is_half)
+"""What a model's tensors may be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from math import log
 
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._optimizer import check_update, update_nest
+from tilegrad.ops._optimizer import check_update, kernel_for, update_example, update_nest
 from tilegrad.ops._pointwise import flag_attribute, float_attribute
 from tilegrad.ops.base import NodeView, Operator
 from tilegrad.ops.example import Draw, Example
@@ -18,17 +18,18 @@ class Adam(Operator):
     """Attributes: beta1, beta2, epsilon, weight_decay, decoupled. `step` is how many updates came before this one."""
 
     name = "Adam"
+    kernel = "adam"
     decoupled_default = 0
 
     def example(self, draw: Draw) -> Example:
-        return Example((), {"weight_decay": draw.one_of(0.0, 0.01)})
+        return update_example(draw, 2, {"weight_decay": draw.one_of(0.0, 0.01)}, counts_updates=True)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(6)
         tensors = ("weight", "gradient", "first moment", "second moment")
         check_update(node, tensors, {4: ("learning rate", DType.F32), 5: ("step counter", DType.I64)})
         self._constants(node)
-        return (node.input(0),) * 3
+        return (node.input(0), node.input(2), node.input(3))
 
     def _constants(self, node: NodeView) -> dict[str, float]:
         """What 1 - beta loses when beta is rounded first would show, so it and log(beta) are made in float64."""
@@ -53,8 +54,9 @@ class Adam(Operator):
         return constants
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        results = ("w_out", "m_out", "v_out")
-        return (update_nest(node, "adam", ("w", "g", "m", "v"), ("lr", "step"), results, self._constants(node)),)
+        results, constants = ("w_out", "m_out", "v_out"), self._constants(node)
+        kernel = kernel_for(node, self.kernel)
+        return (update_nest(node, kernel, ("w", "g", "m", "v"), ("lr", "step"), results, constants),)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return ((0, 0), (1, 2), (2, 3))

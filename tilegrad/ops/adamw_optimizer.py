@@ -5,8 +5,6 @@ It is not PyTorch's AdamW: epsilon is added to the uncorrected root, and the wei
 
 from __future__ import annotations
 
-from tilegrad.ir.nest import Nest
-from tilegrad.ops._optimizer import update_nest
 from tilegrad.ops._pointwise import flag_attribute
 from tilegrad.ops.adam import Adam
 from tilegrad.ops.base import NodeView
@@ -16,12 +14,9 @@ class AdamWOptimizer(Adam):
     """Attributes: beta1, beta2, epsilon, weight_decay, correct_bias."""
 
     name = "AdamWOptimizer"
+    kernel = "adamw_optimizer"
 
     def _constants(self, node: NodeView) -> dict[str, float]:
         constants = super()._constants(node)
         del constants["decoupled"]
         return {**constants, "corrects": int(flag_attribute(node, "correct_bias", 1))}
-
-    def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        results, constants = ("w_out", "m_out", "v_out"), self._constants(node)
-        return (update_nest(node, "adamw_optimizer", ("w", "g", "m", "v"), ("lr", "step"), results, constants),)

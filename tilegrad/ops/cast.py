@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegrad.ir.nest import Nest, map_nest
-from tilegrad.ir.types import DType, TensorType
+from tilegrad.ir.types import COMPUTED, DType, TensorType
 from tilegrad.ops._elementwise import type_code
 from tilegrad.ops.base import GradientBuilder, NodeView, Operator
 from tilegrad.ops.example import Draw, Example
@@ -24,9 +24,10 @@ class Cast(Operator):
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(1)
         wanted = node.required("to")
-        dtype = next((dtype for dtype in DType if dtype.short == wanted), None)
+        dtype = next((dtype for dtype in COMPUTED if dtype.short == wanted), None)
         if dtype is None:
-            raise node.error("Cast to an unknown element type", expected=" or ".join(map(str, DType)), got=str(wanted))
+            known = " or ".join(map(str, COMPUTED))
+            raise node.error("Cast to an unknown element type", expected=known, got=str(wanted))
         return (TensorType(dtype, node.input(0).shape),)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:

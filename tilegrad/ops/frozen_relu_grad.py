@@ -1,6 +1,6 @@
 """The gradient of a Relu behind a BatchNormalization with constant statistics, from what was normalised.
 
-Where memory is short (passes/recompute.py) the Relu's output need not be kept or made again: its sign follows from the
+Where memory is short (fit/recompute.py) the Relu's output need not be kept or made again: its sign follows from the
 normalisation's input. The bits are those of ReluGrad.
 """
 

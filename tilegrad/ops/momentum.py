@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._optimizer import check_update, update_nest
+from tilegrad.ops._optimizer import check_update, kernel_for, update_example, update_nest
 from tilegrad.ops._pointwise import flag_attribute, float_attribute
 from tilegrad.ops.base import NodeView, Operator
 from tilegrad.ops.example import Draw, Example
@@ -19,7 +19,7 @@ class Momentum(Operator):
     name = "Momentum"
 
     def example(self, draw: Draw) -> Example:
-        return Example((), {"weight_decay": draw.one_of(0.0, 0.01), "nesterov": draw.one_of(0, 0, 1)})
+        return update_example(draw, 1, {"weight_decay": draw.one_of(0.0, 0.01), "nesterov": draw.one_of(0, 0, 1)})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(4)
@@ -27,7 +27,7 @@ class Momentum(Operator):
         self._constants(node)
         if float_attribute(node, "dampening", 0.0) != 0.0:
             raise node.error("Momentum: dampening is not supported", expected="0", got=str(node.required("dampening")))
-        return (node.input(0), node.input(0))
+        return (node.input(0), node.input(2))
 
     def _constants(self, node: NodeView) -> dict[str, float]:
         return {
@@ -37,7 +37,8 @@ class Momentum(Operator):
         }
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        return (update_nest(node, "momentum", ("w", "g", "v"), ("lr",), ("w_out", "v_out"), self._constants(node)),)
+        kernel = kernel_for(node, "momentum")
+        return (update_nest(node, kernel, ("w", "g", "v"), ("lr",), ("w_out", "v_out"), self._constants(node)),)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return ((0, 0), (1, 2))

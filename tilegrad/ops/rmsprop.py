@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.ops._optimizer import check_update, update_nest
+from tilegrad.ops._optimizer import check_update, kernel_for, update_example, update_nest
 from tilegrad.ops._pointwise import float_attribute
 from tilegrad.ops.base import NodeView, Operator
 from tilegrad.ops.example import Draw, Example
@@ -16,13 +16,13 @@ class RMSprop(Operator):
     name = "RMSprop"
 
     def example(self, draw: Draw) -> Example:
-        return Example((), {"weight_decay": draw.one_of(0.0, 0.01)})
+        return update_example(draw, 1, {"weight_decay": draw.one_of(0.0, 0.01)})
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(4)
         check_update(node, ("weight", "gradient", "mean square"), {3: ("learning rate", DType.F32)})
         self._constants(node)
-        return (node.input(0), node.input(0))
+        return (node.input(0), node.input(2))
 
     def _constants(self, node: NodeView) -> dict[str, float]:
         """What 1 - alpha loses when alpha is rounded first would show, so it is made in float64."""
@@ -41,7 +41,8 @@ class RMSprop(Operator):
         }
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
-        return (update_nest(node, "rmsprop", ("w", "g", "v"), ("lr",), ("w_out", "v_out"), self._constants(node)),)
+        kernel = kernel_for(node, "rmsprop")
+        return (update_nest(node, kernel, ("w", "g", "v"), ("lr",), ("w_out", "v_out"), self._constants(node)),)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return ((0, 0), (1, 2))

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.parallel.combine import add_share, share_state
+from tilegrad.parallel.combine import Held, add_share, share_state
 from tilegrad.parallel.form import Form
 from tilegrad.parallel.pool import Pool
-from tilegrad.parallel.shares import Array, Arrays, Engine, Moved, Share
+from tilegrad.parallel.shares import Array, Engine, Moved, Share
 
 
 class Conductor:
@@ -28,8 +28,8 @@ class Conductor:
         self.updates = 0
         self._lead = lead
         self._moved = moved
-        self._held: Arrays = {name: initial[name] for name in form.held}
-        self._complete = dict(self._held)
+        self._held = Held.of(form, initial)
+        self._complete = self._held.copy()
         self._on_lead: set[str] = set()  # what an update wrote of what is held, and nobody has asked for
         self._stale: set[str] = set(form.inferred)  # what inference reads and the lead does not have
 
@@ -75,8 +75,9 @@ class Conductor:
         outputs, made = self._lead.exchange("update", (), writes, (*changed, *single))
         self._moved.count(form, (), outputs, writes, made)
         self._on_lead = {name for name in form.updated if name in form.gradients}
-        self._held |= {name: made[name] for name in single}
-        self._complete = dict(self._held)
+        for name in single:
+            self._held.put(name, made[name])
+        self._complete = self._held.copy()
         self.updates += 1
         if changed:
             self.pool.publish({name: made[name] for name in changed})
@@ -95,15 +96,16 @@ class Conductor:
         _, made = self._lead.exchange(None, None, {}, (name,))
         self._moved.count_asked(reads=list(made.values()))
         if name in self._held:
-            self._held[name] = made[name]
+            self._held.put(name, made[name])
             self._on_lead.discard(name)
         return made[name].copy()
 
     def write(self, name: str, value: Array) -> None:
         """State from outside: a checkpoint's, say. What is held is so from now on; the rest reaches everybody."""
         if name in self._held:
-            self._held[name] = np.array(value)
-            self._complete[name] = self._held[name]
+            kept = np.array(value)
+            self._held.put(name, kept)
+            self._complete.put(name, kept)
             self._on_lead.discard(name)
             self._stale |= {name} & set(self.form.inferred)
             return
@@ -114,6 +116,6 @@ class Conductor:
 
     def forget_since_update(self) -> None:
         """Back to the last complete update: what is there of the next one does not count."""
-        self._held = dict(self._complete)
+        self._held = self._complete.copy()
         self._on_lead = {name for name in self._on_lead if name in self.form.updated}
         self._stale |= set(self.form.inferred)

@@ -14,7 +14,7 @@ from tilegrad.parallel.dask_cluster import check_scheduler, open_cluster
 from tilegrad.parallel.dask_pool import DaskPool
 from tilegrad.parallel.folder import device_files
 from tilegrad.parallel.form import form_of
-from tilegrad.parallel.session import ParallelSession, loaded_transfer
+from tilegrad.parallel.session import ParallelSession, expect_here, loaded_transfer
 from tilegrad.parallel.shares import Moved
 from tilegrad.parallel.specification import check_takes_part, parse_devices
 from tilegrad.pipeline import unfused
@@ -61,7 +61,7 @@ class DaskGroup(Device):
     def load(self, compiled: Compiled, residency: Residency | None = None) -> Session:
         compiled = unfused(compiled)
         device_kind(self._device_name).check_target(self._device_name, compiled.target)
-        session = self._load(compiled, residency or Residency())
+        session = self._load(compiled, expect_here(compiled, residency or compiled.residency))
         self._sessions.append(session)
         return session
 

@@ -20,7 +20,7 @@ from tilegrad.errors import DeviceError, TilegradError
 from tilegrad.parallel.dask_worker import Answer, arrays_hash, compute_share, forget, hold
 from tilegrad.parallel.form import Form
 from tilegrad.parallel.pool import Pool
-from tilegrad.parallel.shares import Array, Arrays, Moved, Share, ShareResult
+from tilegrad.parallel.shares import Array, Moved, Share, ShareResult
 
 PATIENCE_VARIABLE = "TILEGRAD_SHARE_SECONDS"
 PATIENCE_SECONDS = 30.0
@@ -56,7 +56,13 @@ class DaskPool(Pool):
     """`files` is a device's folder (`folder.device_files`); `initial` has the parameters that an update may change."""
 
     def __init__(
-        self, client: Any, device: str, files: Mapping[str, bytes], form: Form, initial: Arrays, lead: Moved
+        self,
+        client: Any,
+        device: str,
+        files: Mapping[str, bytes],
+        form: Form,
+        initial: Mapping[str, Array],
+        lead: Moved,
     ) -> None:
         self._client = client
         self._device = device

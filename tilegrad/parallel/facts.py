@@ -20,12 +20,13 @@ from tilegrad.build.workspace import Workspace
 from tilegrad.codegen.harness import port_offsets
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.compiled import Compiled
-from tilegrad.devices.pipelined import pipelined
+from tilegrad.devices.packed import Field, Layout, Packed
+from tilegrad.devices.pipelined import Wanted, pipelined
 from tilegrad.devices.transport import Transport, TransportError
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.ir.program import ENTRIES, Role
 from tilegrad.parallel.form import Form, fingerprint, form_of
-from tilegrad.parallel.shares import Array, Arrays
+from tilegrad.parallel.shares import Array
 
 FILE = "program.json"
 FORMAT = 1
@@ -162,6 +163,7 @@ class FactsEngine:
         self._transport = transport
         self._workspace = workspace
         self._indices = {tensor.name: i for i, tensor in enumerate(facts.tensors)}
+        self._known: dict[tuple[str, ...], Wanted] = {}
 
     def exchange(
         self,
@@ -169,29 +171,35 @@ class FactsEngine:
         inputs: Sequence[npt.ArrayLike] | None,
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
-    ) -> tuple[list[Array], Arrays]:
-        tensors = {name: self.facts.tensors[self._indices[name]] for name in (*writes, *reads)}
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         put = [
-            (self._indices[name], np.ascontiguousarray(value, tensors[name].dtype).tobytes())
+            (self._indices[name], np.ascontiguousarray(value, self.facts.tensors[self._indices[name]].dtype))
             for name, value in writes.items()
         ]
-        call = None if entry is None else (_COMMANDS[entry], self._packed(entry, inputs or ()))
-        get = [(self._indices[name], tensors[name].size_bytes) for name in reads]
+        calls = [] if entry is None else [(_COMMANDS[entry], self._packed(entry, inputs or ()))]
+        wanted = self._wanted(tuple(reads))
         try:
             deadline = time.monotonic() + REPLY_TIMEOUT_SECONDS
-            reply, bodies = pipelined(self._transport, deadline, put, call, get)
+            replies, content = pipelined(self._transport, deadline, put, calls, wanted)
         except TransportError as error:
             raise self._failure(str(error)) from error
-        made = {name: _array(tensors[name], body) for name, body in zip(reads, bodies, strict=True)}
-        if entry is None or reply is None:
+        made = Packed(wanted.layout, content)
+        if entry is None:
             return [], made
-        status, body = reply
+        ((status, body),) = replies
         if status == _BAD_LABEL:
             raise UserError("a label is outside the classes", stage="run")
         if status != 0:
             raise DeviceError(f"the program answered {entry} with status {status}", stage="run")
-        content = memoryview(body)
-        return [_array(port, content[port.offset :]) for port in self.facts.ports[entry].outputs], made
+        return [_array(port, memoryview(body)[port.offset :]) for port in self.facts.ports[entry].outputs], made
+
+    def _wanted(self, names: tuple[str, ...]) -> Wanted:
+        """The same object for the same tensors."""
+        if names not in self._known:
+            tensors = (self.facts.tensors[self._indices[name]] for name in names)
+            fields = tuple(Field(each.name, np.dtype(each.dtype), each.shape) for each in tensors)
+            self._known[names] = Wanted.of(Layout(fields), self._indices)
+        return self._known[names]
 
     def _packed(self, entry: str, inputs: Sequence[npt.ArrayLike]) -> bytes:
         ports = self.facts.ports[entry]

@@ -84,9 +84,11 @@ def form_of(program: Program) -> Form:
     """What a share of this program is. A program whose optimizer is fused has none: it keeps no gradients."""
     if program.recipe.guard is not None:
         raise UserError(
-            "a guard undoes what one mini-batch did before the next begins, and shares are computed at one time",
+            "a guard brings back earlier parameters between two mini-batches of an update, and its shares are computed "
+            "at one time, with the same parameters",
             stage="recipe",
-            got="--guard with several devices",
+            expected="no --guard with several devices",
+            got=f"--guard {program.recipe.guard}",
             hint="one device, or no --guard",
         )
     step, update, infer = (program.entries[name] for name in ("step", "update", "infer"))

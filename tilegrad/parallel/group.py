@@ -16,7 +16,7 @@ from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.parallel.form import fingerprint, form_of
 from tilegrad.parallel.pool import LocalPool, Worker
-from tilegrad.parallel.session import ParallelSession, loaded_transfer
+from tilegrad.parallel.session import ParallelSession, expect_here, loaded_transfer
 from tilegrad.parallel.shares import Array, Engine, Moved
 from tilegrad.parallel.specification import Specification, parse_devices
 from tilegrad.pipeline import compile_model, unfused
@@ -35,7 +35,7 @@ class CheckedEngine:
         inputs: Sequence[npt.ArrayLike] | None,
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
-    ) -> tuple[list[Array], dict[str, Array]]:
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         given = [np.asarray(array) for array in inputs or ()]
         return self.session.exchange_checked(entry, given, {n: np.asarray(a) for n, a in writes.items()}, reads)
 
@@ -79,7 +79,7 @@ class DeviceGroup(Device):
     def load(self, compiled: Compiled, residency: Residency | None = None) -> Session:
         compiled = unfused(compiled)
         device_kind(self.specification.first).check_target(self.specification.first, compiled.target)
-        session = self._load(compiled, residency or Residency())
+        session = self._load(compiled, expect_here(compiled, residency or compiled.residency))
         self._sessions.append(session)
         return session
 

@@ -72,7 +72,10 @@ class LocalPool(Pool):
         self._busy = 0
         self._error: BaseException | None = None
         self._is_closed = False
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._offered = threading.Condition(lock)  # there may be something to do: devices wait for it
+        self._arrived = threading.Condition(lock)  # there may be something to give: whoever wants results waits for it
+        self._awaited = -1
         self._threads = [
             threading.Thread(target=self._work, args=(worker,), name=f"share of {worker.moved.device}", daemon=True)
             for worker in self._workers
@@ -85,7 +88,7 @@ class LocalPool(Pool):
         return len(self._workers) > 1
 
     def publish(self, changed: Mapping[str, Array]) -> None:
-        with self._changed:
+        with self._offered:
             for worker in self._workers[1:]:
                 worker.pending.update(changed)
 
@@ -113,19 +116,20 @@ class LocalPool(Pool):
             raise
 
     def _has(self, index: int) -> bool:
-        with self._changed:
+        with self._arrived:
             return index in self._results or self._error is not None
 
     def _begin(self, index: int, share: Share) -> None:
-        with self._changed:
+        with self._offered:
             if self._error is not None:
                 raise self._error
             self._queue.append((index, share))
-            self._changed.notify_all()
+            self._offered.notify_all()
 
     def _result(self, index: int) -> ShareResult:
-        with self._changed:
-            self._changed.wait_for(lambda: index in self._results or self._error is not None)
+        with self._arrived:
+            self._awaited = index
+            self._arrived.wait_for(lambda: index in self._results or self._error is not None)
             if index not in self._results:
                 self._queue.clear()
                 assert self._error is not None
@@ -134,14 +138,15 @@ class LocalPool(Pool):
 
     def _settle(self) -> None:
         """Nothing is under way when this returns."""
-        with self._changed:
+        with self._arrived:
             self._queue.clear()
-            self._changed.wait_for(lambda: self._busy == 0)
+            self._awaited = -1
+            self._arrived.wait_for(lambda: self._busy == 0)
 
     def _work(self, worker: Worker) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or (self._queue and self._is_worth_it(worker)))
+            with self._offered:
+                self._offered.wait_for(lambda: self._is_closed or (self._queue and self._is_worth_it(worker)))
                 if self._is_closed:
                     return
                 index, share = self._queue.popleft()
@@ -157,14 +162,17 @@ class LocalPool(Pool):
             self._done(index, result, None)
 
     def _done(self, index: int, result: ShareResult | None, error: BaseException | None) -> None:
-        with self._changed:
+        with self._arrived:
             self._busy -= 1
             if result is not None:
                 self._results[index] = result
             if error is not None:
                 self._error = self._error or error
                 self._queue.clear()
-            self._changed.notify_all()
+            if index == self._awaited or error is not None or not self._busy:
+                self._arrived.notify_all()
+            if self._queue:
+                self._offered.notify_all()
 
     def _is_worth_it(self, worker: Worker) -> bool:
         """Not where the fastest device would be done with all that is left before this one is with one share. That one
@@ -174,10 +182,10 @@ class LocalPool(Pool):
 
     def close(self) -> None:
         """Threads end when what they wait for does: `join` is for when the sessions are closed, too."""
-        with self._changed:
+        with self._offered:
             self._is_closed = True
             self._queue.clear()
-            self._changed.notify_all()
+            self._offered.notify_all()
 
     def join(self) -> None:
         for thread in self._threads:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Array, Session, one_at_a_time
 from tilegrad.devices.measure import COMPUTE_SECONDS
-from tilegrad.devices.residency import Residency, Transfer
+from tilegrad.devices.residency import DEVICE, Residency, Transfer
+from tilegrad.errors import UserError
 from tilegrad.ir.program import StateTensor
 from tilegrad.parallel.conductor import Conductor
 from tilegrad.parallel.form import Form
@@ -32,6 +33,21 @@ def held_initially(compiled: Compiled, form: Form) -> dict[str, Array]:
     }
 
 
+def expect_here(compiled: Compiled, residency: Residency) -> Residency:
+    """Refuses inputs and outputs that are to stay on a device: which one computes a share is not known before."""
+    residency.checked(compiled.program)
+    for row in residency.placed(compiled.program):
+        if row.what != "gradient" and row.place == DEVICE:
+            raise UserError(
+                f"{row.what} '{row.name}' cannot stay on a device where several compute shares",
+                stage="load",
+                expected=f"'{row.name}' on the host: any device may compute any share",
+                got="device",
+                hint="one device, or leave it out of the residency",
+            )
+    return residency
+
+
 class ParallelSession(Session):
     """`lead` makes updates and inferences; the pool computes shares. Closing it closes the pool and `sessions`."""
 
@@ -49,7 +65,7 @@ class ParallelSession(Session):
         checked = (self._as_inputs("step", batch) for batch in batches)
         for outputs in self.conductor.steps(checked):
             self.transferred.begin_call()
-            self._results = ("step", list(outputs))
+            self._results = ("step", dict(zip(self._entry("step").outputs, outputs, strict=True)))
             self._host_gradients = None
             self._minibatches += 1
             yield float(np.asarray(outputs[0]).reshape(-1)[0])
@@ -70,11 +86,13 @@ class ParallelSession(Session):
 
     # ---- the contract
 
-    def _place(self, entry: str, inputs: Sequence[Array]) -> None:
-        self._placed_inputs = inputs
+    def _place(self, entry: str, inputs: Sequence[Array | None]) -> None:
+        """They wait here: who computes a share is known when it is computed."""
 
-    def _call(self, entry: str, inputs: Sequence[Array] | None, wants_outputs: bool) -> list[Array] | None:
-        given = self._placed_inputs if inputs is None else inputs
+    def _call(self, entry: str, inputs: Sequence[Array | None], wanted: Sequence[int]) -> list[Array]:
+        there = self._placed_inputs if self._placed == entry else [None] * len(inputs)
+        merged = (old if new is None else new for old, new in zip(there, inputs, strict=True))
+        given = [array for array in merged if array is not None]
         if entry == "update":
             self.conductor.update()
             self._last = []
@@ -82,15 +100,15 @@ class ParallelSession(Session):
             self._last = self.conductor.infer(given)
         else:
             ((*self._last,),) = self.conductor.steps([given])
-        return self._last if wants_outputs else None
+        return [self._last[i] for i in wanted]
 
-    def _fetch(self, entry: str) -> list[Array]:
+    def _fetch(self, entry: str, wanted: Sequence[int]) -> list[Array]:
         """They came with the call, wherever it was made."""
-        return self._last
+        return [self._last[i] for i in wanted]
 
     def _count(self, entry: str) -> Mapping[str, float]:
         start = time.perf_counter()
-        self._call(entry, None, True)
+        self._call(entry, [None] * len(self._entry(entry).inputs), ())
         return {COMPUTE_SECONDS: time.perf_counter() - start}
 
     def _read(self, tensor: StateTensor) -> Array:
@@ -106,7 +124,7 @@ class ParallelSession(Session):
         inputs: Sequence[npt.ArrayLike] | None,
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
-    ) -> tuple[list[Array], dict[str, Array]]:
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         """One after another: parts of it are for different devices."""
         for name, value in writes.items():
             self.write(name, value)

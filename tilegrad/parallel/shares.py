@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.devices.packed import Layout, Packed
 from tilegrad.parallel.form import Form
 
 Array = npt.NDArray[Any]
@@ -29,7 +30,7 @@ class Engine(Protocol):
         inputs: Sequence[npt.ArrayLike] | None,
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
-    ) -> tuple[list[Array], Arrays]:
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         """Writes state, runs an entry, reads state."""
 
 
@@ -61,6 +62,7 @@ class Moved:
     seconds: float | None = None
     to_device: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*WORDS, ASKED), 0))
     from_device: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*WORDS, ASKED), 0))
+    _known: dict[Layout, Mapping[str, int]] = field(default_factory=dict)
 
     def computed(self, seconds: float) -> None:
         self.shares += 1
@@ -78,8 +80,20 @@ class Moved:
         self.from_device["outputs"] += sum(array.nbytes for array in outputs)
         for name, value in writes.items():
             self.to_device[form.what(name)] += value.nbytes
-        for name, array in reads.items():
-            self.from_device[form.what(name)] += array.nbytes
+        for word, size in self._sizes(form, reads).items():
+            self.from_device[word] += size
+
+    def _sizes(self, form: Form, arrays: Mapping[str, Array]) -> Mapping[str, int]:
+        """By what they are; blocks of one layout have the same."""
+        layout = arrays.layout if isinstance(arrays, Packed) else None
+        if layout is not None and layout in self._known:
+            return self._known[layout]
+        sizes: dict[str, int] = {}
+        for name, array in arrays.items():
+            sizes[form.what(name)] = sizes.get(form.what(name), 0) + array.nbytes
+        if layout is not None:
+            self._known[layout] = sizes
+        return sizes
 
     def count_asked(self, writes: Sequence[npt.ArrayLike] = (), reads: Sequence[Array] = ()) -> None:
         self.to_device[ASKED] += sum(np.asarray(value).nbytes for value in writes)

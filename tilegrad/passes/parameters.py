@@ -66,7 +66,7 @@ class ParameterInfo:
     """`node` owns the initializer: its layer, for `--train last:K`. `is_bias` is for `--train bias`.
 
     `is_frozen` is what PyTorch says of a torch module's tensor that never trains, whatever is selected. `is_adapter` is
-    a factor that `--train lora:…` put in: none of the model's own.
+    a factor that `--train lora:…` put in: none of the model's own. `is_chosen` is what `--train sparse:…` trains.
     """
 
     name: str
@@ -77,6 +77,7 @@ class ParameterInfo:
     is_bias: bool = False
     is_frozen: bool = False
     is_adapter: bool = False
+    is_chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -374,6 +375,8 @@ def _selected(graph: Graph, infos: Mapping[str, ParameterInfo], selector: str) -
     elif selector == "norm":
         scales = normalising(graph)
         chosen = tuple(name for name in parameters_of(infos) if name in scales)
+    elif kind == "sparse" and rest:
+        chosen = tuple(name for name in infos if infos[name].is_chosen)
     elif kind == "lora":
         chosen = tuple(name for name in infos if infos[name].is_adapter)
     elif kind == "last" and rest:
@@ -408,13 +411,7 @@ def _last(graph: Graph, infos: Mapping[str, ParameterInfo], count: str) -> tuple
     """A layer is a node that owns parameters; a bias that is added belongs to the product it is added to."""
     if not count.isdecimal() or int(count) < 1:
         raise UserError("last:K takes a number of layers", stage="recipe", expected="1 or more", got=count)
-    order = {node.name: position for position, node in enumerate(graph.nodes)}
-    first_read = {name: order[readers[0].name] for name, readers in graph.consumers().items()}
-    names = parameters_of(infos)
-    layers: dict[str, int] = {}
-    for name in names:  # the owner may have been fused away; then its parameters' first reader stands for it
-        owner = infos[name].node
-        layers[owner] = max(layers.get(owner, -1), order.get(owner, first_read.get(name, -1)))
+    layers = layers_of(graph, infos)
     if layers and int(count) > len(layers):
         raise UserError(
             f"the model has {len(layers)} layer{'s' if len(layers) > 1 else ''} with parameters",
@@ -424,7 +421,18 @@ def _last(graph: Graph, infos: Mapping[str, ParameterInfo], count: str) -> tuple
             hint="--train all trains every one",
         )
     wanted = set(sorted(layers, key=layers.__getitem__)[-int(count) :])
-    return tuple(name for name in names if infos[name].node in wanted)
+    return tuple(name for name in parameters_of(infos) if infos[name].node in wanted)
+
+
+def layers_of(graph: Graph, infos: Mapping[str, ParameterInfo]) -> dict[str, int]:
+    """The nodes that own parameters, with their places."""
+    order = {node.name: position for position, node in enumerate(graph.nodes)}
+    first_read = {name: order[readers[0].name] for name, readers in graph.consumers().items()}
+    layers: dict[str, int] = {}
+    for name in parameters_of(infos):  # the owner may have been fused away; then its parameters' first reader stands
+        owner = infos[name].node
+        layers[owner] = max(layers.get(owner, -1), order.get(owner, first_read.get(name, -1)))
+    return layers
 
 
 def _matching(graph: Graph, infos: Mapping[str, ParameterInfo], globs: list[str]) -> tuple[str, ...]:

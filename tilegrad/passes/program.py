@@ -318,6 +318,7 @@ def update_entry(recipe: Recipe, state: dict[str, StateTensor], undecayed: Conta
     """The optimizer on every parameter. A schedule makes the rate of the update from the base rate first; clipping
     scales the gradients where they are."""
     optimizer = recipe.optimizer
+    kept_as = next(dtype for dtype in DType if dtype.short == recipe.store.optimizer)
     builder = GraphBuilder("update")
     counts_updates = optimizer.counts_updates or not recipe.rate.is_constant
     state[LEARNING_RATE] = StateTensor(LEARNING_RATE, SCALAR_F32, Role.HYPER, Constant(np.float32(optimizer.lr)))
@@ -334,7 +335,7 @@ def update_entry(recipe: Recipe, state: dict[str, StateTensor], undecayed: Conta
     if recipe.clip is not None:
         gradients = _clipped(builder, gradients, recipe.clip)
     for name in parameters:
-        tensor_type = state[name].type
+        tensor_type = replace(state[name].type, dtype=kept_as)
         builder.node_name = f"update/{name}"
         slots = []
         for slot in optimizer.slots:

@@ -7,7 +7,7 @@ otherwise be idle, what is needed next is brought, as long as there is room for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from tilegrad.targets.base import Target
 # Launches take longer than estimated: the engine is given so much more than they take.
 DURATION_MARGIN, MARGIN_CYCLES = 1.3, 1000.0
 # How many of the next transfers are looked at, and how many launches ahead.
-MOST_LOOKED_AT, MOST_COMPARED, MOST_LAUNCHES_AHEAD = 32, 8, 4096
+MOST_LOOKED_AT, MOST_LAUNCHES_AHEAD = 32, 4096
 
 
 @dataclass
@@ -242,36 +242,36 @@ class _Walk:
         self.stays[load.tensor.name][load.number] = replace(stay, first=min(stay.first, launch))
 
     def _look_ahead(self, launch: int, after: float) -> None:
-        """While this launch computes, what later ones need: first what the next one does, then, of the next few, what
-        takes longest and is done in time."""
+        """While this launch computes, what later ones need, the next one first."""
         if self.waiting and self.waiting[0].start is not None:
             self.waiting = [load for load in self.waiting if load.start is None]
         horizon = self.now + DURATION_MARGIN * (after - self.now) + MARGIN_CYCLES
         looked = [load for load in self.waiting[:MOST_LOOKED_AT] if load.start is None]
         while looked and not self.is_full and not (self.ends and self.ends[-1] >= horizon):
-            able = [load for load in looked if self._may_come(load, launch)][:MOST_COMPARED]
-            if not able:
+            load = self._next(looked, launch)
+            if load is None:
                 return
-            free = max(self.now, self.ends[-1] if self.ends else 0.0)
-            in_time = [load for load in able if free + self._cycles(load.tensor) <= horizon]
-            if able[0].launch <= launch + 1:
-                in_time = []
-            load = max(in_time, key=lambda one: self._cycles(one.tensor)) if in_time else able[0]
             self._bring(load, launch)
             looked.remove(load)
 
-    def _cycles(self, tensor: Tensor) -> float:
-        inward = self.engine.inward
-        return tensor.commands * inward.setup_cycles + tensor.size_bytes * inward.cycles_per_byte
+    def _next(self, looked: Sequence[_Transfer], launch: int) -> _Transfer | None:
+        """The first that may come and leaves room for those before it, which may not yet: of what is small, and needed
+        long after, there is always something, and it would take the room that what is large needs soon."""
+        kept = 0
+        for load in looked:
+            if self._may_come(load, launch, kept):
+                return load
+            kept = max(kept, load.tensor.size_bytes)
+        return None
 
-    def _may_come(self, load: _Transfer, launch: int) -> bool:
+    def _may_come(self, load: _Transfer, launch: int, kept: int) -> bool:
         if launch <= max(load.before, -1):
             return False
         for store in load.after:
             if store.start is None or store.done > self.now or self._least_last(store) >= launch:
                 return False
         room = self.free[launch + 1 : load.launch + 1]
-        return bool(room.size == 0 or room.min() >= load.tensor.size_bytes)
+        return bool(room.size == 0 or room.min() >= load.tensor.size_bytes + kept)
 
 
 def _taken(entry: EntryHomes) -> np.ndarray:  # type: ignore[type-arg]

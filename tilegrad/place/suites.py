@@ -102,7 +102,7 @@ class Suites:
         """All but the last are one tile, L3 has nothing to do between them, and what one makes and another needs stays
         where it is."""
         *small, last = suite
-        if any(one.tiling.tile_count > 1 for one in small) or any(self.launches[one.launch].part for one in suite):
+        if any(one.tiling.tile_count > 1 for one in small) or not all(map(self._is_plain, suite)):
             return False
         if any(number in self.moved for number in range(suite[0].launch + 1, last.launch + 1)):
             return False
@@ -119,6 +119,11 @@ class Suites:
                 made = {other: is_whole for other, is_whole in made.items() if not _meet(span, other)}
                 made[span] = is_held_whole(operand, one.nest, loops)
         return True
+
+    def _is_plain(self, one: TiledNest) -> bool:
+        """All of an operator's nest, run by the conductor of the entry."""
+        launch = self.launches[one.launch]
+        return launch.part is None and launch.width(one.number) is None
 
     def _span(self, one: TiledNest, operand: Operand) -> Span:
         assert operand.value is not None

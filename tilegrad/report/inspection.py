@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tilegrad.fit import Fit
+from tilegrad.fit.answer import Answer
 from tilegrad.inspection import Inspection
 from tilegrad.passes.inference import NO_LOSS
 from tilegrad.report.format import bytes_text, count_text, cycles_text, ratio_text, shape_text
@@ -36,8 +37,13 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     cycles = cycles_text(facts.cycles, facts.is_calibrated, facts.uncounted)
     if cycles:
         yield Text(cycles)
+    if facts.store != "f32":
+        yield Text(f"stored {facts.store}: saved activations take {bytes_text(facts.saved_activation_bytes)}")
     if facts.fit is not None:
         yield Text(fit_text(facts.fit))
+    if facts.ways is not None:
+        yield Text()
+        yield from ways_report(facts.ways)
     if facts.fits:
         yield fits_line(facts)  # else it is an error, which says so with the budget and what would help
 
@@ -87,12 +93,45 @@ def budget_table(facts: Inspection) -> FittingTable:
 
 def fit_text(fit: Fit) -> str:
     """What it took to fit."""
+    if fit.before_cycles is not None and fit.after_cycles is not None:
+        if not fit.repeated:
+            return "fit: nothing is cheaper to compute again than to keep, or to fetch from L3"
+        return (
+            f"fit: {count_text(fit.repeated)} operators are computed again where that is cheaper than L3, with the "
+            f"same bits: a step takes {count_text(fit.after_cycles)} estimated cycles instead of "
+            f"{count_text(fit.before_cycles)}"
+        )
     if fit.is_as_it_was:
         return f"fit: nothing has to change: {bytes_text(fit.before_bytes)} of {bytes_text(fit.limit_bytes)}"
+    parts = f" and {count_text(fit.parts)} work on parts of tensors" if fit.parts else ""
     return (
-        f"fit: {count_text(fit.repeated)} operators are computed again, with the same bits: "
+        f"fit: {count_text(fit.repeated)} operators are computed again{parts}, with the same bits: "
         f"{bytes_text(fit.before_bytes)} became {bytes_text(fit.after_bytes)} of {bytes_text(fit.limit_bytes)}, "
         f"for {fit.more_macs:.1%} more MACs in a step"
+    )
+
+
+def ways_report(answer: Answer) -> Iterator[RenderableType]:
+    """What would make it fit, the cheapest first, and what nothing goes below."""
+    limit = f"{count_text(answer.limit_bytes)} bytes of {answer.memory}"
+    yield heading(f"ways to fit into {limit}")
+    right = (f"{answer.memory} bytes", "MACs a step", "more", "trains")
+    made = table("way", "results", *right, "fits", right=right, spare=("MACs a step", "trains"))
+    for way in (answer.as_is, *answer.ways):
+        more = way.macs / max(answer.as_is.macs, 1) - 1.0
+        made.add_row(
+            way.options or "as it is",
+            way.results,
+            count_text(way.used_bytes),
+            count_text(way.macs),
+            f"{more:+.1%}",
+            f"{way.trained / max(answer.trainable, 1):.1%}",
+            Text("yes", style="green") if way.fits else Text("no", style="red"),
+        )
+    yield made
+    yield Text(
+        f"with the same results nothing needs less than {count_text(answer.bound_bytes)} bytes: "
+        "state, and the operands of one operator or of its parts"
     )
 
 

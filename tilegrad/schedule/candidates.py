@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import prod
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.analysis.footprint import units_of
 from tilegrad.ir.nest import AxisKind, Nest, Operand
 from tilegrad.ir.schedule import Loop
 
@@ -20,6 +21,7 @@ _BLOCK = 4  # kernels work on register blocks of four
 MOST_AXES_CUT = 3
 EVALUATED = 32  # candidates whose cycles are estimated, after a ranking by traffic
 TILE_WORTH_BYTES = 4000
+TILE_CYCLES = 400  # what a tile of a launch takes to begin, in a rough guess
 
 Column = npt.NDArray[np.int64]
 
@@ -46,9 +48,32 @@ class Candidate:
         return float(shown + TILE_WORTH_BYTES * self.tile_count)
 
 
-def axis_candidates(extent: int) -> list[int]:
+@dataclass(frozen=True)
+class Split:
+    """A launch over so many blocks of a nest that takes `whole_cycles` on one, with what memory gives each of them."""
+
+    blocks: int
+    whole_cycles: float
+    bytes_per_cycle: float
+
+    def rough_cycles(self, units: Any, tile_count: Any, traffic: Any, is_double: bool) -> Any:
+        """Of the block with most to do, for one choice or a column of them. A tile takes some cycles to begin."""
+        share = -(-units // self.blocks) / units
+        shown = _shown_share(is_double, np.maximum(tile_count * share, 1.0))
+        moved = traffic / self.blocks / self.bytes_per_cycle
+        return self.whole_cycles * share + moved * shown + TILE_CYCLES * tile_count * share
+
+    def promise(self, nest: Nest, one: Candidate, compute_cycles: float) -> float:
+        """With what all of its tiles compute."""
+        units, _ = units_of(nest, one.loops)
+        exact = replace(self, whole_cycles=compute_cycles)
+        return float(exact.rough_cycles(units, one.tile_count, one.traffic_bytes, one.is_double))
+
+
+def axis_candidates(extent: int, blocks: int = 1) -> list[int]:
     """Tile sizes worth trying along an axis, largest first."""
-    sizes = {-(-extent // cut) for cut in _CUTS if cut <= extent}
+    cuts = _CUTS if blocks == 1 else sorted({1, 2, 3, 4, 8, 16, *(blocks * k for k in (1, 2, 3, 4, 6, 8))})
+    sizes = {-(-extent // cut) for cut in cuts if cut <= extent}
     size = -(-extent // _CUTS[-1])
     while size > 1:
         size = -(-size // 2)
@@ -146,7 +171,17 @@ class Columns:
             total = total * self.counts[axis]
         return total
 
-    def candidates(self, most: int = EVALUATED) -> Iterator[Candidate]:
+    def units(self, order: Sequence[str]) -> Column:
+        """Into how many units blocks may split the tiles: along loops, outermost first, that all results move with."""
+        total, is_open = np.ones(self.length, dtype=np.int64), np.ones(self.length, dtype=bool)
+        for axis in order:
+            if all(axis in self._used_axes(operand) for operand in self.nest.results):
+                total = np.where(is_open, total * self.counts[axis], total)
+            else:
+                is_open &= self.counts[axis] == 1
+        return total
+
+    def candidates(self, most: int = EVALUATED, split: Split | None = None) -> Iterator[Candidate]:
         """Of each order of the parallel loops, the most promising; reduction loops are innermost, in their order."""
         footprint, tile_count = self.footprint(), self.tile_count()
         once = {operand.name: self._once(operand) for operand in self.nest.present}
@@ -156,9 +191,14 @@ class Columns:
         for order in permutations(parallel):
             moved = self.moved((*order, *reductions), once)
             traffic = sum(moved, np.zeros(self.length, dtype=np.int64))
-            shown = traffic * _shown_share(self.is_double, tile_count)
-            ranked = np.argsort(shown + TILE_WORTH_BYTES * tile_count, kind="stable")[:most]
-            for i in ranked.tolist():
+            if split is None:
+                worth = traffic * _shown_share(self.is_double, tile_count) + TILE_WORTH_BYTES * tile_count
+                ranked = np.argsort(worth, kind="stable")[:most].tolist()
+            else:
+                units = self.units(order)
+                worth = split.rough_cycles(units, tile_count, traffic, self.is_double)
+                ranked = [i for i in np.argsort(worth, kind="stable")[:most].tolist() if units[i] > 1]
+            for i in ranked:
                 sizes = {axis.name: int(self.sizes[axis.name][i]) for axis in self.nest.axes}
                 loops = tuple(
                     Loop(axis, self.nest.axis(axis).extent, sizes[axis])
@@ -175,9 +215,9 @@ def one_row(nest: Nest, sizes: Mapping[str, int], alignment: int, is_double: boo
     return next(Columns(nest, row, alignment, is_double).candidates(1))
 
 
-def columns_of(nest: Nest, chosen: Sequence[str], alignment: int, is_double: bool) -> Columns:
+def columns_of(nest: Nest, chosen: Sequence[str], alignment: int, is_double: bool, blocks: int = 1) -> Columns:
     """All sizes for one choice of axes to cut that keep the order of every sum: `ordered_sizes` for columns."""
-    options = [axis_candidates(nest.axis(axis).extent)[1:] for axis in chosen]
+    options = [axis_candidates(nest.axis(axis).extent, blocks)[1:] for axis in chosen]
     if len(chosen) == MOST_AXES_CUT:
         options = [option[::2] for option in options]
     rows = list(product(*options))
@@ -195,10 +235,10 @@ def columns_of(nest: Nest, chosen: Sequence[str], alignment: int, is_double: boo
 
 
 def best_candidates(
-    nest: Nest, chosen: Sequence[str], alignment: int, is_double: bool, budget: float
+    nest: Nest, chosen: Sequence[str], alignment: int, is_double: bool, budget: float, split: Split | None = None
 ) -> list[Candidate]:
-    """The most promising of those that fit."""
-    columns = columns_of(nest, chosen, alignment, is_double)
+    """The most promising of those that fit, for one cluster or for a launch over blocks."""
+    columns = columns_of(nest, chosen, alignment, is_double, 1 if split is None else split.blocks)
     if not columns.length:
         return []
     fits = columns.footprint() <= budget
@@ -206,6 +246,6 @@ def best_candidates(
         fits &= columns.tile_count() > 1
     if not fits.any():
         return []
-    found = list(columns.where(fits).candidates())
-    found.sort(key=lambda candidate: candidate.promise)
+    found = list(columns.where(fits).candidates(split=split))
+    found.sort(key=lambda one: one.promise if split is None else split.promise(nest, one, split.whole_cycles))
     return found[:EVALUATED]

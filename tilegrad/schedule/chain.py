@@ -185,7 +185,10 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
         arriving = choices[i - 2][0].large_results if i > 1 else ()
         waits.append(known.between(choices[i - 1], links, bool(i % 2), arriving))
     steady = [
-        [link.tiling.estimate.steady_cycles + _returning_cycles(known.judge, link, choices[i + 2 : i + SOON]) for link in links]
+        [
+            link.tiling.estimate.steady_cycles + _returning_cycles(known.judge, link, choices[i + 2 : i + SOON])
+            for link in links
+        ]
         for i, links in enumerate(choices)
     ]
     paths = [cheapest_path(steady, waits, weight) for weight in WAITING_COUNTS]

@@ -7,13 +7,13 @@ take as long as that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, load_count, transfer_levels
+from tilegrad.analysis.footprint import box_shape, load_count, transfer_levels, units_of
 from tilegrad.analysis.overlap import Bytes
-from tilegrad.costs.clock import Clock, Reason
+from tilegrad.costs.clock import Clock, Reason, SharedMemory
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.nest import Access, Nest, along
@@ -50,10 +50,11 @@ class Judge:
         """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
         traffic = self._traffic(nest, candidate)
         compute = self._compute_cycles(nest, candidate)
-        total, first, last = self._play(nest, candidate, traffic, compute)
+        count = candidate.tile_count
+        total, first, last = self._play(nest, candidate, traffic, compute, count)
         asks_ahead = False
-        if candidate.is_double and candidate.tile_count >= LEAST_AHEAD:
-            ahead = self._play(nest, candidate, traffic, compute, asks_ahead=True)
+        if candidate.is_double and count >= LEAST_AHEAD:
+            ahead = self._play(nest, candidate, traffic, compute, count, asks_ahead=True)
             asks_ahead = ahead[0] < total
             total, first, last = min((total, first, last), ahead)
         steady = total - first - last
@@ -67,6 +68,31 @@ class Judge:
             busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
         reason = "double buffered" if candidate.is_double else "single buffered"
         return TileEstimate(cycles, compute, busy, candidate.traffic_bytes, reason, steady, asks_ahead)
+
+    def bytes_per_cycle(self, blocks: int) -> float:
+        """What an engine moves in one direction, where so many are at work."""
+        engine, memory = self.target.engine(self.target.home, self.target.compute), self.target.memory(self.target.home)
+        own = 1.0 / engine.inward.cycles_per_byte
+        return own if memory.bytes_per_cycle is None else min(own, memory.bytes_per_cycle / blocks)
+
+    def estimate_over(self, nest: Nest, candidate: Candidate, blocks: int) -> TileEstimate:
+        """Of a launch over blocks: that of the block with most tiles, while all others do the same. Nobody hides its
+        first loads and last stores, its table comes first, and all meet at the end."""
+        units, tiles = units_of(nest, candidate.loops)
+        clusters = min(self.target.clusters, units)
+        own = -(-units // clusters) * tiles
+        share = own / candidate.tile_count
+        traffic = [replace(one, loads=max(1, round(one.loads * share))) for one in self._traffic(nest, candidate)]
+        compute = share * self._compute_cycles(nest, candidate)
+        memory = self.target.memory(self.target.home)
+        if memory.bytes_per_cycle is not None:
+            self.clock.near.shared = SharedMemory(memory.bytes_per_cycle, clusters)
+        total, _, _ = self._play(nest, candidate, traffic, compute, own)
+        self.clock.near.shared = None
+        total += 2 * self.target.signal_cycles + self.clock.near.engine.inward.setup_cycles
+        reason = f"over blocks, {'double' if candidate.is_double else 'single'} buffered"
+        busy = sum(one.loads * one.size_bytes for one in traffic) / self.bytes_per_cycle(blocks)
+        return TileEstimate(total, compute, busy, candidate.traffic_bytes, reason, total)
 
     def _traffic(self, nest: Nest, candidate: Candidate) -> list[_Traffic]:
         found = []
@@ -114,12 +140,18 @@ class Judge:
         return arrived
 
     def _play(
-        self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float, asks_ahead: bool = False
+        self,
+        nest: Nest,
+        candidate: Candidate,
+        traffic: Sequence[_Traffic],
+        compute: float,
+        count: int,
+        asks_ahead: bool = False,
     ) -> tuple[float, float, float]:
-        """Cycles of all of it, of the first loads, and of the last stores."""
-        clock, count, is_double = self._fresh(), candidate.tile_count, candidate.is_double
+        """Cycles of `count` tiles that `compute` so many, of the first loads, and of the last stores."""
+        clock, is_double = self._fresh(), candidate.is_double
         reads, results = [one for one in traffic if one.inward], [one for one in traffic if not one.inward]
-        span, is_simple = self._average_span(nest, candidate, compute), self._is_simple(nest, candidate)
+        span, is_simple = self._average_span(nest, candidate, compute / count), self._is_simple(nest, candidate)
         inner = 1.0 / max(count - 1, 1)  # of what is moved between tiles, the share of one step
         clock.latest = Act.WAIT_STORE
         clock.act(Act.ENTER)
@@ -174,9 +206,9 @@ class Judge:
             clock.act(act)
             clock.wait(act, max(ends), reason)
 
-    def _average_span(self, nest: Nest, candidate: Candidate, compute: float) -> Span:
+    def _average_span(self, nest: Nest, candidate: Candidate, cycles: float) -> Span:
         whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
-        factor = compute / candidate.tile_count / whole.cycles if whole.cycles else 1.0
+        factor = cycles / whole.cycles if whole.cycles else 1.0
         return Span(whole.cycles * factor, whole.alone * factor, whole.shared * factor)
 
     def exposed(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegrad.errors import UserError
-from tilegrad.targets.base import Target
+from tilegrad.ir.blocks import Width, parse_width
+from tilegrad.targets.base import MOST_BLOCKS, Target
 
 BUFFERINGS = ("auto", "single", "double")
 HOPS = ("l2", "l3")
@@ -20,7 +21,9 @@ class ScheduleOptions:
 
     `fuses_update` moves the optimizer into the backward pass where the recipe allows it; the unfused program gives the
     same bits and is where gradients can be read. None is as the target says (`pipeline.fuses_update`). `fit_bytes` is
-    what a program for one memory is made to fit into, by computing activations again; None leaves it as it is.
+    what a program is made to fit into, by computing activations again; None leaves it as it is.
+    `blocks` is over how many blocks nests are launched: auto, a number, or an expression of a number n that is set at
+    run time, `most_blocks` at most (None: as many as the target has clusters).
     """
 
     is_tiled: bool = True
@@ -28,13 +31,57 @@ class ScheduleOptions:
     home: str = "auto"
     fuses_update: bool | None = None
     fit_bytes: int | None = None
+    blocks: str = "auto"
+    most_blocks: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_blocks()
         if self.home not in HOMES:
             raise UserError(
                 f"--home cannot be '{self.home}'", stage="schedule", expected=" or ".join(HOMES), got=self.home
             )
         hop_buffering(self.buffering)
+
+    def _check_blocks(self) -> None:
+        width = parse_width(self.blocks)
+        if self.blocks != "auto" and (width is None or width.limit < 1):
+            raise UserError(
+                f"--blocks cannot be '{self.blocks}'",
+                stage="schedule",
+                expected=f"auto, 1 to {MOST_BLOCKS}, or of a number n that is set at run time n, n/2, min(n, 3)",
+                got=self.blocks,
+            )
+        most = MOST_BLOCKS if self.most_blocks is None else self.most_blocks
+        if not 1 <= most <= MOST_BLOCKS:
+            raise UserError(
+                f"--most-blocks cannot be {most}", stage="schedule", expected=f"1 to {MOST_BLOCKS}", got=str(most)
+            )
+        if width is not None and not width.divisor and width.limit > most:
+            raise UserError(
+                f"--blocks cannot be {self.blocks}", stage="schedule", expected=f"1 to {most}", got=self.blocks
+            )
+        if width is not None and width.divisor > most:
+            raise UserError(
+                f"--blocks {self.blocks} is no block for any n up to {most}",
+                stage="schedule",
+                expected=f"--most-blocks {width.divisor} or more",
+                got=str(most),
+            )
+        if self.most_blocks is not None and (width is None or not width.divisor):
+            raise UserError(
+                "--most-blocks is for a width that is set at run time",
+                stage="schedule",
+                expected="--blocks n, n/2 or min(n, 3) with it",
+                got=f"--blocks {self.blocks}",
+            )
+
+    def width(self, target: Target) -> tuple[Width | None, int]:
+        """The width that was asked for, if any was, and what the number n of an expression is at most."""
+        found = parse_width(self.blocks)
+        if found is None or not found.divisor:
+            return found, 0
+        most = max(target.clusters, found.divisor) if self.most_blocks is None else self.most_blocks
+        return Width(min(found.limit, most // found.divisor), found.divisor), most
 
     @property
     def l2_buffering(self) -> str:
@@ -46,22 +93,16 @@ class ScheduleOptions:
         """Between L3 and L2."""
         return hop_buffering(self.buffering)["l3"]
 
-    def _refuse_fit(self, target: Target) -> None:
-        if self.fit_bytes is not None:
-            raise UserError(
-                f"--fit does not apply to target '{target.name}', whose tensors go to a farther memory",
-                stage="options",
-                expected="a target with one memory, such as mcu",
-                got="--fit",
-            )
-
     def check(self, target: Target) -> None:
         """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
         if not target.is_flat:
             self._check_levels(target)
-            self._refuse_fit(target)
+            if self.blocks != "auto" and not self.is_tiled:
+                raise UserError(
+                    "--blocks is for programs in tiles", stage="options", expected="--tiling on", got="--tiling off"
+                )
             return
-        for what, value in (("home", self.home), ("buffering", self.buffering)):
+        for what, value in (("home", self.home), ("buffering", self.buffering), ("blocks", self.blocks)):
             if value != "auto":
                 raise UserError(
                     f"--{what} does not apply to target '{target.name}', which has one memory",

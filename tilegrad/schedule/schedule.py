@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
+from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
 from tilegrad.analysis.room import expect_room
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
+from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.nest import Nest, NestKind
+from tilegrad.ir.nest import Nest, NestKind, Operand
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
 from tilegrad.ops import registry
@@ -26,6 +29,24 @@ from tilegrad.targets.base import Target
 LARGEST_ELEMENT_COUNT = 2**31 - 1
 
 
+def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
+    """Whether no tile reads what another one writes: a result in the place of an operand is the same elements of it."""
+    for result in nest.results:
+        for operand in nest.reads:
+            values = [homes.get(one.value or "", one.value) for one in (result, operand)]
+            if values[0] == values[1] and _elements(nest, result) != _elements(nest, operand):
+                return False
+    return True
+
+
+def _elements(nest: Nest, operand: Operand) -> object:
+    """Which elements of an operand a tile has: axes of one step lead nowhere."""
+    if operand.index is None:
+        return None
+    cut = {axis.name for axis in nest.axes if axis.extent > 1}
+    return operand.shape, tuple(replace(i, terms=tuple(t for t in i.terms if t[0] in cut)) for i in operand.index)
+
+
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
     options = options or ScheduleOptions()
     tiler = None
@@ -33,7 +54,7 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if not target.is_flat:
         expect_room(program, target)
     if not target.is_flat and options.is_tiled:
-        tiler = _Tiler(TilingOptions(target, options.l2_buffering, costs))
+        tiler = _Tiler(TilingOptions(target, options.l2_buffering, costs), options.width(target)[0])
     entries = {}
     for name, graph in program.entries.items():
         panels = None
@@ -44,14 +65,26 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if tiler is not None:
         tiler.check()
     overlaps = tiler is not None and options.l2_buffering != "single"
-    return Schedule(program, target, entries, overlaps, options.l3_buffering != "single")
+    width, most = options.width(target)
+    return Schedule(program, target, entries, overlaps, options.l3_buffering != "single", most, width)
+
+
+Choice = tuple[Tiling | None, Width | None]
+"""How a nest is cut, and over how many blocks it is launched."""
+PAYS, LOST_CYCLES = 0.95, 1000
+"""Of the cycles on one cluster, what a launch over several takes at most where it is chosen, and what it saves at
+least: its neighbours lose what they would have done for each other."""
 
 
 class _Tiler:
-    """Searches each kind of nest once: nests that differ only in their values' names have the same choices."""
+    """Searches each kind of nest once: nests that differ only in their values' names have the same choices.
 
-    def __init__(self, options: TilingOptions) -> None:
+    Where no `width` was asked for, a nest is launched over blocks if that pays."""
+
+    def __init__(self, options: TilingOptions, width: Width | None = None) -> None:
         self.options = options
+        self.width = width
+        self.over_blocks: dict[NestKind, Tiling | None] = {}
         self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
         self.known: dict[NestKind, tuple[tuple[Tiling, int], ...]] = {}
         self.refused: list[tuple[int, DoesNotFit]] = []
@@ -61,17 +94,51 @@ class _Tiler:
         if self.refused:
             raise max(self.refused, key=lambda pair: pair[0])[1]
 
-    def tilings(self, graph: Graph, nests: Sequence[tuple[Node, Nest]]) -> list[Tiling | None]:
-        """Of an entry's nests, in order."""
+    def tilings(self, graph: Graph, nests: Sequence[tuple[Node, Nest]]) -> list[Choice]:
+        """Of an entry's nests, in order. Those between two launches over blocks are chosen together."""
         target = self.options.target
         homes = analyse(graph, target.memory(target.home).alignment_bytes).owner
-        choices = []
+        found: list[Choice] = []
+        links: list[list[Link]] = []
+
+        def chosen() -> list[Choice]:
+            hides = self.options.buffering == "double"
+            own: Sequence[Tiling | None] = [None] * len(links) if self.refused else choose(links, self.waits, hides)
+            links.clear()
+            return [(tiling, None) for tiling in own]
+
         for node, nest in nests:
-            found = self._choices(nest, node)
-            choices.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in found])
-        if self.refused:
-            return [None] * len(nests)
-        return list(choose(choices, self.waits, self.options.buffering == "double"))
+            launched = self._launched(nest, node, homes)
+            if launched is None:
+                choices = self._choices(nest, node)
+                links.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in choices])
+            else:
+                found += [*chosen(), launched]
+        return [*found, *chosen()]
+
+    def _launched(self, nest: Nest, node: Node, homes: Mapping[str, str]) -> Choice | None:
+        """How a nest is launched over blocks; None where it is not."""
+        blocks = self.options.target.clusters
+        if (self.width is None and blocks == 1) or not may_split(nest, homes):
+            return None
+        if self.width is not None:
+            tiling = self._over_blocks(nest, node)
+            return None if tiling is None else (tiling, self.width)
+        alone = self._choices(nest, node)
+        cycles = alone[0][0].estimate.cycles if alone else inf
+        worth = min(PAYS * cycles, cycles - LOST_CYCLES)
+        if worth < 2 * self.options.target.signal_cycles + alone[0][0].estimate.compute_cycles / blocks:
+            return None
+        tiling = self._over_blocks(nest, node)
+        if tiling is None or tiling.estimate.cycles > worth:
+            return None
+        return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0]))
+
+    def _over_blocks(self, nest: Nest, node: Node) -> Tiling | None:
+        if nest.kind not in self.over_blocks:
+            search = TilingSearch(self.options, node.op, nest)
+            self.over_blocks[nest.kind] = search.over_blocks(max(self.options.target.clusters, 2))
+        return self.over_blocks[nest.kind]
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
@@ -101,10 +168,13 @@ def _schedule_entry(graph: Graph, tiler: _Tiler | None, panels: Panels | None) -
     else:
         expanded = expand(panels, nodes, frozenset((*graph.state, *(panels.owner.get(v, v) for v in graph.outputs))))
     pairs = [(launch.node, nest) for launch in expanded for nest in launch.nests]
-    tilings = iter([None] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
-    launches = tuple(replace(one, tilings=tuple(next(tilings) for _ in one.nests)) for one in expanded)
+    choices: Iterator[Choice] = iter([(None, None)] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
+    launches = []
+    for one in expanded:
+        tilings, widths = tuple(zip(*(next(choices) for _ in one.nests), strict=True)) or ((), ())
+        launches.append(replace(one, tilings=tilings, widths=widths if any(widths) else ()))
     types = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
     types |= graph.types
     if panels is None:
-        return EntrySchedule(graph, launches, types)
-    return EntrySchedule(graph, launches, {**types, **panels.types}, panels.values)
+        return EntrySchedule(graph, tuple(launches), types)
+    return EntrySchedule(graph, tuple(launches), {**types, **panels.types}, panels.values)

@@ -18,7 +18,7 @@ from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Nest, ordered_sizes
 from tilegrad.ir.schedule import Slot, TileEstimate, Tiling
-from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, best_candidates, one_row
+from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Split, best_candidates, one_row
 from tilegrad.schedule.judge import Judge
 from tilegrad.targets.base import Target
 
@@ -95,6 +95,30 @@ class TilingSearch:
             raise self._does_not_fit(name)
         found.sort(key=lambda pair: (pair[0].estimate.cycles, pair[0].estimate.dma_bytes))
         return tuple(found if self.options.overlaps else found[:1])
+
+    def over_blocks(self, blocks: int) -> Tiling | None:
+        """The fastest way to cut the nest for a launch over so many blocks; None where it cannot be split."""
+        sizes = {axis.name: max(axis.extent, 1) for axis in self.nest.axes}
+        whole = self.options.costs.cycles(self.nest, sizes, self.target.compute, self.target.cores)
+        split = Split(blocks, whole, self.judge.bytes_per_cycle(blocks))
+        kinds = {"single": (False,), "double": (True,)}.get(self.options.buffering, (False, True))
+        best: Tiling | None = None
+        for is_double in kinds:
+            found: list[Candidate] = []
+            for count in range(1, MOST_AXES_CUT + 1 if self.budget_bytes > 0 else 0):
+                for chosen in combinations(tileable_axes(self.nest), count):
+                    found += best_candidates(self.nest, chosen, self.alignment, is_double, self.budget_bytes, split)
+            ranked = sorted(found, key=lambda one: (self._promise(split, one), one.footprint_bytes))
+            for candidate in ranked[: EVALUATED // 2]:
+                tiling = self._tiling(candidate, self.judge.estimate_over(self.nest, candidate, blocks))
+                is_better = best is None or tiling.estimate.cycles < best.estimate.cycles
+                if is_better and self._fits(tiling):
+                    best = tiling
+        return best
+
+    def _promise(self, split: Split, one: Candidate) -> float:
+        cycles = self.options.costs.cycles(self.nest, one.sizes, self.target.compute, self.target.cores)
+        return split.promise(self.nest, one, cycles * one.tile_count)
 
     def _of_kind(self, candidates: Sequence[Candidate], is_double: bool) -> list[tuple[Tiling, int]]:
         """Those with one tile and those with several, or if none fits, one that does."""

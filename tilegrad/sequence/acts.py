@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilegrad.analysis.tables import simple_steps
 from tilegrad.costs.conduct import Act
 from tilegrad.errors import InternalError
-from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Event, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.ir.listing import Barrier, Begin, End, Enter, EntryListing, Event, Fetch, Load, Move, Queue, Store, Wait
 
 _WAITS = {Fetch: Act.WAIT_TABLE, Load: Act.WAIT_LOAD, Store: Act.WAIT_STORE, Move: Act.WAIT_MOVE}
 
@@ -16,20 +16,24 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
     """In the order of the events."""
     waited: dict[tuple[Queue, int], Act] = {}
     steps = tile = 0  # `tile`: the one that was requested last
+    has_begun = False  # a block, or the entry
     for event in listing.events:
         if isinstance(event, Fetch | Load | Store | Move):
             waited[event.queue, event.transfer] = _WAITS[type(event)]
         if isinstance(event, Enter):
             nest = listing.nests[event.nest]
             steps, tile = 0 if nest.table is None else simple_steps(nest.table), 0
+            has_begun = nest.blocks == 0
             yield event, Act.ENTER_WHOLE if nest.tiling is None else Act.ENTER
         elif isinstance(event, Begin):
+            is_first = event.tile == 0 or not has_begun
+            has_begun = True
             is_whole = listing.nests[event.nest].tiling is None
-            yield event, Act.BEGIN_WHOLE if is_whole else Act.BEGIN if event.tile else Act.BEGIN_FIRST
+            yield event, Act.BEGIN_WHOLE if is_whole else Act.BEGIN_FIRST if is_first else Act.BEGIN
         elif isinstance(event, End):
             yield event, Act.END
         elif isinstance(event, Load):
-            if event.tile == 0:
+            if event.tile == 0 or not has_begun:
                 yield event, Act.FIRST_LOAD
             elif event.tile == tile:
                 yield event, Act.NEXT_LOAD
@@ -40,5 +44,10 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             if (event.queue, event.transfer) not in waited:
                 raise InternalError(f"{entry} waits for transfer {event.transfer}, which never started")
             yield event, waited[event.queue, event.transfer]
+        elif isinstance(event, Barrier):
+            has_begun = True
+            yield event, Act.WAIT_STORE
         else:
+            if isinstance(event, Fetch) and event.nest < len(listing.nests) and listing.nests[event.nest].blocks:
+                has_begun = False  # the next block of a launch
             yield event, {Fetch: Act.FETCH, Store: Act.STORE, Move: Act.MOVE}[type(event)]

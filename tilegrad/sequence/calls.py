@@ -19,9 +19,10 @@ class NestCall:
     or read at an offset where the nest before left it (`taken`).
 
     `drains`: it waits for results of the nest before when its turn comes. `leaves`: its own may be on their way when it
-    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: it begins when that one ends, whose
-    results leave then. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before it.
-    `results` are those that leave.
+    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: it begins when that one ends, and
+    those results leave then. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before it.
+    `results` are those that leave. Blocks of a launch have all of a nest to themselves: what they read is `late`, and
+    the others say nothing.
     """
 
     early: list[str] = field(default_factory=list)
@@ -66,6 +67,9 @@ class _Reading:
         self.last_store: tuple[Queue, int] | None = None  # of the results of the last tile, until something else begins
 
     def read(self, event: object) -> None:
+        is_launched = self.turn >= 0 and self.nests[self.turn].blocks > 0
+        if is_launched and self._is_of_blocks(event):
+            return
         if isinstance(event, Load):
             self.load(event)
         elif isinstance(event, Store):
@@ -85,9 +89,20 @@ class _Reading:
             self.l3.add((event.queue, event.transfer))
             self.move(event)
 
+    def _is_of_blocks(self, event: object) -> bool:
+        if isinstance(event, Wait):
+            return (event.queue, event.transfer) not in self.l3
+        return not isinstance(event, Enter | Move) and not (isinstance(event, Fetch) and event.nest != self.turn)
+
     def enter(self, event: Enter) -> None:
         self.calls[event.nest].moves, self.moves = self.moves, []
         self.turn, self.tile, self.last_store = event.nest, -1, None
+        if self.nests[event.nest].blocks:
+            reads = [operand.name for operand in self.nests[event.nest].nest.reads]
+            moves = self.calls[event.nest].moves
+            results = [operand.name for operand in self.nests[event.nest].nest.results]
+            own = NestCall(late=reads, leaves=False, is_fetched_late=True, moves=moves, results=results)
+            self.calls[event.nest], self.is_at_once = own, False
 
     def begin(self, event: Begin) -> None:
         self.tile, self.is_computing = event.tile, True

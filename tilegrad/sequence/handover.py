@@ -67,11 +67,15 @@ class _Deciding:
             self.starting.setdefault(move.start, []).append(move)
             self.arriving.setdefault(move.wait, []).append(move)
         self.suites = suites_of(nests)
-        self.late = [
-            n > 0 and overlaps([self._tables(n)], [span for i in self.suites[n - 1] for span in self._all_scratch(i)])
-            for n in range(len(self.suites))
-        ]
+        self.late = [n > 0 and self._is_late(n) for n in range(len(self.suites))]
         self.done: list[Handover] = []
+
+    def _is_late(self, n: int) -> bool:
+        """Blocks bring what they need themselves, and leave nothing in scratchpad."""
+        before, first = self.suites[n - 1], self.suites[n][0]
+        if self.nests[first].blocks or self.nests[first - 1].blocks:
+            return True
+        return overlaps([self._tables(n)], [span for i in before for span in self._all_scratch(i)])
 
     def decide(self) -> list[Handover]:
         for n, suite in enumerate(self.suites):
@@ -277,7 +281,7 @@ class _Deciding:
             for move in self.starting.get(number, ())
         ]
         is_next_late = i == self.suites[n][-1] and n + 1 < len(self.suites) and self.late[n + 1]
-        return not is_next_late and not meet(results, taken)
+        return not is_next_late and not self.nests[i].blocks and not meet(results, taken)
 
     def _drains(self, n: int, own: Sequence[Handover]) -> bool:
         """Whether something of a suite, up to the end of its first tile, meets what the nest before still stores. Loads

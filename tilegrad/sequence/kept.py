@@ -31,6 +31,8 @@ def kept_results(
     for listed, handover in zip(nests, own, strict=True):
         needed |= {source_of(o.value) for o in listed.nest.reads if o.name not in handover.taken}
     return [
-        frozenset(o.name for o in one.nest.results if one.tile_count == 1 and source_of(o.value) not in needed)
+        frozenset(o.name for o in one.nest.results if source_of(o.value) not in needed)
+        if one.tile_count == 1 and not one.blocks
+        else frozenset[str]()
         for one in nests
     ]

@@ -27,8 +27,8 @@ from tilegrad.ir.nest import Access, Operand, Range, Tile, operand_box, operand_
 from tilegrad.ir.plan import Address
 from tilegrad.sequence.handover import Handover
 
-BLOCK = 0
-KERNELS = Queue(BLOCK, CORES)
+CONDUCTING = 0
+"""The block whose conductor runs the entry."""
 
 
 def sizes_of(box: Box) -> tuple[int, ...]:
@@ -167,7 +167,8 @@ class _Leaving:
 
 
 class NestEvents:
-    """One nest. `number` is its place in the entry; `homes` are addresses by operand."""
+    """One nest. `number` is its place in the entry; `homes` are addresses by operand. A block takes the tiles `share`
+    of it, None for all."""
 
     def __init__(
         self,
@@ -177,6 +178,7 @@ class NestEvents:
         homes: dict[str, Address],
         flow: Flow,
         longest: int,
+        share: range | None = None,
         *,
         joins: bool = False,
         is_last: bool = True,
@@ -189,6 +191,7 @@ class NestEvents:
         self.is_last = is_last
         self.kept = kept
         self.number = number
+        self.kernels = Queue(flow.queue.block, CORES)
         self.nest = listed.nest
         self.tiling = listed.tiling
         self.handover = handover
@@ -197,15 +200,16 @@ class NestEvents:
         self.every = tiles(self.nest, self.tiling.loops)
         results = [one for one in self.moving.values() if one.operand.access is Access.WRITE]
         self.is_large = any(one.may_take_several(self.every) for one in results)
+        self.share = range(len(self.every)) if share is None else share
 
     def first_loads(self, names: Collection[str]) -> Iterator[Load | Store]:
         """Requests operands of the first tile."""
-        flow = self.flow
+        flow, tile = self.flow, self.share.start
         if self.joins:
             flow.loading, flow.ahead[self.is_last] = flow.ahead[self.is_last], flow.loading
         for one in self.moving.values():
             if one.operand.access is Access.READ and one.operand.name in names:
-                yield from self._start(one, 0, self.every[0][0], one.slot)
+                yield from self._start(one, tile, self.every[tile][0], one.slot)
         if self.joins:
             flow.loading, flow.ahead[self.is_last] = flow.ahead[self.is_last], flow.loading
 
@@ -240,10 +244,12 @@ class NestEvents:
         leaves_late = self.tiling.is_double and not self.is_large
         asks_ahead = self.tiling.asks_ahead and not self.is_large
         kept: list[_Leaving] = []
-        for tile, (ranges, _) in enumerate(self.every):
-            following = self.every[tile + 1] if tile + 1 < len(self.every) else None
+        for tile in self.share:
+            ranges = self.every[tile][0]
+            is_first = tile == self.share.start
+            following = self.every[tile + 1] if tile + 1 < self.share.stop else None
             kernel = self._kernel(tile, ranges)
-            if tile and not self.is_large:
+            if not is_first and not self.is_large:
                 yield from self.flow.settle_stores(self.number)
             if asks_ahead and tile and following is not None:
                 yield from self._ask_ahead(kept, tile + 1, *following)
@@ -251,13 +257,13 @@ class NestEvents:
             else:
                 yield from self.flow.settle_loads(self.number)
             yield kernel
-            yield from in_first if tile == 0 else ()
+            yield from in_first if is_first else ()
             yield from self._leave(kept)
             if following is None:
                 yield from in_last
             elif self.tiling.is_double and not (asks_ahead and tile):
                 yield from self._load(tile + 1, *following)
-            yield End(KERNELS, self.number, tile)
+            yield End(self.kernels, self.number, tile)
             if following is not None and leaves_late:
                 kept = list(self._results(tile, ranges, following[1]))
                 continue
@@ -281,7 +287,7 @@ class NestEvents:
 
     def last_stores(self) -> Iterator[Load | Store]:
         """Results of the last tile leave."""
-        tile = len(self.every) - 1
+        tile = self.share.stop - 1
         yield from self._leave(self._results(tile, self.every[tile][0], None))
 
     def _kernel(self, tile: int, ranges: Tile) -> Begin:
@@ -295,7 +301,7 @@ class NestEvents:
             if operand.name in self.handover.taken:
                 at = self.handover.taken[operand.name] + one.far(box) - one.home.offset
             places.append(Place(SCRATCH, at, box))
-        return Begin(KERNELS, self.number, tile, ranges, tuple(places))
+        return Begin(self.kernels, self.number, tile, ranges, tuple(places))
 
     def _load(self, tile: int, ranges: Tile, moved: int) -> Iterator[Load | Store]:
         for one in self.moving.values():
@@ -345,5 +351,6 @@ def whole_call(number: int, listed: ListedNest, homes: dict[str, Address], every
             skipped = operand.element_bytes * start if prod(sizes_of(box)) else 0
             place = Place(home.region, home.offset + skipped, box)
         places.append(place)
-    yield Begin(KERNELS, number, 0, everything, tuple(places))
-    yield End(KERNELS, number, 0)
+    kernels = Queue(CONDUCTING, CORES)
+    yield Begin(kernels, number, 0, everything, tuple(places))
+    yield End(kernels, number, 0)

@@ -18,6 +18,7 @@ from tilegrad.analysis.layout import CALL
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
     SCRATCH,
+    Barrier,
     Begin,
     Box,
     End,
@@ -38,8 +39,7 @@ from tilegrad.ir.listing import (
 from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
 from tilegrad.ir.plan import Address
 from tilegrad.ops import registry
-from tilegrad.ops.base import NodeView
-from tilegrad.sequence.bytes_of import distinct, do_meet, placed, slices
+from tilegrad.sequence.bytes_of import distinct, placed, slices
 from tilegrad.sequence.contents import (
     NOTHING,
     UNDER_WAY,
@@ -49,8 +49,8 @@ from tilegrad.sequence.contents import (
     View,
     whose,
 )
+from tilegrad.sequence.launches import LaunchReplay
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
-from tilegrad.sequence.part_contents import PartReplay
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.targets.base import L1, L2, L3
 
@@ -116,7 +116,7 @@ class _Progress:
     stored: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
 
-class _Replay(PartReplay):
+class _Replay(LaunchReplay):
     def __init__(self, listing: Listing, entry: str, needs: Needs) -> None:
         plan = listing.plan
         self.plan = plan
@@ -134,6 +134,8 @@ class _Replay(PartReplay):
         sizes = {SCRATCH: plan.memory[L1].used_bytes, STATE: plan.state_bytes, ARENA: plan.arena_bytes}
         sizes[OUTSIDE] = plan.memory[L3].used_bytes if L3 in plan.memory else 0
         self.memories = {name: Memory(name, size, unit) for name, size in sizes.items()}
+        self.clusters = target.clusters
+        self.prepare_launches(sizes)
         self.numbers: dict[str, int] = {}
         self.names: list[str] = []
         self.held: list[Held] = []
@@ -164,7 +166,7 @@ class _Replay(PartReplay):
         if 0 <= number < len(self.nests):
             listed = self.nests[number]
             node, kernel = self.schedule.launches[listed.launch].node.name, f"tg_{listed.nest.kernel}: "
-        where = "" if self.event is None else f" ({describe(self.event)})"
+        where = "" if self.event is None else f" ({describe(self.event)}{self.whose_block()})"
         return ListingError(f"listing of {self.entry}: {kernel or ''}{message}{where}", stage="sequence", node=node)
 
     def number(self, value: str) -> int:
@@ -180,7 +182,7 @@ class _Replay(PartReplay):
     def run(self) -> None:
         handlers: dict[type, Callable[..., None]] = {
             Enter: self.enter, Fetch: self.fetch, Load: self.load, Store: self.store, Wait: self.wait,
-            Begin: self.begin, End: self.end, Move: self.move,
+            Begin: self.begin, End: self.end, Move: self.move, Barrier: self.barrier,
         }  # fmt: skip
         wrong = wrong_parts(self.schedule, self.needs)
         if wrong is not None:
@@ -189,6 +191,7 @@ class _Replay(PartReplay):
         self.start_entry()
         for event in self.events:
             self.event = event
+            self.turn_to(event)
             handlers[type(event)](event)
         self.event = None
         self.end_entry()
@@ -226,6 +229,8 @@ class _Replay(PartReplay):
             raise self.error(f"never waited for: {describe(transfers[0].event)}")
         if self.running is not None:
             raise self.error(f"never ended: {describe(self.running)}")
+        if self.launched >= 0:
+            raise self.error("its blocks never meet at a barrier", self.launched)
         for number, listed in enumerate(self.nests):
             self.check_complete(number, listed)
         graph = self.schedule.graph
@@ -365,6 +370,7 @@ class _Replay(PartReplay):
 
     def load(self, event: Load) -> None:
         operand = self.operand(event, Access.READ)
+        self.claim(event)
         assert operand.value is not None
         transfer, value = self.open(event), self.number(operand.value)
         for (content, readers), wanted in zip(self.far_views(event), self.far_contents(event, operand), strict=True):
@@ -390,6 +396,7 @@ class _Replay(PartReplay):
 
     def store(self, event: Store) -> None:
         operand = self.operand(event, Access.WRITE)
+        self.claim(event)
         assert operand.value is not None
         transfer, what = self.open(event), f"'{event.operand}'"
         near, readers = self.scratch(event.near, box_size(event.box) * operand.element_bytes, what)
@@ -464,6 +471,7 @@ class _Replay(PartReplay):
         if event.nest != self.turn + 1:
             raise self.error(f"nest {event.nest} follows nest {self.turn}")
         self.turn = event.nest
+        self.begin_launch(event)
         nest = self.nests[event.nest].nest
         for operand in nest.present:
             assert operand.value is not None
@@ -562,61 +570,3 @@ class _Replay(PartReplay):
             )
             content, _ = self.scratch(place.offset, size_bytes, "a result")
             content[...] = self.hold(held)
-
-    # Kernels that compute where their operands live.
-
-    def home_views(self, operand: Operand, place: Place) -> tuple[View, Readers]:
-        size = operand.element_bytes
-        sizes = (*(r.size for r in place.box), size)
-        strides = (*(stride * size for stride in row_major_strides(operand.shape)), 1)
-        memory = self.memories.get(place.region)
-        found = None if memory is None or place.region == SCRATCH else memory.views(place.offset, sizes, strides)
-        if found is None or place.region == OUTSIDE:
-            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no core finds it")
-        return found
-
-    def begin_whole(self, listed: ListedNest, event: Begin) -> None:
-        for operand, place in zip(listed.nest.operands, event.places, strict=True):
-            if place is not None and box_size(place.box):
-                self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
-        for operand, place, _ in placed(listed.nest, event, Access.READ):
-            self.expect_value(self.home_views(operand, place)[0], self.number(operand.value or ""), f"'{operand.name}'")
-        self.expect_apart(listed, event)
-        for operand, place, _ in placed(listed.nest, event, Access.READ):
-            readers = self.home_views(operand, place)[1]
-            readers += 1
-        for operand, place, _ in placed(listed.nest, event, Access.WRITE):
-            self.home_views(operand, place)[0][...] = UNDER_WAY
-
-    def end_whole(self, listed: ListedNest, begun: Begin) -> None:
-        for operand, place, _ in placed(listed.nest, begun, Access.READ):
-            readers = self.home_views(operand, place)[1]
-            readers -= 1
-        for operand, place, _ in placed(listed.nest, begun, Access.WRITE):
-            self.home_views(operand, place)[0][...] = self.number(operand.value or "")
-
-    def expect_apart(self, listed: ListedNest, event: Begin) -> None:
-        """Results are not where something else is needed, unless the operator may work in place."""
-        written: list[tuple[Operand, Place]] = []
-        for operand, place, _ in placed(listed.nest, event, Access.WRITE):
-            self.expect_writable(*self.home_views(operand, place), f"'{operand.name}'")
-            for other, other_place in written:
-                if do_meet(operand, place, other, other_place):
-                    raise self.error(f"'{operand.name}' and '{other.name}' overlap")
-            written.append((operand, place))
-            for source, source_place, _ in placed(listed.nest, event, Access.READ):
-                if do_meet(operand, place, source, source_place):
-                    self.check_in_place(listed, operand, place, source, source_place)
-
-    def check_in_place(
-        self, listed: ListedNest, result: Operand, place: Place, source: Operand, source_place: Place
-    ) -> None:
-        node = self.schedule.launches[listed.launch].node
-        allowed = registry.get(node.op).in_place(NodeView(node, self.schedule.graph.types))
-        is_allowed = any(
-            (node.outputs[o], node.inputs[i]) == (result.value, source.value)
-            for o, i in allowed
-            if o < len(node.outputs) and i < len(node.inputs)
-        )
-        if not is_allowed or place.offset != source_place.offset:
-            raise self.error(f"'{result.name}' overlaps '{source.name}', which may not be in place")

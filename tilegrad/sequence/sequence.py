@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.tables import CALL_WORDS, table_of
+from tilegrad.ir.blocks import share
 from tilegrad.ir.listing import (
+    Barrier,
     Enter,
     EntryListing,
     Event,
@@ -21,7 +24,7 @@ from tilegrad.ir.nest import whole
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.sequence.handover import Handover, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
-from tilegrad.sequence.nest_events import BLOCK, Flow, NestEvents, pieces, whole_call
+from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, pieces, whole_call
 from tilegrad.sequence.replay import replay
 from tilegrad.targets.base import L2, L3
 
@@ -45,7 +48,9 @@ def listed_nests(plan: Plan, entry: str) -> tuple[ListedNest, ...]:
         tilings = launch.tilings or (None,) * len(launch.nests)
         for k, (nest, tiling) in enumerate(zip(launch.nests, tilings, strict=True)):
             table = None if tiling is None else table_of(launch.node.op, nest, tiling, longest_bytes)
-            found.append(ListedNest(number, k, nest, tiling, places.get((number, k)), table))
+            width = launch.width(k)
+            blocks = 0 if width is None else width.at(plan.schedule.blocks)
+            found.append(ListedNest(number, k, nest, tiling, places.get((number, k)), table, blocks))
     return tuple(found)
 
 
@@ -58,8 +63,9 @@ class _Sequencing:
         self.plan = plan
         self.entry = entry
         self.longest_bytes = engine.longest_bytes
-        self.flow = Flow(Queue(BLOCK, engine.hop))
-        self.l3_queue = Queue(BLOCK, f"{L3}-{L2}")
+        self.flow = Flow(Queue(CONDUCTING, engine.hop))
+        self.flows = {CONDUCTING: self.flow}  # by block
+        self.l3_queue = Queue(CONDUCTING, f"{L3}-{L2}")
         self.nests = listed_nests(plan, entry)
         self.handovers: list[Handover] = []
         self.runs: list[NestEvents] = []
@@ -97,9 +103,9 @@ class _Sequencing:
 
     def _events(self) -> Iterator[Event]:
         """Launches without nests do nothing, so what is due before one happens before the next that has some."""
-        if self.runs:
-            yield from self._fetch(0)
-            yield from self._fetched(0)
+        if self.runs and not self.nests[0].blocks:
+            yield from self._fetch(0, self.flow)
+            yield from self._fetched(0, self.flow)
         passed, end = -1, len(self.plan.schedule.entries[self.entry].launches)
         for number, listed in enumerate(self.nests):
             if listed.number == 0:
@@ -140,6 +146,35 @@ class _Sequencing:
         if not self.runs:
             yield from whole_call(number, listed, self._homes(listed), whole(listed.nest))
             return
+        if listed.blocks:
+            yield from self._launch(number, listed)
+        else:
+            yield from self._run(number)
+        following = number + 1
+        is_last = following == len(self.nests)
+        if not is_last and self.handovers[following].is_fetched_late and not self.nests[following].blocks:
+            yield from self._fetch(following, self.flow)
+            yield from self._fetched(following, self.flow)
+
+    def _launch(self, number: int, listed: ListedNest) -> Iterator[Event]:
+        """Over blocks. Each brings the table and what it needs, and waits for its results: none is late for what comes
+        behind the barrier."""
+        assert listed.tiling is not None
+        units, tiles = units_of(listed.nest, listed.tiling.loops)
+        homes = self._homes(listed)
+        for block in range(listed.blocks):
+            first, stop = share(units, block, listed.blocks)
+            if first == stop:
+                continue
+            flow = self.flows.setdefault(block, Flow(Queue(block, self.flow.queue.engine)))
+            own = range(first * tiles, stop * tiles)
+            yield from self._fetch(number, flow)
+            yield from self._fetched(number, flow)
+            run = NestEvents(number, listed, Handover(), homes, flow, self.longest_bytes, own)
+            yield from run.run(hands_over=False)
+        yield Barrier(number, listed.blocks)
+
+    def _run(self, number: int) -> Iterator[Event]:
         following = self.handovers[number + 1] if number + 1 < len(self.nests) else None
         is_early = following is not None and not following.is_fetched_late and number + 1 in self.suites
         yield from self.runs[number].run(
@@ -147,9 +182,6 @@ class _Sequencing:
             in_first=self._in_first(number, is_early),
             in_last=self._ahead(number + 1) if is_early else (),
         )
-        if following is not None and following.is_fetched_late:
-            yield from self._fetch(number + 1)
-            yield from self._fetched(number + 1)
 
     def _in_first(self, number: int, is_next_early: bool) -> Iterator[Event]:
         if self.handovers[number].at_once:
@@ -160,16 +192,16 @@ class _Sequencing:
         for i in further:
             yield from self.runs[i].late_loads()
         if is_next_early:
-            yield from self._fetch(number + 1)
+            yield from self._fetch(number + 1, self.flow)
 
     def _ahead(self, number: int) -> Iterator[Event]:
-        yield from self._fetched(number)
+        yield from self._fetched(number, self.flow)
         if self.handovers[number - 1].settles:
             yield from self.flow.settle_stores(number - 1)
         for i in self.suites[number]:
             yield from self.runs[i].first_loads(self.handovers[i].early)
 
-    def _fetch(self, number: int) -> Iterator[Fetch]:
+    def _fetch(self, number: int, flow: Flow) -> Iterator[Fetch]:
         """The call and the table behind it; those of nests that come together lie side by side."""
         sizes: list[int] = []
         for listed in (self.nests[i] for i in self.suites[number]):
@@ -177,13 +209,13 @@ class _Sequencing:
             sizes += [WORD_BYTES * (CALL_WORDS + len(listed.nest.operands)), WORD_BYTES * len(listed.table)]
         place = self.nests[number].place
         assert place is not None
-        self.fetching = self.flow.open()
+        self.fetching = flow.open()
         at = place.table_offset
         parts: list[Part] = []
         for size_bytes in sizes if len(self.suites[number]) == 1 else [sum(sizes)]:
             parts += pieces(at, 0, size_bytes, 1, 0, self.longest_bytes)
             at += size_bytes
-        yield Fetch(self.flow.queue, self.fetching, number, tuple(parts), len(self.suites[number]))
+        yield Fetch(flow.queue, self.fetching, number, tuple(parts), len(self.suites[number]))
 
-    def _fetched(self, number: int) -> Iterator[Wait]:
-        yield Wait(self.flow.queue, self.fetching, number)
+    def _fetched(self, number: int, flow: Flow) -> Iterator[Wait]:
+        yield Wait(flow.queue, self.fetching, number)

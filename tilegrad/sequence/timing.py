@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilegrad.costs.clock import Channel, Clock, Interval, Reason, Stall, merged, overlap_cycles
+from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
-from tilegrad.ir.listing import Begin, End, Enter, Event, Fetch, Listing, Load, Move, Queue, Store, Wait
+from tilegrad.ir.listing import Barrier, Begin, End, Enter, Event, Fetch, Listing, Load, Move, Queue, Store, Wait
 from tilegrad.sequence.acts import acts_of
+
+_State = tuple[float, float, Mapping[Reason, float]]  # of a clock: computed, conducted, stood still
+
+
+def _block_of(event: Event) -> int:
+    return 0 if isinstance(event, Enter | Barrier) else event.queue.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,20 @@ def time_listing(listing: Listing) -> dict[str, EntryTiming]:
     return {entry: _Timing(listing, entry, costs).run() for entry in listing.entries}
 
 
+NO_SPAN = Span(0.0, 0.0, 0.0)
+
+
+@dataclass
+class _Cluster:
+    """A cluster while its events are played: its clock, the kernel call under way, and the one whose code ran last."""
+
+    clock: Clock
+    span: Span = NO_SPAN
+    kernel: str = ""
+
+
 class _Timing:
-    """Plays an entry's events on the clock."""
+    """Plays an entry's events on the clock, those of a launch on one for each cluster."""
 
     def __init__(self, listing: Listing, entry: str, costs: KernelCosts) -> None:
         self.entry = entry
@@ -81,30 +99,37 @@ class _Timing:
         self.own = listing.entries[entry]
         self.listed = self.own.nests
         self.target = listing.plan.schedule.target
-        self.clock = Clock(self.target, costs)
+        blocks = max((listed.blocks for listed in self.listed), default=0)
+        self.clusters = [_Cluster(Clock(self.target, costs)) for _ in range(min(self.target.clusters, max(blocks, 1)))]
+        self.cluster = self.clusters[0]
+        memory = self.target.memory(self.target.home)
+        self.shared = None if memory.bytes_per_cycle is None else SharedMemory(memory.bytes_per_cycle)
         self.costs = costs
         self.done: dict[tuple[Queue, int], float] = {}
         self.reasons: dict[tuple[Queue, int], Reason] = {}
         self.timed: list[TimedEvent] = []
         self.nests: list[NestTiming] = []
         self.nest: int | None = None
-        self.span = Span(0.0, 0.0, 0.0)  # of the kernel call under way
-        self.kernel = ""  # the one whose code ran last
         self.nest_start = self.compute_before = self.stalled_before = 0.0
 
+    @property
+    def clock(self) -> Clock:
+        return self.cluster.clock
+
     def run(self) -> EntryTiming:
-        handlers = {Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Move: self.move}
-        handlers |= {Fetch: self.fetch, Load: self.box, Store: self.box}
+        acts = acts_of(self.own, self.entry)
+        for event, act in acts:
+            self._play(event, act)
+            if isinstance(event, Enter) and self.listed[event.nest].blocks:
+                self._launch(event.nest, acts)
         clock = self.clock
-        for event, act in acts_of(self.own, self.entry):
-            before = clock.now
-            clock.act(act)
-            handlers[type(event)](event, act, before)  # type: ignore[operator]
         if self.timed:
             clock.act(Act.STOP)
             clock.spend(self.costs.conduct.call)
         self._end_nest()
         near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE)
+        clocks = [cluster.clock for cluster in self.clusters]
+        engines = [[one.near for one in clocks], [one.far for one in clocks if one.far is not None]]
         return EntryTiming(
             clock.now,
             clock.compute_cycles,
@@ -112,10 +137,58 @@ class _Timing:
             sum(clock.stall_cycles[reason] for reason in near),
             clock.stall_cycles[Reason.MOVE],
             sum(isinstance(event, Begin) for event in self.own.events),
-            {engine.engine.hop: self._hop(engine.channels) for engine in (clock.near, clock.far) if engine},
+            {own[0].engine.hop: self._hop([c for one in own for c in one.channels]) for own in engines if own},
             tuple(self.nests),
             tuple(self.timed),
         )
+
+    def _play(self, event: Event, act: Act) -> None:
+        handlers = {Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Move: self.move}
+        handlers |= {Fetch: self.fetch, Load: self.box, Store: self.box}
+        before = self.clock.now
+        self.clock.act(act)
+        handlers[type(event)](event, act, before)  # type: ignore[operator]
+
+    def _launch(self, nest: int, acts: Iterator[tuple[Event, Act]]) -> None:
+        """Blocks run side by side, those of one cluster one after the other; whoever is behind goes on, so that what
+        they ask of shared memory comes in the order of time. The conductor goes on when the last has told it so: where
+        the time went is told of that one."""
+        main = self.clock
+        events: list[list[tuple[Event, Act]]] = [[] for _ in self.clusters]
+        for event, act in acts:
+            if isinstance(event, Barrier):
+                break
+            assert not isinstance(event, Enter)
+            events[event.queue.block % len(self.clusters)].append((event, act))
+        entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
+        main.spend(self.target.signal_cycles)
+        began, states = main.now, []
+        for cluster, own in zip(self.clusters, events, strict=True):
+            clock = cluster.clock
+            states.append((clock.compute_cycles, clock.conduct_cycles, dict(clock.stall_cycles)))
+            clock.now, clock.latest, clock.near.shared = began, Act.ENTER, self.shared
+            own.reverse()
+        while any(events):
+            number = min((i for i, own in enumerate(events) if own), key=lambda i: self.clusters[i].clock.now)
+            self.cluster, self.timed = self.clusters[number], noted[number]
+            self._play(*events[number].pop())
+        last = max(range(len(self.clusters)), key=lambda i: self.clusters[i].clock.now)
+        self._account(main, states[0], self.clusters[last].clock, states[last])
+        for cluster in self.clusters:
+            cluster.clock.near.shared = None
+        self.cluster, self.timed = self.clusters[0], entry_timed
+        self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
+        main.spend(self.target.signal_cycles)
+        self.timed.append(TimedEvent(Barrier(nest, self.listed[nest].blocks), began, main.now))
+
+    def _account(self, main: Clock, state: _State, last: Clock, before: _State) -> None:
+        """The entry's conductor has spent what the block that was last has."""
+        compute, conduct, stalls = state
+        now = last.compute_cycles, last.conduct_cycles, dict(last.stall_cycles)
+        main.compute_cycles = compute + now[0] - before[0]
+        main.conduct_cycles = conduct + now[1] - before[1]
+        main.stall_cycles = {reason: cycles + now[2][reason] - before[2][reason] for reason, cycles in stalls.items()}
+        main.now, main.latest = last.now, Act.WAIT_STORE
 
     def _note(self, event: Event, start: float, end: float, stall: Stall | None = None) -> None:
         self.timed.append(TimedEvent(event, start, end, stall))
@@ -131,16 +204,17 @@ class _Timing:
         listed = self.listed[event.nest]
         level = self.target.home if listed.tiling is None else self.target.compute
         sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
-        self.span = self.costs.span(listed.nest, sizes, level, self.target.cores)
-        if listed.nest.kernel != self.kernel:
-            self.span = self.span.later(self.costs.cold_cycles(listed.nest.kernel, level))
-            self.kernel = listed.nest.kernel
-        self.clock.begin(self.span.cycles)
+        cluster = self.cluster
+        cluster.span = self.costs.span(listed.nest, sizes, level, self.target.cores)
+        if listed.nest.kernel != cluster.kernel:
+            cluster.span = cluster.span.later(self.costs.cold_cycles(listed.nest.kernel, level))
+            cluster.kernel = listed.nest.kernel
+        self.clock.begin(cluster.span.cycles)
         self._note(event, self.clock.now, self.clock.now)
 
     def end(self, event: End, act: Act, before: float) -> None:
         del act, before
-        self.clock.end(self.span)
+        self.clock.end(self.cluster.span)
         self._note(event, *self.clock.computing[-1])
 
     def fetch(self, event: Fetch, act: Act, before: float) -> None:
@@ -151,7 +225,8 @@ class _Timing:
         del act, before
         tiling = self.listed[event.nest].tiling
         if self.clock.forked is None and tiling is not None and tiling.asks_ahead and event.tile:
-            self.clock.computes_until = self.clock.now + self.span.cycles  # the next tile begins while this moves
+            # The next tile begins while this moves.
+            self.clock.computes_until = self.clock.now + self.cluster.span.cycles
         self._transfer(event, event.inward, Reason.LOAD if event.inward else Reason.STORE)
 
     def _transfer(self, event: Fetch | Load | Store, inward: bool, reason: Reason) -> None:
@@ -208,5 +283,5 @@ class _Timing:
         return HopTiming(
             int(sum(channel.size_bytes for channel in channels)),
             sum(stop - start for start, stop in busy),
-            overlap_cycles(busy, merged(self.clock.computing)),
+            overlap_cycles(busy, merged([one for cluster in self.clusters for one in cluster.clock.computing])),
         )

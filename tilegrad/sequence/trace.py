@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
     SCRATCH,
+    Barrier,
     Begin,
     Box,
     End,
@@ -44,16 +45,34 @@ def read_trace(path: Path) -> dict[str, list[Line]]:
     return entries
 
 
-def check_trace(listing: Listing, path: Path) -> None:
+def check_trace(listing: Listing, trace: Mapping[str, Sequence[Line]]) -> None:
     """Raises an InternalError with the first event that is not what was listed."""
-    for entry, lines in read_trace(path).items():
+    for entry, lines in trace.items():
         expected = list(_Lines(listing.entries[entry]).lines())
-        found = [trace_line(words) for words in lines]
+        found = [trace_line(words) for words in in_order(lines)]
         for i, (line, (wanted, event)) in enumerate(zip(found, expected, strict=False)):
             if line != wanted:
                 raise _difference(entry, i, describe(event), wanted, line)
         if len(found) != len(expected):
             raise _difference(entry, min(len(found), len(expected)), "the end", str(len(expected)), str(len(found)))
+
+
+def in_order(lines: Sequence[Line]) -> list[Line]:
+    """Blocks of a launch run in any order: here they follow each other by their numbers, and those that had nothing to
+    do are left out."""
+    found: list[Line] = []
+    blocks: dict[int, list[Line]] = {}
+    own = found
+    for words in lines:
+        if words[0] == "b":
+            own = blocks.setdefault(int(words[1]), [words])
+        elif words[0] == "r":
+            found += [line for _, block in sorted(blocks.items()) if len(block) > 1 for line in block]
+            found.append(words)
+            blocks, own = {}, found
+        else:
+            own.append(words)
+    return found
 
 
 def _difference(entry: str, number: int, event: str, expected: str, got: str) -> InternalError:
@@ -92,13 +111,22 @@ class _Lines:
         self.moving = {(e.queue, e.transfer) for e in listing.events if isinstance(e, Move)}
 
     def lines(self) -> Iterator[tuple[str, Event]]:
+        launched, block = False, -1
         for event in self.listing.events:
+            if isinstance(event, Enter | Barrier):
+                launched, block = isinstance(event, Enter) and self.listing.nests[event.nest].blocks > 0, -1
+            elif launched and event.queue.block != block:
+                block = event.queue.block
+                self.near = _Requests()
+                yield f"b {block}", event
             for line in self._of(event):
                 yield line, event
 
     def _of(self, event: Event) -> Iterator[str]:
         if isinstance(event, Enter):
             yield "n"
+        elif isinstance(event, Barrier):
+            yield "r"
         elif isinstance(event, End):
             yield "j"
         elif isinstance(event, Begin):

@@ -28,6 +28,7 @@ ENTRY_POINTS = "tilegrad.targets"
 # Whose C runtime and cost tables a chip from outside uses, where it does not say.
 CLUSTER_RUNTIME, FLAT_RUNTIME = "siracusa", "mcu"
 MOST_CORES = 1024
+MOST_BLOCKS = 128  # of one launch: a width is a byte of a call's flags
 LEAST_ALIGNMENT = 8  # of the widest element, which labels have
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -63,13 +64,15 @@ class Memory:
     """`capacity_bytes` is what arenas may use (None: as much as the machine has).
 
     `core_extra_cycles` is what each load or store of a core costs beyond the instruction itself; None where cores
-    cannot address the memory at all and only a DMA engine reaches it.
+    cannot address the memory at all and only a DMA engine reaches it. `bytes_per_cycle` is what it gives and takes for
+    all clusters together, None where one engine each is all that limits them.
     """
 
     name: str
     capacity_bytes: int | None
     alignment_bytes: int
     core_extra_cycles: int | None = 0
+    bytes_per_cycle: float | None = None
 
     def __post_init__(self) -> None:
         _expect_text("the name of a memory (name)", self.name)
@@ -81,6 +84,9 @@ class Memory:
         _expect(is_power, what, f"a power of two, {LEAST_ALIGNMENT} or more", alignment)
         if self.core_extra_cycles is not None:
             _expect_whole(f"the access cost of {self.name} (core_extra_cycles)", self.core_extra_cycles, 0)
+        if self.bytes_per_cycle is not None:
+            what = f"the bandwidth of {self.name} (bytes_per_cycle)"
+            _expect_cycles(what, self.bytes_per_cycle, "more than 0 bytes")
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,9 @@ class Target:
     """`home` is where tensors live; `compute` is where kernels of tiled programs find their operands.
 
     With one flat memory both are the same and nothing is ever moved. `cores` are those that compute; `conductor` is who
-    walks the listing, drives the DMA engines and calls kernels on them.
+    walks the listing, drives the DMA engines and calls kernels on them. There are `clusters` of these, each with a
+    scratchpad and engines of its own, over which blocks of a launch are spread; `signal_cycles` pass until one of them
+    knows what another tells it.
     """
 
     name: str
@@ -169,6 +177,7 @@ class Target:
     engines: tuple[DmaEngine, ...] = ()
     cores: int = 1
     clusters: int = 1
+    signal_cycles: int = 0
     fpus: int = 1
     conductor: str = WORKER
     clock_hz: int = 0
@@ -194,7 +203,8 @@ class Target:
         _expect(self.conductor in (WORKER, CONTROLLER), "the conductor", f"{WORKER} or {CONTROLLER}", self.conductor)
         has_cluster = not self.is_flat or self.conductor == WORKER
         _expect(has_cluster, "the conductor", f"{WORKER}: one flat memory needs no other", self.conductor)
-        _expect_whole("the number of clusters (clusters)", self.clusters, 1)
+        _expect_whole("the number of clusters (clusters)", self.clusters, 1, MOST_BLOCKS)
+        _expect_whole("the way between clusters (signal_cycles)", self.signal_cycles, 0, unit=" cycles")
         _expect_whole("the clock (clock_hz)", self.clock_hz, 0, unit=" Hz")
         extra = self.memory(self.compute).core_extra_cycles
         _expect(extra is not None, f"{self.compute}, where kernels compute,", "a memory that cores address", "none")
@@ -294,11 +304,13 @@ class Target:
     def without_limits(self) -> Target:
         """The same chip with as much memory as it takes, so that a program that does not fit can be described.
 
-        A chip with a scratchpad stays as it is: its schedule depends on how much memory there is.
+        A chip with a scratchpad stays as it is: its schedule depends on how much memory there is. So does flash: what
+        it cannot hold is in RAM.
         """
         if not self.is_flat:
             return self
-        return replace(self, memories=tuple(replace(memory, capacity_bytes=None) for memory in self.memories))
+        unlimited = replace(self.memory(self.home), capacity_bytes=None)
+        return replace(self, memories=tuple(unlimited if m.name == self.home else m for m in self.memories))
 
     def larger_than(self, chip: Target) -> tuple[Memory, ...]:
         """The memories of which this has more than `chip`."""
@@ -318,6 +330,17 @@ class Target:
                 got=str(cores),
             )
         return replace(self, cores=cores)
+
+    def with_clusters(self, clusters: int) -> Target:
+        """The same chip, of which so many clusters are used."""
+        if not 1 <= clusters <= self.clusters:
+            raise UserError(
+                f"target '{self.name}' cannot run on {clusters} clusters",
+                stage="target",
+                expected=f"1 to {self.clusters}",
+                got=str(clusters),
+            )
+        return replace(self, clusters=clusters)
 
 
 @cache

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 
 from tilegrad.build.torch_cache import settle_torch
+from tilegrad.frontend.channels import Parted
 from tilegrad.frontend.model import SourceKind
 from tilegrad.verify import goldens, torch_reference
 from tilegrad.verify.compare import Measured, Reference, Verdict, compare
@@ -24,9 +25,10 @@ from tilegrad.verify.dropout import masks_of
 from tilegrad.verify.first_update import FirstUpdate, verify_first_update
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.folded import folded_model
+from tilegrad.verify.fused_forms import with_fused_forms
 from tilegrad.verify.given_graph import GivenModel
 from tilegrad.verify.judge_given import given_graphs, judge_given
-from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start
+from tilegrad.verify.reference import BatchNormPolicy, ReferenceRecipe, Start, TrainedPart
 
 if TYPE_CHECKING:
     from tilegrad.compiled import Compiled
@@ -49,7 +51,14 @@ def reference_recipe(program: Program) -> ReferenceRecipe:
         rate=recipe.rate,
         clip=recipe.clip,
         undecayed=program.undecayed,
+        store=recipe.store,
     )
+
+
+def _parts(compiled: Compiled) -> dict[str, TrainedPart]:
+    """Channels that train, of the model as it came."""
+    found = {} if not isinstance(compiled.model.adapted, Parted) else compiled.model.adapted.trained_parts
+    return {name: TrainedPart(part.weight, part.axis, part.channels) for name, part in found.items()}
 
 
 def reference_model(compiled: Compiled) -> onnx.ModelProto:
@@ -79,7 +88,7 @@ def judge(
         reference = _by_golden(compiled, recipe, batches)
     if reference is not None:
         return compare(measured, reference, tolerance)
-    if start is not None:
+    if start is not None or not recipe.store.is_plain:  # differences know nothing of what was rounded
         return None
     return verify_first_update(float64_model(compiled), recipe, batches, beginning, tolerance=tolerance)
 
@@ -108,12 +117,16 @@ def _by_torch(
 
     masks, trained = masks_of(compiled.program), _trained(compiled)
     problem = ""
-    if compiled.model.module is not None and compiled.model.adapted is None:
+    # What a module saves is its own affair: where that is rounded, its graph is trained, operator by operator.
+    is_exact = recipe.store.activations == "f32"
+    if compiled.model.module is not None and compiled.model.adapted is None and is_exact:
         try:
             return _by_module(compiled, recipe, batches, start)
         except UnsupportedByReferenceError as error:
             problem = f", executing the exported graph because of the module: {error.message}"
-    for model in _candidates(compiled):
+    recipe = replace(recipe, parts=_parts(compiled))
+    for candidate in _candidates(compiled):
+        model = candidate if is_exact else with_fused_forms(candidate, compiled.program)
         try:
             pair = torch_reference.run_pair(model, recipe, batches, trained, dropout_mask=masks, start=start)
         except UnsupportedByReferenceError:
@@ -165,7 +178,10 @@ def _ratio(node: Node) -> float:
 
 def _candidates(compiled: Compiled) -> list[onnx.ModelProto]:
     """The model as it came judges our import too; the imported one serves where folding or node names matter."""
-    original = compiled.model.original
+    model = compiled.model
+    if isinstance(model.adapted, Parted):  # what was parted is put together by PyTorch
+        return [model.adapted.base.original, model.adapted.base.proto]
+    original = model.original
     as_it_came = compiled.program.recipe.batchnorm != "fold" and all(
         n.op_type != "Dropout" for n in original.graph.node
     )

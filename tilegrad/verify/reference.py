@@ -13,6 +13,7 @@ from tilegrad.errors import UserError
 from tilegrad.losses import parse
 from tilegrad.optimizers import SGD, Optimizer
 from tilegrad.rates import Rate
+from tilegrad.stored_types import Stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AccumulationMode = Literal["mean", "sum"]
@@ -20,6 +21,15 @@ BatchNormPolicy = Literal["frozen", "train"]
 
 DropoutMask = Callable[[str, tuple[int, ...], int], "Array | None"]
 """(node name, shape, mini-batch from 0) -> the keep mask (non-zero is kept), or None to leave values unchanged."""
+
+
+@dataclass(frozen=True)
+class TrainedPart:
+    """Some channels of a tensor, along an axis, that train under a name of their own; the rest of it does not."""
+
+    tensor: str
+    axis: int
+    channels: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class ReferenceRecipe:
     rate: Rate = field(default_factory=Rate)
     clip: float | None = None
     undecayed: frozenset[str] = frozenset()  # names of parameters without weight decay
+    store: Stored = field(default_factory=Stored)
+    parts: Mapping[str, TrainedPart] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parse(self.loss)
@@ -56,7 +68,13 @@ class ReferenceRecipe:
 
     def as_dict(self) -> dict[str, Any]:
         """Equal recipes train equally. What a recipe does without is not named."""
-        without = {"rate": self.rate.is_constant, "clip": self.clip is None, "undecayed": not self.undecayed}
+        without = {
+            "rate": self.rate.is_constant,
+            "clip": self.clip is None,
+            "undecayed": not self.undecayed,
+            "store": self.store.is_plain,
+            "parts": not self.parts,
+        }
         own = {key: value for key, value in dataclasses.asdict(self).items() if not without.get(key, False)}
         if self.undecayed:
             own["undecayed"] = sorted(self.undecayed)

@@ -15,11 +15,14 @@ from torch import Tensor
 from tilegrad.errors import UserError
 from tilegrad.verify.reference import Array
 from tilegrad.verify.statistics import with_running_statistics
-from tilegrad.verify.torch_ops import INFERENCE, MODAL, TABLE, Call, Mode
+from tilegrad.verify.torch_forms import FORMS
+from tilegrad.verify.torch_ops import INFERENCE, MODAL, TABLE, Call, Function, Mode
 from tilegrad.verify.torch_ops.base import FLOAT_TYPES, decode_attributes, to_tensor
+from tilegrad.verify.torch_stored import SavedRounding
 
 FLOAT_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 STANDARD_DOMAINS = ("", "ai.onnx")
+_SHAPES = ("Shape", "Size")  # which do not depend on what values are
 
 
 @contextmanager
@@ -107,23 +110,38 @@ class TorchModel:
         return next(iter(self.input_types))
 
     def forward(
-        self, feeds: Mapping[str, Tensor], mode: Mode = INFERENCE, overrides: Mapping[str, Tensor] | None = None
+        self,
+        feeds: Mapping[str, Tensor],
+        mode: Mode = INFERENCE,
+        overrides: Mapping[str, Tensor] | None = None,
+        rounding: SavedRounding | None = None,
     ) -> dict[str, Tensor]:
         """Every graph output by name; `overrides` replace initializers for this pass only."""
         values: dict[str, Tensor] = {**self.tensors, **(overrides or {}), **feeds}
-        for index in range(len(self.steps)):
-            self.run_step(index, values, mode)
+        fed = set(feeds)
+        for index, step in enumerate(self.steps):
+            if rounding is None or (fed.intersection(step.inputs) and step.call.op_type not in _SHAPES):
+                self.run_step(index, values, mode, FORMS if rounding is not None else {})
+                fed.update(step.outputs)
+                continue
+            with rounding.paused():
+                self.run_step(index, values, mode)
+            rounding.leave(values[name] for name in step.outputs if name in values)
         return {name: values[name] for name in self.outputs}
 
-    def run_step(self, index: int, values: dict[str, Tensor], mode: Mode = INFERENCE) -> None:
+    def run_step(
+        self, index: int, values: dict[str, Tensor], mode: Mode = INFERENCE, forms: Mapping[str, Function] | None = None
+    ) -> None:
         """One node: reads its inputs from `values` and leaves its outputs there."""
         step = self.steps[index]
-        for name, value in zip(step.outputs, _apply(step, mode, values), strict=False):
+        for name, value in zip(step.outputs, _apply(step, mode, values, forms or {}), strict=False):
             if name:
                 values[name] = value
 
 
-def _apply(step: Step, mode: Mode, values: Mapping[str, Tensor]) -> Sequence[Tensor]:
+def _apply(
+    step: Step, mode: Mode, values: Mapping[str, Tensor], forms: Mapping[str, Function]
+) -> Sequence[Tensor]:
     call = step.call
     try:
         arguments = [values[name] if name else None for name in step.inputs]
@@ -133,7 +151,7 @@ def _apply(step: Step, mode: Mode, values: Mapping[str, Tensor]) -> Sequence[Ten
         if call.op_type in MODAL:
             result = MODAL[call.op_type](call, mode, *arguments)
         else:
-            result = TABLE[call.op_type](call, *arguments)
+            result = forms.get(call.op_type, TABLE[call.op_type])(call, *arguments)
     except (RuntimeError, IndexError, TypeError, ValueError) as problem:
         shapes = ", ".join("-" if value is None else str(tuple(value.shape)) for value in arguments)
         raise UserError(

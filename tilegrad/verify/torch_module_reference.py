@@ -20,10 +20,10 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilegrad.errors import UserError
-from tilegrad.losses import parse
 from tilegrad.verify.jitter import jitter
 from tilegrad.verify.reference import Array, ReferenceRecipe, Start
 from tilegrad.verify.torch_executor import FLOAT_DTYPES, UnsupportedByReferenceError, one_thread
+from tilegrad.verify.torch_stored import SavedRounding, loss_of
 from tilegrad.verify.torch_updater import TorchUpdater
 
 Masks = Callable[[int, tuple[int, ...], int], "Array | None"]
@@ -104,8 +104,10 @@ class ModuleTrainer:
         for _, part in self.normalisations:
             part.training = self.recipe.batchnorm == "train"
         masks = _Masks(self.reference.masks, self.minibatch)
+        own = (*self.module.parameters(), *self.module.buffers())
+        rounding = SavedRounding(self.recipe.store.activations, own)
         with one_thread(), torch.enable_grad():
-            with masks if self.reference.dropouts else ExitStack():
+            with masks if self.reference.dropouts else ExitStack(), rounding.active():
                 outputs = self._outputs(batch[: self.reference.inputs])
             if masks.calls != self.reference.dropouts:
                 raise UnsupportedByReferenceError(
@@ -114,7 +116,8 @@ class ModuleTrainer:
                     expected=f"{self.reference.dropouts} dropouts",
                     got=str(masks.calls),
                 )
-            loss = parse(self.recipe.loss).value(outputs, batch[self.reference.inputs :], torch)
+            with rounding.active():
+                loss = loss_of(self.recipe.loss, outputs, batch[self.reference.inputs :], rounding)
             (loss * self.recipe.gradient_scale).backward()  # type: ignore[no-untyped-call]
         self.minibatch += 1
         return float(loss.detach())

@@ -141,7 +141,7 @@ def run_pair(
 
     exact, rounded = double.finish(batches[0]), single.finish(batches[0])
     return ReferencePair(
-        name=_title(model),
+        name=_title(model) + ("" if recipe.store.is_plain else f", storing {recipe.store}"),
         recipe=recipe,
         double=exact,
         single=rounded,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tilegrad.verify.reference import ReferenceRecipe, Start
+from tilegrad.verify.torch_stored import rounded
 
 
 class TorchUpdater:
@@ -51,11 +52,21 @@ class TorchUpdater:
                 assert self.scheduler is not None
                 self.scheduler.step()
 
+    def _round_slots(self) -> None:
+        names = self.recipe.optimizer.torch_slots
+        with torch.no_grad():
+            for state in self.optimizer.state.values():
+                for slot in self.recipe.optimizer.slots:
+                    kept = state[names.get(slot, slot)]
+                    kept.copy_(rounded(kept, self.recipe.store.optimizer))
+
     def update(self) -> None:
         """One optimizer step, and all gradients zero after it."""
         if self.recipe.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
         self.optimizer.step()
+        if self.recipe.store.optimizer != "f32":
+            self._round_slots()
         if self.scheduler is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilegrad.compiled import Compiled
 from tilegrad.ir.plan import EntryPlan, Staging
+from tilegrad.report.picture.listed import Listed
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets.base import L1, L3
 
@@ -38,7 +38,7 @@ class Held:
 class _Times:
     """When each launch of an entry begins and ends."""
 
-    def __init__(self, compiled: Compiled, entry: str, timing: EntryTiming | None) -> None:
+    def __init__(self, compiled: Listed, entry: str, timing: EntryTiming | None) -> None:
         count = len(compiled.plan.schedule.entries[entry].launches)
         self.unit = "launches" if timing is None or not timing.cycles else "cycles"
         self.starts = [float(i) for i in range(count + 1)]
@@ -51,7 +51,7 @@ class _Times:
         return self.starts[min(max(first, 0), count)], self.starts[min(max(last + 1, 0), count)]
 
 
-def _launch_starts(compiled: Compiled, entry: str, timing: EntryTiming, count: int) -> list[float]:
+def _launch_starts(compiled: Listed, entry: str, timing: EntryTiming, count: int) -> list[float]:
     """Launches without nests begin where the next one does."""
     starts: list[float | None] = [None] * (count + 1)
     starts[count] = timing.cycles
@@ -68,7 +68,7 @@ def _launch_starts(compiled: Compiled, entry: str, timing: EntryTiming, count: i
     return [0.0 if start is None else start for start in starts]
 
 
-def held(compiled: Compiled, entry: str, timing: EntryTiming | None) -> Iterator[Held]:
+def held(compiled: Listed, entry: str, timing: EntryTiming | None) -> Iterator[Held]:
     """Everything that an entry's memories hold while it runs."""
     plan = compiled.plan
     times = _Times(compiled, entry, timing)
@@ -84,7 +84,7 @@ def held(compiled: Compiled, entry: str, timing: EntryTiming | None) -> Iterator
     yield from _scratch(compiled, entry, times)
 
 
-def _arena(compiled: Compiled, entry: str, times: _Times) -> Iterator[Held]:
+def _arena(compiled: Listed, entry: str, times: _Times) -> Iterator[Held]:
     plan, own = compiled.plan, compiled.plan.entries[entry]
     home = plan.schedule.target.home
     writers = _writers(compiled, entry)
@@ -98,7 +98,7 @@ def _arena(compiled: Compiled, entry: str, times: _Times) -> Iterator[Held]:
         )
 
 
-def _writers(compiled: Compiled, entry: str) -> dict[str, str]:
+def _writers(compiled: Listed, entry: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for launch in compiled.plan.schedule.entries[entry].launches:
         for name in filter(None, launch.node.outputs):
@@ -126,7 +126,7 @@ def _spilled(own: EntryPlan, times: _Times) -> Iterator[Held]:
         yield Held(L3, "spilled", tensor, "moved by L3-L2", offset, size, start, stop, first, last)
 
 
-def _scratch(compiled: Compiled, entry: str, times: _Times) -> Iterator[Held]:
+def _scratch(compiled: Listed, entry: str, times: _Times) -> Iterator[Held]:
     launches = compiled.plan.schedule.entries[entry].launches
     if not compiled.listing.entries:
         return
@@ -166,7 +166,7 @@ def _columns(one: Held) -> list[Any]:
     return [one.kind, one.name, one.operator, one.offset, one.size_bytes, *when]
 
 
-def memory_json(compiled: Compiled, timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
+def memory_json(compiled: Listed, timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
     """By entry and level."""
     found: dict[str, Any] = {}
     for entry in compiled.plan.entries:

@@ -10,6 +10,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.ir.listing import Fetch, Load, Store
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.schedule import Tiling
+from tilegrad.report.picture.listed import Listed
 from tilegrad.sequence.timing import EntryTiming
 
 ENTRIES_SHOWN = ("step", "update")
@@ -21,7 +22,7 @@ def tile_text(tiling: Tiling | None) -> str:
     return ", ".join(f"{loop.axis} {loop.tile}/{loop.extent}" for loop in tiling.loops) or "one tile"
 
 
-def traffic_bytes(compiled: Compiled, entry: str) -> Mapping[int, int]:
+def traffic_bytes(compiled: Listed, entry: str) -> Mapping[int, int]:
     """Bytes that come to scratchpad and leave it, by nest; tables count."""
     found: dict[int, int] = defaultdict(int)
     listing = compiled.listing.entries.get(entry)
@@ -31,7 +32,7 @@ def traffic_bytes(compiled: Compiled, entry: str) -> Mapping[int, int]:
     return found
 
 
-def operators_json(compiled: Compiled, timings: Mapping[str, EntryTiming]) -> list[dict[str, Any]]:
+def operators_json(compiled: Listed, timings: Mapping[str, EntryTiming]) -> list[dict[str, Any]]:
     """In the order of execution. Cycles and what follows from them are None where the target has no clock."""
     rows: list[dict[str, Any]] = []
     total = sum(timings[entry].cycles for entry in ENTRIES_SHOWN if entry in timings)

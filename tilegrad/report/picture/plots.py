@@ -41,7 +41,7 @@ def check_plot(kind: str, path: Path) -> None:
             expected=f"a name that ends in {' or '.join(FORMATS)}",
             got=path.suffix or "no ending",
         )
-    _pyplot()
+    _matplotlib()
 
 
 def plot_bytes(kind: str, path: Path, record: Mapping[str, Any]) -> bytes:
@@ -52,30 +52,27 @@ def plot_bytes(kind: str, path: Path, record: Mapping[str, Any]) -> bytes:
 
 def drawn(path: Path, title: str, draw: Callable[[Any], None]) -> bytes:
     """A picture in the form that the file's name says."""
-    pyplot = _pyplot()
-    with pyplot.rc_context({"svg.hashsalt": "tilegrad", "font.size": 9}):
-        figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
-        try:
-            draw(axes)
-            axes.set_title(title, fontsize=10)
-            made = io.BytesIO()
-            figure.savefig(made, format=path.suffix[1:], dpi=150, metadata=_UNDATED.get(path.suffix))
-        finally:
-            pyplot.close(figure)
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context({"svg.hashsalt": "tilegrad", "font.size": 9}):
+        figure = matplotlib.figure.Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        axes.set_title(title, fontsize=10)
+        made = io.BytesIO()
+        figure.savefig(made, format=path.suffix[1:], dpi=150, metadata=_UNDATED.get(path.suffix))
     return made.getvalue()
 
 
-def _pyplot() -> Any:
+def _matplotlib() -> Any:
+    """Without pyplot, which would change how a notebook draws what is not ours."""
     try:
         import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
+        import matplotlib.figure
     except ImportError as error:
         raise DeviceError(
             "plots need the package 'matplotlib'", stage="report", hint="pip install 'tilegrad[plot]'"
         ) from error
-    return pyplot
+    return matplotlib
 
 
 def _of_clock(mode: Mode, what: str) -> Mapping[str, Any]:

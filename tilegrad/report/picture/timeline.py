@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilegrad.compiled import Compiled
 from tilegrad.ir.listing import CORES, End, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.report.picture.listed import Listed
 from tilegrad.sequence.timing import EntryTiming, TimedEvent
 
 CONDUCTOR = "conductor"
@@ -49,7 +49,7 @@ def track_of(timed: TimedEvent) -> str | None:
     return None
 
 
-def slices(compiled: Compiled, entry: str, timing: EntryTiming) -> Iterator[Slice]:
+def slices(compiled: Listed, entry: str, timing: EntryTiming) -> Iterator[Slice]:
     """In the order of the listing; waits for nothing are left out."""
     nests = compiled.listing.entries[entry].nests
     for timed in timing.events:
@@ -72,7 +72,7 @@ def slices(compiled: Compiled, entry: str, timing: EntryTiming) -> Iterator[Slic
             yield Slice(track, *span, "wait", timed.stall.reason.value, event.nest, -1)
 
 
-def value_of(compiled: Compiled, entry: str, event: Load | Store) -> str:
+def value_of(compiled: Listed, entry: str, event: Load | Store) -> str:
     """The tensor behind an operand's name."""
     nest = compiled.listing.entries[entry].nests[event.nest].nest
     found = next((operand.value for operand in nest.operands if operand.name == event.operand), None)
@@ -91,7 +91,7 @@ def track_order(tracks: set[str]) -> list[str]:
     return sorted(tracks, key=rank)
 
 
-def timeline_json(compiled: Compiled, timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
+def timeline_json(compiled: Listed, timings: Mapping[str, EntryTiming]) -> dict[str, Any]:
     """By entry: names once, slices as columns of numbers, since there may be a hundred thousand of them."""
     found: dict[str, Any] = {}
     for entry, timing in timings.items():

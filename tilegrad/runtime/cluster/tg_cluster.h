@@ -51,4 +51,12 @@ typedef struct {
 void tg_start_cores(tg_kernel_call *call, const tg_job *job);
 void tg_finish_cores(tg_kernel_call *call, const tg_job *job);
 
+/* Runs `run(context, block, blocks, scratch)` for each block, on the clusters there are, and where blocks are more than
+ * these, one after the other. Each has a conductor, a scratchpad and a DMA engine of its own: what is above is then the
+ * cluster's that calls it. tg_launch begins, and may return before anything is done; tg_barrier returns when all is.
+ * Between the two the one that launched touches nothing that blocks do. */
+typedef void tg_block(void *context, int block, int blocks, unsigned char *scratch);
+void tg_launch(const char *name, tg_block *run, void *context, int blocks);
+void tg_barrier(void);
+
 #endif

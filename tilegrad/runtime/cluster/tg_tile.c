@@ -7,6 +7,12 @@
 #define APART
 #endif
 
+#ifdef TG_BLOCKS
+#define FIRST_OF(tiles) ((tiles)->first_tile)
+#else
+#define FIRST_OF(tiles) 0
+#endif
+
 enum { NONE = -1, CALL_WORDS = sizeof(tg_call) / sizeof(tg_word) };
 
 static tg_nest *nest_of(const tg_tiles *t) { return (tg_nest *)(void *)t->words; }
@@ -508,7 +514,7 @@ static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
     tg_nest *nest = nest_of(t);
     tg_kernel_call *kernel = t->kernels[nest->kernel];
     uint32_t results = (call->results & ((1u << TG_FIRST_SHIFT) - 1)) << (call->results >> TG_FIRST_SHIFT);
-    tg_job job = {who, 0, t->at[t->turn], t->words + nest->args, t->program + t->table, results};
+    tg_job job = {who, FIRST_OF(t), t->at[t->turn], t->words + nest->args, t->program + t->table, results};
     if (t->is_running) {
         tg_finish_cores(t->kernel, &t->job);
         settle(&t->storing);
@@ -544,6 +550,134 @@ static void go_on(tg_tiles *t, const tg_call *call)
     tg_table(t->call, (uint32_t)sizeof(tg_call));
 }
 
+#ifdef TG_BLOCKS
+/* ---- Launches over blocks. */
+
+typedef struct {
+    const tg_tiles *t; /* of the entry; only read */
+    const char *who;
+} launch_t;
+
+static int32_t count_of(const tg_loop *loop) { return (loop->extent + loop->tile - 1) / loop->tile; }
+
+/* The tiles that a block takes: units of so many tiles as the inner loops have, from its share of them. */
+static void take_share(tg_nest *nest, uint32_t flags, uint32_t block, uint32_t blocks, int *first, int *stop)
+{
+    const tg_loop *loop = loops_of(nest);
+    uint32_t tiles = 1, units;
+    for (uint32_t inner = flags >> TG_INNER_SHIFT & TG_MOST_INNER; inner > 0; inner--, loop++)
+        tiles *= (uint32_t)count_of(loop);
+    units = (uint32_t)nest->tiles / tiles;
+    *first = (int)(block * units / blocks * tiles);
+    *stop = (int)((block + 1) * units / blocks * tiles);
+}
+
+/* Moves a table that is as the first tile needs it on to another one. */
+static void seek(tg_tiles *t, tg_nest *nest, int tile)
+{
+    tg_loop *loop = loops_of(nest);
+    for (int i = nest->loop_count; i > 0; i--, loop++) {
+        int32_t count = count_of(loop);
+        loop->start = tile % count * loop->tile;
+        loop->size = loop->extent - loop->start < loop->tile ? loop->extent - loop->start : loop->tile;
+        move_dims(t->words, loop, (tg_dim *)(void *)(t->words + loop->dims), loop->read_count + loop->write_count);
+        tile /= count;
+    }
+    loop = loops_of(nest);
+    for (int i = nest->loop_count; i > 0; i--, loop++)
+        if (loop->field_count)
+            fill_fields(nest, t->words, loop);
+}
+
+/* A block has a scratchpad to itself, brings the call and its table there, and leaves nothing behind. */
+static void run_block(void *context, int block, int blocks, unsigned char *scratch)
+{
+    const launch_t *launch = (const launch_t *)context;
+    const tg_tiles *entry = launch->t;
+    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE, .ahead_of_last = NONE};
+    tg_tiles *t = &tiles;
+    int first, stop;
+    t->m = entry->m;
+    t->scratch = scratch;
+    t->state = entry->state;
+    t->arena = entry->arena;
+    t->program = entry->program;
+    t->kernels = entry->kernels;
+    t->position = t->current = entry->current;
+    t->table = entry->table;
+    const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
+    take_share((tg_nest *)(uintptr_t)(t->program + t->table), call->flags, (uint32_t)block, (uint32_t)blocks, &first,
+               &stop);
+    if (first == stop)
+        return;
+    fetch(t, &entry->launch);
+    t->call = fetched(t, &entry->launch);
+    t->words = t->call + entry->launch.next_words;
+    tg_nest *nest = nest_of(t);
+    tg_call *own = (tg_call *)(void *)t->call;
+    own->next_words = 0;
+    nest->tiles = stop;
+    t->first_tile = first;
+    if (first > 0)
+        seek(t, nest, first);
+    set_addresses(t, nest, own, t->at[t->turn]);
+    load_first(t, t->call, t->words, 0, &t->loading);
+    begin_nest(t, own, launch->who);
+    (void)run_tiles(t, own);
+    settle(&t->storing);
+}
+
+static int width_of(const tg_tiles *t, uint32_t flags)
+{
+    int limit = (int)(flags >> TG_LIMIT_SHIFT & TG_MOST_WIDTH);
+#if TG_BLOCKS_DIVISOR > 0
+    int divisor = (int)(flags >> TG_DIVISOR_SHIFT & TG_MOST_WIDTH);
+    if (divisor > 0 && t->m->blocks / divisor < limit)
+        limit = t->m->blocks / divisor;
+#else
+    (void)t;
+#endif
+    return limit;
+}
+
+/* The nest behind this one is launched: its call and table stay where they are until then. */
+static void expect_launch(tg_tiles *t, const tg_call *call)
+{
+    t->is_launch = 1;
+    t->launch = *call;
+    t->position += call->next_words;
+    t->current = t->position - call->next_words;
+    t->table = call->next_table;
+    t->call = t->words = 0;
+}
+
+static void run_launch(tg_tiles *t, const char *who)
+{
+    const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
+    launch_t launch = {t, who};
+    if (call->moves)
+        make_moves(t, call->moves);
+    tg_enter(who);
+    tg_launch(who, run_block, &launch, width_of(t, call->flags));
+    tg_barrier();
+    t->is_launch = 0;
+    if (call->flags & TG_NEXT_LAUNCH) {
+        expect_launch(t, call);
+        return;
+    }
+    uint32_t words = call->next_words;
+    t->table = call->next_table;
+    t->current = TG_NO_CALL;
+    if (!words)
+        return;
+    t->current = t->position;
+    fetch(t, call);
+    t->call = fetched(t, call);
+    t->words = table_at(t, call, t->call);
+    set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
+}
+#endif
+
 static void run_nest(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)t->call;
@@ -564,6 +698,14 @@ static void run_nest(tg_tiles *t, const char *who)
     tg_word *next = run_tiles(t, call);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);
+#ifdef TG_BLOCKS
+    if (call->flags & TG_NEXT_LAUNCH) {
+        tg_call kept = *call;
+        tg_table(0, 0);
+        expect_launch(t, &kept);
+        return;
+    }
+#endif
     tg_call kept; /* of what comes next, that is */
     uint32_t words = kept.next_words = call->next_words;
     kept.next_table = call->next_table;
@@ -595,8 +737,15 @@ void tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who)
 {
     if (!is_next(t, first))
         return;
-    for (; count > 0 && t->current != TG_NO_CALL; count--)
+    for (; count > 0 && t->current != TG_NO_CALL; count--) {
+#ifdef TG_BLOCKS
+        if (t->is_launch) {
+            run_launch(t, who);
+            continue;
+        }
+#endif
         run_nest(t, who);
+    }
 }
 
 void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
@@ -637,11 +786,17 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->table = entry->table;
     t->move = words + entry->moves;
     tg_begin(entry->name, words, program->bytes);
+    first.next_words = entry->call_words;
+    first.next_table = entry->table;
+    first.next_table_words = entry->table_words;
+    first.next_scratch = entry->scratch;
+#ifdef TG_BLOCKS
+    if (entry->call_words && ((const tg_call *)(const void *)(words + entry->position))->flags >> TG_LIMIT_SHIFT) {
+        expect_launch(t, &first);
+        return;
+    }
+#endif
     if (entry->call_words) {
-        first.next_words = entry->call_words;
-        first.next_table = entry->table;
-        first.next_table_words = entry->table_words;
-        first.next_scratch = entry->scratch;
         fetch(t, &first);
         t->call = fetched(t, &first);
         t->words = table_at(t, &first, t->call);

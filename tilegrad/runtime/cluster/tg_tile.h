@@ -107,14 +107,23 @@ enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2, TG_MOVE_ROWS = 4, TG_MOVE_WORDS = 4, TG
 #define AWAIT(request) 8 * (request) + TG_MOVE_WAIT
 
 enum {
-    TG_DRAIN = 1,     /* what the nest before stored must have arrived before this one asks for anything */
-    TG_LEAVE = 2,     /* the last results may be on their way when the nest ends */
-    TG_NEXT_LATE = 4, /* the next call and its table have no room beside this nest */
-    TG_AT_ONCE = 8,   /* the next nest begins when this one ends: its last results leave when that one has begun */
-    TG_SETTLE = 16,   /* what is on its way out is waited for before the next nest's first operands are requested */
-    TG_MORE = 32,     /* the next nest has come together with this one: its call and table are so many words behind it */
-    TG_LATE = 64,     /* operands are requested when its turn comes; those of nests that came with it when it has begun */
+    TG_DRAIN = 1,        /* what the nest before stored must have arrived before this one asks for anything */
+    TG_LEAVE = 2,        /* the last results may be on their way when the nest ends */
+    TG_NEXT_LATE = 4,    /* the next call and its table have no room beside this nest */
+    TG_AT_ONCE = 8,      /* the next nest begins when this one ends: its last results leave when that one has begun */
+    TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested */
+    TG_NEXT_LAUNCH = 32, /* the next nest is launched over blocks, which bring its call and table themselves */
+    TG_MORE = 64,        /* the next nest has come together with this one: its call and table are so many words behind */
+    TG_LATE = 128,       /* operands are requested when its turn comes; those of nests that came with it behind that */
 };
+
+/* A nest that is launched over blocks has more in its flags: how many loops, the innermost ones, stay with one block,
+ * and over how many blocks: `limit`, or n / `divisor` of the number that tg_set_blocks sets, `limit` at most. */
+enum { TG_INNER_SHIFT = 8, TG_DIVISOR_SHIFT = 12, TG_LIMIT_SHIFT = 20, TG_MOST_INNER = 15, TG_MOST_WIDTH = 255 };
+#define OVER(inner, limit, divisor)                                                                                    \
+    ((uint32_t)(inner) << TG_INNER_SHIFT | (uint32_t)(divisor) << TG_DIVISOR_SHIFT |                                   \
+     (uint32_t)(limit) << TG_LIMIT_SHIFT)
+#define BLOCKS(inner) OVER(inner, TG_BLOCKS, TG_BLOCKS_DIVISOR)
 
 /* Where an operand lives in L2: an offset into the arena or the state. One that the nest before has just made is read
  * where it was made, an offset into scratchpad. An absent optional has no place. */
@@ -167,6 +176,11 @@ typedef struct {
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
     tg_leaving leaving[TG_MAX_RESULTS];
+#ifdef TG_BLOCKS
+    int is_launch; /* the current nest is launched over blocks; then this says what they bring, and where to */
+    tg_call launch;
+    int first_tile; /* of a block: the first one that it takes */
+#endif
 } tg_tiles;
 
 void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry);

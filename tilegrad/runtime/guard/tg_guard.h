@@ -5,44 +5,17 @@
 #define TG_GUARD_H
 #include <string.h>
 #include "kernels/tg_fma.h"
+#include "tg_parts.h"
 
 enum { TG_GUARD_PART = 256 }; /* bytes on the stack */
-
-static void read_guarded(const tg_model *m, int index, uint32_t from, void *data, uint32_t bytes)
-{
-#ifdef TG_L3_BYTES
-    if (tg_tensors[index].in_l3) {
-        tg_l3_read(tg_tensors[index].offset + from, data, bytes);
-        return;
-    }
-#endif
-#ifdef TG_FLASH_BYTES
-    if (tg_tensors[index].in_flash) {
-        memcpy(data, (const unsigned char *)tg_flash + tg_tensors[index].offset + from, bytes);
-        return;
-    }
-#endif
-    memcpy(data, m->state + tg_tensors[index].offset + from, bytes);
-}
-
-static void write_guarded(tg_model *m, int index, uint32_t from, const void *data, uint32_t bytes)
-{
-#ifdef TG_L3_BYTES
-    if (tg_tensors[index].in_l3) {
-        tg_l3_write(tg_tensors[index].offset + from, data, bytes);
-        return;
-    }
-#endif
-    memcpy(m->state + tg_tensors[index].offset + from, data, bytes);
-}
 
 static void copy_guarded(tg_model *m, int from, int to)
 {
     unsigned char part[TG_GUARD_PART];
     for (uint32_t at = 0; at < tg_tensors[from].bytes; at += TG_GUARD_PART) {
         uint32_t left = tg_tensors[from].bytes - at, bytes = left < TG_GUARD_PART ? left : TG_GUARD_PART;
-        read_guarded(m, from, at, part, bytes);
-        write_guarded(m, to, at, part, bytes);
+        tg_read_part(m, from, at, part, bytes);
+        tg_write_part(m, to, at, part, bytes);
     }
 }
 
@@ -64,7 +37,7 @@ static tg_status restore_good(tg_model *m, tg_status status)
     unsigned char starts_anew = 1;
     for (int i = 0; i < TG_GUARDED; i++)
         copy_guarded(m, guarded[i][1], guarded[i][0]);
-    write_guarded(m, TG_GUARD_FLAG, 0, &starts_anew, 1);
+    tg_write_part(m, TG_GUARD_FLAG, 0, &starts_anew, 1);
     m->is_changed = 0;
 #ifdef TG_COUNTS
     m->updates = m->kept_updates;
@@ -98,7 +71,7 @@ static int is_all_finite(const tg_model *m)
             continue;
         for (uint32_t at = 0; at < tg_tensors[index].bytes; at += TG_GUARD_PART) {
             uint32_t left = tg_tensors[index].bytes - at, bytes = left < TG_GUARD_PART ? left : TG_GUARD_PART;
-            read_guarded(m, index, at, part, bytes);
+            tg_read_part(m, index, at, part, bytes);
             for (uint32_t k = 0; k < bytes / 4; k++)
                 if (!is_finite(part[k]))
                     return 0;
@@ -111,7 +84,7 @@ static int is_all_finite(const tg_model *m)
 static int has_gradients(const tg_model *m)
 {
     unsigned char starts_anew;
-    read_guarded(m, TG_GUARD_FLAG, 0, &starts_anew, 1);
+    tg_read_part(m, TG_GUARD_FLAG, 0, &starts_anew, 1);
     return !starts_anew;
 }
 
@@ -159,7 +132,7 @@ tg_status tg_norm(const tg_model *m, const char *role, float *norm)
         for (uint32_t at = 0; at < tg_tensors[index].bytes; at += TG_GUARD_PART) {
             uint32_t left = tg_tensors[index].bytes - at, bytes = left < TG_GUARD_PART ? left : TG_GUARD_PART;
             float sum = 0.0f;
-            read_guarded(m, index, at, part, bytes);
+            tg_read_part(m, index, at, part, bytes);
             for (uint32_t k = 0; k < bytes / 4; k++)
                 sum = TG_FMA(part[k], part[k], sum);
             total = total + sum;

@@ -24,7 +24,8 @@ import pyopencl as cl
 FOLDER = Path(__file__).parent
 WORDS = {"int32_t": "<i4", "uint32_t": "<u4", "float": "<f4"}
 ENTRIES = ("infer", "step", "update")  # commands 1 to 3
-GET, PUT, MEASURE, QUIT, PLACE, FETCH, KEEP_OUTPUTS = 4, 5, 6, 7, 8, 9, 256
+GET, PUT, MEASURE, QUIT, PLACE, FETCH = 4, 5, 6, 7, 8, 9
+KEEP_OUTPUTS, REPLY_LATER = 256, 512
 OK, BAD_LABEL = 0, 1
 
 
@@ -101,15 +102,19 @@ class Model:
     def copy(self, target: Any, source: Any, **offsets: Any) -> None:
         cl.enqueue_copy(self.queue, target, source, **offsets)
 
-    def place(self, entry: str, payload: bytes) -> bool:
-        """Inputs, packed; False, and nothing done, if a label is none of the classes."""
+    def place(self, entry: str, payload: bytes, at: int = 0) -> bool:
+        """Inputs, packed, or a part of them; False, and nothing done, if a label is none of the classes."""
         for port in self.manifest["entries"][entry]["inputs"]:
-            data = np.frombuffer(payload, port["dtype"], int(np.prod(port["shape"])), port["at"])
+            count = int(np.prod(port["shape"]))
+            first = port["at"] - at
+            if first < 0 or first + count * np.dtype(port["dtype"]).itemsize > len(payload):
+                continue
+            data = np.frombuffer(payload, port["dtype"], count, first)
             ignored = data == port["ignored"] if "ignored" in port else False
             if port["classes"] is not None and not np.all(ignored | ((data >= 0) & (data < port["classes"]))):
                 return False
         if payload:
-            self.copy(self.buffers["inputs"], np.frombuffer(payload, np.uint8))
+            self.copy(self.buffers["inputs"], np.frombuffer(payload, np.uint8), dst_offset=at)
         return True
 
     def run(self, entry: str) -> int:
@@ -156,20 +161,20 @@ def answer(model: Model, command: int, payload: bytes) -> tuple[int, bytes]:
             return BAD_LABEL, b""
         model.run(entry)
         return OK, b"" if keeps_outputs else model.outputs(entry)
-    words = struct.unpack_from(f"<{min(len(payload), 8) // 4}I", payload)
-    if command in (GET, PUT):
-        tensor = model.tensors[words[0]]
-        if command == GET:
-            return OK, model.read("state", tensor["offset"], tensor["bytes"]).tobytes()
-        model.write("state", tensor["offset"], payload[4:])
+    if command == GET:
+        tensors = [model.tensors[index] for (index,) in struct.iter_unpack("<I", payload)]
+        return OK, b"".join(model.read("state", each["offset"], each["bytes"]).tobytes() for each in tensors)
+    words = struct.unpack_from(f"<{min(len(payload), 12) // 4}I", payload)
+    if command == PUT:
+        model.write("state", model.tensors[words[0]]["offset"], payload[4:])
         return OK, b""
     entry = ENTRIES[words[0] - 1]
     if command == MEASURE:
         return OK, struct.pack("<QQQ", sum(model.run(entry) for _ in range(words[1])), 0, 0)
     if command == PLACE:
-        return (OK if model.place(entry, payload[4:]) else BAD_LABEL), b""
+        return (OK if model.place(entry, payload[8:], words[1]) else BAD_LABEL), b""
     if command == FETCH:
-        return OK, model.outputs(entry)
+        return OK, model.outputs(entry)[words[1] :][: words[2]]
     raise ValueError(f"there is no command {command}")
 
 
@@ -187,7 +192,8 @@ def serve(number: int) -> None:
             return
         status, content = answer(model, command, sys.stdin.buffer.read(size))
         replies.write(struct.pack("<II", status, len(content)) + content)
-        replies.flush()
+        if not command & REPLY_LATER:
+            replies.flush()
 
 
 def train(data: str, steps: int) -> None:

@@ -13,6 +13,9 @@
  *  - Cores run one after the other, in either order, so a kernel that depends on their order fails.
  *  - A request is waited for exactly once, and none is under way when an entry ends.
  *  - An entry finds its arena and scratchpad poisoned: only state survives a call.
+ *  - Blocks of a launch do nothing before its barrier, and then run one after the other, in several orders; each finds
+ *    the scratchpad of its cluster poisoned. Two that write the same byte of L2, or one that reads what another writes,
+ *    are a race, whatever the order.
  *
  * Whoever breaks a rule stops the run with the nest, the tile and the bytes concerned. Time is not kept here: events go
  * to a trace, from which cycles are computed. */
@@ -22,6 +25,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tg_tile.h"
+
+#ifndef TG_CLUSTERS
+#define TG_CLUSTERS 1
+#define TG_L1_BYTES TG_SCRATCH_BYTES
+#endif
 
 enum { POISON = 0xff, GUARD_BYTES = 1024, L3_REQUESTS = 256 };
 /* What a byte of scratchpad holds; BEFORE is added where it is of the nest before. */
@@ -44,15 +52,36 @@ typedef struct {
     int tile;
 } request_t;
 
+/* What the conductor must leave as it is while cores compute. */
+enum { MOST_ARGS = 128 };
+typedef struct {
+    int is_running;
+    void *at[TG_MAX_OPERANDS];
+    uint32_t args[MOST_ARGS];
+} started_t;
+
+/* A cluster: its scratchpad, what each byte of that holds, its DMA engine and its cores. */
+typedef struct {
+    unsigned char *scratch;
+    const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
+    size_t table_bytes, next_table_bytes;
+    int is_further; /* the one that is up next has come together with the current one */
+    const char *nest;
+    int tile;
+    unsigned char holds[TG_L1_BYTES];
+    unsigned char *touched, *touched_stop; /* by a block: what is poisoned behind it */
+    request_t requests[TG_DMA_REQUESTS];
+    started_t started;
+} cluster_t;
+
+static cluster_t clusters[TG_CLUSTERS], *own = clusters;
+
 static struct {
     unsigned char *scratch, *state, *arena;
     const unsigned char *words; /* the program's constants */
     size_t word_bytes;
-    const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
-    size_t table_bytes, next_table_bytes;
-    int is_further; /* the one that is up next has come together with the current one */
-    const char *entry, *nest;
-    int tile;
+    const char *entry;
+    int block; /* the one that runs, or -1 */
     long waits, drop_wait;
     uint32_t calls;
     FILE *trace;
@@ -60,15 +89,26 @@ static struct {
     const char *traced[8];
 } sim;
 static unsigned char l3_memory[TG_L3_BYTES + 1];
-static unsigned char holds[TG_SCRATCH_BYTES]; /* by byte of scratchpad */
-static request_t requests[TG_DMA_REQUESTS], l3_requests[L3_REQUESTS];
+static request_t l3_requests[L3_REQUESTS];
+
+/* The launch that has begun and not ended. */
+static struct {
+    const char *name;
+    tg_block *run;
+    void *context;
+    int blocks;
+    uint32_t count; /* of launches so far */
+} launch;
 
 static void hazard(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "hazard in %s, nest %s, tile %d: ", sim.entry ? sim.entry : "no entry",
-            sim.nest ? sim.nest : "none", sim.tile);
+    fprintf(stderr, "hazard in %s, nest %s, tile %d", sim.entry ? sim.entry : "no entry",
+            own->nest ? own->nest : "none", own->tile);
+    if (sim.block >= 0)
+        fprintf(stderr, ", block %d of %d", sim.block, launch.blocks);
+    fprintf(stderr, ": ");
     vfprintf(stderr, format, arguments);
     fprintf(stderr, "\n");
     va_end(arguments);
@@ -90,7 +130,7 @@ static int is_inside(const unsigned char *p, size_t bytes, const unsigned char *
     return p >= memory && bytes <= size && (size_t)(p - memory) <= size - bytes;
 }
 
-static int is_scratch(const void *p, size_t bytes) { return is_inside(p, bytes, sim.scratch, TG_SCRATCH_BYTES); }
+static int is_scratch(const void *p, size_t bytes) { return is_inside(p, bytes, own->scratch, TG_L1_BYTES); }
 
 static int is_words(const void *p, size_t bytes) { return is_inside(p, bytes, sim.words, sim.word_bytes); }
 
@@ -99,12 +139,20 @@ static int is_l2(const void *p, size_t bytes)
     return is_inside(p, bytes, sim.state, TG_STATE_BYTES) || is_inside(p, bytes, sim.arena, TG_ARENA_BYTES);
 }
 
+/* Blocks of a launch may do now what they do: nobody else goes on. */
+static void expect_no_launch(const char *what)
+{
+    if (launch.run != NULL && sim.block < 0)
+        hazard("%s while the %d blocks of the launch of %s have not met at a barrier", what, launch.blocks,
+               launch.name);
+}
+
 /* Where an address is, in words, for messages. */
 static const char *describe(const unsigned char *p)
 {
     static char text[64];
     if (is_scratch(p, 0))
-        snprintf(text, sizeof text, "L1+%ld", (long)(p - sim.scratch));
+        snprintf(text, sizeof text, "L1+%ld", (long)(p - own->scratch));
     else if (is_inside(p, 0, sim.state, TG_STATE_BYTES))
         snprintf(text, sizeof text, "L2 state+%ld", (long)(p - sim.state));
     else if (is_inside(p, 0, sim.arena, TG_ARENA_BYTES))
@@ -148,12 +196,12 @@ static int is_touched(const request_t *request, const unsigned char *p, size_t b
     return touches(request, p, bytes, 0) || touches(request, p, bytes, 1);
 }
 
-/* Stops if a transfer under way makes it wrong to read (or write) a range now. `own` is left out. */
-static void expect_settled(const unsigned char *p, size_t bytes, int writing, const request_t *own, const char *who)
+/* Stops if a transfer under way makes it wrong to read (or write) a range now. `apart` is left out. */
+static void expect_settled(const unsigned char *p, size_t bytes, int writing, const request_t *apart, const char *who)
 {
     for (int i = 0; i < TG_DMA_REQUESTS + L3_REQUESTS; i++) {
-        const request_t *request = i < TG_DMA_REQUESTS ? &requests[i] : &l3_requests[i - TG_DMA_REQUESTS];
-        if (request == own || !request->is_open)
+        const request_t *request = i < TG_DMA_REQUESTS ? &own->requests[i] : &l3_requests[i - TG_DMA_REQUESTS];
+        if (request == apart || !request->is_open)
             continue;
         if (touches(request, p, bytes, 1))
             hazard("%s %s %s, %lu bytes, where a transfer has not arrived", who, writing ? "writes" : "reads",
@@ -238,7 +286,7 @@ static void add_part(request_t *request, part_t part, const char *who)
 /* A result has arrived in L2. One of the nest before may still be read here. */
 static void leave(unsigned char *near, size_t bytes)
 {
-    unsigned char *first = holds + (near - sim.scratch);
+    unsigned char *first = own->holds + (near - own->scratch);
     if (bytes && first[0] & BEFORE) {
         memset(first, BEFORE | LEFT, bytes);
         return;
@@ -259,7 +307,7 @@ static void settle_request(request_t *request, const char *who)
         size_t bytes = (size_t)part->row_bytes * part->rows;
         copy_part(part, request->is_inward, &snapshot, 1);
         if (!request->is_l3 && request->is_inward)
-            memset(holds + (part->near - sim.scratch), BROUGHT, bytes);
+            memset(own->holds + (part->near - own->scratch), BROUGHT, bytes);
         if (!request->is_l3 && !request->is_inward)
             leave(part->near, bytes);
     }
@@ -275,14 +323,14 @@ static int open_request(request_t *table, int count, int inward, int is_l3, cons
         id++;
     if (id == count)
         hazard("more than %d %s under way", count, who);
-    table[id] = (request_t){.is_open = 1, .is_inward = inward, .is_l3 = is_l3, .nest = sim.nest, .tile = sim.tile};
+    table[id] = (request_t){.is_open = 1, .is_inward = inward, .is_l3 = is_l3, .nest = own->nest, .tile = own->tile};
     return id;
 }
 
 /* Whether bytes of scratchpad all hold one thing. */
 static int all(const void *p, size_t bytes, int what)
 {
-    const unsigned char *first = holds + ((const unsigned char *)p - sim.scratch);
+    const unsigned char *first = own->holds + ((const unsigned char *)p - own->scratch);
     return bytes == 0 || (first[0] == what && memcmp(first, first + 1, bytes - 1) == 0);
 }
 
@@ -308,16 +356,72 @@ static void expect_l2(const unsigned char *far, uint32_t rows, uint32_t row_byte
 /* Nothing may be brought to where something else is still needed. */
 static void expect_free(const unsigned char *p, size_t bytes)
 {
-    const unsigned char *first = holds + (p - sim.scratch);
+    const unsigned char *first = own->holds + (p - own->scratch);
     if (memchr(first, PRODUCED, bytes) != NULL || memchr(first, BEFORE | PRODUCED, bytes) != NULL)
         hazard("a transfer to %s, %lu bytes, where a result has not left", describe(p), (unsigned long)bytes);
-    if (overlap(p, bytes, sim.table, sim.table_bytes) || overlap(p, bytes, sim.next_table, sim.next_table_bytes))
+    if (overlap(p, bytes, own->table, own->table_bytes) || overlap(p, bytes, own->next_table, own->next_table_bytes))
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
+}
+
+/* ---- Races: which block of a launch writes and reads which byte of L2, by its number + 1. */
+
+enum { MANY = 255, L2_BYTES = TG_STATE_BYTES + TG_ARENA_BYTES };
+static unsigned char writers[L2_BYTES + 1], readers[L2_BYTES + 1];
+static size_t claimed = L2_BYTES, claimed_stop; /* what is to be forgotten behind the launch */
+
+static void expect_no_race(size_t at, size_t bytes, int block, int writing, const unsigned char *p)
+{
+    for (size_t i = at; i < at + bytes; i++) {
+        int writer = writers[i], reader = readers[i];
+        if (writer && writer != block)
+            hazard("launch of %s: block %d %s %s, byte %lu of %lu, which block %d writes", launch.name, block - 1,
+                   writing ? "writes" : "reads", describe(p), (unsigned long)(i - at), (unsigned long)bytes,
+                   writer - 1);
+        if (writing && reader && reader != block)
+            hazard("launch of %s: block %d writes %s, byte %lu of %lu, which %s reads", launch.name, block - 1,
+                   describe(p), (unsigned long)(i - at), (unsigned long)bytes,
+                   reader == MANY ? "more than one block" : "another block");
+        if (writing)
+            writers[i] = (unsigned char)block;
+        else
+            readers[i] = (unsigned char)(reader && reader != block ? MANY : block);
+    }
+}
+
+/* What a block moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes. */
+static void claim(const unsigned char *far, uint32_t rows, uint32_t row_bytes, uint32_t stride, int writing)
+{
+    for (uint32_t row = 0; row < rows && sim.block >= 0; row++, far += stride) {
+        int is_state = is_inside(far, row_bytes, sim.state, TG_STATE_BYTES);
+        size_t at = is_state ? (size_t)(far - sim.state) : TG_STATE_BYTES + (size_t)(far - sim.arena);
+        expect_no_race(at, row_bytes, sim.block + 1, writing, far);
+        claimed = at < claimed ? at : claimed;
+        claimed_stop = at + row_bytes > claimed_stop ? at + row_bytes : claimed_stop;
+    }
+}
+
+static void forget_claims(void)
+{
+    if (claimed < claimed_stop) {
+        memset(writers + claimed, 0, claimed_stop - claimed);
+        memset(readers + claimed, 0, claimed_stop - claimed);
+    }
+    claimed = L2_BYTES;
+    claimed_stop = 0;
+}
+
+static void touch(unsigned char *scratch, size_t bytes)
+{
+    if (own->touched == NULL || scratch < own->touched)
+        own->touched = scratch;
+    if (own->touched_stop == NULL || scratch + bytes > own->touched_stop)
+        own->touched_stop = scratch + bytes;
 }
 
 int tg_dma_open(int inward)
 {
-    int id = open_request(requests, TG_DMA_REQUESTS, inward, 0, "transfers between L1 and L2 are");
+    expect_no_launch("a transfer begins");
+    int id = open_request(own->requests, TG_DMA_REQUESTS, inward, 0, "transfers between L1 and L2 are");
     event("o %d %d\n", id, inward);
     return id;
 }
@@ -326,25 +430,28 @@ void tg_dma_add(int id, void *scratch, void *far, uint32_t row_bytes, uint32_t r
 {
     part_t part = {scratch, far, row_bytes, rows, far_stride};
     size_t bytes = (size_t)row_bytes * rows;
-    if (id < 0 || id >= TG_DMA_REQUESTS || !requests[id].is_open)
+    if (id < 0 || id >= TG_DMA_REQUESTS || !own->requests[id].is_open)
         hazard("a part is added to a request that is not open");
     if (!is_scratch(scratch, bytes))
         hazard("a transfer of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(scratch));
-    if (!requests[id].is_inward || !is_words(far, bytes))
+    if (!own->requests[id].is_inward || !is_words(far, bytes)) {
         expect_l2(far, rows, row_bytes, far_stride);
+        claim(far, rows, row_bytes, far_stride, !own->requests[id].is_inward);
+    }
+    touch(scratch, bytes);
     /* The engine takes no longer ones; the runtime splits by rows. */
     if (bytes > TG_DMA_LONGEST)
         hazard("a transfer of %lu bytes is longer than the engine takes", (unsigned long)bytes);
     int is_before = all(scratch, bytes, BEFORE | PRODUCED);
-    if (!requests[id].is_inward && bytes && !is_before && !all(scratch, bytes, PRODUCED))
+    if (!own->requests[id].is_inward && bytes && !is_before && !all(scratch, bytes, PRODUCED))
         hazard("a transfer takes %lu bytes from %s that no kernel produced", (unsigned long)bytes, describe(scratch));
-    if (requests[id].is_inward)
+    if (own->requests[id].is_inward)
         expect_free(scratch, bytes);
     event("a %d %u %u %u %ld %s\n", id, (unsigned)row_bytes, (unsigned)rows, (unsigned)far_stride,
-          (long)((unsigned char *)scratch - sim.scratch), place(far));
-    add_part(&requests[id], part, "a DMA transfer");
-    memset(holds + ((unsigned char *)scratch - sim.scratch),
-           requests[id].is_inward ? ABSENT : LEAVING | (is_before ? BEFORE : 0), bytes);
+          (long)((unsigned char *)scratch - own->scratch), place(far));
+    add_part(&own->requests[id], part, "a DMA transfer");
+    memset(own->holds + ((unsigned char *)scratch - own->scratch),
+           own->requests[id].is_inward ? ABSENT : LEAVING | (is_before ? BEFORE : 0), bytes);
 }
 
 void tg_dma_wait(int id)
@@ -352,11 +459,12 @@ void tg_dma_wait(int id)
     event("w %d\n", id);
     if (id < 0 || id >= TG_DMA_REQUESTS)
         hazard("a request that never was is waited for");
-    settle_request(&requests[id], "a DMA transfer");
+    settle_request(&own->requests[id], "a DMA transfer");
 }
 
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
 {
+    expect_no_launch("a transfer begins");
     int id = open_request(l3_requests, L3_REQUESTS, inward, 1, "transfers between L2 and L3 are");
     if (!is_l2(l2, bytes))
         hazard("a transfer of %lu bytes passes the end of L2", (unsigned long)bytes);
@@ -370,6 +478,7 @@ int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
 
 int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward)
 {
+    expect_no_launch("a transfer begins");
     int id = open_request(l3_requests, L3_REQUESTS, inward, 1, "transfers between L2 and L3 are");
     size_t bytes = (size_t)row_bytes * rows, reach = (size_t)(rows - 1) * l3_stride + row_bytes;
     if (!is_l2(l2, bytes))
@@ -399,6 +508,9 @@ void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *aren
 {
     const char *fault = getenv("TG_SIM_DROP_WAIT"), *trace = getenv("TG_SIM_TRACE");
     sim.scratch = scratch;
+    sim.block = -1;
+    for (int i = 0; i < TG_CLUSTERS; i++)
+        clusters[i].scratch = scratch + (size_t)i * TG_L1_BYTES;
     sim.state = state;
     sim.arena = arena;
     sim.drop_wait = fault ? atol(fault) : 0;
@@ -407,17 +519,17 @@ void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *aren
 
 static void expect_all_left(int what)
 {
-    const unsigned char *left = memchr(holds, what, sizeof holds);
+    const unsigned char *left = memchr(own->holds, what, sizeof own->holds);
     if (left != NULL)
-        hazard("a result at L1+%ld never left", (long)(left - holds));
+        hazard("a result at L1+%ld never left", (long)(left - own->holds));
 }
 
 static void expect_none_under_way(const request_t *table, int count, const char *what)
 {
     for (int i = 0; i < count; i++)
         if (table[i].is_open)
-            hazard("%s that %s started at tile %d is still under way when the entry ends", what,
-                   table[i].nest ? table[i].nest : "no nest", table[i].tile);
+            hazard("%s that %s started at tile %d is still under way when %s ends", what,
+                   table[i].nest ? table[i].nest : "no nest", table[i].tile, sim.block < 0 ? "the entry" : "the block");
 }
 
 void tg_begin(const char *entry, const uint32_t *words, uint32_t bytes)
@@ -425,10 +537,10 @@ void tg_begin(const char *entry, const uint32_t *words, uint32_t bytes)
     int i = 0;
     sim.words = (const unsigned char *)words;
     sim.word_bytes = bytes;
-    sim.table_bytes = sim.next_table_bytes = 0;
+    own->table_bytes = own->next_table_bytes = 0;
     sim.entry = entry;
-    sim.nest = "first_table"; /* which is brought before there is a nest */
-    sim.tile = 0;
+    own->nest = "first_table"; /* which is brought before there is a nest */
+    own->tile = 0;
     memset(sim.scratch, POISON, TG_SCRATCH_BYTES);
     memset(sim.arena, POISON, TG_ARENA_BYTES);
     while (sim.traced[i] && strcmp(sim.traced[i], entry) != 0)
@@ -441,7 +553,8 @@ void tg_begin(const char *entry, const uint32_t *words, uint32_t bytes)
 void tg_end(const char *entry)
 {
     event("E %s\n", entry);
-    expect_none_under_way(requests, TG_DMA_REQUESTS, "a DMA transfer");
+    expect_no_launch("the entry ends");
+    expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
     expect_none_under_way(l3_requests, L3_REQUESTS, "an L3 transfer");
     expect_all_left(PRODUCED);
     expect_all_left(BEFORE | PRODUCED);
@@ -455,57 +568,58 @@ static int is_result(unsigned char held) { return held == PRODUCED || held == LE
 /* Results become those of the nest before; what was that is no more. */
 static void age_results(void)
 {
-    const unsigned char *end = holds + sizeof holds, *left = holds;
+    const unsigned char *end = own->holds + sizeof own->holds, *left = own->holds;
     for (; (left = memchr(left, BEFORE | LEFT, (size_t)(end - left))) != NULL; left++)
-        sim.scratch[left - holds] = POISON;
-    for (left = holds; (left = memchr(left, BEFORE | KEPT, (size_t)(end - left))) != NULL; left++)
-        sim.scratch[left - holds] = POISON;
-    for (size_t i = 0; i < sizeof holds; i++)
-        holds[i] = is_result(holds[i]) ? holds[i] | BEFORE : ABSENT;
+        own->scratch[left - own->holds] = POISON;
+    for (left = own->holds; (left = memchr(left, BEFORE | KEPT, (size_t)(end - left))) != NULL; left++)
+        own->scratch[left - own->holds] = POISON;
+    for (size_t i = 0; i < sizeof own->holds; i++)
+        own->holds[i] = is_result(own->holds[i]) ? own->holds[i] | BEFORE : ABSENT;
 }
 
 /* Of nests that have come together, what was brought or made for one is there for those behind it. */
 static void keep_results(void)
 {
-    for (size_t i = 0; i < sizeof holds; i++)
-        holds[i] = is_result(holds[i]) ? holds[i] | BEFORE : holds[i];
+    for (size_t i = 0; i < sizeof own->holds; i++)
+        own->holds[i] = is_result(own->holds[i]) ? own->holds[i] | BEFORE : own->holds[i];
 }
 
 void tg_enter(const char *nest)
 {
+    expect_no_launch("a nest begins");
     expect_all_left(BEFORE | PRODUCED);
-    if (sim.is_further)
+    if (own->is_further)
         keep_results();
     else
         age_results();
-    sim.is_further = 0;
-    sim.nest = nest;
-    sim.tile = 0;
-    sim.table = sim.next_table;
-    sim.table_bytes = sim.next_table_bytes;
-    sim.next_table_bytes = 0;
+    own->is_further = 0;
+    own->nest = nest;
+    own->tile = 0;
+    own->table = own->next_table;
+    own->table_bytes = own->next_table_bytes;
+    own->next_table_bytes = 0;
     event("n %s\n", nest);
 }
 
 void tg_table(const void *table, uint32_t bytes)
 {
     if (!bytes) {
-        sim.table_bytes = sim.next_table_bytes = 0;
+        own->table_bytes = own->next_table_bytes = 0;
         return;
     }
     if (!is_scratch(table, bytes))
         hazard("a table of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(table));
-    if (is_inside(table, bytes, sim.table, sim.table_bytes)) {
-        sim.is_further = 1;
-        sim.next_table = sim.table;
-        sim.next_table_bytes = sim.table_bytes;
+    if (is_inside(table, bytes, own->table, own->table_bytes)) {
+        own->is_further = 1;
+        own->next_table = own->table;
+        own->next_table_bytes = own->table_bytes;
         return;
     }
     expect_settled(table, bytes, 0, NULL, "the conductor");
     if (!all(table, bytes, BROUGHT))
         hazard("a table at %s, %lu bytes, was not brought", describe(table), (unsigned long)bytes);
-    sim.next_table = table;
-    sim.next_table_bytes = bytes;
+    own->next_table = table;
+    own->next_table_bytes = bytes;
 }
 
 /* A word of a nest's table for a tile: boxes that loops move have another size at the edges. Computed from the tile's
@@ -571,7 +685,7 @@ typedef struct {
     int is_written;
 } region_t;
 
-enum { MAX_REGIONS = TG_MAX_OPERANDS, MOST_ARGS = 128 };
+enum { MAX_REGIONS = TG_MAX_OPERANDS };
 static unsigned char stage[TG_STATE_BYTES + TG_ARENA_BYTES + TG_SCRATCH_BYTES + (MAX_REGIONS + 1) * (GUARD_BYTES + 64)]
     __attribute__((aligned(64)));
 
@@ -660,37 +774,31 @@ static void expect_operand(const work_t *job, int i)
         return;
     if (job->access[i] == TG_READ && !all(at, job->bytes[i], BROUGHT) && !is_result_before(at, job->bytes[i]))
         hazard("operand %d at %s, %lu bytes, was not brought", i, describe(at), (unsigned long)job->bytes[i]);
-    if (job->access[i] == TG_WRITE && memchr(holds + (at - sim.scratch), BEFORE | PRODUCED, job->bytes[i]) != NULL)
+    if (job->access[i] == TG_WRITE &&
+        memchr(own->holds + (at - own->scratch), BEFORE | PRODUCED, job->bytes[i]) != NULL)
         hazard("operand %d at %s is written where a result has not left", i, describe(at));
     if (job->access[i] == TG_WRITE && !all(at, job->bytes[i], PRODUCED))
         memset(at, POISON, job->bytes[i]);
 }
-
-/* What the conductor must leave as it is while cores compute. */
-static struct {
-    int is_running;
-    void *at[TG_MAX_OPERANDS];
-    uint32_t args[MOST_ARGS];
-} started;
 
 void tg_start_cores(tg_kernel_call *call, const tg_job *job)
 {
     const tg_nest *nest = (const void *)job->nest;
     work_t work = work_of(job);
     (void)call;
-    sim.nest = job->name;
-    sim.tile = job->tile;
-    if (started.is_running)
+    own->nest = job->name;
+    own->tile = job->tile;
+    if (own->started.is_running)
         hazard("a kernel is started while another runs");
     if (nest->arg_count > MOST_ARGS)
         hazard("a kernel has more arguments than the simulator keeps");
-    started.is_running = 1;
-    memcpy(started.at, job->at, (size_t)nest->operand_count * sizeof *started.at);
-    memcpy(started.args, job->args, (size_t)nest->arg_count * sizeof *started.args);
+    own->started.is_running = 1;
+    memcpy(own->started.at, job->at, (size_t)nest->operand_count * sizeof *own->started.at);
+    memcpy(own->started.args, job->args, (size_t)nest->arg_count * sizeof *own->started.args);
     event("k %s %d", job->name, job->tile);
     for (int i = 0; i < work.operand_count; i++) {
         int is_in_scratch = work.bytes[i] && is_scratch(job->at[i], work.bytes[i]);
-        event(" %ld:%u", is_in_scratch ? (long)((unsigned char *)job->at[i] - sim.scratch) : -1L,
+        event(" %ld:%u", is_in_scratch ? (long)((unsigned char *)job->at[i] - own->scratch) : -1L,
               (unsigned)work.bytes[i]);
         if (work.bytes[i])
             expect_operand(&work, i);
@@ -706,11 +814,11 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
     void *at[TG_MAX_OPERANDS];
     work_t work = work_of(job);
     event("j\n");
-    if (!started.is_running)
+    if (!own->started.is_running)
         hazard("a kernel is waited for, but none runs");
-    started.is_running = 0;
-    if (memcmp(started.at, job->at, (size_t)nest->operand_count * sizeof *started.at) != 0 ||
-        memcmp(started.args, job->args, (size_t)nest->arg_count * sizeof *started.args) != 0)
+    own->started.is_running = 0;
+    if (memcmp(own->started.at, job->at, (size_t)nest->operand_count * sizeof *own->started.at) != 0 ||
+        memcmp(own->started.args, job->args, (size_t)nest->arg_count * sizeof *own->started.args) != 0)
         hazard("arguments changed while cores were reading them");
     for (int i = 0; i < work.operand_count; i++)
         if (work.bytes[i])
@@ -728,7 +836,76 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
             continue;
         memcpy(job->at[i], at[i], work.bytes[i]);
         if (is_scratch(job->at[i], work.bytes[i]))
-            memset(holds + ((unsigned char *)job->at[i] - sim.scratch), job->results >> i & 1 ? PRODUCED : KEPT,
+            touch(job->at[i], work.bytes[i]);
+        if (is_scratch(job->at[i], work.bytes[i]))
+            memset(own->holds + ((unsigned char *)job->at[i] - own->scratch), job->results >> i & 1 ? PRODUCED : KEPT,
                    work.bytes[i]);
     }
+}
+
+/* ---- Launches. */
+
+void tg_launch(const char *name, tg_block *run, void *context, int blocks)
+{
+    expect_no_launch("a launch begins");
+    expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
+    expect_all_left(PRODUCED);
+    expect_all_left(BEFORE | PRODUCED);
+    if (blocks < 1 || blocks >= MANY)
+        hazard("a launch of %s over %d blocks", name, blocks);
+    launch.name = name;
+    launch.run = run;
+    launch.context = context;
+    launch.blocks = blocks;
+}
+
+/* Upwards, downwards, or every other one first. */
+static int block_at(int i, int blocks, uint32_t order)
+{
+    if (order % 3 == 2)
+        return 2 * i < blocks ? 2 * i : 2 * (i - (blocks + 1) / 2) + 1;
+    return order % 3 == 1 ? blocks - 1 - i : i;
+}
+
+/* What was there is gone. */
+static void clear_scratch(void)
+{
+    size_t bytes = (size_t)(own->touched_stop - own->touched);
+    if (own->touched == NULL)
+        return;
+    memset(own->touched, POISON, bytes);
+    memset(own->holds + (own->touched - own->scratch), ABSENT, bytes);
+    own->touched = own->touched_stop = NULL;
+}
+
+static void run_block(int block)
+{
+    own = &clusters[block % TG_CLUSTERS];
+    sim.block = block;
+    own->nest = launch.name;
+    own->tile = 0;
+    own->table_bytes = own->next_table_bytes = 0;
+    clear_scratch();
+    event("b %d\n", block);
+    launch.run(launch.context, block, launch.blocks, own->scratch);
+    if (own->started.is_running)
+        hazard("a kernel still runs when the block ends");
+    expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
+    expect_all_left(PRODUCED);
+}
+
+void tg_barrier(void)
+{
+    if (launch.run == NULL)
+        hazard("a barrier without a launch");
+    uint32_t order = launch.count++ * 2654435761u >> 16;
+    for (int i = 0; i < launch.blocks; i++)
+        run_block(block_at(i, launch.blocks, order));
+    event("r\n");
+    forget_claims();
+    own = clusters;
+    own->table_bytes = own->next_table_bytes = 0;
+    clear_scratch();
+    sim.block = -1;
+    launch.run = NULL;
 }

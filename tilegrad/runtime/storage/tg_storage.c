@@ -6,10 +6,8 @@
 #include <string.h>
 #include "tg_storage.h"
 #include "tg_image.h"
+#include "tg_parts.h"
 #include "tg_saved.h"
-#ifdef TG_L3_BYTES
-#include "tg_cluster.h"
-#endif
 
 enum { MAGIC = 0x4b434754, VERSION = 1, RECORD_WORDS = 22, RECORD_BYTES = 4 * RECORD_WORDS };
 enum { IS_ACCUMULATING = 1 }; /* a flag */
@@ -49,41 +47,11 @@ typedef struct {
 
 static uint32_t rounded_up(uint32_t bytes, uint32_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* ---- tensors, a part at a time */
-
-static void read_part(const tg_model *m, int index, uint32_t from, void *data, uint32_t bytes)
-{
-#ifdef TG_L3_BYTES
-    if (tg_tensors[index].in_l3) {
-        tg_l3_read(tg_tensors[index].offset + from, data, bytes);
-        return;
-    }
-#endif
-#ifdef TG_FLASH_BYTES
-    if (tg_tensors[index].in_flash) {
-        memcpy(data, (const unsigned char *)tg_flash + tg_tensors[index].offset + from, bytes);
-        return;
-    }
-#endif
-    memcpy(data, m->state + tg_tensors[index].offset + from, bytes);
-}
-
-static void write_part(tg_model *m, int index, uint32_t from, const void *data, uint32_t bytes)
-{
-#ifdef TG_L3_BYTES
-    if (tg_tensors[index].in_l3) {
-        tg_l3_write(tg_tensors[index].offset + from, data, bytes);
-        return;
-    }
-#endif
-    memcpy(m->state + tg_tensors[index].offset + from, data, bytes);
-}
-
 static int is_accumulating(const tg_model *m)
 {
     unsigned char starts_anew = 1;
     if (TG_SAVED_FLAG >= 0)
-        read_part(m, TG_SAVED_FLAG, 0, &starts_anew, 1);
+        tg_read_part(m, TG_SAVED_FLAG, 0, &starts_anew, 1);
     return !starts_anew;
 }
 
@@ -142,7 +110,7 @@ static void put_tensor(sink_t *sink, const tg_model *m, int index)
     unsigned char chunk[CHUNK];
     for (uint32_t at = 0; at < tg_tensors[index].bytes; at += CHUNK) {
         uint32_t left = tg_tensors[index].bytes - at, part = left < CHUNK ? left : CHUNK;
-        read_part(m, index, at, chunk, part);
+        tg_read_part(m, index, at, chunk, part);
         put(sink, chunk, part);
     }
 }
@@ -365,7 +333,7 @@ static tg_status read_tensors(tg_model *m, const tg_storage *storage, const slot
             if (storage->read(storage->context, at, chunk, part) != 0)
                 return TG_STORAGE_FAILED;
             crc = tg_crc32(crc, chunk, part);
-            write_part(m, tg_saved[i], from, chunk, part);
+            tg_write_part(m, tg_saved[i], from, chunk, part);
         }
     }
     return crc == slot->record.word[AT_PAYLOAD_CRC] ? TG_OK : TG_STORAGE_FAILED;
@@ -405,7 +373,7 @@ tg_status tg_load(tg_model *m, tg_storage *storage)
     }
     unsigned char starts_anew = !has_gradients(&slots[last].record);
     if (TG_SAVED_FLAG >= 0)
-        write_part(m, TG_SAVED_FLAG, 0, &starts_anew, 1);
+        tg_write_part(m, TG_SAVED_FLAG, 0, &starts_anew, 1);
 #ifdef TG_GUARD
     m->is_kept = 0;
 #endif

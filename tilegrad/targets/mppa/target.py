@@ -1,4 +1,4 @@
-"""A many-cluster accelerator card. One cluster computes for now; `clusters` says how many there are.
+"""A many-cluster accelerator card, of which blocks of a launch take all clusters (docs/blocks.md).
 
 Nothing here was measured on the chip: its tools are not public. Bandwidths are round numbers in the order of the
 published ones, and kernels cost what they cost on an RV32 core of Siracusa. So every estimate says that it is
@@ -11,12 +11,12 @@ MIB = 1024 * 1024
 
 TARGET = Target(
     name="mppa",
-    summary="Kalray MPPA: 5 clusters of 16 cores, 4 MB SMEM each, DDR; one cluster is used",
+    summary="Kalray MPPA: 5 clusters of 16 cores, 4 MB SMEM each, DDR",
     memories=(
         # SMEM, all of it: code, stacks and the vendor's runtime would take a part (--l1).
         Memory(L1, capacity_bytes=4 * MIB, alignment_bytes=64, core_extra_cycles=0),
-        # DDR of the card: cores reach it through a small cache.
-        Memory(L2, capacity_bytes=1024 * MIB, alignment_bytes=64, core_extra_cycles=30),
+        # DDR of the card: cores reach it through a small cache; 32 bytes per cycle are for all clusters together.
+        Memory(L2, capacity_bytes=1024 * MIB, alignment_bytes=64, core_extra_cycles=30, bytes_per_cycle=32.0),
         # The memory of the machine that the card is in, over PCIe: cores cannot address it.
         Memory(L3, capacity_bytes=1024 * MIB, alignment_bytes=64, core_extra_cycles=None),
     ),
@@ -52,6 +52,7 @@ TARGET = Target(
     ),
     cores=16,
     clusters=5,
+    signal_cycles=200,  # a store to another cluster and back, as a transfer's set-up
     fpus=16,
     clock_hz=1_000_000_000,
     costs=CoreCosts(),

@@ -47,8 +47,11 @@ def _dropout(call: Call, mode: Mode, x: Tensor, ratio: Tensor | None = None, tra
 def _layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Outputs:
     axis = call.get("axis", -1) % x.dim()
     normalized, epsilon = x.shape[axis:], call.get("epsilon", 1e-5)
-    y = functional.layer_norm(x, normalized, eps=epsilon) * scale
-    y = y if bias is None else y + bias
+    if scale.shape == normalized and (bias is None or bias.shape == normalized):
+        y = functional.layer_norm(x, normalized, scale, bias, eps=epsilon)
+    else:
+        y = functional.layer_norm(x, normalized, eps=epsilon) * scale
+        y = y if bias is None else y + bias
     if call.output_count == 1:
         return y
     axes = list(range(axis, x.dim()))

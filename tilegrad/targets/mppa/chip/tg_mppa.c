@@ -1,5 +1,6 @@
-/* The cluster's runtime (tg_cluster.h) on one cluster of the MPPA: sixteen threads, one for each core, and the cluster's
- * DMA engine. The first thread conducts. Other clusters are not used yet. */
+/* The cluster's runtime (tg_cluster.h) on the clusters of the MPPA: in each sixteen threads, one for each core, and its
+ * DMA engine. The first thread of a cluster conducts; that of the first cluster runs the entries, and those of the
+ * others what is launched over blocks. */
 #define _POSIX_C_SOURCE 200112L /* pthread_barrier_t */
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,13 +12,36 @@
 
 /* ---- DDR <-> SMEM. */
 
+#ifndef TG_CLUSTERS
+#define TG_CLUSTERS 1
+#define TG_L1_BYTES TG_SCRATCH_BYTES
+#endif
+
 enum { PARTS = 64 }; /* under way at once; the oldest is waited for when there are more */
-static struct {
+typedef struct {
     int is_open[TG_DMA_REQUESTS], is_inward[TG_DMA_REQUESTS];
     tg_event events[PARTS];
     int owner[PARTS]; /* request + 1, or 0 */
     int next;
-} dma;
+} dma_t;
+
+/* The kernel call that all cores of a cluster work on. */
+typedef struct {
+    pthread_barrier_t barrier;
+    tg_kernel_call *call;
+    void *const *at;
+    const void *args;
+} work_t;
+
+static struct {
+    dma_t own_dma;
+    work_t own_work;
+    unsigned char *scratch;
+} clusters[TG_CLUSTERS];
+static __thread int cluster; /* whose thread this is */
+
+#define dma clusters[cluster].own_dma
+#define work clusters[cluster].own_work
 
 static void settle(int part)
 {
@@ -86,16 +110,10 @@ void tg_l3_read(uint32_t l3_offset, void *data, uint32_t bytes) { memcpy(data, l
 
 /* ---- All cores. */
 
-static struct {
-    pthread_barrier_t barrier;
-    tg_kernel_call *call;
-    void *const *at;
-    const void *args;
-} work;
-
 static void *work_for_ever(void *core)
 {
-    int core_id = (int)(intptr_t)core;
+    int core_id = (int)(intptr_t)core % TG_CORES;
+    cluster = (int)(intptr_t)core / TG_CORES;
     for (;;) {
         pthread_barrier_wait(&work.barrier);
         TG_INVALIDATE();
@@ -123,22 +141,85 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
     TG_INVALIDATE();
 }
 
+/* ---- All clusters. */
+
+#ifdef TG_BLOCKS
+static struct {
+    pthread_barrier_t begin, end;
+    tg_block *run;
+    void *context;
+    int blocks;
+} launch;
+
+/* A cluster's blocks, one after the other. */
+static void run_blocks(void)
+{
+    TG_INVALIDATE();
+    for (int block = cluster; block < launch.blocks; block += TG_CLUSTERS)
+        launch.run(launch.context, block, launch.blocks, clusters[cluster].scratch);
+    TG_FENCE();
+}
+
+static void *conduct_for_ever(void *number)
+{
+    cluster = (int)(intptr_t)number;
+    for (;;) {
+        pthread_barrier_wait(&launch.begin);
+        run_blocks();
+        pthread_barrier_wait(&launch.end);
+    }
+    return NULL;
+}
+
+void tg_launch(const char *name, tg_block *run, void *context, int blocks)
+{
+    (void)name;
+    launch.run = run;
+    launch.context = context;
+    launch.blocks = blocks;
+    TG_FENCE();
+    pthread_barrier_wait(&launch.begin);
+}
+
+void tg_barrier(void)
+{
+    run_blocks();
+    pthread_barrier_wait(&launch.end);
+    TG_INVALIDATE();
+}
+#endif
+
+static void start_thread(void *(*function)(void *), int number)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, function, (void *)(intptr_t)number) != 0)
+        abort();
+}
+
 /* The threads are started once, with the first instance. */
 void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *arena)
 {
     static int is_running;
-    pthread_t thread;
-    (void)scratch;
     (void)state;
     (void)arena;
+    for (int i = 0; i < TG_CLUSTERS; i++)
+        clusters[i].scratch = scratch + (size_t)i * TG_L1_BYTES;
     if (is_running)
         return;
     is_running = 1;
-    if (pthread_barrier_init(&work.barrier, NULL, TG_CORES) != 0)
-        abort();
-    for (int core = 1; core < TG_CORES; core++)
-        if (pthread_create(&thread, NULL, work_for_ever, (void *)(intptr_t)core) != 0)
+    for (int i = 0; i < TG_CLUSTERS; i++) {
+        if (pthread_barrier_init(&clusters[i].own_work.barrier, NULL, TG_CORES) != 0)
             abort();
+        for (int core = 1; core < TG_CORES; core++)
+            start_thread(work_for_ever, i * TG_CORES + core);
+    }
+#ifdef TG_BLOCKS
+    if (pthread_barrier_init(&launch.begin, NULL, TG_CLUSTERS) != 0 ||
+        pthread_barrier_init(&launch.end, NULL, TG_CLUSTERS) != 0)
+        abort();
+    for (int i = 1; i < TG_CLUSTERS; i++)
+        start_thread(conduct_for_ever, i);
+#endif
 }
 
 void tg_begin(const char *entry, const uint32_t *words, uint32_t bytes)

@@ -278,9 +278,38 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
 }
 #endif
 
+#ifdef TG_BLOCKS
+/* ---- Blocks: there is one cluster, which runs them one after the other. */
+
+static struct {
+    tg_block *run;
+    void *context;
+    int blocks;
+    unsigned char *scratch;
+} launch;
+
+void tg_launch(const char *name, tg_block *run, void *context, int blocks)
+{
+    (void)name;
+    launch.run = run;
+    launch.context = context;
+    launch.blocks = blocks;
+}
+
+void tg_barrier(void)
+{
+    for (int block = 0; block < launch.blocks; block++)
+        launch.run(launch.context, block, launch.blocks, launch.scratch);
+}
+#endif
+
 void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *arena)
 {
+#ifdef TG_BLOCKS
+    launch.scratch = scratch;
+#else
     (void)scratch;
+#endif
     (void)state;
     (void)arena;
 }

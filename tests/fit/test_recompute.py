@@ -14,9 +14,8 @@ from tilegrad.compiled import Compiled
 from tilegrad.devices.registry import open_device
 from tilegrad.errors import DoesNotFit, InternalError, UserError
 from tilegrad.fit import fitted
+from tilegrad.fit.recompute import recomputed
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.types import DType, TensorType
-from tilegrad.passes.recompute import recomputed
 from tilegrad.passes.split_conv_grad import SplitConvGrad
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import RAM
@@ -89,18 +88,6 @@ def test_less_memory_never_costs_less() -> None:
     assert [each.macs for each in found] == sorted(each.macs for each in found)
 
 
-def test_a_copy_that_reads_an_updated_weight_is_found() -> None:
-    """A node that is moved, or copied, behind the update of what it reads computes something else."""
-    row = TensorType(DType.F32, (4,))
-    made, update = Node("made", "Relu", ("w",), ("a",)), Node("update", "Neg", ("w",), ("v",))
-    used = Node("used", "Neg", ("a",), ("y",))
-    types = dict.fromkeys(("w", "a", "v", "y"), row)
-    graph = Graph("step", (), ("y",), (made, update, used), types, {}, ("w",), (("v", "w"),))
-    expect_same_results(graph, replace(graph, nodes=(made, used, update)))
-    with pytest.raises(InternalError, match="'y' is another value, first at node 'made'"):
-        expect_same_results(graph, replace(graph, nodes=(update, made, used)))
-
-
 def test_a_copy_of_something_else_is_found() -> None:
     graph = step_of("resnet8")
     conv = next(node for node in graph.nodes if node.op == "Conv" and len(node.inputs) == 2)
@@ -112,15 +99,14 @@ def test_a_copy_of_something_else_is_found() -> None:
 
 def test_what_cannot_be_had_is_said_with_the_bound() -> None:
     with pytest.raises(DoesNotFit, match="nothing that is computed again") as caught:
-        tg.compile("resnet8", target=targets.get("mcu").with_capacity(RAM, 320 * KIB), fit=True)
-    assert "at best" in str(caught.value.got) and "--ram" in str(caught.value.hint)
+        tg.compile("dscnn", target=targets.get("mcu").with_capacity(RAM, 120 * KIB), fit=True)
+    assert "at best" in str(caught.value.got) and "the bound" in str(caught.value.got)
+    assert "--ram" in str(caught.value.hint)
 
 
-def test_a_target_without_a_limit_or_with_other_memories_is_refused() -> None:
+def test_a_target_without_a_limit_is_refused() -> None:
     with pytest.raises(UserError, match="asks for a limit"):
         tg.compile("simplemlp", target="host", fit=True)
-    with pytest.raises(UserError, match="does not apply"):
-        tg.compile("simplemlp", target="siracusa", fit=True)
 
 
 def test_the_command_says_what_it_took(tilegrad: CommandLine) -> None:

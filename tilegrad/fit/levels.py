@@ -1,0 +1,166 @@
+"""Away, or made again: what does not stay in L2 goes to L3 and comes back, or is computed again, by the same clock.
+
+The plan gives up gaps in which a tensor is away, for the cycles of its transfers (place/homes.py). Where computing it
+again in front of its next use takes fewer, that is done instead: the gap is closed by the same change as on flat
+targets (fit/recompute.py), and the clock of the whole program says whether it was worth it, since a transfer that
+nobody waits for costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilegrad.analysis.lifetimes import read_inputs
+from tilegrad.analysis.same_results import expect_same_results
+from tilegrad.analysis.verify import verify_graph
+from tilegrad.errors import DoesNotFit
+from tilegrad.fit.fitted import Fit
+from tilegrad.fit.recompute import chain_at, recomputed
+from tilegrad.fit.tape import Facts, Play, Tape, facts_of, graph_of, play
+from tilegrad.ir.graph import Graph
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import Program
+from tilegrad.passes.split_conv_grad import SplitConvGrad
+from tilegrad.place.plan import plan_memory
+from tilegrad.place.tensors import launch_lifetimes
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.schedule import schedule_program
+from tilegrad.sequence.sequence import sequence_plan
+from tilegrad.sequence.timing import EntryTiming, time_listing
+from tilegrad.targets.base import L2, L3, Target
+
+MOST_ROUNDS, MOST_CUTS = 2, 2
+"""Bounds count plans: how often gaps are closed, and how often fewer of them are tried where all were too many."""
+_BUDGET_SHARES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    program: Program
+    plan: Plan
+    timing: EntryTiming
+    repeated: int = 0
+
+    @property
+    def cycles(self) -> float:
+        return self.timing.cycles
+
+
+@dataclass(frozen=True)
+class _Closing:
+    """A transfer back to L2 that `chain` in front of a node would replace, and the cycles that it may save."""
+
+    at: int
+    chain: tuple[int, ...]
+    saved_cycles: float
+
+
+def fitted_levels(program: Program, target: Target, options: ScheduleOptions) -> tuple[Program, Fit]:
+    """The program with what is cheaper to make again than to fetch; what does not fit into L2 and L3 is made to."""
+    limit = target.memory(target.home).capacity_bytes or 0
+    try:
+        first = _timed(program, target, options)
+    except DoesNotFit as error:
+        first = _made_to_fit(program, target, options, error)
+    best = first
+    for _ in range(MOST_ROUNDS):
+        better = _closed(best, target, options)
+        if better is None:
+            break
+        best = better
+    fit = Fit(
+        limit,
+        first.plan.memory[target.home].used_bytes,
+        best.plan.memory[target.home].used_bytes,
+        first.plan.schedule.macs("step"),
+        best.plan.schedule.macs("step"),
+        best.repeated,
+        before_cycles=round(first.cycles),
+        after_cycles=round(best.cycles),
+    )
+    return best.program, fit
+
+
+def _timed(program: Program, target: Target, options: ScheduleOptions, repeated: int = 0) -> _Timed:
+    plan = plan_memory(schedule_program(program, target, options), options.home)
+    return _Timed(program, plan, time_listing(sequence_plan(plan))["step"], repeated)
+
+
+def _made_to_fit(program: Program, target: Target, options: ScheduleOptions, error: DoesNotFit) -> _Timed:
+    """With less alive at once than L2 and L3 have room for."""
+    split = SplitConvGrad().apply(program)
+    room = sum(target.memory(name).capacity_bytes or 0 for name in (L2, L3) if target.has_memory(name))
+    room -= sum(tensor.type.size_bytes for tensor in program.state)
+    for share in _BUDGET_SHARES:
+        step = recomputed(split.entries["step"], max(int(share * room), 0), target.memory(L2).alignment_bytes)
+        try:
+            return _timed(program.with_step(step.graph), target, options, step.repeated)
+        except DoesNotFit:
+            continue
+    raise error
+
+
+def _closed(now: _Timed, target: Target, options: ScheduleOptions) -> _Timed | None:
+    """With gaps closed that the plan gave up: all that promise something, or the best of them; None: nothing helps."""
+    graph = now.program.entries["step"]
+    facts = facts_of(graph, target.memory(L2).alignment_bytes)
+    played = play(facts, facts.whole)
+    assert played is not None
+    found = sorted(_closings(now, facts, played), key=lambda one: (-one.saved_cycles, one.at))
+    for _ in range(MOST_CUTS):
+        tape = _with(facts, found)
+        if not found or play(facts, tape) is None:
+            return None
+        step = _step(graph, facts, tape)
+        try:
+            trial = _timed(now.program.with_step(step), target, options, now.repeated + len(tape) - len(facts.whole))
+        except DoesNotFit:
+            trial = None
+        if trial is not None and trial.cycles < now.cycles:
+            return trial
+        found = found[: len(found) // 3]
+    return None
+
+
+def _step(graph: Graph, facts: Facts, tape: Tape) -> Graph:
+    made = graph_of(facts, tape)
+    expect_same_results(graph, made)
+    return verify_graph(made)
+
+
+def _with(facts: Facts, closings: list[_Closing]) -> Tape:
+    """The tape with each chain in front of its node; what several need there is made once."""
+    there: dict[int, set[int]] = {}
+    for one in closings:
+        there.setdefault(one.at, set()).update(one.chain)
+    return tuple(node for at in facts.whole for node in (*sorted(there.get(at, ())), at))
+
+
+def _closings(now: _Timed, facts: Facts, played: Play) -> Iterator[_Closing]:
+    """For each activation that comes back from L3: what would make it again, where that takes fewer cycles."""
+    schedule = now.plan.schedule.entries["step"]
+    engine = now.plan.schedule.target.far_engine
+    if engine is None:
+        return
+    owner = launch_lifetimes(schedule, facts.alignment_bytes).owner
+    place = {node.name: i for i, node in enumerate(facts.graph.nodes)}
+    cycles = dict.fromkeys(range(len(facts.graph.nodes)), 0.0)
+    for nest in now.timing.nests:
+        cycles[place[nest.node]] += nest.cycles
+    numbers = {name: v for v, name in enumerate(facts.names)}
+    seen: set[tuple[int, int]] = set()
+    for one in now.plan.entries["step"].staging:
+        if not one.inward or one.wait >= len(schedule.launches):
+            continue
+        node = schedule.launches[one.wait].node
+        at = place[node.name]
+        for name in read_inputs(facts.graph, node):
+            if owner.get(name) != one.tensor or name not in numbers or (at, numbers[name]) in seen:
+                continue
+            seen.add((at, numbers[name]))
+            chain = chain_at(played, numbers[name], at + 1)
+            moved = engine.inward.cycles(one.size_bytes) + engine.outward.cycles(one.size_bytes)
+            saved = moved + 4 * engine.enqueue_cycles - sum(cycles[k] for k in chain or ())
+            if chain is not None and saved > 0:
+                yield _Closing(at, chain, saved)

@@ -1,0 +1,129 @@
+"""What the replay knows of launches over blocks: whose scratchpad it is, and that no two are in each other's way.
+
+Blocks are judged by their units, the least that a block takes: what is right for these is right for every width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tilegrad.analysis.footprint import units_of
+from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Load, Queue, Store
+from tilegrad.sequence.contents import NOTHING, Memory, View
+from tilegrad.sequence.whole_calls import WholeReplay
+
+NOBODY = 0
+
+
+class _Claims:
+    """Which unit of the launch reads or writes each `unit` bytes of a region; what is below `first` is of another
+    launch, and `many` are several units."""
+
+    def __init__(self, size_bytes: int, unit: int) -> None:
+        self.unit = unit
+        self.writers: View = np.zeros(-(-size_bytes // unit), dtype=np.int64)
+        self.readers: View = np.zeros(-(-size_bytes // unit), dtype=np.int64)
+
+    def rows(self, every: View, event: Load | Store) -> list[View]:
+        found = []
+        for part in event.parts:
+            shape = (part.rows, part.row_bytes // self.unit)
+            start, step = (event.far + part.far_offset) // self.unit, part.far_stride // self.unit
+            view: View = np.ndarray(shape, np.int64, every.data, 8 * start, (8 * step, 8))
+            found.append(view)
+        return found
+
+
+class LaunchReplay(WholeReplay):
+    """The part of a replay that is about launches. `launched` is the nest whose blocks have not met yet, or -1."""
+
+    running: Begin | None
+    under_way: Mapping[tuple[Queue, int], object]
+    clusters: int
+
+    def prepare_launches(self, sizes: dict[str, int]) -> None:
+        self.launched = self.block = -1
+        self.first, self.many, self.tiles_per_unit = NOBODY + 1, NOBODY, 1
+        self.seen: set[int] = set()
+        has_launches = any(listed.blocks for listed in self.nests)
+        names = [name for name in sizes if name != SCRATCH] if has_launches else []
+        self.claims = {name: _Claims(sizes[name], self.unit) for name in names}
+        self.scratchpads = {0: self.memories[SCRATCH]}
+
+    def whose_block(self) -> str:
+        return f", block {self.block}" if self.block >= 0 else ""
+
+    def begin_launch(self, event: Enter) -> None:
+        """If the nest whose turn it is has blocks."""
+        listed = self.nests[event.nest]
+        if self.launched >= 0:
+            raise self.error(f"the blocks of nest {self.launched} have not met at a barrier", self.launched)
+        if not listed.blocks:
+            return
+        assert listed.tiling is not None
+        self.launched, self.block, self.seen = event.nest, -1, set()
+        units, self.tiles_per_unit = units_of(listed.nest, listed.tiling.loops)
+        self.first = self.many + 1
+        self.many = self.first + units
+
+    def turn_to(self, event: Event) -> None:
+        """Whose event it is. A block begins with a scratchpad that holds nothing."""
+        if isinstance(event, Enter | Barrier):
+            return
+        block = event.queue.block
+        if self.launched < 0:
+            if block:
+                raise self.error(f"block {block} does something outside of a launch")
+            return
+        if block == self.block:
+            return
+        if not 0 <= block < self.nests[self.launched].blocks or block in self.seen:
+            raise self.error(f"block {block} is none of the launch, or comes twice")
+        self.end_block()
+        self.seen.add(block)
+        self.block = block
+        scratch = self.memories[SCRATCH] = self._scratchpad(block)
+        scratch.content[...] = NOTHING
+
+    def _scratchpad(self, block: int) -> Memory:
+        cluster, own = block % self.clusters, self.scratchpads[0]
+        return self.scratchpads.setdefault(cluster, Memory(SCRATCH, own.size_bytes, own.unit) if cluster else own)
+
+    def end_block(self) -> None:
+        if self.running is not None:
+            raise self.error(f"block {self.block} ends while a kernel runs")
+        for queue, _ in self.under_way:
+            if queue.block == self.block and queue.engine.endswith("-L1"):
+                raise self.error(f"block {self.block} ends while a transfer is under way")
+
+    def barrier(self, event: Barrier) -> None:
+        if event.nest != self.launched or event.blocks != self.nests[event.nest].blocks:
+            raise self.error("a barrier of no launch", event.nest)
+        self.end_block()
+        self.launched = self.block = -1
+        self.memories[SCRATCH] = self.scratchpads[0]
+        self.memories[SCRATCH].content[...] = NOTHING
+
+    def claim(self, event: Load | Store) -> None:
+        """What a unit moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes."""
+        if self.launched < 0 or event.nest != self.launched:
+            return
+        claims, own = self.claims[event.region], self.first + event.tile // self.tiles_per_unit
+        written, read = claims.rows(claims.writers, event), claims.rows(claims.readers, event)
+        for writers, readers in zip(written, read, strict=True):
+            wrong = (writers >= self.first) & (writers != own)
+            if not event.inward:
+                wrong |= (readers >= self.first) & (readers != own)
+            if wrong.any():
+                row, column = (int(at[0]) for at in np.nonzero(wrong))
+                other = int(max(writers[row, column], readers[row, column]) - self.first) * self.tiles_per_unit
+                what = "reads what another block may write" if event.inward else "writes what another block may use"
+                is_one = other < self.nests[event.nest].tile_count
+                tiles = f"tiles {event.tile} and {other}" if is_one else "several tiles"
+                raise self.error(f"'{event.operand}' {what}: {tiles} share bytes of {event.region}", event.nest)
+            if not event.inward:
+                writers[...] = own
+            else:
+                readers[...] = np.where((readers >= self.first) & (readers != own), self.many, own)
