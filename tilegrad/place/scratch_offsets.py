@@ -16,8 +16,8 @@ class _Span:
         return sum(max(0, min(self.stop, other.stop) - max(self.first, other.first)) for other in others)
 
 
-# Ways to place nests that are followed at a time, and what it costs to lie where results of the nest two before may still
-# leave, beside lying where the nest before may still compute.
+# Ways to place nests that are followed at a time, and what it costs to lie where results of the nest two before may
+# still leave, beside lying where the nest before may still compute.
 MOST_WAYS = 16
 LEAVING_COUNTS = 0.125
 

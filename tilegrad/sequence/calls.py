@@ -19,10 +19,10 @@ class NestCall:
     or read at an offset where the nest before left it (`taken`).
 
     `drains`: it waits for results of the nest before when its turn comes. `leaves`: its own may be on their way when it
-    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: it begins when that one ends, and
-    those results leave then. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before it.
-    `results` are those that leave. Blocks of a launch have all of a nest to themselves: what they read is `late`, and
-    the others say nothing.
+    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: it begins when that one ends,
+    whose results leave then. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before
+    it. `results` are those that leave. Blocks of a launch have all of a nest to themselves: what they read is `late`,
+    and the others say nothing.
     """
 
     early: list[str] = field(default_factory=list)

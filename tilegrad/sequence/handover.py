@@ -181,9 +181,7 @@ class _Deciding:
         results = self.nests[i].nest.results
         return self._slots(i, results), self._homes(i, results, self._tile(i, -1))
 
-    def _early(
-        self, n: int, i: int, leaving: Sequence[Span] = (), arriving: Sequence[Bytes] = ()
-    ) -> tuple[str, ...]:
+    def _early(self, n: int, i: int, leaving: Sequence[Span] = (), arriving: Sequence[Bytes] = ()) -> tuple[str, ...]:
         """Operands that need nothing that is not there before the last tile of the nest before the suite, and have
         room; beside what may be on its way."""
         at = self.suites[n][0] - 1

@@ -10,9 +10,7 @@ from tilegrad.ops import registry
 from tilegrad.sequence.handover import Handover
 
 
-def kept_results(
-    plan: Plan, entry: str, nests: Sequence[ListedNest], own: Sequence[Handover]
-) -> list[frozenset[str]]:
+def kept_results(plan: Plan, entry: str, nests: Sequence[ListedNest], own: Sequence[Handover]) -> list[frozenset[str]]:
     """Of each nest, by operand. A nest in several tiles sends its results away as they are made."""
     schedule = plan.schedule.entries[entry]
     if schedule.panels or not plan.schedule.overlaps:
