@@ -51,8 +51,8 @@ CASES = (
     Case(
         "cct",
         "digits",
-        8,
-        tg.Recipe(batch=16, optimizer=tg.Momentum(lr=0.02), rate=tg.Rate("cosine", updates=8 * 75)),
+        6,
+        tg.Recipe(batch=16, optimizer=tg.Momentum(lr=0.02), rate=tg.Rate("cosine", updates=6 * 75)),
         ("f32", "activations=bf16,optimizer=bf16"),
         (0, 1),
     ),
@@ -154,7 +154,9 @@ def rows(case: Case, load: Callable[[], tuple[Arrays, Arrays]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    parser.add_argument("--only", choices=[case.model for case in CASES], help="measure one model, keep the others")
+    given = parser.parse_args()
+    folder = given.folder
     loads: tuple[Callable[[], tuple[Arrays, Arrays]], ...] = (
         lambda: mnist(folder),
         digits,
@@ -170,7 +172,11 @@ def main() -> None:
         "| model | data | stored | saved activations | optimizer | arena | accuracy | against float32 |",
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
-    body = [line for case, load in zip(CASES, loads, strict=True) for line in rows(case, load)]
+    before = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    body = []
+    for case, load in zip(CASES, loads, strict=True):
+        is_wanted = given.only in (None, case.model)
+        body += rows(case, load) if is_wanted else [line for line in before if line.startswith(f"| `{case.model}`")]
     RESULTS.write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
 
 

@@ -166,7 +166,8 @@ def test_dump_after_knows_every_stage_and_pass_in_order(tilegrad: CommandLine) -
 
 @pytest.mark.parametrize("name", DUMPS)
 def test_every_pass_can_be_dumped(tilegrad: CommandLine, name: str) -> None:
-    needs = {"fold-batchnorm": ["--batchnorm", "fold"], "guard": ["--guard", "nan"]}.get(name, [])
+    options = {"fold-batchnorm": ["--batchnorm", "fold"], "guard": ["--guard", "nan"], "store": ["--store", "bf16"]}
+    needs = options.get(name, [])
     answer = tilegrad("compile", "simplemlp", "--dump-after", name, *needs)
     assert answer.status == 0 and "fc1" in answer.out
     if name == "fuse-update":

@@ -10,18 +10,23 @@ import pytest
 
 from tests.schedule.programs import host_state, imported, patched, recipe_of, run_once
 from tilegrad.build.toolchain import host_toolchain
+from tilegrad.codegen.project import generate
 from tilegrad.compiled import Compiled
+from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.sim import SimDevice
 from tilegrad.errors import DeviceError, UserError
+from tilegrad.frontend import load
 from tilegrad.ir.blocks import Width, parse_width, share
 from tilegrad.ir.listing import Barrier, Enter, Listing, Load, Store
 from tilegrad.ir.nest import AxisKind
 from tilegrad.pipeline import compile_model
+from tilegrad.recipe import Recipe
 from tilegrad.samples import make_batches
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.replay import ListingError, _Replay, replay
+from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import time_listing
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, Target
@@ -311,3 +316,72 @@ def test_operands_that_other_blocks_write_are_seen() -> None:
     replaying.claim(store)
     with pytest.raises(ListingError, match="reads what another block may write"):
         replaying.claim(replace(loads[0], region=store.region, far=store.far, parts=store.parts))
+
+
+# ---- Whole models.
+
+
+def with_width(compiled: Compiled, blocks: str, most_blocks: int | None) -> Compiled:
+    """The same program, launched over another number of blocks: nothing but widths is another."""
+    options = replace(compiled.options, blocks=blocks, most_blocks=most_blocks)
+    width, most = options.width(compiled.target)
+    plan = compiled.plan
+    entries = {
+        name: replace(
+            entry,
+            launches=tuple(
+                replace(one, widths=tuple(own and width for own in one.widths)) for one in entry.launches
+            ),
+        )
+        for name, entry in plan.schedule.entries.items()
+    }
+    schedule = replace(plan.schedule, entries=entries, width=width, blocks=most)
+    listing = sequence_plan(replace(plan, schedule=schedule))
+    return replace(compiled, listing=listing, project=generate(listing), options=options)
+
+
+def test_a_width_is_nothing_but_a_number() -> None:
+    assert with_width(program("odd_cnn", "3"), "7", None).project.files == program("odd_cnn", "7").project.files
+
+
+def recipe_for(name: str) -> Recipe:
+    return Recipe(batch=5 if name in ("resnet8", "cct") else 10)
+
+
+@cache
+def host_bits(name: str, updates: int) -> dict[str, bytes]:
+    recipe = recipe_for(name)
+    compiled = compile_model(load(name, batch=recipe.batch, seed=recipe.seed), recipe, targets.get("host"))
+    with HostDevice() as device:
+        return bits(train(compiled, device, steps=updates, verify=False))
+
+
+@cache
+def over(name: str, blocks: str) -> Compiled:
+    recipe, options = recipe_for(name), ScheduleOptions(blocks=blocks)
+    return compile_model(load(name, batch=recipe.batch, seed=recipe.seed), recipe, mppa(None), options=options)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("blocks", [*CONSTANT, *EXPRESSIONS, "auto"])
+@pytest.mark.parametrize("name", ["mlp", "dscnn", "resnet8", "cct"])
+def test_models_give_the_hosts_bits_on_every_width(name: str, blocks: str) -> None:
+    """After ten updates: constant widths, expressions of a number at its most, and what is best for each operator."""
+    compiled = over(name, "auto" if blocks == "auto" else "5")
+    if blocks not in ("auto", "5"):
+        compiled = with_width(compiled, blocks, MOST if "n" in blocks else None)
+    with SimDevice("sim:mppa") as device:
+        assert bits(train(compiled, device, steps=10, verify=False)) == host_bits(name, 10)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", ["simplemlp", "mlp", "autoencoder", "autoencoder_tiny", "dscnn", "resnet8", "cct"])
+def test_auto_is_never_slower_than_one_cluster(name: str) -> None:
+    """Not even than the best program for a chip with one cluster, whose nests hand over to each other."""
+    recipe = Recipe()
+    model = load(name, batch=recipe.batch, seed=recipe.seed)
+    cycles = []
+    for clusters in (1, CLUSTERS):
+        timing = time_listing(compile_model(model, recipe, mppa(None).with_clusters(clusters)).listing)
+        cycles.append(sum(one.cycles for one in timing.values()))
+    assert cycles[1] <= cycles[0]

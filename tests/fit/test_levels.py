@@ -58,6 +58,7 @@ def test_what_is_cheaper_to_make_again_is_not_fetched(network: onnx.ModelProto) 
     assert results(again) == results(fetched)
 
 
+@pytest.mark.slow
 def test_what_fits_into_l2_is_left_as_it_is(network: onnx.ModelProto) -> None:
     target = chip(1536 * KIB)
     kept, fitted = tg.compile(network, target=target), tg.compile(network, target=target, fit=True)

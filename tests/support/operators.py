@@ -33,8 +33,7 @@ def one_node_graph(
         if array is None:
             names.append("")
             continue
-        dtype = DType.from_numpy(array.dtype)
-        assert dtype is not None
+        dtype = next(each for each in DType if each.numpy == array.dtype)
         names.append(builder.add_input(f"x{i}", TensorType(dtype, array.shape)))
     results = tuple(f"y{i}" if wanted else "" for i, wanted in enumerate(outputs))
     builder.append(Node("node", op, tuple(names), results, dict(attributes or {})))

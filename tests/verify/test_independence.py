@@ -17,10 +17,10 @@ import tilegrad.verify
 FOLDER = Path(tilegrad.verify.__file__).parent
 # `judge` takes its runs from the pipeline, `dropout` asks the program which mask each node drew, and
 # `goldens/__main__` asks the frontend what trains by default.
-JOINS = {"judge.py", "judge_given.py", "dropout.py", "__main__.py"}
+JOINS = {"judge.py", "fused_forms.py", "judge_given.py", "dropout.py", "__main__.py"}
 # Losses and optimizers bring their references with them, and are held to the same.
 PLAIN = {"tilegrad.errors", "tilegrad.expectations", "tilegrad.found"}
-SHARED = {*PLAIN, "tilegrad.losses", "tilegrad.optimizers", "tilegrad.rates", "tilegrad.verify"}
+SHARED = {*PLAIN, *(f"tilegrad.{name}" for name in ("losses", "optimizers", "rates", "stored_types", "verify"))}
 BROUGHT = [Path(package.__file__).parent for package in (tilegrad.losses, tilegrad.optimizers)]
 
 

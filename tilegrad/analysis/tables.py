@@ -197,6 +197,8 @@ class _Encoder:
             reductions = [i for i, a in enumerate(axes) if self.nest.axis(a).kind is AxisKind.REDUCTION]
             mask = sum(1 << i for i in reductions)
             kind = "TG_FIRST" if name == "first" else "TG_LAST"
+            if not self._may_be(name):
+                return []
             return [_Field(word, kind, None, mask, frozenset(reductions))] if reductions else []
         prefix, _, rest = name.partition("_")
         if prefix in ("n", "at") and rest in axes:
@@ -214,6 +216,14 @@ class _Encoder:
             if operand.name == prefix and operand.value is not None:
                 return self._operand_field(word, i, operand, rest)
         return []
+
+    def _may_be(self, end: str) -> bool:
+        """Whether a tile of the nest is the first or the last of its sums, of which it may be a part."""
+        axes = [axis for axis in self.nest.axes if axis.kind is AxisKind.REDUCTION]
+        starts = {axis.name: self.nest.starts_at(axis.name) for axis in axes}
+        if end == "first":
+            return not any(starts.values())
+        return all(starts[axis.name] + axis.extent == self.nest.whole_extent(axis.name) for axis in axes)
 
     def _operand_field(self, word: int, i: int, operand: Operand, rest: str) -> list[_Field]:
         kind, digits = rest[:1], rest[1:]

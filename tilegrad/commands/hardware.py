@@ -59,7 +59,7 @@ FitRam = Annotated[
     typer.Option(
         "--fit",
         help="Fit into RAM (all, or --ram): compute again as few activations as it takes. The bits stay. "
-        "inspect ranks what else would help.",
+        "inspect ranks what else would help. With L3: compute again what is cheaper than to fetch.",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -198,11 +198,12 @@ class KernelCosts:
         found = self._bound.get(nest.kind)
         if found is not None:
             return found
+        kind, nest = nest.kind, nest if nest.pointers == nest.operands else replace(nest, operands=nest.pointers)
         entry = self.table["kernels"].get(nest.kernel)
         family = family_of(nest, entry)
         variants = (entry or self.table["uncounted"])["variants"]
         bound = _BoundNest(nest, family.bind(nest), self._variant(nest.kernel, family.variant(nest), variants))
-        self._bound[nest.kind] = bound
+        self._bound[kind] = bound
         return bound
 
     def _variant(self, kernel: str, variant: str, variants: Mapping[str, Any]) -> _Coefficients:

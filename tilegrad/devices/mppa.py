@@ -1,7 +1,7 @@
 """Kalray's MPPA: a program for the host and one for a cluster of the accelerator, which talk through shared memory.
 
 The vendor's tools are not public, so nothing here has run on them. What they are asked to do is written down below and
-tested with stand-ins; everything else of the target runs on `sim:mppa`. One cluster of sixteen cores is used.
+tested with stand-ins; everything else of the target runs on `sim:mppa`.
 """
 
 from __future__ import annotations

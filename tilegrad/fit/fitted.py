@@ -23,6 +23,8 @@ from tilegrad.targets.base import Target
 
 MOST_PLANS = 4
 """Where the plan takes more than what is alive at once, the next one has that much less to go by."""
+FEW_NODES = 120
+STEP_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -125,17 +127,19 @@ _PART = ".part"
 
 def _recomputed(program: Program, target: Target, limit_bytes: int, kept_bytes: int) -> _Found:
     """The program with as little computed again as brings its plan under the limit, or as near as it gets."""
-    budget = limit_bytes - kept_bytes
+    budget, graph = max(limit_bytes - kept_bytes, 0), program.entries["step"]
     best = None
-    for _ in range(MOST_PLANS):
-        step = recomputed(program.entries["step"], max(budget, 0), target.memory(target.home).alignment_bytes)
+    for _ in range(MOST_PLANS if len(graph.nodes) <= FEW_NODES else 2):
+        step = recomputed(graph, budget, target.memory(target.home).alignment_bytes)
         candidate = program.with_step(step.graph)
         found = _Found(candidate, planned(candidate, target), step.repeated)
-        best = found if best is None or found.used_bytes < best.used_bytes else best
+        is_better = best is None or found.used_bytes < best.used_bytes
+        best = found if best is None or is_better else best
         missing = found.used_bytes - limit_bytes
-        if missing <= 0 or budget <= 0 or step.peak_bytes > budget:
+        if missing <= 0 or not is_better:
             break
-        budget -= missing
+        # Holes are to be had less of; what is out of reach is better gone towards step by step.
+        budget = budget - missing if step.peak_bytes <= budget else int(STEP_SHARE * step.peak_bytes)
     assert best is not None
     return best
 

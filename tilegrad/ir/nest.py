@@ -68,7 +68,8 @@ class Operand:
     `name` is the pointer's name in the kernel's C signature. `shape` is a row-major view of the tensor's elements
     (a nest may merge or split dimensions). `index` has one entry per view dimension, or is None when the whole
     operand is needed whatever the tile (data-dependent reads). `value` None is an absent optional: a null pointer.
-    `dtype` is the value's: an operator leaves it to whoever knows its node's types (`Nest.typed`).
+    `dtype` is the value's: an operator leaves it to whoever knows its node's types (`Nest.typed`). `continues` is the
+    result whose sum another panel began: it is brought to where that one is computed; kernels have no pointer to it.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Operand:
     shape: tuple[int, ...] = ()
     index: tuple[Index, ...] | None = None
     dtype: DType = DType.F32
+    continues: str | None = None
 
     @property
     def element_bytes(self) -> int:
@@ -135,7 +137,8 @@ class Nest:
     @cached_property
     def kind(self) -> NestKind:
         operands = tuple(
-            o if o.value is None else Operand(o.name, "", o.access, o.shape, o.index, o.dtype) for o in self.operands
+            o if o.value is None else Operand(o.name, "", o.access, o.shape, o.index, o.dtype, o.continues)
+            for o in self.operands
         )
         constants = tuple((name, repr(value)) for name, value in sorted(self.constants.items()))  # 0.0 and -0.0 are two
         kind = NestKind(self.kernel, self.axes, operands, constants, self.origin)
@@ -160,6 +163,11 @@ class Nest:
     def present(self) -> tuple[Operand, ...]:
         """Operands that are not absent optionals."""
         return tuple(operand for operand in self.operands if operand.value is not None)
+
+    @cached_property
+    def pointers(self) -> tuple[Operand, ...]:
+        """Those that the kernel has pointers to."""
+        return tuple(operand for operand in self.operands if operand.continues is None)
 
     @cached_property
     def reads(self) -> tuple[Operand, ...]:
@@ -291,7 +299,7 @@ def kernel_argument(
     ======================  ====================================================================
     `n_AXIS`                extent of the tile along AXIS
     `at_AXIS`, `of_AXIS`    where the tile starts along AXIS; the whole extent of AXIS
-    `first`, `last`         1 if no reduction axis has tiles before (after) this one
+    `first`, `last`         1 if no reduction axis has tiles, or panels, before (after) this one
     `OPERAND_sD`            element stride of view dimension D of where the operand lies
     `OPERAND_by_AXIS`       element stride of one step along AXIS (0: broadcast)
     `OPERAND_nD`            extent of the operand's box along D
@@ -303,9 +311,10 @@ def kernel_argument(
         return nest.constants[field_name]
     reductions = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
     if field_name == "first":
-        return int(all(tile[axis.name].start == 0 for axis in reductions))
+        return int(all(nest.starts_at(axis.name) + tile[axis.name].start == 0 for axis in reductions))
     if field_name == "last":
-        return int(all(tile[axis.name].stop == axis.extent for axis in reductions))
+        ends = [(nest.starts_at(axis.name) + tile[axis.name].stop, nest.whole_extent(axis.name)) for axis in reductions]
+        return int(all(stop == extent for stop, extent in ends))
     prefix, _, rest = field_name.partition("_")
     axis_names = {axis.name for axis in nest.axes}
     if rest in axis_names:

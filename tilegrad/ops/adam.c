@@ -32,17 +32,17 @@ TG_KERNEL void tg_adam(TG_MEM const float *w, TG_MEM const float *g, TG_MEM cons
 }
 
 TG_KERNEL
-void tg_adam_bf16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const uint16_t *m, TG_MEM const uint16_t *v,
-                  TG_MEM const float *lr, TG_MEM const int64_t *step, TG_MEM float *w_out, TG_MEM uint16_t *m_out,
-                  TG_MEM uint16_t *v_out, TG_ARG const tg_adam_args *p, int core_id, int core_count)
+void tg_adam_bf16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const tg_b2 *m, TG_MEM const tg_b2 *v,
+                  TG_MEM const float *lr, TG_MEM const int64_t *step, TG_MEM float *w_out, TG_MEM tg_b2 *m_out,
+                  TG_MEM tg_b2 *v_out, TG_ARG const tg_adam_args *p, int core_id, int core_count)
 {
     TG_ADAM(TG_KEPT_BF16, TG_KEEP_BF16);
 }
 
 TG_KERNEL
-void tg_adam_fp16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const uint16_t *m, TG_MEM const uint16_t *v,
-                  TG_MEM const float *lr, TG_MEM const int64_t *step, TG_MEM float *w_out, TG_MEM uint16_t *m_out,
-                  TG_MEM uint16_t *v_out, TG_ARG const tg_adam_args *p, int core_id, int core_count)
+void tg_adam_fp16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const tg_b2 *m, TG_MEM const tg_b2 *v,
+                  TG_MEM const float *lr, TG_MEM const int64_t *step, TG_MEM float *w_out, TG_MEM tg_b2 *m_out,
+                  TG_MEM tg_b2 *v_out, TG_ARG const tg_adam_args *p, int core_id, int core_count)
 {
     TG_ADAM(TG_KEPT_FP16, TG_KEEP_FP16);
 }

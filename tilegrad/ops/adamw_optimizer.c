@@ -30,17 +30,17 @@ TG_KERNEL void tg_adamw_optimizer(TG_MEM const float *w, TG_MEM const float *g, 
     TG_ADAMW_OPTIMIZER(TG_KEPT_F32, TG_KEEP_F32);
 }
 
-TG_KERNEL void tg_adamw_optimizer_bf16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const uint16_t *m,
-                                       TG_MEM const uint16_t *v, TG_MEM const float *lr, TG_MEM const int64_t *step,
-                                       TG_MEM float *w_out, TG_MEM uint16_t *m_out, TG_MEM uint16_t *v_out,
+TG_KERNEL void tg_adamw_optimizer_bf16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const tg_b2 *m,
+                                       TG_MEM const tg_b2 *v, TG_MEM const float *lr, TG_MEM const int64_t *step,
+                                       TG_MEM float *w_out, TG_MEM tg_b2 *m_out, TG_MEM tg_b2 *v_out,
                                        TG_ARG const tg_adamw_optimizer_args *p, int core_id, int core_count)
 {
     TG_ADAMW_OPTIMIZER(TG_KEPT_BF16, TG_KEEP_BF16);
 }
 
-TG_KERNEL void tg_adamw_optimizer_fp16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const uint16_t *m,
-                                       TG_MEM const uint16_t *v, TG_MEM const float *lr, TG_MEM const int64_t *step,
-                                       TG_MEM float *w_out, TG_MEM uint16_t *m_out, TG_MEM uint16_t *v_out,
+TG_KERNEL void tg_adamw_optimizer_fp16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const tg_b2 *m,
+                                       TG_MEM const tg_b2 *v, TG_MEM const float *lr, TG_MEM const int64_t *step,
+                                       TG_MEM float *w_out, TG_MEM tg_b2 *m_out, TG_MEM tg_b2 *v_out,
                                        TG_ARG const tg_adamw_optimizer_args *p, int core_id, int core_count)
 {
     TG_ADAMW_OPTIMIZER(TG_KEPT_FP16, TG_KEEP_FP16);

@@ -175,8 +175,13 @@ class Operator(ABC):
         return ()
 
     def unread_inputs(self, node: NodeView) -> tuple[int, ...]:
-        """Inputs of which only the type matters, since what would read them was not asked for: their bytes may go."""
-        return ()
+        """Inputs of which only the type matters, since no nest reads them: their bytes may go.
+
+        Gradients have such inputs, and what was not asked for all that it makes; others are not looked into."""
+        if self.is_view or (all(node.outputs) and not self.name.endswith("Grad")):
+            return ()
+        read = {operand.value for nest in self.nests(node) for operand in nest.operands}
+        return tuple(k for k, name in enumerate(node.inputs) if name and name not in read)
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         """(output, input) pairs where writing the output over the input is correct for any tiling and core count."""

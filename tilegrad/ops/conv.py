@@ -213,10 +213,6 @@ class _ConvolvingGrad(Operator):
         node.expect_shape(0, forward.shape, "gradient of Y")
         return node.input(1), node.input(2), TensorType(DType.F32, (forward.shape[1],))
 
-    def unread_inputs(self, node: NodeView) -> tuple[int, ...]:
-        """X is for dW alone, W for dX."""
-        return tuple(k for k, output in ((1, 1), (2, 0)) if not node.has_output(output))
-
     @abstractmethod
     def _gradient_nests(self, node: NodeView) -> tuple[Nest | None, Nest | None]:
         """Those of dX and dW, where wanted."""

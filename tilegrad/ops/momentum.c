@@ -23,15 +23,15 @@ TG_KERNEL void tg_momentum(TG_MEM const float *w, TG_MEM const float *g, TG_MEM 
     TG_MOMENTUM(TG_KEPT_F32, TG_KEEP_F32);
 }
 
-TG_KERNEL void tg_momentum_bf16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const uint16_t *v,
-                                TG_MEM const float *lr, TG_MEM float *w_out, TG_MEM uint16_t *v_out,
+TG_KERNEL void tg_momentum_bf16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const tg_b2 *v,
+                                TG_MEM const float *lr, TG_MEM float *w_out, TG_MEM tg_b2 *v_out,
                                 TG_ARG const tg_momentum_args *p, int core_id, int core_count)
 {
     TG_MOMENTUM(TG_KEPT_BF16, TG_KEEP_BF16);
 }
 
-TG_KERNEL void tg_momentum_fp16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const uint16_t *v,
-                                TG_MEM const float *lr, TG_MEM float *w_out, TG_MEM uint16_t *v_out,
+TG_KERNEL void tg_momentum_fp16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const tg_b2 *v,
+                                TG_MEM const float *lr, TG_MEM float *w_out, TG_MEM tg_b2 *v_out,
                                 TG_ARG const tg_momentum_args *p, int core_id, int core_count)
 {
     TG_MOMENTUM(TG_KEPT_FP16, TG_KEEP_FP16);

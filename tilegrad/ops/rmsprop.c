@@ -23,15 +23,15 @@ TG_KERNEL void tg_rmsprop(TG_MEM const float *w, TG_MEM const float *g, TG_MEM c
 }
 
 TG_KERNEL
-void tg_rmsprop_bf16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const uint16_t *v, TG_MEM const float *lr,
-                     TG_MEM float *w_out, TG_MEM uint16_t *v_out, TG_ARG const tg_rmsprop_args *p, int core_id,
+void tg_rmsprop_bf16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const tg_b2 *v, TG_MEM const float *lr,
+                     TG_MEM float *w_out, TG_MEM tg_b2 *v_out, TG_ARG const tg_rmsprop_args *p, int core_id,
                      int core_count)
 {
     TG_RMSPROP(TG_KEPT_BF16, TG_KEEP_BF16);
 }
 
-TG_KERNEL void tg_rmsprop_fp16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const uint16_t *v,
-                               TG_MEM const float *lr, TG_MEM float *w_out, TG_MEM uint16_t *v_out,
+TG_KERNEL void tg_rmsprop_fp16(TG_MEM const float *w, TG_MEM const float *g, TG_MEM const tg_b2 *v,
+                               TG_MEM const float *lr, TG_MEM float *w_out, TG_MEM tg_b2 *v_out,
                                TG_ARG const tg_rmsprop_args *p, int core_id, int core_count)
 {
     TG_RMSPROP(TG_KEPT_FP16, TG_KEEP_FP16);

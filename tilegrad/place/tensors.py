@@ -149,7 +149,8 @@ def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Us
     parts: dict[tuple[str, Rows], list[_Part]] = {}
     count = 0
     for i, launch in enumerate(entry.launches):
-        for operand in (operand for nest in launch.nests for operand in nest.operands):
+        # What a sum goes on from is read before it is written.
+        for operand in (o for nest in launch.nests for o in sorted(nest.operands, key=lambda o: o.continues is None)):
             if operand.value is None:
                 continue
             is_read = operand.access is Access.READ

@@ -1,13 +1,14 @@
 """Operators whose operands do not fit into L2 together: cut into panels, each of them a launch of its own.
 
-A panel is a range of each parallel axis, so that sums keep their order. What it touches of a large operand is in L2
-without the rest, dense, and comes from L3 and goes back while other panels compute; small operands are there whole. The
-nest of a panel is an ordinary nest with shorter axes, whose index maps begin where the panel does.
+A panel is a range of each parallel axis. Where not even single steps of them fit, a reduction is cut too: its panels
+come in the order of the sum, and each goes on from what the one before left in L2. What a panel touches of a large
+operand is in L2 without the rest, dense, and comes from L3 and goes back while other panels compute; small operands are
+there whole. The nest of a panel is an ordinary nest with shorter axes, whose index maps begin where the panel does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 from math import prod
@@ -124,13 +125,21 @@ class Panels:
             for operand in nest.operands
         )
         named = {name for _, name in argument_fields(op, nest.kernel)}
-        axes = [axis for axis in nest.axes if f"at_{axis.name}" in named or f"of_{axis.name}" in named]
+        summed = {axis.name for axis in nest.axes if axis.kind is AxisKind.REDUCTION}
+        axes = [
+            axis
+            for axis in nest.axes
+            if f"at_{axis.name}" in named
+            or f"of_{axis.name}" in named
+            or (axis.name in summed and ranges[axis.name].size < axis.extent)
+        ]
+        begun = {axis for axis in summed if ranges[axis].start}
         volume = prod(r.size for r in ranges.values())
         macs = nest.macs_override
         return replace(
             nest,
             axes=tuple(replace(axis, extent=ranges[axis.name].size) for axis in nest.axes),
-            operands=operands,
+            operands=(*operands, *(_before(o) for o in operands if o.value is not None and _is_begun(o, begun))),
             macs_override=None if macs is None else macs * volume // prod(axis.extent for axis in nest.axes),
             origin=tuple((axis.name, ranges[axis.name].start, axis.extent) for axis in axes),
         )
@@ -143,6 +152,16 @@ class Panels:
         self.values[name] = Panel(operand.value, operand.shape, box, operand.dtype)
         index = _shifted(operand.index, ranges, [r.start for r in box])
         return replace(operand, value=name, shape=tuple(r.size for r in box), index=index)
+
+
+def _is_begun(operand: Operand, begun: Collection[str]) -> bool:
+    """Whether a result's sum goes over one of these axes."""
+    own = {axis for index in operand.index or () for axis, _ in index.terms}
+    return operand.access is Access.WRITE and any(axis not in own for axis in begun)
+
+
+def _before(result: Operand) -> Operand:
+    return replace(result, name=f"{result.name}.before", access=Access.READ, continues=result.name)
 
 
 def panel_box(operand: Operand, ranges: Tile) -> tuple[Range, ...]:
@@ -178,6 +197,7 @@ class Search:
         self.room = panels.room_bytes
         self.engine = panels.target.engine(L3, L2)
         self.axes = [axis for axis in nest.axes if axis.kind is AxisKind.PARALLEL and axis.extent > 1]
+        self.summed = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
         by_owner: dict[str, list[Operand]] = {}
         for operand in nest.present:
             by_owner.setdefault(panels.owner_of(operand), []).append(operand)
@@ -198,8 +218,9 @@ class Search:
     def best(self) -> Cut | None:
         found: tuple[float, Cut] | None = None
         shares = [(2, DOUBLE_SHARE), (1, SINGLE_SHARE)] if self.panels.is_double else [(1, SINGLE_SHARE)]
-        for times, share in shares:
-            for sizes in self._sizes(times, share * self.room):
+        ways = [(way, *one) for way in (self._sizes, self._summed_sizes) for one in shares]
+        for way, times, share in ways:
+            for sizes in way(times, share * self.room):
                 for loops in self._orders(sizes):
                     cost = self.cost(loops, sizes)
                     if found is None or cost < found[0]:
@@ -226,6 +247,21 @@ class Search:
             smaller = [{**sizes, axis: -(-sizes[axis] // 2)} for axis in left]
             sizes = min(smaller, key=self._bytes)
         yield sizes
+
+    def _summed_sizes(self, times: int, room: float) -> Iterator[dict[str, int]]:
+        """Cuts that fit along a reduction, with single steps of those outside it, and along no other axis or one."""
+        whole = {axis.name: axis.extent for axis in self.nest.axes}
+        for axis in self.summed:
+            yield from self._along(axis.name, whole, times, room)
+            for other in self.axes:
+                for size in axis_sizes(other.extent)[1:]:
+                    found = next(self._along(axis.name, {**whole, other.name: size}, times, room), None)
+                    if found is not None:
+                        yield found
+            whole[axis.name] = 1
+        sizes = {**whole, **{axis.name: 1 for axis in self.axes}}
+        if self.summed and self._fits(sizes, times, room):
+            yield sizes
 
     def _along(self, axis: str, sizes: Mapping[str, int], times: int, room: float) -> Iterator[dict[str, int]]:
         """The largest panels that fit, and some smaller ones, which come sooner."""
@@ -272,7 +308,8 @@ class Search:
 
     def _orders(self, sizes: Mapping[str, int]) -> Iterator[tuple[Loop, ...]]:
         loops = [Loop(a.name, a.extent, sizes[a.name]) for a in self.axes if sizes[a.name] < a.extent]
-        return permutations(loops)
+        inner = [Loop(a.name, a.extent, sizes[a.name]) for a in self.summed if sizes[a.name] < a.extent]
+        return ((*outer, *inner) for outer in permutations(loops))
 
     def compute_cycles(self, sizes: Mapping[str, int]) -> float:
         """Of a panel: small ones keep the cores less busy."""

@@ -128,7 +128,8 @@ class TilingSearch:
     def _different(self, candidates: Sequence[Candidate]) -> list[tuple[Tiling, int]]:
         """Of candidates of one kind, the best first: those that fit, are cut differently and are not much worse. What
         is chosen of a kind does not depend on other kinds, so that `auto` chooses among all that `double` does."""
-        estimated = [(self._estimate(candidate), candidate) for candidate in candidates]
+        able = [candidate for candidate in candidates if self._may_continue(candidate)]
+        estimated = [(self._estimate(candidate), candidate) for candidate in able]
         estimated.sort(key=lambda pair: (pair[0].cycles, pair[0].dma_bytes))
         found: dict[object, tuple[Tiling, int]] = {}
         for estimate, candidate in estimated:
@@ -145,6 +146,11 @@ class TilingSearch:
             if len(found) == (MOST_CHOICES if self.options.overlaps else 1):
                 break
         return list(found.values())
+
+    def _may_continue(self, candidate: Candidate) -> bool:
+        """A sum that goes on cannot be brought to a slot that a result has not left yet."""
+        begun = [operand for operand in self.nest.present if operand.continues is not None]
+        return not candidate.is_double or not any(moving_axes(operand, candidate.loops) for operand in begun)
 
     def _fits(self, tiling: Tiling) -> bool:
         """With the table that describes it."""
@@ -195,10 +201,13 @@ class TilingSearch:
         return self.judge.estimate(self.nest, candidate, self.options.overlaps, shown)
 
     def _tiling(self, candidate: Candidate, estimate: TileEstimate) -> Tiling:
-        slots = {}
+        slots: dict[str, Slot] = {}
         offset = 0
         for operand in self.nest.present:
             slot_bytes = align(prod(box_shape(operand, candidate.sizes)) * operand.element_bytes, self.alignment)
+            if operand.continues is not None:
+                slots[operand.name] = slots[operand.continues]
+                continue
             count = 2 if candidate.is_double and moving_axes(operand, candidate.loops) else 1
             slots[operand.name] = Slot(offset, slot_bytes, count)
             offset += slot_bytes * count

@@ -208,10 +208,11 @@ class _Deciding:
             self._leave_there(suite[0] - 1, there)
         for i in suite:
             nest, loops = self.nests[i].nest, self._tiling(i).loops
-            readable = [operand for operand in nest.reads if is_read_in_place(operand, nest, loops)]
+            reads = [operand for operand in nest.reads if operand.continues is None]
+            readable = [operand for operand in reads if is_read_in_place(operand, nest, loops)]
             homes = {operand.name: self._home(i, operand) for operand in readable}
             found.append({name: there[home] for name, home in homes.items() if home in there})
-            for operand in nest.reads:
+            for operand in reads:
                 home = self._whole_home(i, operand)
                 if home is not None:
                     ((_, first, _),) = self._slots(i, [operand])

@@ -32,6 +32,9 @@ class PartReplay:
     def number(self, value: str) -> int: ...
 
     @abstractmethod
+    def content_number(self, nest: int, operand: Operand) -> int: ...
+
+    @abstractmethod
     def error(self, message: str, nest: int | None = None) -> InternalError: ...
 
     @abstractmethod
@@ -40,7 +43,7 @@ class PartReplay:
     def far_contents(self, event: Load | Store, operand: Operand) -> list[View | int]:
         """What is, or will be, at the outer side of a transfer's parts."""
         assert operand.value is not None
-        value = self.number(operand.value)
+        value = self.content_number(event.nest, operand)
         if operand.value not in self.schedule.panels:
             return [value] * len(event.parts)
         home = self.plan.address(self.entry, operand.value, self.nests[event.nest].launch)

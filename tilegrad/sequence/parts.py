@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
-from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Tile
+from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Tile
 from tilegrad.ir.schedule import EntrySchedule, Launch, Panel
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
-from tilegrad.sequence.needs import Needs
+from tilegrad.sequence.needs import Needs, summed_axes
 
 
 def wrong_parts(schedule: EntrySchedule, needs: Needs) -> tuple[int, str] | None:
@@ -35,6 +35,8 @@ def wrong_parts(schedule: EntrySchedule, needs: Needs) -> tuple[int, str] | None
         for number, tiles in seen.items():
             if not _cover(nests[number], tiles):
                 return first, "the panels are not the whole nest, or one is computed twice"
+            if not _sums_in_order(nests[number], tiles):
+                return first, "the panels of a sum are not in its order"
     return None
 
 
@@ -50,6 +52,23 @@ def _cover(nest: Nest, tiles: Sequence[Tile]) -> bool:
     return not whole or int(meets.sum()) == len(tiles)
 
 
+def _sums_in_order(nest: Nest, tiles: Sequence[Tile]) -> bool:
+    """Steps of a sum come in the order of its axes, of which those inside one that is cut are whole, and those outside
+    it single steps. So panels that differ in these alone are in the order of their first steps."""
+    sums = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
+    reached: dict[object, tuple[int, ...]] = {}
+    for tile in tiles:
+        starts = tuple(tile[axis.name].start for axis in sums)
+        others = tuple((r.start, r.stop) for axis, r in tile.items() if nest.axis(axis).kind is not AxisKind.REDUCTION)
+        if others in reached and reached[others] >= starts:
+            return False
+        reached[others] = starts
+        cut = [k for k, axis in enumerate(sums) if tile[axis.name].size != axis.extent]
+        if cut and any(tile[axis.name].size != 1 for axis in sums[: cut[-1]]):
+            return False
+    return True
+
+
 def _wrong_part(launch: Launch, nests: Sequence[Nest], panels: Mapping[str, Panel], needs: Needs) -> str | None:
     part = launch.part
     if part is None or len(launch.nests) != 1 or not 0 <= part.nest < len(nests):
@@ -62,15 +81,40 @@ def _wrong_part(launch: Launch, nests: Sequence[Nest], panels: Mapping[str, Pane
         is_cut = r.size != axis.extent
         if (own.name, own.kind, own.extent) != (axis.name, axis.kind, r.size) or r.start < 0 or r.stop > axis.extent:
             return f"its axis '{axis.name}' is not the panel's"
-        if is_cut and axis.kind is not AxisKind.PARALLEL:
+        if is_cut and axis.kind is AxisKind.INNER:
             return f"its axis '{axis.name}' cannot be cut into panels"
+        if is_cut and axis.kind is AxisKind.REDUCTION and (axis.name, r.start, axis.extent) not in nest.origin:
+            return f"it does not know that it is a part of the sum over '{axis.name}'"
     for name, start, extent in nest.origin:
         if (start, extent) != (part.ranges[name].start, whole.axis(name).extent):
             return f"its axis '{name}' begins elsewhere"
-    for operand, of in zip(nest.operands, whole.operands, strict=True):
+    wrong_sums = _wrong_sums(nest, whole, part.ranges)
+    if wrong_sums is not None:
+        return wrong_sums
+    for operand, of in zip(nest.pointers, whole.operands, strict=True):
         wrong = _wrong_operand(operand, of, part.ranges, panels, needs)
         if wrong is not None:
             return wrong
+    return None
+
+
+def _wrong_sums(nest: Nest, whole: Nest, ranges: Tile) -> str | None:
+    """Of every result whose sum was begun by a panel before, what is there of it is read, and of no other."""
+    results = {operand.name: operand for operand in nest.results}
+    begun = {
+        operand.name
+        for operand in whole.results
+        if any(ranges[axis.name].start for axis in summed_axes(whole, operand))
+    }
+    before = [operand for operand in nest.operands if operand.continues is not None]
+    if sorted(operand.continues or "" for operand in before) != sorted(begun):
+        return "it does not go on from the sums that were begun"
+    for operand in before:
+        result = results[operand.continues or ""]
+        if operand.access is not Access.READ or (operand.value, operand.shape, operand.index, operand.dtype) != (
+            result.value, result.shape, result.index, result.dtype,
+        ):  # fmt: skip
+            return f"'{result.name}' goes on from something else"
     return None
 
 

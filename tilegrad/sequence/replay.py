@@ -179,6 +179,19 @@ class _Replay(LaunchReplay):
             self.names.append(name)
         return self.numbers[name]
 
+    def content_number(self, nest: int, operand: Operand) -> int:
+        """Of what a nest finds in an operand, or leaves there: a sum that is not complete is not the value yet."""
+        own, part = self.nests[nest].nest, self.schedule.launches[self.nests[nest].launch].part
+        value = self.number(operand.value or "")
+        if part is None or (operand.access is Access.READ and operand.continues is None):
+            return value
+        done, steps = int(operand.continues is None), 1
+        for axis in reversed(summed_axes(own, operand)):
+            r = part.ranges[axis.name]
+            done += steps * (r.start if operand.continues else r.stop - 1)
+            steps *= own.whole_extent(axis.name)
+        return value if done == steps else self.number(f"{self.names[value]}, {done:,} of {steps:,} steps of its sum")
+
     def run(self) -> None:
         handlers: dict[type, Callable[..., None]] = {
             Enter: self.enter, Fetch: self.fetch, Load: self.load, Store: self.store, Wait: self.wait,
@@ -372,7 +385,7 @@ class _Replay(LaunchReplay):
         operand = self.operand(event, Access.READ)
         self.claim(event)
         assert operand.value is not None
-        transfer, value = self.open(event), self.number(operand.value)
+        transfer, value = self.open(event), self.content_number(event.nest, operand)
         for (content, readers), wanted in zip(self.far_views(event), self.far_contents(event, operand), strict=True):
             self.expect_value(content, value, f"'{event.operand}'", wanted)
             readers += 1
@@ -498,10 +511,21 @@ class _Replay(LaunchReplay):
             return
         self.expect_table(event.nest)
         for operand, place, size_bytes in placed(listed.nest, event, Access.READ):
-            _, readers = self.expect_operand(operand, place, size_bytes)
-            readers += 1
+            if operand.continues is None:
+                _, readers = self.expect_operand(operand, place, size_bytes)
+                readers += 1
+            else:
+                self.expect_begun(listed.nest, operand, place, size_bytes, event)
         for operand, place, size_bytes in placed(listed.nest, event, Access.WRITE):
             self.expect_room(listed.nest, operand, place, size_bytes, event)
+
+    def expect_begun(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
+        """A sum that a panel before began is where its result is computed, before the first tile adds to it."""
+        result = nest.operand(operand.continues or "")
+        if place != event.places[nest.operands.index(result)]:
+            raise self.error(f"the sum that was begun is not where '{result.name}' is computed")
+        if not any(event.ranges[axis.name].start for axis in summed_axes(nest, result)):
+            self.expect_operand(operand, place, size_bytes)
 
     def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, Readers]:
         assert operand.value is not None
@@ -515,7 +539,7 @@ class _Replay(LaunchReplay):
             raise self.error(f"'{operand.name}' was not brought, or was overwritten")
         held = self.held[first]
         is_same_box = (held.shape, held.box) == (operand.shape, place.box)
-        if held.value != self.number(operand.value) or not held.is_complete:
+        if held.value != self.content_number(self.turn, operand) or not held.is_complete:
             raise self.error(f"'{operand.name}' finds '{held.what}' of nest {held.nest} in its place")
         is_part = held.is_whole and prod(operand.shape) == prod(held.shape) and _is_run(operand, place, held.at)
         if not (is_same_box and place.offset == held.at) and not is_part:
@@ -551,15 +575,15 @@ class _Replay(LaunchReplay):
         if listed.tiling is None:
             self.end_whole(listed, begun)
             return
-        for _, place, size_bytes in placed(listed.nest, begun, Access.READ):
+        for operand, place, size_bytes in placed(listed.nest, begun, Access.READ):
             _, readers = self.scratch(place.offset, size_bytes, "an operand")
-            readers -= 1
+            readers -= operand.continues is None
         for operand, place, size_bytes in placed(listed.nest, begun, Access.WRITE):
             sums = summed_axes(listed.nest, operand)
             held = Held(
                 event.nest,
                 operand.name,
-                self.number(operand.value or ""),
+                self.content_number(event.nest, operand),
                 operand.shape,
                 place.box,
                 is_result=True,

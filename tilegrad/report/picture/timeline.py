@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,11 +81,12 @@ def value_of(compiled: Listed, entry: str, event: Load | Store) -> str:
 
 
 def track_order(tracks: set[str]) -> list[str]:
-    """Cores first, then the engine nearest to them, then what lies farther away; what waits comes last."""
+    """Of each block, cores first, then the engine nearest to them, then what lies farther away; what waits comes
+    last."""
 
-    def rank(track: str) -> tuple[str, int, str]:
-        block, _, rest = track.rpartition("block ")
-        name = track.removeprefix(f"{block}block ") if block else rest
+    def rank(track: str) -> tuple[int, int, str]:
+        found = re.fullmatch(r"block (\d+) (.*)", track)
+        block, name = (int(found[1]), found[2]) if found else (0, track)
         order = 0 if CORES in name else 3 if CONDUCTOR in name else 1 if "L1" in name else 2
         return block, order, name
 

@@ -25,7 +25,7 @@ typedef uint32_t tg_word;
 #define TG_STATIC_ASSERT(condition, what) typedef char tg_assert_##what[(condition) ? 1 : -1]
 #endif
 
-enum { TG_MAX_OPERANDS = 10, TG_MAX_RESULTS = 4, TG_AHEAD = 2 };
+enum { TG_MAX_OPERANDS = 14, TG_MAX_RESULTS = 4, TG_AHEAD = 2 };
 
 /* A table: this, then operands, loops, dimensions, fields, argument words and levels. Places in it are numbers of
  * words from its start. */

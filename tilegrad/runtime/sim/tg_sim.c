@@ -764,6 +764,15 @@ static int is_result_before(const unsigned char *at, size_t bytes)
            all(at, bytes, BEFORE | KEPT);
 }
 
+/* Whether a result goes on from a sum that was brought to its place: an operand that is read is where it is written. */
+static int is_continued(const work_t *job, int i)
+{
+    for (int k = 0; k < job->operand_count; k++)
+        if (job->at[k] == job->at[i] && job->bytes[k] == job->bytes[i] && job->access[k] != job->access[i])
+            return 1;
+    return 0;
+}
+
 static void expect_operand(const work_t *job, int i)
 {
     unsigned char *at = job->at[i];
@@ -772,12 +781,15 @@ static void expect_operand(const work_t *job, int i)
     expect_settled(at, job->bytes[i], job->access[i] == TG_WRITE, NULL, "the kernel");
     if (!is_scratch(at, job->bytes[i]))
         return;
+    int goes_on = is_continued(job, i), is_begun = goes_on && all(at, job->bytes[i], BROUGHT);
+    if (goes_on && all(at, job->bytes[i], PRODUCED))
+        return; /* an earlier tile went on from it */
     if (job->access[i] == TG_READ && !all(at, job->bytes[i], BROUGHT) && !is_result_before(at, job->bytes[i]))
         hazard("operand %d at %s, %lu bytes, was not brought", i, describe(at), (unsigned long)job->bytes[i]);
     if (job->access[i] == TG_WRITE &&
         memchr(own->holds + (at - own->scratch), BEFORE | PRODUCED, job->bytes[i]) != NULL)
         hazard("operand %d at %s is written where a result has not left", i, describe(at));
-    if (job->access[i] == TG_WRITE && !all(at, job->bytes[i], PRODUCED))
+    if (job->access[i] == TG_WRITE && !all(at, job->bytes[i], PRODUCED) && !is_begun)
         memset(at, POISON, job->bytes[i]);
 }
 
