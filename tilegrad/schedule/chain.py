@@ -21,7 +21,7 @@ from tilegrad.schedule.judge import Judge
 # How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the
 # fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
 WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
-LITTLE_MORE = 1.01
+LITTLE_MORE = 1.005
 # How many nests behind one may come together with the next, as far as is seen before they are placed.
 SOON = 4
 # Where transfers are to be hidden and these leave more than a fifth of them exposed: more, at any price.
