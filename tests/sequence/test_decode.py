@@ -84,7 +84,8 @@ NEVER = {"tg_dim.size"}
 @pytest.mark.timeout(120)
 def test_a_flipped_word_is_noticed(tmp_path: Path) -> None:
     """Some words do not matter where they are: what only simple steps need, or only others; what comes behind the last
-    call; whether to wait where nothing is under way; what is late where nothing is. But each field of each record matters somewhere."""
+    call; whether to wait where nothing is under way; what is late where nothing is. But each field of each record
+    matters somewhere."""
     random = np.random.default_rng(1)
     tried: Counter[str] = Counter()
     noticed: Counter[str] = Counter()
