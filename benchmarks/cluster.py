@@ -15,7 +15,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1
-from tilegrad.training import Run, train
+from tilegrad.training.train import Run, train
 
 RESULTS = Path(__file__).parent / "CLUSTER.md"
 KIB = 1024

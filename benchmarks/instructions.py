@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tilegrad.api import Recipe, load, open_device
 from tilegrad.compiled import Compiled
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.qemu import MACHINES, QemuDevice, QemuSession
 from tilegrad.devices.qemu_counts import Counts
 from tilegrad.pipeline import compile_model
-from tilegrad.samples import make_batches
 from tilegrad.targets import base as targets
 
 RESULTS = Path(__file__).parent / "INSTRUCTIONS.md"

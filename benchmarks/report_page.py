@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training_step import machine
-from tilegrad import training
 from tilegrad.api import compile
 from tilegrad.devices.registry import open_device
 from tilegrad.report.picture.page import page
 from tilegrad.report.picture.record import record_bytes, record_of
+from tilegrad.training import train as training
 
 EVENTS = 100_000
 REDRAWS = 60

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilegrad import data, random
-from tilegrad.data import SampleSpec
+from tilegrad import random
+from tilegrad.data import batches as data
+from tilegrad.data.batches import SampleSpec
+from tilegrad.data.stored import load_npz
 from tilegrad.errors import UserError
 from tilegrad.ir.types import DType
 from tilegrad.random import Purpose
-from tilegrad.stored import load_npz
 
 CLASSIFIER = SampleSpec((2, 3), "cross_entropy", classes=4)
 X = np.arange(30, dtype=np.float32).reshape(5, 2, 3)

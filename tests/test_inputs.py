@@ -12,8 +12,8 @@ import pytest
 import tilegrad as tg
 from tests.schedule.programs import own_loss, recipe_of, two_heads
 from tests.support.command_line import CommandLine
+from tilegrad.data.samples import infer_inputs, make_batches, sample_spec
 from tilegrad.errors import UserError
-from tilegrad.samples import infer_inputs, make_batches, sample_spec
 
 
 def arrays(samples: int = 12) -> dict[str, Any]:

@@ -80,12 +80,12 @@ from tests.support.projects import batch, opened, state_of, zoo_model
 from tilegrad import zoo
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.compiled import Compiled
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.process import HarnessSession
 from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ir.types import DType, TensorType
-from tilegrad.samples import make_batches
 
 ROOT = Path(__file__).parents[1]
 

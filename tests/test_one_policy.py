@@ -10,11 +10,11 @@ import pytest
 
 import tilegrad as tg
 from tests.support.command_line import CommandLine
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.pipeline import DUMPS, GRAPH_PASSES, PROGRAM_PASSES, STAGES, Where
 from tilegrad.recipe import Recipe
-from tilegrad.samples import make_batches
 from tilegrad.targets import base as targets
 
 ADAM = Recipe(optimizer=tg.Adam(lr=0.001))

@@ -12,18 +12,15 @@ PACKAGE = Path(tilegrad.__file__).parent
 
 ORDER = (
     # What everything may use.
-    "visible", "errors", "pictured", "sizes", "regular", "npz", "arrays", "tensor_files", "random", "bounds",
-    "expectations", "found", "losses", "optimizers", "rates", "adapters", "sparse", "guards", "stored_types",
-    "recipe", "storage",
+    "visible", "errors", "pictured", "sizes", "files", "random", "bounds",
+    "expectations", "found", "losses", "optimizers", "recipe",
     # Data and declarations.
     "targets", "ir", "ops", "costs", "build", "analysis",
     # The stages.
-    "passes", "zoo", "frontend", "schedule", "place", "sequence", "fit", "sparse_choice",
-    "codegen", "compiled", "pipeline",
+    "passes", "zoo", "frontend", "schedule", "place", "sequence", "fit", "codegen", "compiled", "pipeline",
     # What is done with a compiled program.
-    "beside", "data", "stored", "samples", "epochs", "learned", "checkpoint", "devices", "measures", "course",
-    "running", "stack", "verify", "kept", "parallel", "keeping", "restored", "training", "comparison", "gradcheck",
-    "inference", "evaluation", "inspection", "onnx_backend", "exploration",
+    "data", "learned", "devices", "stack", "verify", "parallel", "training", "inspection", "onnx_backend",
+    "exploration",
     # What people see.
     "report", "calibration", "api", "commands", "interrupts", "cli", "launch", "__main__",
 )  # fmt: skip

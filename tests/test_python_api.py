@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import tilegrad as tg
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 
 def test_dir_shows_the_api_and_every_name_is_there() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilegrad import data, random
+from tilegrad import random
+from tilegrad.data import batches as data
 from tilegrad.errors import UserError
 from tilegrad.ir.types import DType
 from tilegrad.random import Purpose

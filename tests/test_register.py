@@ -15,14 +15,14 @@ import pytest
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
 from tests.support.projects import CONTRACT_FLAGS, opened, toolchain
-from tilegrad import training
 from tilegrad.devices.host import HostDevice
 from tilegrad.errors import UserError
-from tilegrad.gradcheck import check_gradients
 from tilegrad.ir.nest import Nest, map_nest
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.ops import registry
 from tilegrad.ops.base import GradientBuilder, NodeView
+from tilegrad.training import train as training
+from tilegrad.training.gradcheck import check_gradients
 
 SOFTSIGN_C = """\
 /* Softsign: y = x / (1 + |x|). SoftsignGrad: dx = dy (1 - |y|)^2. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,23 +12,23 @@ from tilegrad.devices.base import Device
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.frontend import ImportedModel, load
-from tilegrad.guards import Guard
-from tilegrad.keeping import Keeping
 from tilegrad.ops.base import Operator
 from tilegrad.ops.registry import register
 from tilegrad.parallel.group import open_devices
 from tilegrad.parallel.specification import is_several
 from tilegrad.pipeline import Observer, compile_or_explain, unfused
 from tilegrad.recipe import SGD, Adam, AdamW, Momentum, Rate, Recipe, RMSprop, loss
+from tilegrad.recipe.guards import Guard
+from tilegrad.recipe.storage import Storage
+from tilegrad.recipe.stored_types import Stored
 from tilegrad.report.picture import notebook as _notebook  # noqa: F401 - draws programs and runs in notebooks
-from tilegrad.restored import export_checkpoint
 from tilegrad.schedule.options import ScheduleOptions, fit_bytes_of
-from tilegrad.storage import Storage
-from tilegrad.stored_types import Stored
 from tilegrad.targets import base as targets
 from tilegrad.targets import files as target_files
 from tilegrad.targets.base import CoreCosts, DmaEngine, DmaTiming, Memory, Target
-from tilegrad.training import train
+from tilegrad.training.keeping import Keeping
+from tilegrad.training.restored import export_checkpoint
+from tilegrad.training.train import train
 
 __all__ = [
     "SGD",
@@ -85,6 +86,7 @@ def compile(
     fit: bool = False,
     blocks: int | str = "auto",
     most_blocks: int | None = None,
+    pipes: str | Sequence[tuple[str, str] | tuple[str, str, int]] = "auto",
     observer: Observer | None = None,
     weights_as_c: bool = False,
     storage: str | Storage | None = None,
@@ -94,6 +96,8 @@ def compile(
 
     `tiling`, `buffering`, `home`, `blocks` and `most_blocks` are the options of that name of the command line, for
     targets with a scratchpad (docs/blocks.md explains blocks).
+    `pipes` is auto, off, or pairs of nodes by name, producer and consumer, that are to be joined, with a number of
+    slots if that matters (docs/pipes.md).
     `residency` is where devices leave inputs, outputs and gradients between calls (docs/devices.md).
     `storage` (`tg.Storage`, or as `64K:4K:256`) adds `tg_save` and `tg_load`.
     `fit` makes a program for one memory fit into it, by computing activations again (docs/fit.md).
@@ -115,7 +119,8 @@ def compile(
     model = model.with_batch(recipe.batch)
     chip = targets.known(target) if isinstance(target, Target) else target_files.find(str(target))
     fit_bytes = fit_bytes_of(chip) if fit else None
-    options = ScheduleOptions(tiling, buffering, home, None, fit_bytes, str(blocks), most_blocks)
+    asked = pipes if isinstance(pipes, str) else tuple(pipes)
+    options = ScheduleOptions(tiling, buffering, home, None, fit_bytes, str(blocks), most_blocks, asked)
     options.check(chip)
     kept = Storage.parse(storage) if isinstance(storage, str) else storage
     made = compile_or_explain(

@@ -19,7 +19,7 @@ from tilegrad.passes.store import saved_bytes
 from tilegrad.pipeline import parameters_in_use
 from tilegrad.place.board import image_parts, place
 from tilegrad.targets.base import Target
-from tilegrad.training import parameter_count
+from tilegrad.training.train import parameter_count
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tilegrad import zoo
-from tilegrad.adapters import lora_of
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.codegen.project import Project, generate
 from tilegrad.compiled import Compiled
 from tilegrad.errors import DoesNotFit
 from tilegrad.fit import Fit, fitted
 from tilegrad.fit.answer import Answer, answer, explained
+from tilegrad.fit.channels import choose, training_bytes
 from tilegrad.fit.levels import fitted_levels
 from tilegrad.frontend import ImportedModel, SourceKind
 from tilegrad.frontend.batchnorm_policy import check_batchnorm_policy
@@ -54,12 +54,12 @@ from tilegrad.passes.program import derive_program
 from tilegrad.passes.store import StoreActivations, refuse_stored
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
+from tilegrad.recipe.adapters import lora_of
+from tilegrad.recipe.sparse import Selected, parse_sparse, sparse_of
+from tilegrad.recipe.storage import Storage
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import sequence_plan
-from tilegrad.sparse import Selected, parse_sparse, sparse_of
-from tilegrad.sparse_choice import choose, training_bytes
-from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L2, L3, Target
 

@@ -12,7 +12,7 @@ extern struct {
     uint32_t cores;
 } const cases[];
 extern const uint32_t case_count;
-uint32_t results[256][COUNTED][CORES];
+uint32_t results[384][COUNTED][CORES];
 volatile uint32_t is_over, is_ready;
 void cluster_main(uint32_t core);
 

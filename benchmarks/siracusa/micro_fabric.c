@@ -3,7 +3,7 @@
 
 #define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
 enum { CORES = 9, COUNTED = 24 };
-extern uint32_t results[256][COUNTED][CORES];
+extern uint32_t results[384][COUNTED][CORES];
 extern const uint32_t case_count;
 extern volatile uint32_t is_over;
 extern void _start(void);

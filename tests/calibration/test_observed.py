@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from math import exp
+from unittest import mock
+
 import pytest
 
 from tests.sequence.toy import ENTRY, begin, by_hand, end, fetch, load, store, wait
+from tilegrad.calibration import chip
 from tilegrad.calibration.aligned import align_trace
-from tilegrad.calibration.chip import KernelCall, Samples, fit_conduct, fit_kernel, fit_kernels
+from tilegrad.calibration.chip import (
+    Between,
+    KernelCall,
+    Samples,
+    fit_conduct,
+    fit_kernel,
+    fit_kernels,
+    fit_pair,
+    walk,
+)
 from tilegrad.calibration.observed import parse_trace
-from tilegrad.costs.conduct import Act
+from tilegrad.costs.conduct import DISPLACING_CYCLES, Act, Around, CodeCache
 from tilegrad.costs.measured import KernelScale, Measured, as_json, from_json
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import Enter, Event
@@ -60,27 +73,61 @@ def test_acts_take_what_they_took() -> None:
     listing = by_hand(EVENTS)
     samples = Samples()
     happened = align_trace(listing.entries[ENTRY], events)
-    samples._add_conduct(happened, 100, 300, listing.plan.schedule.target)
-    found = fit_conduct(samples)
+    target = listing.plan.schedule.target
+    with mock.patch.object(chip, "KernelCosts", lambda target: mock.Mock(**{"counted.return_value.cycles": 90.0})):
+        samples.walks.append(list(walk(target, listing.entries[ENTRY], happened, 100, 300)))
+    samples.add_waits(happened, 20)
+    found = fit_conduct(samples, {})
+
+    def took(before: Act, act: Act) -> float:
+        return found.cycles((before, act), Around(gone=1.0))
+
     # Starting a transfer costs 5 cycles on the toy chip, which are not the conductor's.
-    assert found.cycles(Act.START, Act.FETCH) == 110 - 100 - 5
-    assert found.cycles(Act.ENTER, Act.BEGIN_FIRST) == 10 and found.cycles(Act.END, Act.WAIT_LOAD) == 250 - 240
+    assert took(Act.START, Act.FETCH) == pytest.approx(110 - 100 - 5, abs=0.2)
+    assert took(Act.ENTER, Act.BEGIN_FIRST) == pytest.approx(10, abs=0.4)
+    assert took(Act.END, Act.WAIT_LOAD) == pytest.approx(250 - 240, abs=0.4)
     assert found.wakes == {Act.WAIT_TABLE: 3} and found.waits == {Act.WAIT_LOAD: 6}
-    assert found.cycles(Act.STORE, Act.STOP) == 40
+    assert took(Act.STORE, Act.STOP) == pytest.approx(40, abs=1)
+    between = {one.pair: one for one in samples.walks[0] if isinstance(one, Between)}
+    beside = {pair for pair, one in between.items() if one.is_beside}
+    assert beside == {(Act.BEGIN_FIRST, Act.FIRST_LOAD), (Act.FIRST_LOAD, Act.END)}
+    assert between[Act.FETCH, Act.WAIT_TABLE].transfer_cycles == 125 - 110
+    (call,) = (one for one in samples.walks[0] if isinstance(one, KernelCall))
+    assert (call.counted, call.cycles) == (90.0, 240 - 140)
+
+
+def test_what_is_in_the_way_is_told_apart() -> None:
+    """30 cycles alone, 20 more with all code gone, 40 beside cores, 80 behind 300 cycles of a transfer."""
+    pair = Act.STORE, Act.FETCH
+    values = [
+        (Between(pair, 30 + 20 * gone + 40 * beside + 80 * min(max(left, 0), 300) / 300, 1.0, beside, left), gone)
+        for gone in (0.0, 0.3, 1.0)
+        for beside in (False, True)
+        for left in (-50.0, 0.0, 150.0, 900.0)
+        for _ in range(5)
+    ]
+    assert fit_pair(values) == pytest.approx((30, 20, 40, 80), abs=1.5)
+
+
+def test_code_is_displaced_by_what_others_fetch() -> None:
+    cache = CodeCache()
+    assert cache.run("a", 100) == 1.0 and cache.run("a", 100) == 0.0
+    assert cache.run("b", DISPLACING_CYCLES) == 1.0
+    assert cache.run("a", 100) == pytest.approx(1 - exp(-1)) and cache.run("b") < 0.1
 
 
 def test_a_kernel_is_fitted() -> None:
     """Calls that take 1.1 times their counts, 50 for the call and 300 more behind another kernel."""
     counts = (500.0, 1000.0, 2000.0, 4000.0, 8000.0) * 4
     calls = [
-        KernelCall("k", "L1", count, round(1.1 * count + 50 + 300 * (i % 3 == 0)), i % 3 == 0, 1.0)
+        (KernelCall("k", "L1", count, round(1.1 * count + 50 + 300 * (i % 3 == 0)), 1.0), float(i % 3 == 0))
         for i, count in enumerate(counts)
     ]
     found = fit_kernel(calls, KernelScale(1.0, 0.0, 0.0), prior=0.0)
     assert found.factor == pytest.approx(1.1, rel=0.01)
     assert found.call == pytest.approx(50, abs=5) and found.cold == pytest.approx(300, abs=5)
-    kernels, others = fit_kernels(calls)
+    kernels, others = fit_kernels([[call for call, _ in calls]])
     assert set(kernels) == {("k", "L1")} and others["L1"].calls == 0
-    measured = Measured("here", kernels, others, fit_conduct(Samples()))
+    measured = Measured("here", kernels, others, fit_conduct(Samples(), kernels))
     assert from_json(as_json(measured)) == measured
     assert measured.scale("another", "L1") == others["L1"]

@@ -36,7 +36,7 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
         for line in metadata.splitlines()
         if "Requires-Dist" in line and "extra" not in line
     }
-    assert required == {"flatbuffers", "numpy", "onnx", "rich", "safetensors", "tomli", "typer"}
+    assert required == {"flatbuffers", "ml-dtypes", "numpy", "onnx", "rich", "safetensors", "tomli", "typer"}
 
 
 @pytest.mark.matrix

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import CommandLine
-from tilegrad import training
 from tilegrad.devices.base import Session
 from tilegrad.errors import InternalError
 from tilegrad.report import failure
+from tilegrad.training import train as training
 
 ERROR_KEYS = {"kind", "status", "message", "stage", "node", "expected", "got", "hint"}
 

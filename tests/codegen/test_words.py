@@ -22,6 +22,7 @@ from tilegrad.codegen.cluster import MOST_NAMED_WORDS
 from tilegrad.compiled import Compiled
 from tilegrad.devices.sim import SimDevice
 from tilegrad.errors import DeviceError, InternalError
+from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.schedule.options import ScheduleOptions
 
 LAYOUTS = (NEST, OPERAND, LOOP, DIM, FIELD, CALL)
@@ -45,7 +46,10 @@ def test_the_layout_is_the_compilers(tmp_path: Path) -> None:
     lines += [f'_Static_assert((long long){name} == {value}LL, "{name}");' for name, value in CONSTANTS.items()]
     files = compiled_for("simplemlp", siracusa(256 * 1024), TILED).project.files
     write_files(tmp_path, files)
-    (tmp_path / "layout.c").write_text('#include <stddef.h>\n#include "tg_tile.h"\n' + "\n".join(lines))
+    for header in (*HEADER.parent.glob("*.h"), *(RUNTIME_FOLDER / "pipes").glob("*.h")):
+        (tmp_path / header.name).write_bytes(header.read_bytes())  # with its sections on blocks and pipes
+    defined = "#define TG_BLOCKS 1\n#define TG_PIPES 1\n#define TG_PIPE_DEPTH 1\n"
+    (tmp_path / "layout.c").write_text(f'{defined}#include <stddef.h>\n#include "tg_tile.h"\n' + "\n".join(lines))
     assert len(lines) > 80 and HEADER.name in files
     subprocess.run(["gcc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", "layout.c"], cwd=tmp_path, check=True)
 

@@ -25,7 +25,7 @@ from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError
 from tilegrad.pipeline import compile_model
 from tilegrad.targets import base as targets
-from tilegrad.training import Run, train
+from tilegrad.training.train import Run, train
 
 MODELS = ("simplemlp", "odd_cnn", "own_loss", "two_heads", "adapted", "clipped")
 """Matrix products alone; convolutions, pooling, batch statistics and Adam, two mini-batches to an update; several

@@ -33,6 +33,7 @@ from tests.schedule.programs import compiled_for
 from tests.support.projects import batch, state_of
 from tilegrad.build.workspace import PREFIX
 from tilegrad.compiled import Compiled
+from tilegrad.data.samples import infer_inputs, make_batches
 from tilegrad.devices.accelerator import AcceleratorDevice
 from tilegrad.devices.base import Device
 from tilegrad.devices.embedded import EmbeddedDevice
@@ -40,9 +41,8 @@ from tilegrad.devices.measure import COUNTERS
 from tilegrad.devices.residency import Residency, Transfer
 from tilegrad.errors import DeviceError, DoesNotFit, UserError, VerificationError
 from tilegrad.ir.program import Role
-from tilegrad.samples import infer_inputs, make_batches
 from tilegrad.targets import base as targets
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 every_device = pytest.mark.parametrize("subject", present())
 every_accelerator = pytest.mark.parametrize("subject", present(AcceleratorDevice))

@@ -29,7 +29,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.stack import stack_use
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import WORKER
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 pytestmark = needs_compiler
 

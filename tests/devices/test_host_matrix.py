@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tilegrad as tg
-from tilegrad import training, zoo
+from tilegrad import zoo
 from tilegrad.devices.host import HostDevice
+from tilegrad.training import train as training
 
 RECIPES = {
     "batch 1": tg.Recipe(),

@@ -15,7 +15,7 @@ from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 pytestmark = needs_compiler
 # Channels out, window, padding on the left and on the right: taps of a column are one or two, or three of five; rows of

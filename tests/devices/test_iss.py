@@ -32,7 +32,7 @@ from tilegrad.recipe import Recipe
 from tilegrad.report.profile import profile_report
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 NAME = "iss:siracusa"
 IMAGE = Path(__file__).parent / "images" / "simplemlp.elf"

@@ -37,8 +37,10 @@ def test_rows(table: str, measured: Measured) -> None:
 
 
 def test_instruction_caches(measured: Measured) -> None:
-    """Within 3 %, but for one run in twenty, whose size is near the cache's: its replacement is chance."""
-    errors = [abs(found.error(row)) for row, found in measured if row.table == "icache_runs"]
-    assert len(errors) == 66
+    """Within 3 % of some run of the same code, and of the middle one but for one in twenty, near the cache's size: what
+    replacement leaves there is chance."""
+    runs = [(row, found) for row, found in measured if row.table == "icache_runs"]
+    errors = [abs(found.error(row)) for row, found in runs]
+    assert len(errors) == 66 and all(abs(found.beyond(row)) <= MICRO_TOLERANCES["icache_runs"] for row, found in runs)
     assert sum(error > MICRO_TOLERANCES["icache_runs"] for error in errors) <= 3 and max(errors) < 0.06
     assert sum(errors) / len(errors) < 0.01

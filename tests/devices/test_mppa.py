@@ -23,7 +23,7 @@ from tilegrad.pipeline import compile_model
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, Target
-from tilegrad.training import Run, train
+from tilegrad.training.train import Run, train
 
 NAMES = ("simplemlp", *HAND_MADE)
 WINDOW_BYTES = 1 << 20

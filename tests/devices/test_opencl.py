@@ -32,7 +32,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.kernels import RUNTIME_FOLDER, parse_kernel_file
 from tilegrad.pipeline import compile_inference
 from tilegrad.targets import base as targets
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 TARGET = targets.get("opencl")
 REASON = OpenclDevice.missing("opencl:0")

@@ -20,7 +20,7 @@ from tilegrad.devices.measure import INSTRUCTIONS
 from tilegrad.devices.qemu import QemuDevice, QemuImage, QemuSession, sections
 from tilegrad.devices.qemu_counts import Counts
 from tilegrad.errors import UserError
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 STEPS = 20
 on_riscv = pytest.mark.parametrize("name", [board(RISCV)])

@@ -26,6 +26,7 @@ from tests.schedule.programs import (
 )
 from tilegrad import zoo
 from tilegrad.compiled import Compiled
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import ProcessSession
 from tilegrad.devices.sim import SimDevice, SimSession
@@ -33,12 +34,11 @@ from tilegrad.errors import DeviceError, DoesNotFit
 from tilegrad.ir.program import ENTRIES
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
-from tilegrad.samples import make_batches
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.trace import read_trace
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, L3
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 
 @dataclass(frozen=True)

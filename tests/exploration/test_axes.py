@@ -23,6 +23,8 @@ KINDS = axis_kinds()
         ("cores=1,2,4:6", (1, 2, 4, 5, 6)),
         ("lr=0.1,1e-3", (0.1, 0.001)),
         ("nesterov=true,false", (True, False)),
+        ("blocks=1:3,auto", ("1", "2", "3", "auto")),
+        ("store=f32,bf16", ("f32", "bf16")),
         ("train=all,last:2,lora:4", ("all", "last:2", "lora:4")),
         ("buffering=l2=single,l3=double;double", ("l2=single,l3=double", "double")),
         ("target=siracusa,gap9,siracusa", ("siracusa", "gap9")),
@@ -34,7 +36,7 @@ def test_values(text: str, values: tuple[object, ...]) -> None:
 
 WRONG = {
     "core=1": "there is no axis 'core'",
-    "blocks=1:5": "there is no axis 'blocks'",
+    "blocks=5:1": "words",
     "cores=": "got: no value",
     "cores=4:1": "whole numbers",
     "cores=two": "got: two",

@@ -92,6 +92,7 @@ def cluster() -> Iterator[str]:
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(1800)
 def test_dscnn_is_resumed_and_the_same_on_a_cluster(tilegrad: CommandLine, tmp_path: Path, cluster: str) -> None:
     axes = ("l1=32K:128K", "buffering=single,double", "cores=1,2,4,8", "batch=1,2")
     words = ("explore", "dscnn", "--vary", *axes, "--jobs", "2", "-o")

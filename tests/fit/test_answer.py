@@ -36,6 +36,7 @@ def test_each_way_takes_what_it_says(tilegrad: CommandLine) -> None:
         assert facts.json["macs"]["step"] == way["macs"]
 
 
+@pytest.mark.slow
 def test_what_keeps_the_results_comes_first(tilegrad: CommandLine) -> None:
     found = tilegrad("inspect", "dscnn", "--target", "mcu", "--ram", "400K", "--fit", "--json", "-")
     assert found.status == 0
@@ -43,6 +44,9 @@ def test_what_keeps_the_results_comes_first(tilegrad: CommandLine) -> None:
     assert (first["options"], first["results"], first["fits"]) == ("--fit", "same", True)
     assert first["used_bytes"] == found.json["memory"]["RAM"]["used"] <= 400 * KIB
     assert first["macs"] == found.json["macs"]["step"]
+    fit = found.json["fit"]
+    assert fit["after_bytes"] == first["used_bytes"] < fit["before_bytes"] and fit["repeated_operators"] > 0
+    assert fit["after_macs"] == first["macs"] >= fit["before_macs"]
     assert others and all(way["results"] == "other" for way in others)
 
 
@@ -73,9 +77,9 @@ def test_smaller_batches_are_among_the_ways() -> None:
 
 def test_the_table_has_eighty_columns(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    found = tilegrad("inspect", "dscnn", "--target", "mcu", "--ram", "400K", "--fit")
-    assert max(map(len, found.out.splitlines())) <= 80
-    assert "ways to fit into 409,600 bytes of RAM" in found.out
+    found = tilegrad("inspect", "simplemlp", "--target", "mcu", "--ram", "2800", "--fit")
+    assert found.status == 0 and max(map(len, found.out.splitlines())) <= 80
+    assert "ways to fit into 2,800 bytes of RAM" in found.out and "--train bias" in found.out
     assert "with the same results nothing needs less than" in found.out
 
 

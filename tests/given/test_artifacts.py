@@ -16,7 +16,7 @@ from tests.devices.siracusa import needs_compiler
 from tests.given import two_graphs
 from tests.support.command_line import CommandLine
 from tilegrad.optimizers.adamw_ort import AdamWOrt
-from tilegrad.training import Run
+from tilegrad.training.train import Run
 
 DATA = Path(__file__).parent / "data"
 ARTIFACTS = sorted(path.name for path in (DATA / "ort-artifacts").iterdir())

@@ -13,6 +13,8 @@ from tests.support.operators import assert_same_bits_tiled, check_operator, one_
 from tilegrad.errors import UserError
 from tilegrad.ir.types import DType
 
+TYPES = [dtype for dtype in DType if not dtype.is_half]  # those are storage, which Store16 and Load16 convert
+
 
 def cast(x: np.ndarray, to: DType) -> np.ndarray:
     graph = one_node_graph("Cast", [x], {"to": to.short})
@@ -20,7 +22,7 @@ def cast(x: np.ndarray, to: DType) -> np.ndarray:
     return run_graph(graph, {"x0": x})["y0"]
 
 
-@pytest.mark.parametrize(("source", "to"), list(itertools.product(DType, DType)), ids=lambda dtype: dtype.short)
+@pytest.mark.parametrize(("source", "to"), list(itertools.product(TYPES, TYPES)), ids=lambda dtype: dtype.short)
 @given(count=st.integers(0, 20), seed=st.integers(0, 2**31))
 def test_in_range_like_numpy(source: DType, to: DType, count: int, seed: int) -> None:
     x = np.random.default_rng(seed).uniform(0, 120, count).astype(source.numpy)

@@ -14,7 +14,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Device, Session
 from tilegrad.parallel.group import DeviceGroup, open_devices
 from tilegrad.parallel.shares import Engine
-from tilegrad.training import Run, train
+from tilegrad.training.train import Run, train
 
 OPTIMIZERS = {"sgd": tg.SGD(lr=0.01), "adam": tg.Adam(lr=0.001)}
 

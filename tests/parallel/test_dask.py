@@ -22,11 +22,11 @@ from tests.parallel.runs import assert_same_bits, compiled, run_on
 from tilegrad.cli import main
 from tilegrad.compiled import Compiled
 from tilegrad.errors import DeviceError
-from tilegrad.keeping import Keeping
 from tilegrad.parallel import dask_cluster, dask_pool, dask_worker
 from tilegrad.parallel.dask_group import DaskGroup
 from tilegrad.parallel.folder import device_files
-from tilegrad.training import Run, train
+from tilegrad.training.keeping import Keeping
+from tilegrad.training.train import Run, train
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +138,7 @@ def test_answers_are_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
     state = {"tg.lazy_reset_grad": [True]}
     with dask_worker_cleared():
         weights = {t.name: t.initial.array for t in program.program.trainable if t.initial is not None}
-        from tilegrad.samples import make_batches
+        from tilegrad.data.samples import make_batches
 
         (batch,) = make_batches(program, None).first(1)
         ask = (dask_worker.__version__, "host", ("p", files), ("w", weights), batch, state)

@@ -12,15 +12,15 @@ import tilegrad as tg
 from tests.parallel.runs import GroupWithSlow, assert_same_bits, compiled, run_on
 from tests.support.models import model, node, value, weights
 from tilegrad.cli import main
+from tilegrad.data.samples import make_batches, sample_spec
 from tilegrad.devices.registry import device_kind, open_device
 from tilegrad.errors import DeviceError, UserError
-from tilegrad.keeping import Keeping
 from tilegrad.ops.base import MINIBATCH_COUNTER
 from tilegrad.parallel.form import form_of
 from tilegrad.parallel.group import DeviceGroup, open_devices
 from tilegrad.parallel.session import ParallelSession
 from tilegrad.parallel.specification import parse_devices
-from tilegrad.samples import make_batches, sample_spec
+from tilegrad.training.keeping import Keeping
 
 
 def here(*names: str) -> bool:

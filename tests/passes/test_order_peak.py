@@ -16,7 +16,7 @@ from tilegrad.passes.order_peak import lowered
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.targets.base import get
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 BRANCHES, WIDE = 4, 1024
 

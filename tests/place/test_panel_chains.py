@@ -22,7 +22,7 @@ from tilegrad.recipe import Recipe
 from tilegrad.schedule import panel_chains
 from tilegrad.sequence.timing import time_listing
 from tilegrad.targets.base import get
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 
 def wide() -> ImportedModel:

@@ -26,7 +26,7 @@ from tilegrad.sequence.replay import ListingError
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import time_listing
 from tilegrad.targets.base import L3, get
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 WAYS = {
     "odd_cnn": ("odd_cnn", siracusa(4 * KIB, l2_bytes=7 * KIB), ScheduleOptions()),

@@ -15,6 +15,7 @@ from tests.support.models import model, node, value, weights
 from tilegrad import frontend
 from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
+from tilegrad.errors import DoesNotFit
 from tilegrad.frontend import ImportedModel
 from tilegrad.ir.nest import AxisKind, Range
 from tilegrad.ir.plan import Plan
@@ -25,7 +26,7 @@ from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.sequence.replay import ListingError
 from tilegrad.targets.base import get
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 
 def image() -> ImportedModel:
@@ -118,3 +119,12 @@ def test_what_a_sum_goes_on_from_is_what_was_summed_before(monkeypatch: pytest.M
     monkeypatch.setattr(replay, "wrong_parts", lambda schedule, needs: None)
     with pytest.raises(ListingError, match=r"finds 'h0, [\d,]+ of 1,200 steps of its sum' where"):
         checked(with_launch(plan, "step", number, replace(launch, part=later)))
+
+
+def test_an_l2_too_small_for_one_panel_is_refused_with_one_that_would_do() -> None:
+    target = siracusa(8 * KIB, l2_bytes=64)
+    with pytest.raises(DoesNotFit, match="the smallest panel of an operator does not fit into L2") as caught:
+        compile_model(dense(1200, 4, 3), Recipe(), target)
+    assert caught.value.hint is not None and caught.value.node is not None
+    needed = int(caught.value.hint.split("at least ")[1].split()[0])
+    compile_model(dense(1200, 4, 3), Recipe(), siracusa(8 * KIB, l2_bytes=needed))

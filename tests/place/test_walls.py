@@ -20,7 +20,7 @@ from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Adam, Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets.base import L1, L2, L3, get
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilegrad as tg
 from tests.report.test_picture import record, run_of
 from tests.schedule.programs import compiled_for, siracusa
-from tilegrad import training
 from tilegrad.devices.registry import open_device
 from tilegrad.report.picture.page import page
 from tilegrad.report.picture.record import record_bytes, record_of
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.training import train as training
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -65,6 +67,39 @@ def test_figures_are_those_of_the_json(opened: Any) -> None:
     rows = opened.eval_on_selector_all("#operators tbody tr", "rows => rows.map(r => r.cells[8].innerText)")
     shown = [f"{row['cycles']:,}" for row in record("dscnn")["modes"][0]["operators"]]
     assert rows == shown
+
+
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def shown_bytes(text: str, before: str) -> int:
+    """The size that a page shows behind some words, from its three digits."""
+    found = re.search(rf"{re.escape(before)}\s*([\d.]+) ([KMG]?i?B)\b", text)
+    assert found is not None, (before, text)
+    return round(float(found[1]) * UNITS[found[2]])
+
+
+def test_bytes_are_those_of_the_json(opened: Any) -> None:
+    """Of every memory what is used, what there is and the bound; and what is moved on every hop."""
+    run, mode = run_of("dscnn").as_json(), record("dscnn")["modes"][0]
+    text = opened.inner_text("#figures")
+    for level, use in run["memory"].items():
+        part = text[re.search(rf"^{level}$", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
+        for before, key in (("\n", "used"), ("of", "capacity"), ("bound", "lower_bound")):
+            assert shown_bytes(part, before) == pytest.approx(use[key], rel=0.006, abs=0.5), (level, key)
+    assert mode["hops"] and all(hop["bytes"] is not None for hop in mode["hops"].values())
+    for hop, moved in mode["hops"].items():
+        found = shown_bytes(text, f"{hop} traffic of a step\n")
+        assert found == pytest.approx(moved["bytes"], rel=0.006, abs=0.5), hop
+
+
+def test_estimates_say_what_they_are(browser: Any, tmp_path: Path) -> None:
+    """Whatever was measured of the run: what is drawn is estimated, of some chips with another one's costs."""
+    shown = record("simplemlp")
+    mode = {**shown["modes"][0], "estimates_are": "estimated, uncalibrated"}
+    for view in _open(browser, tmp_path, {**shown, "modes": [mode]}):
+        texts = [view.inner_text(f"#{part}") for part in ("figures", "timeline-text", "operators", "roofline-text")]
+        assert all("estimated, uncalibrated" in text for text in texts), texts
 
 
 def test_sort_and_filter(opened: Any) -> None:
@@ -156,6 +191,23 @@ def test_modes_side_by_side(browser: Any, tmp_path: Path) -> None:
         assert view.is_visible("#mode") and "does not fit" in view.inner_text("#modes")
         view.select_option("#mode", "single")
         assert "verified" in view.inner_text("#verdict")
+
+
+def test_five_clusters(browser: Any, tmp_path: Path) -> None:
+    """Every cluster has tracks of its own, in order; the page is as usable as with one."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    program = tg.compile("simplemlp", target="mppa", blocks="5")
+    with open_device("sim:mppa") as device:
+        run = training.train(program, device, steps=1, verify=False)
+    shown = json.loads(record_bytes(record_of([(None, run)])))
+    tracks = shown["modes"][0]["timeline"]["step"]["tracks"]
+    assert [name for name in tracks if name.endswith("cores")] == ["cores", *(f"block {i} cores" for i in range(1, 5))]
+    for view in _open(browser, tmp_path, shown):
+        assert f"{run.as_json()['cycles']['step']:,}" in view.inner_text("#figures")
+        assert view.evaluate("timelineStats.drawn") == len(shown["modes"][0]["timeline"]["step"]["start"])
+        view.click("#zoom-in")
+        found = axe.Axe().run(view, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]})
+        assert found.violations_count == 0, found.generate_report()
 
 
 def test_many_events_are_drawn(browser: Any, tmp_path: Path) -> None:

@@ -24,7 +24,13 @@ ROWS = [
     {"key": "d", "point": {"l1": "<script>alert(1)</script>"}, "status": "failed", "pareto": False, "figures": {},
      "reason": "<b>no</b> room @SCRIPT@"},
 ]  # fmt: skip
-DOCUMENT = {"model": "<i>m</i>", "axes": {"l1": ["4K", "64K", "1M"]}, "objectives": ["memory", "cycles"], "rows": ROWS}
+DOCUMENT = {
+    "model": "<i>m</i>",
+    "axes": {"l1": ["4K", "64K", "1M"]},
+    "objectives": ["memory", "cycles"],
+    "cycles_are": "estimated, uncalibrated",
+    "rows": ROWS,
+}
 
 
 @pytest.fixture
@@ -62,6 +68,8 @@ def test_what_people_do_with_it(view: Any) -> None:
     assert view.locator("circle.front").count() == 4 and view.locator("circle.behind").count() == 2
     assert "l1 4K: memory 4.00 KiB, cycles 900" in view.locator("circle.front title").all_text_contents()
     assert view.evaluate("document.documentElement.scrollWidth") <= 400
+    assert "Cycles are estimated, uncalibrated." in view.inner_text("main")
+    assert "cycles of a sample, estimated, uncalibrated over memory" in view.locator("figcaption").first.inner_text()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

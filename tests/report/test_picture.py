@@ -15,7 +15,6 @@ import pytest
 
 from tests.schedule.programs import compiled_for, siracusa
 from tests.support.projects import zoo_model
-from tilegrad import training
 from tilegrad.devices.registry import open_device
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.report.picture import plots, trace
@@ -23,7 +22,8 @@ from tilegrad.report.picture.page import page
 from tilegrad.report.picture.plots import PLOTS, check_plot, plot_bytes
 from tilegrad.report.picture.record import FILE, VERSION, read_record, record_bytes, record_of
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.training import Run
+from tilegrad.training import train as training
+from tilegrad.training.train import Run
 
 KIB = 1024
 

@@ -12,17 +12,17 @@ from tests.support.models import ints, model, node, value, weights
 from tilegrad import frontend
 from tilegrad.build.toolchain import host_toolchain
 from tilegrad.compiled import Compiled
+from tilegrad.data.samples import infer_inputs, make_batches
 from tilegrad.devices.base import Session
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.sim import SimDevice
 from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import SGD, Adam, Momentum, Rate, Recipe
-from tilegrad.samples import infer_inputs, make_batches
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, L2, Target
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 KIB = 1024
 SIRACUSA = "sim:siracusa"

@@ -492,7 +492,7 @@ def ragged_free(patch: pytest.MonkeyPatch) -> None:
         real(self, event, act, before)
         tiling = self.listed[event.nest].tiling
         if tiling is not None and any(event.ranges[loop.axis].size < loop.tile for loop in tiling.loops):
-            self.span = Span(0.0, 0.0, 0.0)
+            self.cluster.span = Span(0.0, 0.0, 0.0)
 
     patch.setattr(_Timing, "begin", begin)
 

@@ -13,7 +13,7 @@ from unittest import mock
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import described_bytes, table_words
-from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.conduct import Act, Conduct, PairCost
 from tilegrad.costs.kernel_cost import Span
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.listing import (
@@ -106,7 +106,7 @@ def conduct(
     wakes: Mapping[Act, float] | None = None,
 ) -> Conduct:
     """What each act takes, whatever comes before it, but for some pairs."""
-    return Conduct(pairs or {}, acts, waits or {}, wakes or {})
+    return Conduct({pair: PairCost(cycles) for pair, cycles in (pairs or {}).items()}, acts, waits or {}, wakes or {})
 
 
 def timed(listing: Listing, costs: ToyCosts | None = None) -> EntryTiming:
@@ -197,9 +197,7 @@ class Toy:
             launches.append(Launch(Node(f"/n{number}", "Relu", *own), (nest,), (tiling,)))
         graph = Graph("toy", inputs, outputs, tuple(launch.node for launch in launches), types)
         program = Program("toy", Recipe(), "mse", (), {ENTRY: graph}, "", None)
-        schedule = Schedule(
-            program, self.target, {ENTRY: EntrySchedule(graph, tuple(launches), types)}, self.overlaps
-        )
+        schedule = Schedule(program, self.target, {ENTRY: EntrySchedule(graph, tuple(launches), types)}, self.overlaps)
         arena = max(offsets[value] + align(types[value].size_bytes, 8) for value in values)
         addresses = {value: Address(L2, "arena", at) for value, at in offsets.items()}
         places = tuple(one.place for one in self.listed() if one.place is not None)

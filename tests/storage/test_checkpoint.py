@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import tilegrad as tg
 from tests.storage.programs import compiled_for, figures, power_program, run
-from tilegrad.checkpoint import CheckpointFile, expect_same_training, parse_checkpoint, read_checkpoint
 from tilegrad.cli import main
 from tilegrad.codegen.saved import RECORD, frozen_crc, save_bytes, saved, saved_hash
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.program import RESET_FLAG
+from tilegrad.training.checkpoint import CheckpointFile, expect_same_training, parse_checkpoint, read_checkpoint
 
 STORAGE_BYTES = 65536
 

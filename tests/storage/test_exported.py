@@ -11,11 +11,11 @@ import pytest
 
 import tilegrad as tg
 from tests.training.test_kept import EXAMPLE, module
-from tilegrad.checkpoint import read_checkpoint
 from tilegrad.cli import main
-from tilegrad.restored import recipe_of
-from tilegrad.tensor_files import read_tensors
-from tilegrad.training import Run, train
+from tilegrad.files.tensor_files import read_tensors
+from tilegrad.training.checkpoint import read_checkpoint
+from tilegrad.training.restored import recipe_of
+from tilegrad.training.train import Run, train
 
 FORMATS = ("safetensors", "npz", "onnx")
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tilegrad.checkpoint import read_checkpoint
+from tilegrad.training.checkpoint import read_checkpoint
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "power_cut"

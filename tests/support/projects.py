@@ -13,9 +13,9 @@ import numpy as np
 import tilegrad as tg
 from tilegrad.build.toolchain import Toolchain
 from tilegrad.compiled import Compiled
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.base import Session
 from tilegrad.devices.host import HostDevice
-from tilegrad.samples import make_batches
 
 CONTRACT_FLAGS = tuple("-std=c99 -Wall -Wextra -Werror -O2".split())
 """What the generated C promises to compile with."""

@@ -95,7 +95,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
     "engine mchan": (lambda: replace(SIRACUSA, engines=(engine(near="L0"),)), "two of its memories", "L2-L0"),
     "the number of cores (cores)": (lambda: replace(SIRACUSA, cores=0), "1 to 1024", "0"),
     "the number of FPUs (fpus)": (lambda: replace(SIRACUSA, fpus=-4), "1 to 1024", "-4"),
-    "the number of clusters (clusters)": (lambda: replace(SIRACUSA, clusters=0), "1 or more", "0"),
+    "the number of clusters (clusters)": (lambda: replace(SIRACUSA, clusters=0), "1 to 128", "0"),
     "the clock (clock_hz)": (lambda: replace(SIRACUSA, clock_hz=-1), "0 Hz or more", "-1"),
     "the conductor": (lambda: replace(SIRACUSA, conductor="tenth core"), "worker or controller", "tenth core"),
     "the cost of a row of a DMA engine (cycles_per_extra_row)": (

@@ -13,9 +13,9 @@ from torch import nn
 
 import tilegrad as tg
 from tests.support.command_line import CommandLine
-from tilegrad.adapters import lora_of
 from tilegrad.errors import UserError
-from tilegrad.training import Run, train
+from tilegrad.recipe.adapters import lora_of
+from tilegrad.training.train import Run, train
 
 
 class Net(nn.Module):

@@ -13,12 +13,17 @@ import pytest
 
 import tilegrad as tg
 from tests.support.models import mlp
-from tilegrad import training
 from tilegrad.errors import UserError
 from tilegrad.losses import LOSSES
 from tilegrad.recipe import OPTIMIZERS
+from tilegrad.training import train as training
 
 WHOLE = "a whole number, 1 or more"
+
+
+SELECTED = (
+    "all, last:K, bias, norm, names:GLOB,…, sparse:FILE, sparse:BUDGET or lora:R[:ALPHA][:GLOB,…], several with +"
+)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +41,10 @@ WHOLE = "a whole number, 1 or more"
         ({"loss": 3}, " or ".join(sorted(LOSSES)), "3"),
         ({"accum_mode": None}, "mean or sum", "None (NoneType)"),
         ({"batchnorm": True}, "frozen or train or fold", "True (bool)"),
-        ({"train": 5}, "all, last:K, bias, norm, names:GLOB,… or lora:R[:ALPHA][:GLOB,…], several with +", "5"),
+        ({"train": 5}, SELECTED, "5"),
         (
             {"train": ["w"]},
-            "all, last:K, bias, norm, names:GLOB,… or lora:R[:ALPHA][:GLOB,…], several with +",
+            SELECTED,
             "['w'] (list)",
         ),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tilegrad as tg
-from tilegrad.beside import beside_all
+from tilegrad.training.beside import beside_all
 
 
 @pytest.mark.slow

@@ -17,8 +17,9 @@ from torch.nn import functional
 
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
-from tilegrad import samples, training
+from tilegrad.data import samples
 from tilegrad.errors import UserError
+from tilegrad.training import train as training
 from tilegrad.verify import torch_reference
 
 BATCH, STEPS = 4, 20

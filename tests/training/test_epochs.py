@@ -13,7 +13,7 @@ from tests.support.command_line import CommandLine
 from tilegrad import random
 from tilegrad.errors import UserError
 from tilegrad.ops.kernels import RUNTIME_FOLDER
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 PROGRAM = """
 #include <stdio.h>

@@ -24,8 +24,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 import tilegrad as tg
 from tests.support.command_line import CommandLine
 from tests.support.models import model, node, value, weights
-from tilegrad import samples, training
+from tilegrad.data import samples
 from tilegrad.frontend import ImportedModel
+from tilegrad.training import train as training
 from tilegrad.verify.folded import folded_model
 
 BATCH, STEPS = 2, 20

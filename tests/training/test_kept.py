@@ -13,8 +13,8 @@ from torch import nn
 import tilegrad as tg
 from tests.support.command_line import CommandLine
 from tests.training.test_adapters import by_onnxruntime
-from tilegrad.tensor_files import read_tensors
-from tilegrad.training import Run, train
+from tilegrad.files.tensor_files import read_tensors
+from tilegrad.training.train import Run, train
 
 
 def module() -> nn.Module:

@@ -11,8 +11,8 @@ from tests.support.kernels import run_graph
 from tests.support.operators import assert_same_bits_tiled, one_node_graph
 from tilegrad.errors import UserError
 from tilegrad.ir.program import Role
-from tilegrad.rates import Rate, parse_rate
-from tilegrad.training import train
+from tilegrad.recipe.rates import Rate, parse_rate
+from tilegrad.training.train import train
 
 RATES = (
     Rate("step", every=3, factor=0.5),

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
-from tilegrad.checkpoint import CheckpointFile, read_checkpoint
 from tilegrad.cli import main
 from tilegrad.codegen.saved import saved
+from tilegrad.data.samples import make_batches
 from tilegrad.ir.program import RESET_FLAG
-from tilegrad.samples import make_batches
-from tilegrad.training import Run, train
+from tilegrad.training.checkpoint import CheckpointFile, read_checkpoint
+from tilegrad.training.train import Run, train
 
 RECIPES: dict[str, dict[str, Any]] = {
     "sgd": {},

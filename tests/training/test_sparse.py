@@ -14,11 +14,12 @@ import tilegrad as tg
 from tests.support.command_line import CommandLine
 from tilegrad.compiled import Compiled
 from tilegrad.errors import UserError
+from tilegrad.fit.channels import partial_trainings, training_bytes
 from tilegrad.frontend.channels import Parted
-from tilegrad.sparse import Budget, Selected, parse_sparse, sparse_of
-from tilegrad.sparse_choice import training_bytes
+from tilegrad.passes.parameters import select
+from tilegrad.recipe.sparse import Budget, Selected, parse_sparse, sparse_of
 from tilegrad.targets import base as targets
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 CHOSEN: dict[str, object] = {
     "conv.weight": [1, 2],
@@ -111,6 +112,16 @@ def test_a_budget_is_kept(net: Net) -> None:
         assert program.plan.memory["RAM"].used_bytes <= share * full + 64  # the plan is next to its lower bound
     with pytest.raises(UserError, match="takes more than that"):
         compiled(net, "sparse:1K", "mcu")
+
+
+def test_what_could_train_in_part(net: Net) -> None:
+    """For who looks for what fits: each of these is taken."""
+    model = tg.load(net, example=torch.zeros(2, 2, 5, 5), batch=2)
+    found = partial_trainings(model)
+    assert {"last:1", "norm", "bias", "sparse:0.5"} <= set(found) and "last:9" not in found
+    for selection in found:
+        if not selection.startswith("sparse"):
+            assert select(model.graph, model.parameters, selection)
 
 
 def test_texts() -> None:

@@ -24,7 +24,7 @@ from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.passes.store import saved_bytes, saved_values, store_settings
-from tilegrad.training import train
+from tilegrad.training.train import train
 
 Array = np.ndarray
 HALVES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16}

@@ -11,11 +11,12 @@ import pytest
 
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
-from tilegrad import samples, training
 from tilegrad.compiled import Compiled
+from tilegrad.data import samples
 from tilegrad.devices.host import HostDevice
 from tilegrad.recipe import Optimizer
-from tilegrad.training import Run
+from tilegrad.training import train as training
+from tilegrad.training.train import Run
 
 torch = pytest.importorskip("torch")
 

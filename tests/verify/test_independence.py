@@ -20,7 +20,8 @@ FOLDER = Path(tilegrad.verify.__file__).parent
 JOINS = {"judge.py", "fused_forms.py", "judge_given.py", "dropout.py", "__main__.py"}
 # Losses and optimizers bring their references with them, and are held to the same.
 PLAIN = {"tilegrad.errors", "tilegrad.expectations", "tilegrad.found"}
-SHARED = {*PLAIN, *(f"tilegrad.{name}" for name in ("losses", "optimizers", "rates", "stored_types", "verify"))}
+DECLARED = ("losses", "optimizers", "recipe.rates", "recipe.stored_types", "verify")
+SHARED = {*PLAIN, *(f"tilegrad.{name}" for name in DECLARED)}
 BROUGHT = [Path(package.__file__).parent for package in (tilegrad.losses, tilegrad.optimizers)]
 
 

@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 
 import tilegrad as tg
-from tilegrad import samples, training, zoo
+from tilegrad import zoo
+from tilegrad.data import samples
 from tilegrad.recipe import SGD, Adam
+from tilegrad.training import train as training
 from tilegrad.verify import goldens, torch_reference
 from tilegrad.verify.compare import Measured
 from tilegrad.verify.goldens.__main__ import case

@@ -13,12 +13,12 @@ import pytest
 import tilegrad as tg
 from tests.support.command_line import CommandLine
 from tests.support.models import mlp, model, node, value
-from tilegrad import training
 from tilegrad.commands.train import disagreement
 from tilegrad.ops.base import GradientBuilder, NodeView
 from tilegrad.ops.tanh import Tanh
 from tilegrad.optimizers import SGD
 from tilegrad.report.training import outcome_text, verdict_table
+from tilegrad.training import train as training
 from tilegrad.verify import torch_reference
 from tilegrad.verify.compare import JITTERS, Measured, Reference, compare
 from tilegrad.verify.reference import ReferenceRecipe

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 import tilegrad as tg  # noqa: E402
 from tests.verify.torch_layers import CASES, build, example  # noqa: E402
-from tilegrad.samples import make_batches  # noqa: E402
-from tilegrad.training import Run  # noqa: E402
+from tilegrad.data.samples import make_batches  # noqa: E402
+from tilegrad.training.train import Run  # noqa: E402
 from tilegrad.verify.reference import relative_error, relative_errors  # noqa: E402
 
 STEPS = 20

@@ -14,7 +14,8 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.zoo import counting
-from tilegrad import data, random, zoo
+from tilegrad import random, zoo
+from tilegrad.data import batches as data
 from tilegrad.errors import UserError
 from tilegrad.random import Purpose
 

@@ -65,7 +65,8 @@ def read_inputs(graph: Graph, node: Node) -> Iterator[str]:
     return (name for k, name in enumerate(node.inputs) if name and k not in unread)
 
 
-def analyse(graph: Graph, alignment_bytes: int) -> Lifetimes:
+def analyse(graph: Graph, alignment_bytes: int, apart: frozenset[str] = frozenset()) -> Lifetimes:
+    """Nothing takes over the bytes of what is kept `apart`."""
     end = len(graph.nodes)
     first: dict[str, int] = dict.fromkeys(graph.inputs, -1)
     last: dict[str, int] = {}
@@ -86,7 +87,7 @@ def analyse(graph: Graph, alignment_bytes: int) -> Lifetimes:
     members: dict[str, list[str]] = {}
     for name in first:
         members.setdefault(aliases.find(name), []).append(name)
-    _join_in_place(graph, aliases, members, last)
+    _join_in_place(graph, aliases, members, last, apart)
 
     buffers = []
     for root, names in members.items():
@@ -142,7 +143,9 @@ def _join_state_writes(graph: Graph, aliases: _Aliases, last: Mapping[str, int])
         aliases.join(value, state)
 
 
-def _join_in_place(graph: Graph, aliases: _Aliases, members: dict[str, list[str]], last: Mapping[str, int]) -> None:
+def _join_in_place(
+    graph: Graph, aliases: _Aliases, members: dict[str, list[str]], last: Mapping[str, int], apart: frozenset[str]
+) -> None:
     """Lets an output take over an input that dies at its node."""
     last_use = {root: max(last[name] for name in names) for root, names in members.items()}
     for i, node in enumerate(graph.nodes):
@@ -158,6 +161,8 @@ def _join_in_place(graph: Graph, aliases: _Aliases, members: dict[str, list[str]
                 continue
             root, own_root = aliases.find(source), aliases.find(output)
             if root in aliases.state or own_root in aliases.state or root == own_root:
+                continue
+            if not apart.isdisjoint(members[root]):
                 continue
             if graph.types[output].size_bytes != graph.types[source].size_bytes:
                 continue

@@ -21,19 +21,27 @@ Number = tuple[object, ...]
 
 def expect_same_results(before: Graph, after: Graph) -> None:
     """Every output and every new content of state must be the same computation."""
+    found = difference(before, after)
+    if found is not None:
+        raise InternalError(f"rewritten: {found}", stage="program")
+
+
+def difference(before: Graph, after: Graph) -> str | None:
+    """The first result that is another computation, or cannot be shown to be the same."""
     table: dict[Number, int] = {}
     old, new = _numbers(before, table), _numbers(after, table)
     wanted = {**{name: name for name in before.outputs}, **{state: value for value, state in before.writes}}
     found = {**{name: name for name in after.outputs}, **{state: value for value, state in after.writes}}
     if wanted.keys() != found.keys():
         missing = sorted(wanted.keys() ^ found.keys())
-        raise InternalError(f"rewritten: '{missing[0]}' is not made by both", stage="program")
+        return f"'{missing[0]}' is not made by both"
     for name, value in wanted.items():
         if old[value] != new[found[name]]:
             known = {*old.values(), *(number for what, number in table.items() if what[0] in ("state", "input"))}
             known |= {number for what, number in table.items() if what[0] == _PART and what[1] in known}
             node = _first_other(after, new, known)
-            raise InternalError(f"rewritten: '{name}' is another value, first at node '{node}'", stage="program")
+            return f"'{name}' is another value, first at node '{node}'"
+    return None
 
 
 def _numbers(graph: Graph, table: dict[Number, int]) -> dict[str, int]:

@@ -16,7 +16,8 @@ from tilegrad.sequence.acts import acts_of
 class Happened:
     """`came` and `went` are cycles of the conductor; of a transfer in parts, `parts` are when each was started.
 
-    Of a kernel call's end, `computed` is when the last core was done; of a wait, `arrived` is when the transfer was.
+    Of a kernel call's end, `computed` is when the last core was done; of a transfer to or from scratchpad, and of a
+    wait for one, `arrived` is when it was.
     """
 
     event: Event
@@ -84,7 +85,7 @@ def _happened(reader: _Reader, event: Event, act: Act, arrived: dict[tuple[Queue
         ends = [next(reader.dma_ends[inward]) for _ in event.parts]
         key = event.queue, event.transfer
         arrived[key] = max(arrived.get(key, 0), *ends)
-        return Happened(event, act, cycles[0], cycles[-1], cycles)
+        return Happened(event, act, cycles[0], cycles[-1], cycles, arrived=max(ends))
     if isinstance(event, Wait):
         kind = "l" if act is Act.WAIT_MOVE else "w"
         came, went = reader.take(kind).cycle, reader.take(kind.upper()).cycle

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +26,10 @@ from tilegrad.calibration.document import conduct_lines, kernel_lines
 from tilegrad.calibration.fit import non_negative_least_squares
 from tilegrad.calibration.observed import Observation, TraceEvent, observe
 from tilegrad.compiled import Compiled
-from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, around
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
-from tilegrad.ir.listing import Begin, End, Fetch, Load, Store
+from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Store, Wait
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
 SOURCE = "iss:siracusa"
@@ -37,12 +38,16 @@ CASES = (
     *(Case(model, "auto", 128 * KIB) for model in ("resnet8", "mobilenetv1", "cct_lora", "cct")),
     *(Case(model, mode, 64 * KIB) for model in ("simplemlp", "autoencoder", "dscnn") for mode in ("single", "double")),
     *(Case(model, "untiled", 64 * KIB) for model in ("simplemlp", "autoencoder_tiny", "mlp", "autoencoder", "dscnn")),
+    *(Case("simplemlp", mode, 128 * KIB, "sgd, accum 2") for mode in ("untiled", "auto", "single", "double")),
+    *(Case("autoencoder_tiny", mode, 128 * KIB, "sgd, accum 2") for mode in ("untiled", "auto")),
+    Case("mlp", "auto", 128 * KIB, "sgd, accum 2"),
+    *(Case("autoencoder_tiny", "auto", 32 * KIB, recipe) for recipe in ("momentum, accum 2", "adam, accum 2")),
     *(Case(model, "auto", 64 * KIB, "momentum, accum 2") for model in ("simplemlp", "autoencoder_tiny", "mlp")),
     *(Case(model, "auto", 32 * KIB, "adam") for model in ("simplemlp", "autoencoder_tiny", "mlp")),
     Case("autoencoder", "auto", 32 * KIB),
     Case("dscnn", "auto", 32 * KIB),
 )
-LONG_COUNT_LESS = 0.5
+LONG_COUNT_LESS = 0.6
 # Short calls are measured by what they are off in cycles, long ones by the share of it.
 SHORT_CYCLES = 400.0
 # How many calls of a kernel weigh as much as what others of its kind take.
@@ -59,22 +64,36 @@ class KernelCall:
     level: str
     counted: float
     cycles: int
-    is_cold: bool
     weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What the conductor took from one act to the next. The longer a training is, the less it is about its conductor,
+    and the less it weighs."""
+
+    pair: Pair
+    cycles: float
+    weight: float
+    is_beside: bool = False
+    transfer_cycles: float = 0.0
+
+
+Kernels = dict[tuple[str, str], KernelScale]
+Walk = list[KernelCall | Between]
+Ratios = dict[bool, list[tuple[float, float]]]
 
 
 @dataclass
 class Samples:
-    """What was measured, over all cases. `pairs` have a weight with their cycles: the longer a training is, the less it
-    is about its conductor."""
+    """What was measured, over all cases. A walk is what happened in an entry, in order."""
 
-    pairs: dict[tuple[Act, Act], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    walks: list[Walk] = field(default_factory=list)
     waits: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
     wakes: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
-    around: list[float] = field(default_factory=list)
-    kernels: list[KernelCall] = field(default_factory=list)
-    crowded: dict[bool, list[tuple[float, float]]] = field(default_factory=lambda: {True: [], False: []})
-    far_crowded: dict[bool, list[tuple[float, float]]] = field(default_factory=lambda: {True: [], False: []})
+    around: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    crowded: Ratios = field(default_factory=lambda: {True: [], False: []})
+    far_crowded: Ratios = field(default_factory=lambda: {True: [], False: []})
 
     def add(self, compiled: Compiled, seen: Observation) -> None:
         for entry, events in seen.entries.items():
@@ -82,53 +101,62 @@ class Samples:
             if listing is None or not listing.events:
                 continue
             happened = align_trace(listing, events)
-            self._add_conduct(happened, events[0].cycle, events[-1].cycle, compiled.target)
-            weight = (events[-1].cycle - events[0].cycle) ** (-LONG_COUNT_LESS / 2)
-            self.kernels += _calls(compiled, entry, happened, weight)
+            self.walks.append(list(walk(compiled.target, listing, happened, events[0].cycle, events[-1].cycle)))
+            self.add_waits(happened, compiled.target.engine(L3, L2).enqueue_cycles)
             for inward, nominal, taken in _crowded(compiled.target, happened, events):
                 self.crowded[inward].append((nominal, taken))
             for inward, nominal, taken in _far_crowded(compiled.target, events):
                 self.far_crowded[inward].append((nominal, taken))
             if seen.ran.cycles.get(entry):
-                self.around.append(seen.ran.cycles[entry][-1] - seen.cycles(entry))
+                self.around[entry].append(seen.ran.cycles[entry][-1] - seen.cycles(entry))
 
-    def _add_conduct(self, happened: Sequence[Happened], begun: int, ended: int, target: Target) -> None:
-        near, far = target.engine(L2, L1).enqueue_cycles, target.engine(L3, L2).enqueue_cycles
-        weight = (ended - begun) ** -LONG_COUNT_LESS
-        before, went = Act.START, begun
+    def add_waits(self, happened: Sequence[Happened], enqueue_cycles: float) -> None:
         for one in happened:
-            enqueued = near if one.parts else 0
-            self.pairs[before, one.act].append((one.came - went - enqueued, weight))
-            for a, b in pairwise(one.parts):
-                self.pairs[one.act, Act.PART].append((b - a - near, weight))
             if one.act is Act.MOVE:
-                self.waits[one.act].append(one.went - one.came - far)
+                self.waits[one.act].append(one.went - one.came - enqueue_cycles)
+            elif not isinstance(one.event, Wait):
+                continue
             elif one.arrived > one.came:
                 self.wakes[one.act].append(one.went - one.arrived)
             elif one.arrived:
                 self.waits[one.act].append(one.went - one.came)
-            before, went = one.act, one.went
-        self.pairs[before, Act.STOP].append((ended - went, weight))
 
 
-def _calls(compiled: Compiled, entry: str, happened: Sequence[Happened], weight: float) -> Iterator[KernelCall]:
-    """Kernel calls of an entry: from where cores begin to where the last one is done."""
-    costs, target = KernelCosts(compiled.target), compiled.target
-    nests = compiled.listing.entries[entry].nests
-    begun: Happened | None = None
-    latest = ""
+def walk(
+    target: Target, listing: EntryListing, happened: Sequence[Happened], begun: int, ended: int
+) -> Iterator[KernelCall | Between]:
+    """A kernel call lasts from where cores begin to where the last one is done."""
+    costs, enqueued = KernelCosts(target), target.engine(L2, L1).enqueue_cycles
+    weight = (ended - begun) ** -LONG_COUNT_LESS
+    ends = iter([one.computed for one in happened if isinstance(one.event, End)])
+    before, went, computed, arrived = Act.START, begun, 0, 0
     for one in happened:
+        cycles = one.came - went - (enqueued if one.parts else 0)
+        yield Between((before, one.act), cycles, weight, went < computed, arrived - went)
+        for a, b in pairwise(one.parts):
+            yield Between((one.act, Act.PART), b - a - enqueued, weight)
         if isinstance(one.event, Begin):
-            begun = one
-        elif isinstance(one.event, End):
-            assert begun is not None and isinstance(begun.event, Begin)
-            listed = nests[one.event.nest]
+            listed = listing.nests[one.event.nest]
             level = target.home if listed.tiling is None else target.compute
-            sizes = {axis: tile_range.size for axis, tile_range in begun.event.ranges.items()}
+            sizes = {axis: tile_range.size for axis, tile_range in one.event.ranges.items()}
             counted = costs.counted(listed.nest, sizes, level, target.cores).cycles
-            kernel = listed.nest.kernel
-            yield KernelCall(kernel, level, counted, one.computed - begun.went, kernel != latest, weight)
-            latest = kernel
+            computed = next(ends)
+            yield KernelCall(listed.nest.kernel, level, counted, computed - one.went, weight**0.5)
+        elif isinstance(one.event, Fetch | Load):
+            arrived = one.arrived
+        before, went = one.act, one.went
+    yield Between((before, Act.STOP), ended - went, weight, transfer_cycles=arrived - went)
+
+
+def _gone(walks: Sequence[Walk], kernels: Kernels) -> Iterator[tuple[KernelCall | Between, float]]:
+    """Each thing that happened, with the share of its code that others had displaced."""
+    for walk in walks:
+        cache = CodeCache()
+        for one in walk:
+            if isinstance(one, KernelCall):
+                yield one, cache.run(one.kernel, kernels.get((one.kernel, one.level), TYPICAL).cold)
+            else:
+                yield one, cache.run(one.pair)
 
 
 def _crowded(
@@ -173,12 +201,14 @@ def _far_crowded(target: Target, events: Sequence[TraceEvent]) -> Iterator[tuple
             yield inward, timing.cycles(begin.a), end.cycle - start
 
 
-def fit_kernel(calls: Sequence[KernelCall], typical: KernelScale, prior: float = PRIOR_CALLS) -> KernelScale:
+def fit_kernel(
+    calls: Sequence[tuple[KernelCall, float]], typical: KernelScale, prior: float = PRIOR_CALLS
+) -> KernelScale:
     """By least squares of relative errors, none of the three below zero; little is drawn to what is typical."""
-    rows = [[call.counted, 1.0, float(call.is_cold)] for call in calls]
-    measured = [float(call.cycles) for call in calls]
-    mean = sum(call.weight for call in calls) / len(calls)
-    weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) for call in calls]
+    rows = [[call.counted, 1.0, gone] for call, gone in calls]
+    measured = [float(call.cycles) for call, _ in calls]
+    mean = sum(call.weight for call, _ in calls) / len(calls)
+    weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) for call, _ in calls]
     x, y, w = np.array(rows), np.array(measured), np.array(weights)
     size = float(np.median(y))
     drawn = prior / size
@@ -189,40 +219,60 @@ def fit_kernel(calls: Sequence[KernelCall], typical: KernelScale, prior: float =
     return KernelScale(round(factor, 4), round(float(found[1]), 1), round(float(found[2]), 1), len(calls))
 
 
-def fit_kernels(calls: Sequence[KernelCall]) -> tuple[dict[tuple[str, str], KernelScale], dict[str, KernelScale]]:
-    groups: dict[tuple[str, str], list[KernelCall]] = defaultdict(list)
-    for call in calls:
-        groups[call.kernel, call.level].append(call)
-    kernels, others = {}, {}
-    for level in sorted({level for _, level in groups}):
-        own = {key: found for key, found in groups.items() if key[1] == level}
-        first = {key: fit_kernel(found, TYPICAL) for key, found in own.items()}
-        typical = KernelScale(
-            round(float(np.median([scale.factor for scale in first.values()])), 4),
-            round(float(np.median([scale.call for scale in first.values()])), 1),
-            round(float(np.median([scale.cold for scale in first.values()])), 1),
-        )
-        kernels.update({key: fit_kernel(found, typical) for key, found in own.items()})
-        others[level] = typical
-    return kernels, others
+def fit_kernels(walks: Sequence[Walk]) -> tuple[Kernels, dict[str, KernelScale]]:
+    """How much of a kernel's code is gone follows from what others' code takes to fetch: so it is fitted twice."""
+    kernels: Kernels = {}
+    others: dict[str, KernelScale] = defaultdict(lambda: TYPICAL)
+    for _ in range(3):
+        groups: dict[tuple[str, str], list[tuple[KernelCall, float]]] = defaultdict(list)
+        for one, gone in _gone(walks, kernels):
+            if isinstance(one, KernelCall):
+                groups[one.kernel, one.level].append((one, gone))
+        kernels = {key: fit_kernel(found, others[key[1]]) for key, found in groups.items()}
+        for level in {level for _, level in kernels}:
+            own = [scale for (_, at), scale in kernels.items() if at == level]
+            others[level] = KernelScale(
+                round(float(np.median([scale.factor for scale in own])), 4),
+                round(float(np.median([scale.call for scale in own])), 1),
+                round(float(np.median([scale.cold for scale in own])), 1),
+            )
+    return kernels, dict(others)
 
 
-def _mean(values: Sequence[tuple[float, float]]) -> float:
+def _kept(values: Sequence[tuple[Between, float]]) -> list[tuple[Between, float]]:
     """Without the largest few: among them are those that waited for a queue."""
-    kept = sorted(values)[: max(1, round(0.97 * len(values)))]
-    return round(max(0.0, sum(cycles * weight for cycles, weight in kept) / sum(weight for _, weight in kept)), 1)
+    return sorted(values, key=lambda value: value[0].cycles)[: max(1, round(0.97 * len(values)))]
 
 
-def fit_conduct(samples: Samples) -> Conduct:
-    acts: dict[Act, list[tuple[float, float]]] = defaultdict(list)
-    for (_, act), values in samples.pairs.items():
-        acts[act] += values
+def _mean(values: Sequence[tuple[Between, float]]) -> float:
+    kept = _kept(values)
+    return round(max(0.0, sum(one.cycles * one.weight for one, _ in kept) / sum(one.weight for one, _ in kept)), 1)
+
+
+def fit_pair(values: Sequence[tuple[Between, float]]) -> PairCost:
+    """By least squares, none below zero; what nothing tells apart is in the first."""
+    kept = _kept(values)
+    weights = np.sqrt([one.weight for one, _ in kept])
+    rows = np.array([[1.0, *around(gone, one.is_beside, one.transfer_cycles)] for one, gone in kept])
+    drawn = PRIOR_CALLS * float(weights.max()) * np.eye(4)[1:]
+    wanted = np.array([one.cycles for one, _ in kept]) * weights
+    found = non_negative_least_squares(np.vstack([rows * weights[:, None], drawn]), np.append(wanted, np.zeros(3)))
+    return PairCost(*(round(float(cycles), 1) for cycles in found))
+
+
+def fit_conduct(samples: Samples, kernels: Kernels) -> Conduct:
+    pairs: dict[Pair, list[tuple[Between, float]]] = defaultdict(list)
+    acts: dict[Act, list[tuple[Between, float]]] = defaultdict(list)
+    for one, gone in _gone(samples.walks, kernels):
+        if isinstance(one, Between):
+            pairs[one.pair].append((one, gone))
+            acts[one.pair[1]].append((one, gone))
     return Conduct(
-        {pair: _mean(values) for pair, values in samples.pairs.items()},
+        {pair: fit_pair(values) for pair, values in pairs.items()},
         {act: _mean(values) for act, values in acts.items()},
         {act: round(float(np.median(values)), 1) for act, values in samples.waits.items()},
         {act: round(float(np.median(values)), 1) for act, values in samples.wakes.items()},
-        round(float(np.median(samples.around)), 1) if samples.around else 0.0,
+        {entry: round(float(np.median(cycles)), 1) for entry, cycles in samples.around.items()},
         (_ratio(samples.crowded[True]), _ratio(samples.crowded[False])),
         (_ratio(samples.far_crowded[True]), _ratio(samples.far_crowded[False])),
     )
@@ -233,12 +283,15 @@ def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def fit(samples: Samples) -> Measured:
-    return Measured(SOURCE, *fit_kernels(samples.kernels), fit_conduct(samples))
+    kernels, others = fit_kernels(samples.walks)
+    return Measured(SOURCE, kernels, others, fit_conduct(samples, kernels))
 
 
 def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:
     table = {**as_json(measured), "cases": [case.name for case in cases]}
-    (folder / FILE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    numbers = re.compile(r"\[\s+([\d.,\s]+?)\s+\]")
+    text = numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(table, indent=1))
+    (folder / FILE).write_text(text + "\n", encoding="utf-8")
     load_measured.cache_clear()
     document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
 

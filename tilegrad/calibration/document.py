@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tilegrad.costs.conduct import Act
+from tilegrad.costs.conduct import Act, PairCost
 from tilegrad.costs.measured import Measured
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cost-model.md"
@@ -17,16 +17,21 @@ def conduct_lines(measured: Measured) -> list[str]:
     conduct = measured.conduct
     pairs = sorted(conduct.pairs.items(), key=lambda pair: (list(Act).index(pair[0][0]), list(Act).index(pair[0][1])))
     lines = [
-        f"{len(pairs)} pairs of acts, measured on `{measured.source}`; a call of an entry takes {conduct.call:.0f} "
-        "cycles around that:",
+        f"{len(pairs)} pairs of acts, measured on `{measured.source}`. Around them a call of an entry takes:",
+        f"{', '.join(f'{entry} {cycles:.0f} cycles' for entry, cycles in sorted(conduct.calls.items()))}.",
         "",
-        "| from | to, with cycles |",
+        "| from | to, with cycles (+ if its code was displaced + beside cores + behind a transfer) |",
         "|---|---|",
     ]
     for before in dict.fromkeys(one for (one, _), _ in pairs):
-        then = ", ".join(f"{act.value} {cycles:.0f}" for (one, act), cycles in pairs if one is before)
+        then = ", ".join(f"{act.value} {_added(cost)}" for (one, act), cost in pairs if one is before)
         lines.append(f"| {before.value} | {then} |")
     return lines
+
+
+def _added(cost: PairCost) -> str:
+    alone, *more = (f"{cycles:.0f}" for cycles in cost)
+    return alone if set(more) == {"0"} else f"{alone} (+ {' + '.join(more)})"
 
 
 def kernel_lines(measured: Measured) -> list[str]:

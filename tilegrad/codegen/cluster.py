@@ -10,13 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
 from tilegrad.analysis.decode import Table, decode_table
 from tilegrad.analysis.footprint import inner_loops
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
 from tilegrad.analysis.tables import table_of
 from tilegrad.codegen.c import LINE_WIDTH, Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
+from tilegrad.codegen.interface import c_string
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering, filled
 from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, table_type
@@ -32,7 +33,8 @@ from tilegrad.targets.base import L2
 
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 FIRST = "first"
-FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH", "TG_MORE", "TG_LATE")
+FLAGS: tuple[str, ...] = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH")
+FLAGS += ("TG_MORE", "TG_JOINS", "TG_LATE")
 MASKS = ("early", "late", "results")
 MOST_NAMED_WORDS = 8_000
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
@@ -87,6 +89,8 @@ class ClusterLowering(Lowering):
         self.kernel_calls: dict[str, KernelSignature] = {}
         self.inferred = {launch.node.name for launch in plan.schedule.entries["infer"].launches}
         self.calls: dict[str, list[_Call]] = {entry: [] for entry in plan.entries}
+        counts = [len(entry.pipes) for entry in plan.schedule.entries.values()]
+        self.first_pipe = dict(zip(plan.schedule.entries, accumulate(counts, initial=0), strict=False))
         self.encoded = {entry: entry_calls(own) for entry, own in listing.entries.items()}
         self.listed: dict[str, dict[tuple[int, int], tuple[ListedNest, NestCall]]] = {
             entry: {
@@ -114,13 +118,16 @@ class ClusterLowering(Lowering):
         is_new = (nest.kernel, words) not in self.tables
         table = self._table(self.signature(launch, nest), words, tiling)
         homes = tuple(
-            f"L1({own.taken[operand.name]})" if operand.name in own.taken else self._home(entry, number, operand.value)
+            f"L1({own.taken[operand.name]})"
+            if operand.name in own.taken
+            else self._pipe(entry, listed, operand.value) or self._home(entry, number, operand.value)
             for operand in nest.operands
         )
         number_of = len(self.calls[entry])
         number_name = f"{entry}_{number_of}"
         names = (f"{number_name}_{identifier(launch.node.op)}", number_name)
-        call = _call(names, table, listed, own, homes, self._width(launch.width(k), listed))
+        width = self._width(launch.width(k), launch.lane_count(k), listed)
+        call = _call(names, table, listed, own, homes, width)
         if number_of in self.together[entry]:
             joins = listed.place is not None and listed.place.joins
             kind = self.tables.pop((nest.kernel, words)) if is_new else self.tables[nest.kernel, words]
@@ -131,12 +138,35 @@ class ClusterLowering(Lowering):
             return (run,)  # what is said of a nest's first panel is true of all
         return (Comment(self.describe(entry, number, k)), run)
 
-    def _width(self, width: Width | None, listed: ListedNest) -> str | None:
+    def _pipe(self, entry: str, listed: ListedNest, value: str | None) -> str | None:
+        """What passes through a pipe lives there."""
+        pipes = self.plan.schedule.entries[entry].pipes
+        found = [pipe for pipe in pipes if value == pipe.value and listed.launch in (pipe.producer, pipe.consumer)]
+        return f"PIPE({self.first_pipe[entry] + found[0].number})" if found else None
+
+    def _pipes(self) -> list[Item]:
+        """Their table, where there are any."""
+        rows = []
+        for entry, schedule in self.plan.schedule.entries.items():
+            for pipe in schedule.pipes:
+                names = [schedule.launches[i].node.name for i in (pipe.producer, pipe.consumer)]
+                home = self.plan.address(entry, pipe.value, pipe.producer)
+                text = c_string(" -> ".join(names))
+                sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}"
+                rows.append(f'    {{"{text}", {pipe.number}, {sizes}}},')
+        if not rows:
+            return []
+        text = "\n".join(["static const tg_pipe pipes[] = {", *rows, "};"])
+        what = Comment("Pipes: operators, number, workspace in the arena, bytes of a slot, slots, slices.")
+        return [what, Verbatim(text)]
+
+    def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
         """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""
         if width is None or listed.tiling is None:
             return None
         inner = inner_loops(listed.nest, listed.tiling.loops)
-        return f"BLOCKS({inner})" if width == self.plan.schedule.width else f"OVER({inner}, {width.limit}, 0)"
+        own = f"BLOCKS({inner})" if width == self.plan.schedule.width else f"OVER({inner}, {width.limit}, 0)"
+        return own if lanes == 1 else f"{own} | LANES({lanes})"
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
         _, own = self.listed[entry][number, k]
@@ -212,6 +242,7 @@ class ClusterLowering(Lowering):
         ]
         numbers = [f"K_{name} = {number}" for number, name in enumerate(self.kernel_calls)]
         kernels = [f"call_{name}" for name in self.kernel_calls] or ["NULL"]
+        pipes, parts = self._pipes(), ("kernels", "&words", "sizeof words")
         return [
             Line(),
             Comment("How kernels are called from an array of addresses, and their numbers in tables."),
@@ -231,7 +262,8 @@ class ClusterLowering(Lowering):
             Verbatim("\n".join(["static const words_t words = {", *self._initializers(), "};"])),
             Comment("clang-format on"),
             self._assertion(),
-            Declare("static const tg_program", "program", items=("kernels", "&words", "sizeof words")),
+            *pipes,
+            Declare("static const tg_program", "program", items=(*parts, "pipes") if pipes else parts),
             *(self._entry(entry) for entry in self.calls),
         ]
 
@@ -389,7 +421,7 @@ def _call(
             results |= (operand.name in own.results) << i
             early |= (operand.name in own.early) << i
             late |= (operand.name in own.late) << i
-    told = {"TG_DRAIN": own.drains, "TG_LEAVE": own.leaves, "TG_SETTLE": own.settles}
+    told = {"TG_DRAIN": own.drains, "TG_LEAVE": own.leaves, "TG_SETTLE": own.settles, "TG_JOINS": listed.joins}
     flags = frozenset(flag for flag, is_set in told.items() if is_set)
     where = (listed.place.table_offset, listed.place.slots_offset)
     masks, ways = (early, late, results), (own.is_fetched_late, own.at_once)

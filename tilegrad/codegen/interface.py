@@ -273,10 +273,11 @@ def _scratch_sizes(plan: Plan) -> tuple[Item, ...]:
     most, divisor = (max(width.limit for width in widths), 0) if own is None else (own.limit, own.divisor)
     least_number = max(divisor, 1) if divisor else most
     return (
-        Line(f"#define TG_CLUSTERS {schedule.target.clusters}"),
+        Line(f"#define TG_CLUSTERS {schedule.target.scratchpads}"),
         Line(f"#define TG_L1_BYTES {align(size_bytes, plan.alignment_bytes)} /* of L1, in each cluster */"),
         Line("#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */"),
         Line(f"#define TG_BLOCKS {most} /* the most that a nest is launched over */"),
+        *_pipe_sizes(plan),
         *(
             (
                 Line(f"#define TG_BLOCKS_DIVISOR {divisor} /* of the n of tg_set_blocks; 0: TG_BLOCKS it is */"),
@@ -286,6 +287,16 @@ def _scratch_sizes(plan: Plan) -> tuple[Item, ...]:
             if own is not None
             else ()
         ),
+    )
+
+
+def _pipe_sizes(plan: Plan) -> tuple[Item, ...]:
+    pipes = [pipe for entry in plan.schedule.entries.values() for pipe in entry.pipes]
+    if not pipes:
+        return ()
+    return (
+        Line(f"#define TG_PIPES {len(pipes)}"),
+        Line(f"#define TG_PIPE_DEPTH {max(pipe.depth for pipe in pipes)} /* slots, at most */"),
     )
 
 

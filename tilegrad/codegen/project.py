@@ -20,12 +20,13 @@ from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, k
 from tilegrad.codegen.opencl import opencl_files
 from tilegrad.codegen.rate_access import rate_declarations
 from tilegrad.codegen.saved import saved_header
+from tilegrad.codegen.sections import without_sections
 from tilegrad.errors import UserError
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER
-from tilegrad.storage import Storage
+from tilegrad.recipe.storage import Storage
 from tilegrad.targets.base import OPENCL_C, Target
 
 WEIGHTS_C, FLASH_C = "weights.c", "flash.c"
@@ -89,7 +90,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
         "kernels.h": kernels_header(kernels, used),
         "tg_image.h": (RUNTIME_FOLDER / "tg_image.h").read_text(encoding="utf-8"),
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
-        "main.c": (RUNTIME_FOLDER / "main.c").read_text(encoding="utf-8"),
+        "main.c": _runtime_text(RUNTIME_FOLDER / "main.c", plan),
         "ports.h": ports_header(plan),
         "README.md": project_readme(plan, weights_as_c, has_storage),
     }
@@ -102,8 +103,8 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
         texts["Makefile"] = makefile(objects, beside, target)
     else:
         texts |= board_files(plan, target.board, objects, beside)
-    for path in _cluster_files(target):
-        texts[path.name] = path.read_text(encoding="utf-8")
+    for path in [*_cluster_files(target), *_pipe_files(plan)]:
+        texts[path.name] = _runtime_text(path, plan)
     if guards.is_guarded(plan):
         texts[guards.HEADER_FILE] = guards.guard_text()
         texts.setdefault("kernels/tg_fma.h", (RUNTIME_FOLDER / "tg_fma.h").read_text(encoding="utf-8"))
@@ -116,11 +117,31 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
     return texts
 
 
+def _runtime_text(path: Path, plan: Plan) -> str:
+    """A file of the runtime, without what launches over blocks and pipes would add."""
+    present = {
+        "TG_BLOCKS": interface.has_blocks(plan),
+        "TG_MOST_BLOCKS": plan.schedule.width is not None,
+        "TG_PIPES": has_pipes(plan),
+    }
+    absent = [macro for macro, is_present in present.items() if not is_present]
+    return without_sections(path.read_text(encoding="utf-8"), absent)
+
+
 def _cluster_files(target: Target) -> list[Path]:
     """The tile runtime, and the simulated cluster it runs on until a chip's own runtime takes its place."""
     if target.is_flat:
         return []
     return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir()))
+
+
+def has_pipes(plan: Plan) -> bool:
+    return any(entry.pipes for entry in plan.schedule.entries.values())
+
+
+def _pipe_files(plan: Plan) -> list[Path]:
+    """What the two add where nests are joined by pipes."""
+    return sorted((RUNTIME_FOLDER / "pipes").iterdir()) if has_pipes(plan) else []
 
 
 def _words(image: bytes) -> str:

@@ -2,7 +2,7 @@
 
 A save is a record of `RECORD`, written twice, and a payload: a directory as JSON, then the tensors that training
 changes, by name. Neither names an address or a target's layout, so that any program of the same training takes it.
-`tilegrad/checkpoint.py` reads and writes the same on a desk.
+`tilegrad/training/checkpoint.py` reads and writes the same on a desk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilegrad.codegen.lowering import filled
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Program, Role, StateTensor
-from tilegrad.storage import Storage
+from tilegrad.recipe.storage import Storage
 
 MAGIC = int.from_bytes(b"TGCK", "little")
 VERSION = 1

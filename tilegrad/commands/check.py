@@ -23,7 +23,6 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from tilegrad import training
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import build_image, chip_of, compile_for, running_device
@@ -39,6 +38,7 @@ from tilegrad.report.table import FittingTable
 from tilegrad.sizes import parse_size
 from tilegrad.stack import stack_use
 from tilegrad.targets import files as target_files
+from tilegrad.training import train as training
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from tilegrad.build.files import check_writable, write_file
-from tilegrad.checkpoint import Checkpoint, read_checkpoint
 from tilegrad.commands import options
 from tilegrad.commands.compiling import compile_for, target_of
 from tilegrad.errors import UserError
+from tilegrad.files.tensor_files import check_suffix, tensor_bytes
 from tilegrad.pipeline import Observer
 from tilegrad.report.checkpoint import (
     checkpoint_json,
@@ -21,8 +21,8 @@ from tilegrad.report.checkpoint import (
     diff_report,
 )
 from tilegrad.report.output import Output
-from tilegrad.restored import recipe_of, restored_bytes
-from tilegrad.tensor_files import check_suffix, tensor_bytes
+from tilegrad.training.checkpoint import Checkpoint, read_checkpoint
+from tilegrad.training.restored import recipe_of, restored_bytes
 
 _LEARNED = ("parameter", "statistic")
 

@@ -11,7 +11,6 @@ from tilegrad.build.folder import write_folder
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import check_output, chip_of, import_model, running_device, watch
 from tilegrad.commands.groups import grouped
-from tilegrad.comparison import compare_modes
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import DoesNotFit, VerificationError
 from tilegrad.recipe import expect_tolerance
@@ -22,6 +21,7 @@ from tilegrad.report.failure import announce
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.picture.record import FILE as RECORD_FILE
 from tilegrad.report.picture.record import record_bytes, record_of
+from tilegrad.training.comparison import compare_modes
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
 

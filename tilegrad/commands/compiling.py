@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from tilegrad.adapters import lora_of
 from tilegrad.build.folder import check_folder, write_folder
 from tilegrad.build.frames import StackUse
 from tilegrad.build.workspace import Workspace
@@ -17,6 +16,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.devices.embedded import EmbeddedDevice, Image
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, device_names
 from tilegrad.errors import UserError
+from tilegrad.files.tensor_files import check_suffix, read_tensors
 from tilegrad.frontend import ImportedModel, load
 from tilegrad.frontend.lora import with_adapters
 from tilegrad.frontend.start import with_weights
@@ -25,17 +25,17 @@ from tilegrad.ir.residency import Residency
 from tilegrad.parallel.specification import Specification
 from tilegrad.pipeline import Observer, Where, compile_model, compile_or_explain
 from tilegrad.recipe import Recipe
+from tilegrad.recipe.adapters import lora_of
+from tilegrad.recipe.storage import Storage
 from tilegrad.report import json
 from tilegrad.report.dump import dump
 from tilegrad.report.output import Output, Progress
 from tilegrad.report.picture.record import FILE as RECORD_FILE
 from tilegrad.report.picture.record import record_bytes
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.storage import Storage
 from tilegrad.targets import base as targets
 from tilegrad.targets import files as target_files
 from tilegrad.targets.base import Target
-from tilegrad.tensor_files import check_suffix, read_tensors
 
 R = TypeVar("R")
 

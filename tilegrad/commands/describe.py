@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tilegrad import inference
 from tilegrad.codegen.saved import save_cost
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import (
@@ -34,18 +33,19 @@ from tilegrad.parallel.specification import parse_devices
 from tilegrad.passes.parameters import parameters_of
 from tilegrad.pipeline import compile_inference, compile_model, ways_to_fit
 from tilegrad.recipe import expect_count, expect_tolerance
+from tilegrad.recipe.storage import FORM, Storage
 from tilegrad.report.checkpoint import wear_text
 from tilegrad.report.failure import announce
 from tilegrad.report.format import bytes_text, count_text, cycles_text, error_text
 from tilegrad.report.inference import inference_report
 from tilegrad.report.inspection import inspection_report, parameter_report
 from tilegrad.report.output import Output, Progress, heading
-from tilegrad.report.tiles import tiles_json, tiles_report
+from tilegrad.report.tiles import pipes_json, tiles_json, tiles_report
 from tilegrad.report.training import code_line, image_line, memory_table, time_line
 from tilegrad.stack import stack_use
-from tilegrad.storage import FORM, Storage
 from tilegrad.targets.base import OPENCL_C, Target
-from tilegrad.training import memory_json
+from tilegrad.training import inference
+from tilegrad.training.train import memory_json
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
 
@@ -267,7 +267,9 @@ def inspect(
     facts = inspect_program(compiled, limited, stack, ways)
     document = facts.as_json()
     if tiles:
+        pipes = pipes_json(compiled)
         document |= {"tiles": tiles_json(compiled), "cycles_are": compiled.target.cycles_are}
+        document |= {"pipes": pipes} if pipes else {}
     error = None if facts.fits else does_not_fit(facts)
     if error is not None:
         document |= error.as_json()

@@ -14,10 +14,10 @@ from tilegrad.commands.compiling import chip_of, compile_for, running_device, wa
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions
 from tilegrad.devices.registry import open_device
-from tilegrad.evaluation import evaluate as evaluate_samples
 from tilegrad.report.format import plural
 from tilegrad.report.output import Output, Progress, heading
 from tilegrad.report.training import time_line
+from tilegrad.training.evaluation import evaluate as evaluate_samples
 
 
 @grouped

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tilegrad.errors import UserError
-from tilegrad.schedule.options import BUFFERINGS, HOMES, ScheduleOptions, fit_bytes_of
+from tilegrad.schedule.options import BUFFERINGS, HOMES, PIPES, ScheduleOptions, fit_bytes_of
 from tilegrad.sizes import parse_size
 from tilegrad.targets.base import FLASH, L1, L2, L3, RAM, Target
 
@@ -93,6 +93,17 @@ MostBlocks = Annotated[
 ]
 
 
+PipesOption = Annotated[
+    str,
+    typer.Option(
+        "--pipes",
+        metavar="|".join(PIPES),
+        help="Operators on different engines of a block that run at once, joined by a pipe. auto: by cost.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class BudgetOptions:
     """How much of the chip a program may use, and where its tensors live."""
@@ -133,6 +144,7 @@ class ChipOptions(BudgetOptions):
     fit: FitRam = False
     blocks: Blocks = "auto"
     most_blocks: MostBlocks = None
+    pipes: PipesOption = "auto"
 
     def schedule(self, target: Target) -> ScheduleOptions:
         if self.tiling not in ("on", "off"):
@@ -147,5 +159,6 @@ class ChipOptions(BudgetOptions):
             fit_bytes=fit_bytes,
             blocks=self.blocks,
             most_blocks=self.most_blocks,
+            pipes=self.pipes,
         )
         return self._checked(options, target)

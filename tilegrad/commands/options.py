@@ -10,13 +10,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from tilegrad.epochs import DEFAULT_STEPS, Plan, count_updates
+from tilegrad.data.epochs import DEFAULT_STEPS, Plan, count_updates
+from tilegrad.data.stored import count_samples
 from tilegrad.errors import UserError
 from tilegrad.expectations import ONE_UNLESS_TOLD, RATE_UNLESS_TOLD
-from tilegrad.guards import FORM as GUARD_FORM
-from tilegrad.guards import Guard
 from tilegrad.pipeline import DUMPS
-from tilegrad.rates import parse_rate
 from tilegrad.recipe import (
     ACCUM_MODES,
     BATCHNORM_POLICIES,
@@ -33,7 +31,9 @@ from tilegrad.recipe import (
     Stored,
     expect_count,
 )
-from tilegrad.stored import count_samples
+from tilegrad.recipe.guards import FORM as GUARD_FORM
+from tilegrad.recipe.guards import Guard
+from tilegrad.recipe.rates import parse_rate
 
 _RECIPE = "Recipe"
 _DATA = "Data"

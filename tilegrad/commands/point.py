@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilegrad import training
 from tilegrad.commands.compiling import import_model
 from tilegrad.commands.hardware import ChipOptions
 from tilegrad.commands.options import DataOptions, RecipeOptions
@@ -19,6 +18,7 @@ from tilegrad.pipeline import Observer, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.targets import base as targets
 from tilegrad.targets import files as target_files
+from tilegrad.training import train as training
 
 
 def evaluate(task: Mapping[str, Any]) -> Row:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tilegrad import training
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import chip_of, compile_for, running_device, watch
@@ -20,6 +19,7 @@ from tilegrad.report.picture.page import page
 from tilegrad.report.picture.pareto import pareto_page, pareto_plot
 from tilegrad.report.picture.plots import KINDS, PARETO, check_plot, plot_bytes
 from tilegrad.report.picture.record import read_record, record_of
+from tilegrad.training import train as training
 
 
 @grouped

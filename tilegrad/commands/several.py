@@ -29,7 +29,7 @@ from tilegrad.report.format import plural
 from tilegrad.report.output import Output, Progress, heading
 from tilegrad.report.several import shares_table
 from tilegrad.report.training import memory_table, time_line
-from tilegrad.training import memory_json
+from tilegrad.training.train import memory_json
 
 
 def refuse_for_several(given: Mapping[str, object]) -> None:

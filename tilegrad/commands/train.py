@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from tilegrad import training
-from tilegrad.beside import beside_all
 from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import (
@@ -26,14 +24,12 @@ from tilegrad.commands.compiling import (
 )
 from tilegrad.commands.groups import grouped
 from tilegrad.commands.options import RecipeOptions, npz_option
+from tilegrad.data.epochs import DEFAULT_STEPS
 from tilegrad.devices.base import Device
 from tilegrad.devices.embedded import AutonomousDevice
 from tilegrad.devices.registry import DEFAULT_DEVICE, device_kind, kinds, open_device
-from tilegrad.epochs import DEFAULT_STEPS
 from tilegrad.errors import UserError, VerificationError
-from tilegrad.gradcheck import check_gradients
 from tilegrad.ir.residency import Residency
-from tilegrad.keeping import Keeping
 from tilegrad.parallel.dask_group import DaskGroup
 from tilegrad.parallel.group import DeviceGroup, open_devices
 from tilegrad.parallel.specification import parse_devices
@@ -47,6 +43,10 @@ from tilegrad.report.picture.trace import check_trace, trace_bytes
 from tilegrad.report.training import run_report
 from tilegrad.stack import stack_use
 from tilegrad.targets.base import OPENCL_C
+from tilegrad.training import train as training
+from tilegrad.training.beside import beside_all
+from tilegrad.training.gradcheck import check_gradients
+from tilegrad.training.keeping import Keeping
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE
 

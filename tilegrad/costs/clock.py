@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-from tilegrad.costs.conduct import Act
+from tilegrad.costs.conduct import Act, CodeCache, around
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.targets.base import DmaEngine, Target
 
@@ -27,6 +27,7 @@ class Reason(Enum):
     TABLE = "the table has not arrived"
     MOVE = "L3 is not done"
     QUEUE = "the engine's queue is full"
+    PIPE = "the other side of a pipe is not there yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ class Clock:
         self.now = 0.0
         self.forked: float | None = None
         self.latest = Act.START
+        self.code = CodeCache()
         self.computes_until = 0.0  # as far as is known
         self.compute_cycles = 0.0
         self.conduct_cycles = 0.0
@@ -147,8 +149,15 @@ class Clock:
 
     def act(self, act: Act, share: float = 1.0) -> None:
         """The conductor comes to its next act, or to a share of such acts."""
-        self.spend(share * self.costs.conduct.cycles(self.latest, act))
+        pair = self.latest, act
+        now = around(self.code.run(pair), self.now < self.computes_until, self.near.inward.free - self.now)
+        self.spend(share * self.costs.conduct.cycles(pair, now))
         self.latest = act
+
+    def cold_cycles(self, kernel: str, level: str) -> float:
+        """What a kernel call that begins now takes to fetch its code."""
+        cold = self.costs.cold_cycles(kernel, level)
+        return self.code.run(kernel, cold) * cold
 
     def wait(self, act: Act, time: float, reason: Reason) -> Stall | None:
         """It comes to wait for a transfer that is done at `time`, and goes on when it has seen that."""

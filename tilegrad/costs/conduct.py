@@ -2,7 +2,8 @@
 
 The conductor walks tables, starts transfers, waits, and hands tiles to the cores. How long it takes from one of these
 acts to the next depends on both: what comes first behind a kernel call finds its code gone from the instruction cache,
-a second box of a request is quick. So costs are those of pairs of acts, as they were measured (measured.json).
+a second box of a request is quick. So costs are those of pairs of acts, as they were measured (measured.json), each
+with what more it takes where kernels have displaced its code, beside cores that compute, and behind a transfer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import exp, inf
+from typing import NamedTuple
 
 
 class Act(Enum):
@@ -41,25 +44,73 @@ class Act(Enum):
 
 Pair = tuple[Act, Act]
 
+# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Of 600 to 4000,
+# what explains the measured trainings best.
+DISPLACING_CYCLES = 1200.0
+
+
+class CodeCache:
+    """Whose code is still in the instruction cache: that of kernels, and what the conductor runs between two acts."""
+
+    def __init__(self) -> None:
+        self.refill_cycles = 0.0
+        self.ran: dict[object, float] = {}
+
+    def run(self, code: object, cold_cycles: float = 0.0) -> float:
+        """The share of the code that is gone since it ran; now it is back, and displaced others. Before it ran for the
+        first time, all is gone."""
+        gone = 1.0 - exp((self.ran.get(code, -inf) - self.refill_cycles) / DISPLACING_CYCLES)
+        self.refill_cycles += gone * cold_cycles
+        self.ran[code] = self.refill_cycles
+        return gone
+
+
+# Code and tables come from L2, which is slow behind a transfer from there: as far as this many cycles of it are left.
+BEHIND_CYCLES = 300.0
+
+
+class Around(NamedTuple):
+    """What is there when the conductor leaves an act: the share of the code to the next one that others displaced,
+    whether cores compute, and how much of a transfer from L2 is under way."""
+
+    gone: float = 0.0
+    beside: float = 0.0
+    behind: float = 0.0
+
+
+def around(gone: float, beside: bool, transfer_cycles: float) -> Around:
+    return Around(gone, float(beside), min(max(transfer_cycles, 0.0), BEHIND_CYCLES) / BEHIND_CYCLES)
+
+
+class PairCost(NamedTuple):
+    """Cycles from one act to the next where nothing is in the way, and what more for all of each that may be."""
+
+    alone: float
+    gone: float = 0.0
+    beside: float = 0.0
+    behind: float = 0.0
+
 
 @dataclass(frozen=True)
 class Conduct:
     """Cycles between acts, by pair. A pair that was never seen takes what its second act takes on average.
 
     A wait for what is there already takes `waits` cycles; one that has to wait ends `wakes` cycles behind the transfer,
-    by act. `call` is what a caller of an entry spends around it. `crowded` is how much longer transfers to and from
+    by act. `calls` are what callers of entries spend around them. `crowded` is how much longer transfers to and from
     scratchpad take while cores compute there, inward and outward; `far_crowded` the same of those between L2 and L3,
     which meet others at banks of L2.
     """
 
-    pairs: Mapping[Pair, float] = field(default_factory=dict)
+    pairs: Mapping[Pair, PairCost] = field(default_factory=dict)
     acts: Mapping[Act, float] = field(default_factory=dict)
     waits: Mapping[Act, float] = field(default_factory=dict)
     wakes: Mapping[Act, float] = field(default_factory=dict)
-    call: float = 0.0
+    calls: Mapping[str, float] = field(default_factory=dict)
     crowded: tuple[float, float] = (1.0, 1.0)
     far_crowded: tuple[float, float] = (1.0, 1.0)
 
-    def cycles(self, before: Act, act: Act) -> float:
-        found = self.pairs.get((before, act))
-        return self.acts.get(act, 0.0) if found is None else found
+    def cycles(self, pair: Pair, now: Around) -> float:
+        found = self.pairs.get(pair)
+        if found is None:
+            return self.acts.get(pair[1], 0.0)
+        return found.alone + now.gone * found.gone + now.beside * found.beside + now.behind * found.behind

@@ -2,7 +2,8 @@
 
 A tile's trip counts (costs/derived.py, costs/loops) times the coefficients that were fitted to counts under QEMU
 (costs.json of the target) give the instruction mix of the busiest core; the chip's stall rules (`Target.costs`) turn a
-mix into cycles. Nothing here is a rate: `KernelCosts.mix` shows what an estimate is made of.
+mix into cycles. Nothing of that is a rate: `KernelCosts.mix` shows what an estimate is made of. Engines of a chip that
+is described by its rates (`Target.compute_engines`) are the other case.
 docs/cost-model.md has the evidence.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import chain
+from math import prod
 from operator import mul
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from tilegrad.costs.measured import Measured, load_measured
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.schedule import Schedule
-from tilegrad.targets.base import CoreCosts, Target
+from tilegrad.targets.base import ComputeEngine, CoreCosts, Target
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class _BoundNest:
 
 def uncounted_kernels(schedule: Schedule) -> tuple[str, ...]:
     """Those whose cycles rest on no counts of their own: wherever cycles are shown, they are named."""
-    if schedule.target.costs is None:
+    if schedule.target.costs is None or schedule.target.compute_engines:
         return ()
     launches = chain.from_iterable(entry.launches for entry in schedule.entries.values())
     kernels = {nest.kernel for launch in launches for nest in launch.nests}
@@ -228,12 +230,27 @@ class KernelCosts:
         self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None = None
     ) -> Span:
         """The same with what it takes where the conducting core comes late."""
+        engine = self.target.compute_engine(nest.counts_macs)
+        if engine is not None:
+            return self._at_rate(engine, nest, sizes, level)
         bound = self._bind(nest)
         key = (*sizes.values(), level, cores, None if starts is None else tuple(starts.values()))
         known = bound.known.get(key)
         if known is None:
             known = bound.known[key] = self._span(bound, sizes, level, cores, starts)
         return known
+
+    def _at_rate(self, engine: ComputeEngine, nest: Nest, sizes: Mapping[str, int], level: str) -> Span:
+        """On an engine with a rate. Where it computes in a farther memory, it waits for every byte of that."""
+        points = float(prod(sizes.values()))
+        if engine.macs_per_cycle is not None:
+            extent = prod(axis.extent for axis in nest.axes)
+            points = points * nest.macs / extent if extent else 0.0
+        cycles = points / (engine.macs_per_cycle or engine.elements_per_cycle or 1.0) + engine.call_cycles
+        if level != self.target.compute:
+            timing = self.target.engine(level, self.target.compute).inward
+            cycles += sum(timing.cycles(operand.size_bytes) for operand in nest.present)
+        return Span(cycles, cycles, cycles)
 
     def _span(
         self, bound: _BoundNest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None
@@ -276,6 +293,9 @@ class KernelCosts:
 
     @cached_property
     def measured(self) -> Measured | None:
+        """Nothing of engines with a rate: what cores take is not theirs."""
+        if self.target.compute_engines:
+            return None
         return load_measured(self.target.folder)
 
     @cached_property
@@ -284,5 +304,5 @@ class KernelCosts:
         return Conduct() if self.measured is None else self.measured.conduct
 
     def cold_cycles(self, kernel: str, level: str) -> float:
-        """What a kernel call takes beyond its span where another kernel ran before it."""
+        """What all of a kernel's code takes to fetch."""
         return 0.0 if self.measured is None else self.measured.scale(kernel, level).cold

@@ -3,7 +3,7 @@
 Counts of instructions say how a kernel's time grows with its tile. What they leave out was measured on the chip's cycle
 model, in whole trainings: cores that meet at a bank or at an FPU more often than on average (`factor`), the way from
 the conductor to the cores and back with code that others displaced (`call`), and code that is not in the instruction
-cache because another kernel ran before (`cold`). `python -m tilegrad.calibration.chip` measures them.
+cache because others ran since (`cold`). `python -m tilegrad.calibration.chip` measures them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.conduct import Act, Conduct, PairCost
 
 FILE = "measured.json"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelScale:
-    """A call takes `factor` times its estimate, `call` cycles more, and `cold` if another kernel ran before it.
+    """A call takes `factor` times its estimate, `call` cycles more, and `cold` if all of its code is to be fetched.
     `calls` were measured."""
 
     factor: float = 1.0
@@ -64,12 +64,12 @@ def from_json(table: Mapping[str, Any]) -> Measured:
     }
     others = {level: KernelScale(**scale) for level, scale in table["others"].items()}
     conduct = table["conduct"]
-    pairs = {(Act(a), Act(b)): cycles for a, then in conduct["pairs"].items() for b, cycles in then.items()}
+    pairs = {(Act(a), Act(b)): PairCost(*cycles) for a, then in conduct["pairs"].items() for b, cycles in then.items()}
     acts, waits, wakes = (
         {Act(name): cycles for name, cycles in conduct[part].items()} for part in ("acts", "waits", "wakes")
     )
     crowded, far_crowded = ((conduct[part]["inward"], conduct[part]["outward"]) for part in ("crowded", "far_crowded"))
-    found = Conduct(pairs, acts, waits, wakes, conduct["call"], crowded, far_crowded)
+    found = Conduct(pairs, acts, waits, wakes, conduct["calls"], crowded, far_crowded)
     return Measured(table["source"], kernels, others, found)
 
 
@@ -80,9 +80,9 @@ def as_json(measured: Measured) -> dict[str, Any]:
         for level in levels
     }
     conduct = measured.conduct
-    pairs: dict[str, dict[str, float]] = {}
-    for (before, act), cycles in sorted(conduct.pairs.items(), key=lambda pair: (pair[0][0].value, pair[0][1].value)):
-        pairs.setdefault(before.value, {})[act.value] = cycles
+    pairs: dict[str, dict[str, PairCost]] = {}
+    for (before, act), cost in sorted(conduct.pairs.items(), key=lambda pair: (pair[0][0].value, pair[0][1].value)):
+        pairs.setdefault(before.value, {})[act.value] = cost
     parts = {
         name: {act.value: cycles for act, cycles in sorted(of.items(), key=lambda item: item[0].value)}
         for name, of in (("acts", conduct.acts), ("waits", conduct.waits), ("wakes", conduct.wakes))
@@ -95,5 +95,5 @@ def as_json(measured: Measured) -> dict[str, Any]:
         "source": measured.source,
         "kernels": kernels,
         "others": {level: scale.as_json() for level, scale in sorted(measured.others.items())},
-        "conduct": {"call": conduct.call, **crowded, **parts, "pairs": pairs},
+        "conduct": {"calls": dict(sorted(conduct.calls.items())), **crowded, **parts, "pairs": pairs},
     }

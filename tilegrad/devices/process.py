@@ -31,7 +31,6 @@ KEEP_OUTPUTS = 0x100
 """Added to an entry's command: the outputs stay where they are."""
 
 _COMMANDS = {"infer": INFER, "step": STEP, "update": UPDATE}
-ENTRY_OF = {command: entry for entry, command in _COMMANDS.items()}
 BAD_LABEL = 1
 BAD_LOSS, NOT_FINITE, BAD_BLOCKS = 17, 18, 20
 GUARD_STATUSES = {BAD_LOSS: "the loss", NOT_FINITE: "the update"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilegrad.build.toolchain import Toolchain
@@ -11,11 +11,13 @@ from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Capabilities
 from tilegrad.devices.measure import COMPUTE_SECONDS, CYCLES, TRANSFER_SECONDS, WALL_SECONDS
 from tilegrad.devices.native import NativeDevice
-from tilegrad.devices.process import ENTRY_OF, KEEP_OUTPUTS, HarnessSession
+from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.registry import register
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import Transport
+from tilegrad.devices.values import Array
 from tilegrad.ir.listing import Listing
+from tilegrad.ir.program import StateTensor
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.sequence.trace import check_trace, read_trace
@@ -62,12 +64,28 @@ class SimSession(HarnessSession):
             self._listings[blocks] = listing, self.compiled.timing if is_own else time_listing(listing)
         return self._listings[blocks]
 
-    def _request(self, command: int, payload: bytes = b"") -> tuple[int, bytes]:
-        """Remembers over how many blocks each entry was launched first: that call is traced."""
-        entry = ENTRY_OF.get(command & ~KEEP_OUTPUTS)
+    def _call(self, entry: str, inputs: Sequence[Array | None], wanted: Sequence[int]) -> list[Array]:
+        self._traced_over(entry)
+        return super()._call(entry, inputs, wanted)
+
+    def _exchange(
+        self,
+        entry: str | None,
+        inputs: Sequence[Array] | None,
+        writes: Sequence[tuple[StateTensor, Array]],
+        reads: Sequence[str],
+    ) -> tuple[list[Array], Mapping[str, Array]]:
         if entry is not None:
-            self._first_blocks.setdefault(entry, self.blocks)
-        return super()._request(command, payload)
+            self._traced_over(entry)
+        return super()._exchange(entry, inputs, writes, reads)
+
+    def _measure(self, entry: str, calls: int) -> tuple[int, int, int]:
+        self._traced_over(entry)
+        return super()._measure(entry, calls)
+
+    def _traced_over(self, entry: str) -> None:
+        """Remembers over how many blocks each entry was launched first: that call is traced."""
+        self._first_blocks.setdefault(entry, self.blocks)
 
     def _count(self, entry: str) -> Mapping[str, float]:
         """Every call of an entry does the same transfers and tiles, so its first trace stands for all."""

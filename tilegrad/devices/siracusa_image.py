@@ -17,6 +17,7 @@ import numpy as np
 
 from tilegrad.build.workspace import Workspace
 from tilegrad.compiled import Compiled
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.base import Device, FloatArrays
 from tilegrad.devices.embedded import AutonomousDevice, CoreStack, Image
 from tilegrad.devices.registry import open_device
@@ -25,7 +26,6 @@ from tilegrad.devices.siracusa_program import Expected, float_bits, weights_hash
 from tilegrad.devices.transport import Transport
 from tilegrad.errors import DeviceError, DoesNotFit, VerificationError
 from tilegrad.pipeline import compile_model
-from tilegrad.samples import make_batches
 from tilegrad.targets.base import L2
 
 SIMULATOR = "sim:siracusa"

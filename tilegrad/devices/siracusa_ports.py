@@ -1,7 +1,7 @@
 """What an image knows of mini-batches that are more than one input and one target: a table of ports.
 
-Each is drawn from the seed by the rules of `tilegrad/data.py`. Mini-batches that came with a training graph are stored
-in the image as they are.
+Each is drawn from the seed by the rules of `tilegrad/data/batches.py`. Mini-batches that came with a training graph are
+stored in the image as they are.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilegrad.compiled import Compiled
-from tilegrad.data import PATTERNS_WITHOUT_CLASSES, Array, Drawn, GivenBatches, PortSpec
+from tilegrad.data.batches import PATTERNS_WITHOUT_CLASSES, Array, Drawn, GivenBatches, PortSpec
+from tilegrad.data.samples import make_batches, sample_spec
 from tilegrad.ir.types import TensorType
-from tilegrad.samples import make_batches, sample_spec
 
 _ROW_WORDS = 8
 

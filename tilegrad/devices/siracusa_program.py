@@ -17,7 +17,8 @@ import numpy as np
 from tilegrad import zoo
 from tilegrad.codegen.interface import c_string, entry_outputs
 from tilegrad.compiled import Compiled
-from tilegrad.data import PATTERNS_WITHOUT_CLASSES, SampleSpec
+from tilegrad.data.batches import PATTERNS_WITHOUT_CLASSES, SampleSpec
+from tilegrad.data.samples import sample_spec
 from tilegrad.devices.siracusa_ports import is_ported, ported_samples, ports_source
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import SourceKind
@@ -25,7 +26,6 @@ from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.program import StateTensor
 from tilegrad.losses import parse
 from tilegrad.ops.kernels import RUNTIME_FOLDER
-from tilegrad.samples import sample_spec
 from tilegrad.targets.base import L2, TARGETS_FOLDER
 from tilegrad.zoo.builder import RUNNING_VARIANCE_MINIMUM, Fill
 

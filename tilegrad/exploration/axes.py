@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,7 +22,7 @@ _FORMS = {
     int: "whole numbers, as 1,2,4 or 1:5, which has every one",
     float: "numbers, as 0.01,0.1",
     bool: "true,false",
-    str: "words, as single,double",
+    str: "words, as single,double; 1:5 is 1,2,3,4,5",
 }
 
 
@@ -99,6 +100,9 @@ def _values(name: str, item: str, kind: object) -> list[Value]:
             return [value]
         if kind is bool:
             return [{"true": True, "false": False}[item]]
+        if re.fullmatch(r"\d+:\d+", item):  # words that may be numbers, such as blocks=1:5
+            first, _, last = item.partition(":")
+            return [str(number) for number in range(int(first), int(last) + 1)]
     except (ValueError, KeyError):
         raise _wrong(name, kind, item) from None
     return [item]

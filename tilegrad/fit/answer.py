@@ -17,6 +17,7 @@ from tilegrad.ir.program import Program
 from tilegrad.optimizers import SGD
 from tilegrad.place.board import place
 from tilegrad.recipe import Recipe
+from tilegrad.recipe.stored_types import Stored
 from tilegrad.sizes import bytes_text
 from tilegrad.targets.base import FLASH, Target
 
@@ -163,6 +164,10 @@ class _Answering:
     def _changes(self) -> Iterator[_Change]:
         """What may be asked for instead, where it is not asked for already."""
         recipe = self.recipe
+        if recipe.store.is_plain:
+            wanted = ("activations=bf16", "bf16") if recipe.optimizer.slots else ("activations=bf16",)
+            for store in wanted:
+                yield _Change(f"--store {store}", replace(recipe, store=Stored.parse(store)))
         if recipe.optimizer.slots:
             yield _Change("--optimizer sgd", replace(recipe, optimizer=SGD(lr=recipe.optimizer.lr)))
         if recipe.accumulate > 1:
@@ -170,7 +175,7 @@ class _Answering:
         if recipe.clip is not None:
             yield _Change("without --clip", replace(recipe, clip=None))
         if recipe.train in (None, "all"):
-            for train in ("norm", "bias", ADAPTER):
+            for train in ("norm", "bias", ADAPTER, f"sparse:{self.limit_bytes // 1024}K"):
                 yield _Change(f"--train {train}", replace(recipe, train=train))
 
     def _last(self, layers: int) -> Iterator[Way | None]:

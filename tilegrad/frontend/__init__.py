@@ -15,6 +15,7 @@ import onnx
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
 from tilegrad.expectations import as_count
+from tilegrad.files.tensor_files import read_tensors
 from tilegrad.frontend.batch import Bound, bind_batch
 from tilegrad.frontend.branches import resolve_branches
 from tilegrad.frontend.check import check_attributes, check_model, check_opset, check_text
@@ -39,7 +40,6 @@ from tilegrad.passes.canonicalize import canonicalize
 from tilegrad.passes.module_parameters import as_module_says
 from tilegrad.passes.parameters import ParameterInfo, classify
 from tilegrad.recipe import expect_seed, expect_whole
-from tilegrad.tensor_files import read_tensors
 
 __all__ = ["ImportedModel", "SourceKind", "import_source", "load"]
 

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from tilegrad.errors import UserError
 from tilegrad.frontend.inline import inline_local_functions
-from tilegrad.sparse import Selected
+from tilegrad.recipe.sparse import Selected
 
 if TYPE_CHECKING:
     from tilegrad.frontend.model import ImportedModel

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from tilegrad.adapters import Lora, first_factor
 from tilegrad.errors import UserError
 from tilegrad.frontend.inline import inline_local_functions
 from tilegrad.passes.parameters import ParameterInfo
+from tilegrad.recipe.adapters import Lora, first_factor
 
 if TYPE_CHECKING:
     from tilegrad.frontend.model import ImportedModel

@@ -12,8 +12,8 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tilegrad.bounds import MAX_MODEL_BYTES
 from tilegrad.errors import UserError
+from tilegrad.files.regular import open_regular
 from tilegrad.frontend.onnx_values import graph_tensors, node_tensors
-from tilegrad.regular import open_regular
 
 
 def read_model(path: Path) -> onnx.ModelProto:

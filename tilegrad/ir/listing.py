@@ -82,11 +82,14 @@ class Load:
     parts: tuple[Part, ...]
 
     inward = True
+    # A box that comes out of slot `count` of its block's ring: which pipe, and the how manieth it is.
+    pipe: int | None = None
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A box of a result leaves scratchpad; the fields are those of `Load`."""
+    """A box of a result leaves scratchpad, or goes into a pipe; the fields are those of `Load`."""
 
     queue: Queue
     transfer: int
@@ -100,6 +103,8 @@ class Store:
     parts: tuple[Part, ...]
 
     inward = False
+    pipe: int | None = None
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +180,38 @@ class Barrier:
     blocks: int
 
 
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A block's count of a pipe goes up to `count`: of boxes that are ready, or of slots that are free again."""
+
+    queue: Queue
+    nest: int
+    pipe: int
+    ready: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """The conductor goes on when a block's count of a pipe is `count` or more."""
+
+    queue: Queue
+    nest: int
+    pipe: int
+    ready: bool
+    count: int
+
+
 Transfer = Fetch | Load | Store | Move
-Event = Transfer | Wait | Enter | Begin | End | Barrier
+Event = Transfer | Wait | Enter | Begin | End | Barrier | Signal | Await
 
 
 @dataclass(frozen=True)
 class ListedNest:
     """A nest in the order of its entry. `place` and `table` are None where it computes where its operands live.
-    `blocks` are those that it is launched over, 0 where the conductor of the entry runs it."""
+    `blocks` are those that it is launched over, each lane of a block for one, 0 where the entry's conductor runs it.
+    Nests that pipes join are launched together: this is number `member` of `members`, each with as many `blocks`, and
+    of these it takes every `members`th from the one with its number."""
 
     launch: int
     number: int
@@ -191,6 +220,13 @@ class ListedNest:
     place: NestPlace | None
     table: tuple[int, ...] | None
     blocks: int = 0
+    member: int = 0
+    members: int = 1
+
+    @property
+    def joins(self) -> bool:
+        """Whether it runs beside the next one, and has no barrier of its own."""
+        return self.member + 1 < self.members
 
     @property
     def tile_count(self) -> int:
@@ -224,6 +260,9 @@ def describe(event: Event) -> str:
         return f"enter nest {event.nest}"
     if isinstance(event, Barrier):
         return f"barrier of the {event.blocks} blocks of nest {event.nest}"
+    if isinstance(event, Signal | Await):
+        word, what = "tells" if isinstance(event, Signal) else "awaits", "ready" if event.ready else "free"
+        return f"nest {event.nest} {word} {event.count} {what} of pipe {event.pipe}"
     if isinstance(event, Begin):
         return f"begin nest {event.nest} tile {event.tile}"
     if isinstance(event, End):

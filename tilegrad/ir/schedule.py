@@ -10,6 +10,7 @@ from math import prod
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest, Range, Tile, row_major_strides
+from tilegrad.ir.pipes import Pipe, groups
 from tilegrad.ir.program import Program
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.targets.base import Target
@@ -160,7 +161,7 @@ class Launch:
     `tilings` has one entry per nest, None for a nest that is one call on whole operands where they live. An operator
     whose operands are not in L2 at once is several launches, with one nest each: `part` says what of it.
     `widths`, where there are any, say of each nest over how many blocks it is launched; None: over none, the conductor
-    of the entry runs it.
+    of the entry runs it. `lanes`, where there are any, say of each nest how many lanes of a block take parts of it.
     """
 
     node: Node
@@ -168,6 +169,10 @@ class Launch:
     tilings: tuple[Tiling | None, ...] = ()
     part: NestPart | None = None
     widths: tuple[Width | None, ...] = ()
+    lanes: tuple[int, ...] = ()
+
+    def lane_count(self, nest: int) -> int:
+        return self.lanes[nest] if self.lanes else 1
 
     def width(self, nest: int) -> Width | None:
         return self.widths[nest] if self.widths else None
@@ -175,12 +180,24 @@ class Launch:
 
 @dataclass(frozen=True, repr=False)
 class EntrySchedule:
-    """`types` are those of all its values: the graph's, operators' temporaries, and `panels` of some of them."""
+    """`types` are those of all its values: the graph's, operators' temporaries, and `panels` of some of them. Nests
+    that `pipes` join run at once."""
 
     graph: Graph
     launches: tuple[Launch, ...]
     types: Mapping[str, TensorType]
     panels: Mapping[str, Panel] = field(default_factory=dict)
+    pipes: tuple[Pipe, ...] = ()
+
+    @cached_property
+    def apart(self) -> frozenset[str]:
+        """Values whose bytes are not given to others: what passes through pipes, and what nests read that run beside
+        others."""
+        read: set[str] = set()
+        for first, last in groups(self.pipes):
+            nests = [nest for launch in self.launches[first : last + 1] for nest in launch.nests]
+            read |= {operand.value for nest in nests for operand in nest.reads if operand.value is not None}
+        return frozenset(read)
 
     @cached_property
     def node_launches(self) -> tuple[tuple[int, int], ...]:

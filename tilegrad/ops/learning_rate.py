@@ -1,4 +1,4 @@
-"""LearningRate: (base rate, updates before this one) -> the rate of this update. See `tilegrad/rates.py`."""
+"""LearningRate: (base rate, updates before this one) -> the rate of this update. See `tilegrad/recipe/rates.py`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ import numpy as np
 from tilegrad import __version__
 from tilegrad.build.ownership import MANIFEST, WRITER, read_plain, with_listing
 from tilegrad.compiled import Compiled
-from tilegrad.data import Batches, GivenBatches
+from tilegrad.data.batches import Batches, GivenBatches
+from tilegrad.data.samples import make_batches, sample_spec
 from tilegrad.devices.process import HarnessDevice
 from tilegrad.devices.registry import device_kind
 from tilegrad.errors import UserError
@@ -31,7 +32,6 @@ from tilegrad.parallel.facts import FILE as FACTS_FILE
 from tilegrad.parallel.facts import Facts, facts_of
 from tilegrad.parallel.sample_facts import spec_json
 from tilegrad.parallel.specification import Specification
-from tilegrad.samples import make_batches, sample_spec
 
 TRAINING = "training.json"
 MODULE = "orchestrate.py"
@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilegrad.data import Batch
+from tilegrad.data.batches import Batch
 from tilegrad.parallel.program import RunningProgram, open_program
 
 DEVICES = (

@@ -14,7 +14,8 @@ import numpy as np
 
 from tilegrad.build.folder import write_files
 from tilegrad.build.workspace import Workspace
-from tilegrad.data import Batch, MiniBatches, synthetic
+from tilegrad.data.batches import Batch, MiniBatches, synthetic
+from tilegrad.data.stored import load_npz
 from tilegrad.devices.process import HarnessDevice
 from tilegrad.devices.registry import device_kind
 from tilegrad.errors import DeviceError, UserError
@@ -25,7 +26,6 @@ from tilegrad.parallel.pool import LocalPool, Worker
 from tilegrad.parallel.sample_facts import spec_from_json
 from tilegrad.parallel.shares import Array, Moved
 from tilegrad.parallel.specification import parse_devices
-from tilegrad.stored import load_npz
 
 
 def start_engine(device: str, facts: Facts, files: dict[str, bytes]) -> FactsEngine:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from tilegrad.data import Drawn, PortSpec, SampleSpec
+from tilegrad.data.batches import Drawn, PortSpec, SampleSpec
 from tilegrad.ir.types import DType
 
 _DTYPES = {dtype.short: dtype for dtype in DType}

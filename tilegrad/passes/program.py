@@ -29,8 +29,8 @@ from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
 from tilegrad.passes.builder import GraphBuilder
 from tilegrad.passes.freeze_statistics import freeze_statistics
 from tilegrad.passes.fuse_activation import FuseActivation
-from tilegrad.rates import RATE_KINDS
 from tilegrad.recipe import Rate, Recipe
+from tilegrad.recipe.rates import RATE_KINDS
 
 SCALAR_F32 = TensorType(DType.F32, ())
 COUNTER = TensorType(DType.I64, ())

@@ -22,7 +22,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.max_pool_tap import MOST_TAPS
 from tilegrad.passes.builder import GraphBuilder
 from tilegrad.recipe import Recipe
-from tilegrad.stored_types import Stored
+from tilegrad.recipe.stored_types import Stored
 
 SHARED_NODES = 3
 """Readers at most so far apart share what was loaded; it would take memory meanwhile."""

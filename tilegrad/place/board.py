@@ -12,6 +12,8 @@ from tilegrad.targets.board import Board, Placement
 PORT_ALIGNMENT_BYTES = 64
 HANDLE_BYTES, INSTANCE_BYTES, GUARD_BYTES, COMMAND_BYTES = 8, 8, 8, 8
 """The harness's own variables: two handles, the instance, what its guard knows, a command for the other cores."""
+INDEX_BYTES = 4
+"""Of a tensor that is asked for. One request may name them all, and none."""
 
 
 def packed_offsets(types: Sequence[TensorType]) -> tuple[tuple[int, ...], int]:
@@ -38,9 +40,10 @@ def image_parts(schedule: Schedule) -> dict[str, int]:
     if target.board is None:
         return {}
     stacks = target.cores * target.board.stack_bytes
-    data = HANDLE_BYTES + INSTANCE_BYTES
+    data = HANDLE_BYTES + INSTANCE_BYTES + INDEX_BYTES * (len(schedule.program.state) + 1)
     data += GUARD_BYTES if schedule.program.recipe.guard is not None else 0
     data += COMMAND_BYTES if target.cores > 1 else 0
+    data = align(data, target.memory(target.home).alignment_bytes)
     return {"stack": stacks, "buffers": sum(buffer_bytes(schedule)), "data": data}
 
 

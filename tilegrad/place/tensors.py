@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from tilegrad.analysis.lifetimes import Lifetimes, align, analyse
 from tilegrad.ir.nest import Access
+from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Buffer
 from tilegrad.ir.schedule import EntrySchedule, Rows
 from tilegrad.place.stays import Tensor, Use
@@ -16,7 +17,9 @@ from tilegrad.place.stays import Tensor, Use
 
 def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
     """Lifetimes by launches, of which an operator may have several."""
-    found = analyse(entry.graph, alignment)
+    found = analyse(entry.graph, alignment, entry.apart)
+    if entry.pipes:
+        return _beside(entry, found)
     spans, end = entry.node_launches, len(entry.launches)
     if len(spans) == end:
         return found
@@ -29,6 +32,21 @@ def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
 
     moved = (replace(b, first=launch(b.first, firsts), last=launch(b.last, lasts)) for b in found.buffers)
     return Lifetimes(tuple(moved), found.owner)
+
+
+def _beside(entry: EntrySchedule, found: Lifetimes) -> Lifetimes:
+    """What nests that run at once use is alive as long as any of them; a pipe has its workspace where its value would
+    be."""
+    workspaces = {pipe.value: pipe.workspace_bytes for pipe in entry.pipes}
+    buffers = []
+    for buffer in found.buffers:
+        first, last = buffer.first, buffer.last
+        for begin, end in groups(entry.pipes):
+            first = begin if begin <= first <= end else first
+            last = end if begin <= last <= end else last
+        size_bytes = workspaces.get(buffer.name, buffer.size_bytes)
+        buffers.append(replace(buffer, first=first, last=last, size_bytes=size_bytes))
+    return Lifetimes(tuple(buffers), found.owner)
 
 
 @dataclass

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tilegrad.arrays import array_name, npz_bytes, tensor_name
+from tilegrad.files.arrays import array_name, npz_bytes, tensor_name
 
 __all__ = ["array_name", "npz_bytes", "tensor_name"]

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.checkpoint import Checkpoint, flat_recipe
 from tilegrad.report.format import bytes_text, count_text, error_text, plural, shape_text
 from tilegrad.report.output import heading, table
+from tilegrad.training.checkpoint import Checkpoint, flat_recipe
 
 
 def checkpoint_json(found: Checkpoint, path: Path) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.comparison import Row, hidden_share
 from tilegrad.recipe import Recipe
 from tilegrad.report.format import bytes_text, count_text, estimated_cycles, uncounted_text
 from tilegrad.report.output import heading, table
 from tilegrad.report.training import outcome_text
 from tilegrad.targets.base import Target
+from tilegrad.training.comparison import Row, hidden_share
 
 SPARE = ("tiles", "L3-L2", "L2-L1", "L3", "stalled", "hidden", "L2", "L1", "MAC/cycle", "speed-up")
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.gradcheck import GradientCheck
 from tilegrad.report.format import error_text, plural
 from tilegrad.report.output import heading, table
 from tilegrad.report.training import outcome_text
+from tilegrad.training.gradcheck import GradientCheck
 
 
 def gradcheck_report(check: GradientCheck) -> Iterator[RenderableType]:

@@ -9,10 +9,10 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.inference import Inference
 from tilegrad.report.format import count_text, error_text, seconds_text, shape_text
 from tilegrad.report.output import heading
 from tilegrad.report.training import code_line, memory_table, time_line
+from tilegrad.training.inference import Inference
 
 SHOWN_VALUES = 16
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -43,10 +43,33 @@ def tiles_json(compiled: Compiled) -> list[dict[str, Any]]:
     return rows
 
 
+def pipes_json(compiled: Compiled) -> list[dict[str, Any]]:
+    """Neighbours of the step that run at once. Their cycles are with the first of them."""
+    entry = compiled.plan.schedule.entries["step"]
+    return [
+        {
+            "from": entry.launches[pipe.producer].node.name,
+            "to": entry.launches[pipe.consumer].node.name,
+            "value": pipe.value,
+            "slots": pipe.depth,
+            "slot_bytes": pipe.slot_bytes,
+            "blocks": pipe.blocks,
+        }
+        for pipe in entry.pipes
+    ]
+
+
+def _ring(pipe: Mapping[str, Any]) -> str:
+    slots = "1 slot" if pipe["slots"] == 1 else f"{pipe['slots']} slots"
+    return f"{slots} of {bytes_text(pipe['slot_bytes'])} in each of {pipe['blocks']} blocks"
+
+
 def why(tiling: Tiling) -> str:
     """What bounds the chosen tiling, which is the fastest by estimate of those that fit."""
     estimate = tiling.estimate
     bound = "compute-bound" if estimate.compute_cycles >= estimate.dma_cycles else "DMA-bound"
+    if estimate.reason == "piped":
+        return f"{bound}, in a pipe"
     if not tiling.loops:
         return f"{bound}, one tile"
     return f"{bound}, {'overlapped' if tiling.is_double else 'in turn'}"
@@ -73,6 +96,7 @@ def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
             why(tiling),
         )
     yield made
+    yield from (Text(f"pipe: {one['from']} -> {one['to']}, {_ring(one)}") for one in pipes_json(compiled))
     total = sum(tiling.estimate.cycles for _, _, tiling in _tilings(compiled) if tiling is not None)
     yield Text(f"sum of the operators' estimates: {count_text(round(total))} cycles, waits for L3 apart")
     if uncounted:

@@ -9,13 +9,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.beside import Beside
 from tilegrad.compiled import Compiled
-from tilegrad.course import Learning
 from tilegrad.devices.embedded import CoreStack, Image
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Role
-from tilegrad.measures import Measures
 from tilegrad.place.board import image_parts
 from tilegrad.report.checkpoint import wear_text
 from tilegrad.report.format import (
@@ -32,7 +29,10 @@ from tilegrad.report.output import heading, table
 from tilegrad.report.profile import profile_report
 from tilegrad.report.several import shares_table
 from tilegrad.report.table import FittingTable
-from tilegrad.training import Run, parameter_count
+from tilegrad.training.beside import Beside
+from tilegrad.training.course import Learning
+from tilegrad.training.measures import Measures
+from tilegrad.training.train import Run, parameter_count
 from tilegrad.verify.compare import Verdict
 
 ALL_LOSSES_UP_TO = 12
@@ -144,8 +144,8 @@ def recipe_lines(run: Run) -> Iterator[Text]:
 
 
 def beside_report(beside: Beside) -> Iterator[RenderableType]:
-    """What adapters save."""
-    made = table("adapters save", "adapters", "everything", "", right=("adapters", "everything", ""))
+    """What adapters save, or training a part."""
+    made = table(f"{beside.word} save", beside.word, "everything", "", right=(beside.word, "everything", ""))
     a, b = beside.adapters, beside.everything
     made.add_row("trained parameters", count_text(a.trained), count_text(b.trained), f"{b.trained / a.trained:.1f}×")
     less = 100 * (1 - a.dynamic_bytes / b.dynamic_bytes)

@@ -1,5 +1,5 @@
 /* Counter-based random numbers (Philox4x32-10) and the synthetic data made of them: the same bits as tilegrad/random.py
- * and tilegrad/data.py. No state: a word is a function of (seed, purpose, stream, index).
+ * and tilegrad/data/batches.py. No state: a word is a function of (seed, purpose, stream, index).
  *
  *   key = (seed, purpose)    counter = (index >> 2, stream, 0, 0)    word = index & 3
  *

@@ -79,7 +79,8 @@ class Judge:
         """Of a launch over blocks: that of the block with most tiles, while all others do the same. Nobody hides its
         first loads and last stores, its table comes first, and all meet at the end."""
         units, tiles = units_of(nest, candidate.loops)
-        clusters = min(self.target.clusters, units)
+        engine = self.target.compute_engine(nest.counts_macs)
+        clusters = min(self.target.clusters * (1 if engine is None else engine.lanes), units)
         own = -(-units // clusters) * tiles
         share = own / candidate.tile_count
         traffic = [replace(one, loads=max(1, round(one.loads * share))) for one in self._traffic(nest, candidate)]
@@ -162,9 +163,9 @@ class Judge:
         leaving: list[float] = []
         coming: list[float] = []
         played = min(count, MOST_PLAYED)
-        cold = self.costs.cold_cycles(nest.kernel, self.target.compute)
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
+            cold = clock.cold_cycles(nest.kernel, self.target.compute)
             clock.begin(span.cycles)
             if not tile:
                 clock.act(Act.FETCH)  # the next nest's table
@@ -175,7 +176,7 @@ class Judge:
                 stored = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if tile]
                 loaded = self._load(clock, reads, inner, is_simple)
             clock.act(Act.END)
-            clock.end(span if tile else span.later(cold))
+            clock.end(span.later(cold))
             computed = clock.now
             if asks_ahead and tile + 2 < count:
                 self._settle(clock, leaving, Act.WAIT_STORE, Reason.STORE)

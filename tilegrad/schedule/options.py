@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from tilegrad.errors import UserError
 from tilegrad.ir.blocks import Width, parse_width
+from tilegrad.ir.pipes import DEPTHS
 from tilegrad.targets.base import MOST_BLOCKS, Target
 
 BUFFERINGS = ("auto", "single", "double")
 HOPS = ("l2", "l3")
 """As `--buffering` calls them: l2 is between L2 and L1, l3 between L3 and L2."""
 HOMES = ("auto", "L2", "L3")
+PIPES = ("auto", "off")
 HIERARCHY = "siracusa"
 
 
@@ -23,7 +25,8 @@ class ScheduleOptions:
     same bits and is where gradients can be read. None is as the target says (`pipeline.fuses_update`). `fit_bytes` is
     what a program is made to fit into, by computing activations again; None leaves it as it is.
     `blocks` is over how many blocks nests are launched: auto, a number, or an expression of a number n that is set at
-    run time, `most_blocks` at most (None: as many as the target has clusters).
+    run time, `most_blocks` at most (None: as many as the target has clusters). `pipes` is which neighbours on different
+    engines of a block run at once: auto, off, or pairs of nodes by name.
     """
 
     is_tiled: bool = True
@@ -33,14 +36,32 @@ class ScheduleOptions:
     fit_bytes: int | None = None
     blocks: str = "auto"
     most_blocks: int | None = None
+    pipes: str | tuple[tuple[str, str] | tuple[str, str, int], ...] = "auto"
 
     def __post_init__(self) -> None:
+        self._check_pipe_names()
         self._check_blocks()
         if self.home not in HOMES:
             raise UserError(
                 f"--home cannot be '{self.home}'", stage="schedule", expected=" or ".join(HOMES), got=self.home
             )
         hop_buffering(self.buffering)
+
+    def _check_pipe_names(self) -> None:
+        if isinstance(self.pipes, str) and self.pipes not in PIPES:
+            raise UserError(
+                f"--pipes cannot be '{self.pipes}'", stage="schedule", expected=" or ".join(PIPES), got=self.pipes
+            )
+        for one in () if isinstance(self.pipes, str) else self.pipes:
+            names, depth = one[:2], one[2] if len(one) > 2 else DEPTHS[0]
+            if len(one) not in (2, 3) or not all(isinstance(name, str) for name in names) or depth not in DEPTHS:
+                depths = ", ".join(map(str, DEPTHS))
+                raise UserError(
+                    "a pipe cannot be asked for like this",
+                    stage="schedule",
+                    expected=f"the names of two nodes, and if you like a number of slots: {depths}",
+                    got=repr(one),
+                )
 
     def _check_blocks(self) -> None:
         width = parse_width(self.blocks)
@@ -93,8 +114,19 @@ class ScheduleOptions:
         """Between L3 and L2."""
         return hop_buffering(self.buffering)["l3"]
 
+    def _check_pipes(self, target: Target) -> None:
+        if self.pipes == "auto" or (target.compute_engines and not target.has_l3 and self.is_tiled):
+            return
+        raise UserError(
+            f"--pipes does not apply to target '{target.name}'",
+            stage="options",
+            expected="a chip whose blocks have engines and no memory behind L2, and programs in tiles",
+            got=f"--pipes {self.pipes}",
+        )
+
     def check(self, target: Target) -> None:
         """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
+        self._check_pipes(target)
         if not target.is_flat:
             self._check_levels(target)
             if self.blocks != "auto" and not self.is_tiled:

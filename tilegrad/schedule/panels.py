@@ -18,6 +18,7 @@ from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.room import STREAMED_SHARE
 from tilegrad.analysis.tables import argument_fields
 from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.errors import DoesNotFit
 from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Range, Tile, operand_box
 from tilegrad.ir.schedule import Launch, Loop, NestPart, Panel
@@ -33,6 +34,10 @@ SMALL_SHARE, ALL_SMALL_SHARE = 1 / 32, 1 / 4
 LAUNCH_CYCLES = 3000.0
 _CUTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
 _ROUND = 8
+# A nest of more panels than these is no program for a chip: each is a launch, which someone has to plan and store.
+MOST_PANELS = 512
+# What a size of L2 that is asked for is a multiple of, and how much more than a panel that is, for neighbours.
+_ASKED_BYTES, _ASKED_MORE = 1024, 1.1
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Panels:
     costs: KernelCosts
     cuts: bool = True
     known: dict[object, Cut | None] = field(default_factory=dict)
+    refused: list[tuple[int, Node]] = field(default_factory=list)
     values: dict[str, Panel] = field(default_factory=dict)
 
     @property
@@ -76,10 +82,11 @@ class Panels:
 
     def units(self, node: Node, nests: tuple[Nest, ...]) -> list[Unit]:
         """An operator, or its nests one by one where not all of it is in L2 at once."""
-        if self._whole_bytes(nests) <= WHOLE_SHARE * self.room_bytes:
+        if self.whole_bytes(nests) <= WHOLE_SHARE * self.room_bytes:
             return [Unit(node, nests)]
         return [
-            Unit(node, (nest,), number, self._cut(nest) if self.cuts else None) for number, nest in enumerate(nests)
+            Unit(node, (nest,), number, self._cut(node, nest) if self.cuts else None)
+            for number, nest in enumerate(nests)
         ]
 
     def launches(self, unit: Unit, chain: int | None = None) -> list[Launch]:
@@ -98,21 +105,38 @@ class Panels:
         assert operand.value is not None
         return self.owner.get(operand.value, operand.value)
 
-    def _whole_bytes(self, nests: Sequence[Nest]) -> int:
+    def whole_bytes(self, nests: Sequence[Nest]) -> int:
         sizes: dict[str, int] = {}
         for operand in (operand for nest in nests for operand in nest.present):
             sizes[self.owner_of(operand)] = max(sizes.get(self.owner_of(operand), 0), operand.size_bytes)
         return sum(align(size, 8) for size in sizes.values())
 
-    def _cut(self, nest: Nest) -> Cut | None:
+    def check(self) -> None:
+        """Refuses with the operator that needs most, so that what its hint asks for is enough for all."""
+        if not self.refused:
+            return
+        size_bytes, node = max(self.refused, key=lambda one: one[0])
+        raise DoesNotFit(
+            "the smallest panel of an operator does not fit into L2",
+            stage="schedule",
+            node=node.name,
+            expected=f"at most {self.room_bytes} bytes, and {MOST_PANELS} panels of each nest",
+            got=f"{size_bytes} bytes, with what is beside it",
+            hint=f"give L2 at least {size_bytes} bytes (--l2)",
+        )
+
+    def _cut(self, node: Node, nest: Nest) -> Cut | None:
         """How a nest is cut; None where it is not, or cannot be."""
-        if self._whole_bytes([nest]) <= WHOLE_SHARE * self.room_bytes:
+        if self.whole_bytes([nest]) <= WHOLE_SHARE * self.room_bytes:
             return None
         owners = tuple(self.owner_of(operand) for operand in nest.present)
         numbers = {name: i for i, name in enumerate(dict.fromkeys(owners))}
         key = (nest.kind, tuple(numbers[name] for name in owners))
         if key not in self.known:
-            self.known[key] = Search(self, nest).best()
+            search = Search(self, nest)
+            self.known[key] = search.best()
+            if self.known[key] is None and self.whole_bytes([nest]) > self.room_bytes:
+                self.refused.append((search.least_room(), node))
         return self.known[key]
 
     def _part(self, op: str, nest: Nest, ranges: Tile, cut: Cut) -> Nest:
@@ -302,7 +326,22 @@ class Search:
     def _bytes(self, sizes: Mapping[str, int]) -> int:
         return sum(self._split(sizes))
 
+    def least_room(self) -> int:
+        """An L2 that the nest would be cut for."""
+        below, above = self.room, self.panels.whole_bytes([self.nest]) * 2
+        while above - below > _ASKED_BYTES:
+            self.room = (below + above) // 2
+            self.small = self._small()
+            ways = (way(1, SINGLE_SHARE * self.room) for way in (self._sizes, self._summed_sizes))
+            if any(next(way, None) is not None for way in ways):
+                above = self.room
+            else:
+                below = self.room
+        return int(_ASKED_MORE * above / _ASKED_BYTES + 1) * _ASKED_BYTES
+
     def _fits(self, sizes: Mapping[str, int], times: int, room: float) -> bool:
+        if prod(-(-axis.extent // sizes[axis.name]) for axis in self.nest.axes) > MOST_PANELS:
+            return False
         kept, moving = self._split(sizes)
         return kept + times * moving <= room
 

@@ -13,38 +13,23 @@ from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
-from tilegrad.ir.nest import Nest, NestKind, Operand
+from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.schedule.chain import Link, Waits, choose
+from tilegrad.schedule.joining import Joining, Names, expect_all
 from tilegrad.schedule.judge import Judge
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
 from tilegrad.schedule.panels import Panels
+from tilegrad.schedule.pipes import Pipes
+from tilegrad.schedule.splitting import may_split
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
-from tilegrad.targets.base import Target
+from tilegrad.targets.base import ComputeEngine, Target
 
 LARGEST_ELEMENT_COUNT = 2**31 - 1
-
-
-def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
-    """Whether no tile reads what another one writes: a result in the place of an operand is the same elements of it."""
-    for result in nest.results:
-        for operand in nest.reads:
-            values = [homes.get(one.value or "", one.value) for one in (result, operand)]
-            if values[0] == values[1] and _elements(nest, result) != _elements(nest, operand):
-                return False
-    return True
-
-
-def _elements(nest: Nest, operand: Operand) -> object:
-    """Which elements of an operand a tile has: axes of one step lead nowhere."""
-    if operand.index is None:
-        return None
-    cut = {axis.name for axis in nest.axes if axis.extent > 1}
-    return operand.shape, tuple(replace(i, terms=tuple(t for t in i.terms if t[0] in cut)) for i in operand.index)
 
 
 def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
@@ -64,13 +49,29 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
         entries[name] = _schedule_entry(graph, tiler, panels)
     if tiler is not None:
         tiler.check()
+        entries = _joined(entries, tiler, options)
     overlaps = tiler is not None and options.l2_buffering != "single"
     width, most = options.width(target)
     return Schedule(program, target, entries, overlaps, options.l3_buffering != "single", most, width)
 
 
-Choice = tuple[Tiling | None, Width | None]
-"""How a nest is cut, and over how many blocks it is launched."""
+def _joined(entries: dict[str, EntrySchedule], tiler: _Tiler, options: ScheduleOptions) -> dict[str, EntrySchedule]:
+    """With pipes between neighbours, where blocks have engines for both."""
+    target = tiler.options.target
+    if not target.compute_engines or target.has_l3 or options.pipes == "off":
+        return entries
+    pipes, most = Pipes(tiler.options), options.width(target)[1]
+    joinings = {name: Joining(entry, pipes, tiler.width, most) for name, entry in entries.items()}
+    if isinstance(options.pipes, str):
+        return {name: joining.chosen() for name, joining in joinings.items()}
+    refusals: dict[Names, UserError | None] = {}
+    found = {name: joining.asked(options.pipes, refusals) for name, joining in joinings.items()}
+    expect_all(options.pipes, refusals)
+    return found
+
+
+Choice = tuple[Tiling | None, Width | None, int]
+"""How a nest is cut, over how many blocks it is launched, and on how many lanes of each."""
 PAYS, LOST_CYCLES = 0.95, 1000
 """Of the cycles on one cluster, what a launch over several takes at most where it is chosen, and what it saves at
 least: its neighbours lose what they would have done for each other."""
@@ -105,7 +106,7 @@ class _Tiler:
             hides = self.options.buffering == "double"
             own: Sequence[Tiling | None] = [None] * len(links) if self.refused else choose(links, self.waits, hides)
             links.clear()
-            return [(tiling, None) for tiling in own]
+            return [(tiling, None, 1) for tiling in own]
 
         for node, nest in nests:
             launched = self._launched(nest, node, homes)
@@ -119,31 +120,46 @@ class _Tiler:
     def _launched(self, nest: Nest, node: Node, homes: Mapping[str, str]) -> Choice | None:
         """How a nest is launched over blocks; None where it is not."""
         blocks = self.options.target.clusters
+        engine = self.options.target.compute_engine(nest.counts_macs)
+        if engine is not None:
+            return self._on_engine(engine, nest, node, may_split(nest, homes))
         if (self.width is None and blocks == 1) or not may_split(nest, homes):
             return None
         if self.width is not None:
             tiling = self._over_blocks(nest, node)
-            return None if tiling is None else (tiling, self.width)
+            return None if tiling is None else (tiling, self.width, 1)
         alone = self._choices(nest, node)
         cycles = alone[0][0].estimate.cycles if alone else inf
         worth = min(PAYS * cycles, cycles - LOST_CYCLES)
-        if worth < 2 * self.options.target.signal_cycles + alone[0][0].estimate.compute_cycles / blocks:
+        if alone and worth < 2 * self.options.target.signal_cycles + alone[0][0].estimate.compute_cycles / blocks:
             return None
         tiling = self._over_blocks(nest, node)
         if tiling is None or tiling.estimate.cycles > worth:
             return None
-        return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0]))
+        return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0])), 1
+
+    def _on_engine(self, engine: ComputeEngine, nest: Nest, node: Node, is_split: bool) -> Choice:
+        """Every nest is launched where engines compute; one that cannot be split takes one lane of one block."""
+        blocks, lanes = self.options.target.clusters, engine.lanes
+        tiling = self._over_blocks(nest, node) if is_split else None
+        if tiling is None:
+            choices = self._choices(nest, node)
+            return (choices[0][0] if choices else None), Width(1), 1
+        units = units_of(nest, tiling.loops)[0]
+        return tiling, self.width or Width(min(blocks, -(-units // lanes))), lanes
 
     def _over_blocks(self, nest: Nest, node: Node) -> Tiling | None:
         if nest.kind not in self.over_blocks:
-            search = TilingSearch(self.options, node.op, nest)
-            self.over_blocks[nest.kind] = search.over_blocks(max(self.options.target.clusters, 2))
+            engine, clusters = self.options.target.compute_engine(nest.counts_macs), self.options.target.clusters
+            search = TilingSearch(self.options.on(engine), node.op, nest)
+            self.over_blocks[nest.kind] = search.over_blocks(max(clusters * (engine.lanes if engine else 1), 2))
         return self.over_blocks[nest.kind]
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
         if nest.kind not in self.known:
-            search = TilingSearch(self.options, node.op, nest)
+            engine = self.options.target.compute_engine(nest.counts_macs)
+            search = TilingSearch(self.options.on(engine), node.op, nest)
             try:
                 self.known[nest.kind] = search.choices(node.name)
             except DoesNotFit as error:
@@ -168,11 +184,12 @@ def _schedule_entry(graph: Graph, tiler: _Tiler | None, panels: Panels | None) -
     else:
         expanded = expand(panels, nodes, frozenset((*graph.state, *(panels.owner.get(v, v) for v in graph.outputs))))
     pairs = [(launch.node, nest) for launch in expanded for nest in launch.nests]
-    choices: Iterator[Choice] = iter([(None, None)] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
+    choices: Iterator[Choice] = iter([(None, None, 1)] * len(pairs) if tiler is None else tiler.tilings(graph, pairs))
     launches = []
     for one in expanded:
-        tilings, widths = tuple(zip(*(next(choices) for _ in one.nests), strict=True)) or ((), ())
-        launches.append(replace(one, tilings=tilings, widths=widths if any(widths) else ()))
+        tilings, widths, lanes = tuple(zip(*(next(choices) for _ in one.nests), strict=True)) or ((), (), ())
+        lanes = lanes if any(count > 1 for count in lanes) else ()
+        launches.append(replace(one, tilings=tilings, widths=widths if any(widths) else (), lanes=lanes))
     types = {name: tensor_type for name, (_, tensor_type) in temporaries(graph).items()}
     types |= graph.types
     if panels is None:

@@ -7,7 +7,7 @@ are searched once. Everything it needs follows from the axes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import inf, prod
 
@@ -17,10 +17,10 @@ from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argu
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Nest, ordered_sizes
-from tilegrad.ir.schedule import Slot, TileEstimate, Tiling
+from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
 from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Split, best_candidates, one_row
 from tilegrad.schedule.judge import Judge
-from tilegrad.targets.base import Target
+from tilegrad.targets.base import ComputeEngine, Target
 
 # Of scratchpad, what a double-buffered nest takes at most, and what it may take so that its neighbours have room too.
 MOST_L1, SHARED_L1 = 0.7, 0.5
@@ -40,6 +40,10 @@ class TilingOptions:
     target: Target
     buffering: str
     costs: KernelCosts
+    engine: ComputeEngine | None = None  # that the nest is for, where not the cores
+
+    def on(self, engine: ComputeEngine | None) -> TilingOptions:
+        return self if engine is None else replace(self, engine=engine)
 
     @property
     def overlaps(self) -> bool:
@@ -48,9 +52,7 @@ class TilingOptions:
 
     @property
     def scratch_bytes(self) -> int:
-        capacity = self.target.memory(self.target.compute).capacity_bytes
-        assert capacity is not None
-        return capacity
+        return self.target.scratch_bytes(self.engine)
 
 
 class TilingSearch:
@@ -119,6 +121,15 @@ class TilingSearch:
     def _promise(self, split: Split, one: Candidate) -> float:
         cycles = self.options.costs.cycles(self.nest, one.sizes, self.target.compute, self.target.cores)
         return split.promise(self.nest, one, cycles * one.tile_count)
+
+    def cut(self, sizes: Mapping[str, int], loops: Sequence[Loop]) -> Tiling | None:
+        """A nest that is cut like this, double buffered if that fits; None where neither does."""
+        for is_double in (True, False) if self.options.overlaps and loops else (False,):
+            candidate = Candidate(sizes, tuple(loops), is_double, 0, (), prod(loop.count for loop in loops))
+            tiling = self._tiling(candidate, NOT_ESTIMATED)
+            if self._fits(tiling):
+                return tiling
+        return None
 
     def _of_kind(self, candidates: Sequence[Candidate], is_double: bool) -> list[tuple[Tiling, int]]:
         """Those with one tile and those with several, or if none fits, one that does."""

@@ -7,7 +7,22 @@ from collections.abc import Iterator
 from tilegrad.analysis.tables import simple_steps
 from tilegrad.costs.conduct import Act
 from tilegrad.errors import InternalError
-from tilegrad.ir.listing import Barrier, Begin, End, Enter, EntryListing, Event, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.ir.listing import (
+    Await,
+    Barrier,
+    Begin,
+    End,
+    Enter,
+    EntryListing,
+    Event,
+    Fetch,
+    Load,
+    Move,
+    Queue,
+    Signal,
+    Store,
+    Wait,
+)
 
 _WAITS = {Fetch: Act.WAIT_TABLE, Load: Act.WAIT_LOAD, Store: Act.WAIT_STORE, Move: Act.WAIT_MOVE}
 
@@ -44,6 +59,8 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             if (event.queue, event.transfer) not in waited:
                 raise InternalError(f"{entry} waits for transfer {event.transfer}, which never started")
             yield event, waited[event.queue, event.transfer]
+        elif isinstance(event, Signal | Await):
+            yield event, Act.WAIT_STORE
         elif isinstance(event, Barrier):
             has_begun = True
             yield event, Act.WAIT_STORE

@@ -12,6 +12,7 @@ import numpy as np
 from tilegrad.analysis.footprint import units_of
 from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Load, Queue, Store
 from tilegrad.sequence.contents import NOTHING, Memory, View
+from tilegrad.sequence.pipe_replay import PipeReplay
 from tilegrad.sequence.whole_calls import WholeReplay
 
 NOBODY = 0
@@ -36,7 +37,7 @@ class _Claims:
         return found
 
 
-class LaunchReplay(WholeReplay):
+class LaunchReplay(PipeReplay, WholeReplay):
     """The part of a replay that is about launches. `launched` is the nest whose blocks have not met yet, or -1."""
 
     running: Begin | None
@@ -44,8 +45,11 @@ class LaunchReplay(WholeReplay):
     clusters: int
 
     def prepare_launches(self, sizes: dict[str, int]) -> None:
+        self.prepare_pipes()
         self.launched = self.block = -1
         self.first, self.many, self.tiles_per_unit = NOBODY + 1, NOBODY, 1
+        self.base = self.first
+        self.slices: dict[tuple[int, int], int] = {}  # whose a block's slice of a pipe is
         self.seen: set[int] = set()
         has_launches = any(listed.blocks for listed in self.nests)
         names = [name for name in sizes if name != SCRATCH] if has_launches else []
@@ -58,15 +62,20 @@ class LaunchReplay(WholeReplay):
     def begin_launch(self, event: Enter) -> None:
         """If the nest whose turn it is has blocks."""
         listed = self.nests[event.nest]
-        if self.launched >= 0:
+        is_joined = self.launched >= 0 and self.nests[self.launched].joins and listed.member > 0
+        if self.launched >= 0 and not is_joined:
             raise self.error(f"the blocks of nest {self.launched} have not met at a barrier", self.launched)
         if not listed.blocks:
             return
         assert listed.tiling is not None
-        self.launched, self.block, self.seen = event.nest, -1, set()
+        if is_joined:
+            self.end_block()
+        self.launched, self.block, self.members = event.nest, -1, listed.members
         units, self.tiles_per_unit = units_of(listed.nest, listed.tiling.loops)
-        self.first = self.many + 1
-        self.many = self.first + units
+        self.base = self.many + 1
+        if not is_joined:
+            self.first, self.seen, self.slices = self.base, set(), {}
+        self.many = self.base + units
 
     def turn_to(self, event: Event) -> None:
         """Whose event it is. A block begins with a scratchpad that holds nothing."""
@@ -101,16 +110,29 @@ class LaunchReplay(WholeReplay):
     def barrier(self, event: Barrier) -> None:
         if event.nest != self.launched or event.blocks != self.nests[event.nest].blocks:
             raise self.error("a barrier of no launch", event.nest)
+        if self.nests[event.nest].joins:
+            raise self.error("a barrier before all nests that pipes join have begun", event.nest)
         self.end_block()
+        self.end_pipes()
         self.launched = self.block = -1
         self.memories[SCRATCH] = self.scratchpads[0]
         self.memories[SCRATCH].content[...] = NOTHING
+
+    def _owner(self, event: Load | Store) -> int:
+        """A unit of the launch, or a block's slice of a pipe, which both of its sides use."""
+        if event.pipe is None:
+            return self.base + event.tile // self.tiles_per_unit
+        key = (event.pipe, event.queue.block // self.members)
+        if key not in self.slices:
+            self.many += 1
+            self.slices[key] = self.many - 1
+        return self.slices[key]
 
     def claim(self, event: Load | Store) -> None:
         """What a unit moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes."""
         if self.launched < 0 or event.nest != self.launched:
             return
-        claims, own = self.claims[event.region], self.first + event.tile // self.tiles_per_unit
+        claims, own = self.claims[event.region], self._owner(event)
         written, read = claims.rows(claims.writers, event), claims.rows(claims.readers, event)
         for writers, readers in zip(written, read, strict=True):
             wrong = (writers >= self.first) & (writers != own)
@@ -118,9 +140,9 @@ class LaunchReplay(WholeReplay):
                 wrong |= (readers >= self.first) & (readers != own)
             if wrong.any():
                 row, column = (int(at[0]) for at in np.nonzero(wrong))
-                other = int(max(writers[row, column], readers[row, column]) - self.first) * self.tiles_per_unit
+                other = int(max(writers[row, column], readers[row, column]) - self.base) * self.tiles_per_unit
                 what = "reads what another block may write" if event.inward else "writes what another block may use"
-                is_one = other < self.nests[event.nest].tile_count
+                is_one = 0 <= other < self.nests[event.nest].tile_count
                 tiles = f"tiles {event.tile} and {other}" if is_one else "several tiles"
                 raise self.error(f"'{event.operand}' {what}: {tiles} share bytes of {event.region}", event.nest)
             if not event.inward:

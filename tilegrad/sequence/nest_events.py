@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -201,6 +202,14 @@ class NestEvents:
         results = [one for one in self.moving.values() if one.operand.access is Access.WRITE]
         self.is_large = any(one.may_take_several(self.every) for one in results)
         self.share = range(len(self.every)) if share is None else share
+
+    def of_block(self, flow: Flow, share: range) -> NestEvents:
+        """The same for a block that takes these tiles. What all have in common is computed once."""
+        own = copy(self)
+        own.flow, own.kernels, own.share = flow, Queue(flow.queue.block, CORES), share
+        for one in self.moving.values():
+            one.slot = 0
+        return own
 
     def first_loads(self, names: Collection[str]) -> Iterator[Load | Store]:
         """Requests operands of the first tile."""

@@ -18,6 +18,7 @@ from tilegrad.analysis.layout import CALL
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
     SCRATCH,
+    Await,
     Barrier,
     Begin,
     Box,
@@ -31,6 +32,7 @@ from tilegrad.ir.listing import (
     Move,
     Place,
     Queue,
+    Signal,
     Store,
     Wait,
     box_size,
@@ -52,6 +54,7 @@ from tilegrad.sequence.contents import (
 from tilegrad.sequence.launches import LaunchReplay
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
 from tilegrad.sequence.parts import wrong_parts
+from tilegrad.sequence.pipe_replay import dense_bytes, elements
 from tilegrad.targets.base import L1, L2, L3
 
 STATE, ARENA, OUTSIDE = "state", "arena", "l3"
@@ -196,6 +199,7 @@ class _Replay(LaunchReplay):
         handlers: dict[type, Callable[..., None]] = {
             Enter: self.enter, Fetch: self.fetch, Load: self.load, Store: self.store, Wait: self.wait,
             Begin: self.begin, End: self.end, Move: self.move, Barrier: self.barrier,
+            Signal: self.signal, Await: self.awaits,
         }  # fmt: skip
         wrong = wrong_parts(self.schedule, self.needs)
         if wrong is not None:
@@ -356,6 +360,11 @@ class _Replay(LaunchReplay):
             raise self.error(f"there is no operand '{event.operand}'", event.nest)
         if found.access is not access:
             raise self.error(f"'{event.operand}' goes the wrong way", event.nest)
+        if event.pipe is not None:
+            home = self.plan.address(self.entry, found.value or "", self.nests[event.nest].launch)
+            self.expect_slot(event, found, home.offset, dense_bytes(found, event.box))
+            self.expect_table(event.nest)
+            return found
         wrong = self.needs.wrong_transfer(nest, found, event, self.longest_bytes)
         if wrong is not None:
             raise self.error(wrong, event.nest)
@@ -386,7 +395,10 @@ class _Replay(LaunchReplay):
         self.claim(event)
         assert operand.value is not None
         transfer, value = self.open(event), self.content_number(event.nest, operand)
-        for (content, readers), wanted in zip(self.far_views(event), self.far_contents(event, operand), strict=True):
+        contents = [] if event.pipe is not None else self.far_contents(event, operand)
+        if event.pipe is not None:
+            self.pop(event, elements(operand, event.box))
+        for (content, readers), wanted in zip(self.far_views(event), contents, strict=event.pipe is None):
             self.expect_value(content, value, f"'{event.operand}'", wanted)
             readers += 1
             transfer.sources.append(readers)
@@ -428,7 +440,11 @@ class _Replay(LaunchReplay):
         held.has_left = True
         readers += 1
         transfer.sources.append(readers)
-        contents = self.far_contents(event, operand)
+        contents: list[View | int] = [NOTHING]
+        if event.pipe is None:
+            contents = self.far_contents(event, operand)
+        else:
+            self.push(event, elements(operand, event.box))
         for (content, far_readers), arriving in zip(self.far_views(event), contents, strict=True):
             self.expect_writable(content, far_readers, what)
             content[...] = UNDER_WAY
@@ -473,6 +489,7 @@ class _Replay(LaunchReplay):
             raise self.error(f"waits for transfer {event.transfer}, which is not under way", event.nest)
         self.finished.add(key)
         for transfer in transfers:
+            self.settled(transfer.event)
             for readers in transfer.sources:
                 readers -= 1
             for view, content in transfer.arrivals:

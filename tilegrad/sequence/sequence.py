@@ -21,10 +21,12 @@ from tilegrad.ir.listing import (
     Wait,
 )
 from tilegrad.ir.nest import whole
+from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.sequence.handover import Handover, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
 from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, pieces, whole_call
+from tilegrad.sequence.piped_events import PipedEvents
 from tilegrad.sequence.replay import replay
 from tilegrad.targets.base import L2, L3
 
@@ -44,14 +46,28 @@ def listed_nests(plan: Plan, entry: str) -> tuple[ListedNest, ...]:
     longest_bytes = target.engine(target.home, target.compute).longest_bytes
     places = {(place.launch, place.nest): place for place in plan.entries[entry].places}
     found = []
+    members = _members(plan, entry)
     for number, launch in enumerate(plan.schedule.entries[entry].launches):
         tilings = launch.tilings or (None,) * len(launch.nests)
         for k, (nest, tiling) in enumerate(zip(launch.nests, tilings, strict=True)):
             table = None if tiling is None else table_of(launch.node.op, nest, tiling, longest_bytes)
             width = launch.width(k)
-            blocks = 0 if width is None else width.at(plan.schedule.blocks)
-            found.append(ListedNest(number, k, nest, tiling, places.get((number, k)), table, blocks))
+            blocks = 0 if width is None else width.at(plan.schedule.blocks) * launch.lane_count(k)
+            member, count = members.get((number, k), (0, 1))
+            own = (places.get((number, k)), table, blocks * count, member, count)
+            found.append(ListedNest(number, k, nest, tiling, *own))
     return tuple(found)
+
+
+def _members(plan: Plan, entry: str) -> dict[tuple[int, int], tuple[int, int]]:
+    """Of nests that are launched together, by launch and nest: the how manieth each is, and of how many."""
+    schedule, found = plan.schedule.entries[entry], {}
+    for first, last in groups(schedule.pipes):
+        numbers = [number for number in range(first, last + 1) if schedule.launches[number].nests]
+        for member, number in enumerate(numbers):
+            nest = len(schedule.launches[number].nests) - 1 if member == 0 else 0
+            found[number, nest] = (member, len(numbers))
+    return found
 
 
 class _Sequencing:
@@ -160,8 +176,11 @@ class _Sequencing:
         """Over blocks. Each brings the table and what it needs, and waits for its results: none is late for what comes
         behind the barrier."""
         assert listed.tiling is not None
+        if listed.members > 1:
+            yield from self._member(number, listed)
+            return
         units, tiles = units_of(listed.nest, listed.tiling.loops)
-        homes = self._homes(listed)
+        every = NestEvents(number, listed, Handover(), self._homes(listed), self.flow, self.longest_bytes)
         for block in range(listed.blocks):
             first, stop = share(units, block, listed.blocks)
             if first == stop:
@@ -170,9 +189,31 @@ class _Sequencing:
             own = range(first * tiles, stop * tiles)
             yield from self._fetch(number, flow)
             yield from self._fetched(number, flow)
-            run = NestEvents(number, listed, Handover(), homes, flow, self.longest_bytes, own)
-            yield from run.run(hands_over=False)
+            yield from every.of_block(flow, own).run(hands_over=False)
         yield Barrier(number, listed.blocks)
+
+    def _member(self, number: int, listed: ListedNest) -> Iterator[Event]:
+        """Of nests that pipes join. The last of them meets the others at the barrier."""
+        assert listed.tiling is not None
+        units, tiles = units_of(listed.nest, listed.tiling.loops)
+        pipes = {}
+        for pipe in self.plan.schedule.entries[self.entry].pipes:
+            for launch, operands in ((pipe.producer, listed.nest.results), (pipe.consumer, listed.nest.reads)):
+                if launch == listed.launch:
+                    pipes.update({one.name: pipe for one in operands if one.value == pipe.value})
+        every = PipedEvents(number, listed, self._homes(listed), self.longest_bytes, pipes)
+        blocks = listed.blocks // listed.members
+        for block in range(blocks):
+            first, stop = share(units, block, blocks)
+            if first == stop:
+                continue
+            worker = block * listed.members + listed.member
+            flow = self.flows.setdefault(worker, Flow(Queue(worker, self.flow.queue.engine)))
+            yield from self._fetch(number, flow)
+            yield from self._fetched(number, flow)
+            yield from every.at(flow, range(first * tiles, stop * tiles), block).events()
+        if not listed.joins:
+            yield Barrier(number, listed.blocks)
 
     def _run(self, number: int) -> Iterator[Event]:
         following = self.handovers[number + 1] if number + 1 < len(self.nests) else None

@@ -8,7 +8,22 @@ from dataclasses import dataclass
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
-from tilegrad.ir.listing import Barrier, Begin, End, Enter, Event, Fetch, Listing, Load, Move, Queue, Store, Wait
+from tilegrad.ir.listing import (
+    Await,
+    Barrier,
+    Begin,
+    End,
+    Enter,
+    Event,
+    Fetch,
+    Listing,
+    Load,
+    Move,
+    Queue,
+    Signal,
+    Store,
+    Wait,
+)
 from tilegrad.sequence.acts import acts_of
 
 _State = tuple[float, float, Mapping[Reason, float]]  # of a clock: computed, conducted, stood still
@@ -83,11 +98,10 @@ NO_SPAN = Span(0.0, 0.0, 0.0)
 
 @dataclass
 class _Cluster:
-    """A cluster while its events are played: its clock, the kernel call under way, and the one whose code ran last."""
+    """A cluster while its events are played: its clock, and the kernel call under way."""
 
     clock: Clock
     span: Span = NO_SPAN
-    kernel: str = ""
 
 
 class _Timing:
@@ -100,7 +114,9 @@ class _Timing:
         self.listed = self.own.nests
         self.target = listing.plan.schedule.target
         blocks = max((listed.blocks for listed in self.listed), default=0)
-        self.clusters = [_Cluster(Clock(self.target, costs)) for _ in range(min(self.target.clusters, max(blocks, 1)))]
+        count = min(self.target.scratchpads, max(blocks, 1))
+        self.clusters = [_Cluster(Clock(self.target, costs)) for _ in range(count)]
+        self.nears = [cluster.clock.near for cluster in self.clusters]
         self.cluster = self.clusters[0]
         memory = self.target.memory(self.target.home)
         self.shared = None if memory.bytes_per_cycle is None else SharedMemory(memory.bytes_per_cycle)
@@ -110,6 +126,7 @@ class _Timing:
         self.timed: list[TimedEvent] = []
         self.nests: list[NestTiming] = []
         self.nest: int | None = None
+        self.told: dict[tuple[int, int, bool], list[tuple[int, float]]] = {}
         self.nest_start = self.compute_before = self.stalled_before = 0.0
 
     @property
@@ -125,11 +142,11 @@ class _Timing:
         clock = self.clock
         if self.timed:
             clock.act(Act.STOP)
-            clock.spend(self.costs.conduct.call)
+            clock.spend(self.costs.conduct.calls.get(self.entry, 0.0))
         self._end_nest()
-        near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE)
+        near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE, Reason.PIPE)
         clocks = [cluster.clock for cluster in self.clusters]
-        engines = [[one.near for one in clocks], [one.far for one in clocks if one.far is not None]]
+        engines = [self.nears, [one.far for one in clocks if one.far is not None]]
         return EntryTiming(
             clock.now,
             clock.compute_cycles,
@@ -144,7 +161,7 @@ class _Timing:
 
     def _play(self, event: Event, act: Act) -> None:
         handlers = {Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Move: self.move}
-        handlers |= {Fetch: self.fetch, Load: self.box, Store: self.box}
+        handlers |= {Fetch: self.fetch, Load: self.box, Store: self.box, Signal: self.signal, Await: self.awaits}
         before = self.clock.now
         self.clock.act(act)
         handlers[type(event)](event, act, before)  # type: ignore[operator]
@@ -155,11 +172,15 @@ class _Timing:
         the time went is told of that one."""
         main = self.clock
         events: list[list[tuple[Event, Act]]] = [[] for _ in self.clusters]
+        joined = list[tuple[Enter, Act]]()
         for event, act in acts:
             if isinstance(event, Barrier):
                 break
-            assert not isinstance(event, Enter)
-            events[event.queue.block % len(self.clusters)].append((event, act))
+            if isinstance(event, Enter):  # of a nest that runs beside it
+                joined.append((event, act))
+                nest = event.nest
+                continue
+            events[self._place_of(nest, event.queue.block)].append((event, act))
         entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
         main.spend(self.target.signal_cycles)
         began, states = main.now, []
@@ -169,7 +190,8 @@ class _Timing:
             clock.now, clock.latest, clock.near.shared = began, Act.ENTER, self.shared
             own.reverse()
         while any(events):
-            number = min((i for i, own in enumerate(events) if own), key=lambda i: self.clusters[i].clock.now)
+            able = (i for i, own in enumerate(events) if own and self._is_able(own[-1][0]))
+            number = min(able, key=lambda i: self.clusters[i].clock.now)
             self.cluster, self.timed = self.clusters[number], noted[number]
             self._play(*events[number].pop())
         last = max(range(len(self.clusters)), key=lambda i: self.clusters[i].clock.now)
@@ -179,7 +201,43 @@ class _Timing:
         self.cluster, self.timed = self.clusters[0], entry_timed
         self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
         main.spend(self.target.signal_cycles)
+        self.told.clear()
+        for event, act in joined:
+            self._play(event, act)
         self.timed.append(TimedEvent(Barrier(nest, self.listed[nest].blocks), began, main.now))
+
+    def _is_able(self, event: Event) -> bool:
+        """Whether a block can go on with this: not while it awaits what nobody has told."""
+        return not isinstance(event, Await) or self._when_told(event) is not None
+
+    def _when_told(self, event: Await) -> float | None:
+        told = self.told.get(self._count_of(event), [(0, 0.0)])
+        return next((time for count, time in told if count >= event.count), None)
+
+    def _count_of(self, event: Signal | Await) -> tuple[int, int, bool]:
+        return event.pipe, event.queue.block // self.listed[event.nest].members, event.ready
+
+    def signal(self, event: Signal, act: Act, before: float) -> None:
+        del act
+        told = self.clock.now + self.target.signal_cycles
+        self.told.setdefault(self._count_of(event), []).append((event.count, told))
+        self._note(event, before, self.clock.now)
+
+    def awaits(self, event: Await, act: Act, before: float) -> None:
+        del act
+        told = self._when_told(event)
+        assert told is not None
+        self._note(event, before, max(told, self.clock.now), self.clock.stall_until(told, Reason.PIPE))
+
+    def _place_of(self, nest: int, block: int) -> int:
+        """Which of the clusters runs a block. Lanes of one block lie side by side, and share its DMA engine."""
+        listed = self.listed[nest]
+        lanes = self.listing.plan.schedule.entries[self.entry].launches[listed.launch].lane_count(listed.number)
+        lanes = listed.members if listed.members > 1 else lanes
+        number, lane = divmod(block, lanes)
+        place = number % self.target.clusters * lanes + lane
+        self.clusters[place].clock.near = self.nears[place - lane]
+        return place
 
     def _account(self, main: Clock, state: _State, last: Clock, before: _State) -> None:
         """The entry's conductor has spent what the block that was last has."""
@@ -205,10 +263,8 @@ class _Timing:
         level = self.target.home if listed.tiling is None else self.target.compute
         sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
         cluster = self.cluster
-        cluster.span = self.costs.span(listed.nest, sizes, level, self.target.cores)
-        if listed.nest.kernel != cluster.kernel:
-            cluster.span = cluster.span.later(self.costs.cold_cycles(listed.nest.kernel, level))
-            cluster.kernel = listed.nest.kernel
+        span = self.costs.span(listed.nest, sizes, level, self.target.cores)
+        cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernel, level))
         self.clock.begin(cluster.span.cycles)
         self._note(event, self.clock.now, self.clock.now)
 

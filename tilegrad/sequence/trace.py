@@ -8,6 +8,7 @@ from pathlib import Path
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
     SCRATCH,
+    Await,
     Barrier,
     Begin,
     Box,
@@ -20,6 +21,7 @@ from tilegrad.ir.listing import (
     Listing,
     Load,
     Move,
+    Signal,
     Store,
     Wait,
     box_size,
@@ -111,16 +113,29 @@ class _Lines:
         self.moving = {(e.queue, e.transfer) for e in listing.events if isinstance(e, Move)}
 
     def lines(self) -> Iterator[tuple[str, Event]]:
-        launched, block = False, -1
+        """Blocks of a launch follow each other by their numbers, behind the nests that they are of."""
+        blocks: dict[int, list[Event]] = {}
+        launched = False
         for event in self.listing.events:
-            if isinstance(event, Enter | Barrier):
-                launched, block = isinstance(event, Enter) and self.listing.nests[event.nest].blocks > 0, -1
-            elif launched and event.queue.block != block:
-                block = event.queue.block
-                self.near = _Requests()
-                yield f"b {block}", event
+            if launched and not isinstance(event, Enter | Barrier):
+                blocks.setdefault(event.queue.block, []).append(event)
+                continue
+            if isinstance(event, Enter):
+                launched = self.listing.nests[event.nest].blocks > 0
+            if isinstance(event, Barrier):
+                launched = False
+                yield from self._of_blocks(blocks)
+                blocks = {}
             for line in self._of(event):
                 yield line, event
+
+    def _of_blocks(self, blocks: Mapping[int, Sequence[Event]]) -> Iterator[tuple[str, Event]]:
+        for block, events in sorted(blocks.items()):
+            self.near = _Requests()
+            yield f"b {block}", events[0]
+            for event in events:
+                for line in self._of(event):
+                    yield line, event
 
     def _of(self, event: Event) -> Iterator[str]:
         if isinstance(event, Enter):
@@ -139,6 +154,8 @@ class _Lines:
             is_far = (event.queue, event.transfer) in self.moving
             numbers = (self.far if is_far else self.near).numbers
             yield f"{'v' if is_far else 'w'} {numbers.pop(event.transfer)}"
+        elif isinstance(event, Signal | Await):
+            yield f"{'t' if isinstance(event, Signal) else 'p'} {event.pipe} {int(event.ready)} {event.count}"
         elif isinstance(event, Fetch):
             yield f"o {self.near.open(event.transfer)} 1"
             for part in event.parts:

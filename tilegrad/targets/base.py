@@ -29,6 +29,7 @@ ENTRY_POINTS = "tilegrad.targets"
 CLUSTER_RUNTIME, FLAT_RUNTIME = "siracusa", "mcu"
 MOST_CORES = 1024
 MOST_BLOCKS = 128  # of one launch: a width is a byte of a call's flags
+MOST_LANES = 4
 LEAST_ALIGNMENT = 8  # of the widest element, which labels have
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -142,6 +143,35 @@ class DmaEngine:
 
 
 @dataclass(frozen=True)
+class ComputeEngine:
+    """What computes in a block, where that is not its cores: an engine with a scratchpad and a conductor of its own, or
+    `lanes` of them that are alike.
+
+    One with `macs_per_cycle` takes the nests that multiply and accumulate; one with `elements_per_cycle`, points of a
+    nest's axes, takes all others, and those too where there is no engine for them. A kernel call takes what its rate
+    says, and `call_cycles` more.
+    """
+
+    name: str
+    scratch_bytes: int
+    macs_per_cycle: float | None = None
+    elements_per_cycle: float | None = None
+    lanes: int = 1
+    call_cycles: float = 20.0
+
+    def __post_init__(self) -> None:
+        _expect_text("the name of an engine (name)", self.name)
+        what = f"the scratchpad of {self.name} (scratch_bytes)"
+        _expect_whole(what, self.scratch_bytes, 1, ADDRESSABLE_BYTES, " bytes")
+        rates = [rate for rate in (self.macs_per_cycle, self.elements_per_cycle) if rate is not None]
+        what = f"the rate of {self.name} (macs_per_cycle, elements_per_cycle)"
+        _expect(len(rates) == 1, what, "one of the two", "both" if rates else "none")
+        _expect_cycles(what, rates[0], "more than 0")
+        _expect_whole(f"the lanes of {self.name} (lanes)", self.lanes, 1, MOST_LANES)
+        _expect_cycles(f"the cost of a call on {self.name} (call_cycles)", self.call_cycles)
+
+
+@dataclass(frozen=True)
 class CoreCosts:
     """How a core's counted instructions become cycles (see costs/kernel_cost.py for the formula)."""
 
@@ -166,7 +196,8 @@ class Target:
     With one flat memory both are the same and nothing is ever moved. `cores` are those that compute; `conductor` is who
     walks the listing, drives the DMA engines and calls kernels on them. There are `clusters` of these, each with a
     scratchpad and engines of its own, over which blocks of a launch are spread; `signal_cycles` pass until one of them
-    knows what another tells it.
+    knows what another tells it. Where a cluster has `compute_engines`, these compute instead of cores, and every nest
+    is launched on one of them; L1 is then the largest of their scratchpads.
     """
 
     name: str
@@ -178,6 +209,7 @@ class Target:
     cores: int = 1
     clusters: int = 1
     signal_cycles: int = 0
+    compute_engines: tuple[ComputeEngine, ...] = ()
     fpus: int = 1
     conductor: str = WORKER
     clock_hz: int = 0
@@ -214,6 +246,18 @@ class Target:
             _expect(has_one, what, f"one memory (and {FLASH}), or tensors in L2 and kernels in L1", ", ".join(names))
         else:
             self._expect_hierarchy()
+        self._expect_compute_engines()
+
+    def _expect_compute_engines(self) -> None:
+        own = self.compute_engines
+        if not own:
+            return
+        _expect(not self.is_flat, "the compute engines", "a chip that computes in a scratchpad", "one flat memory")
+        names = [engine.name for engine in own]
+        _expect(len(set(names)) == len(names), "the compute engines", "one of each name", ", ".join(names))
+        takes_all = any(engine.elements_per_cycle is not None for engine in own)
+        what = "one with elements_per_cycle, for what others leave"
+        _expect(takes_all, "the compute engines", what, ", ".join(names))
 
     def _expect_hierarchy(self) -> None:
         """L1, where kernels compute, L2, where tensors live, and if there is one, L3, where they may have to go."""
@@ -253,6 +297,22 @@ class Target:
     def cycles_are(self) -> str:
         """What its cycles are called in JSON: never just cycles."""
         return "estimated" if self.is_calibrated else "estimated, uncalibrated"
+
+    def compute_engine(self, multiplies: bool) -> ComputeEngine | None:
+        """What takes a nest that does or does not multiply and accumulate; None where cores do."""
+        fitting = [one for one in self.compute_engines if (one.macs_per_cycle is not None) is multiplies]
+        others = [one for one in self.compute_engines if one.elements_per_cycle is not None]
+        return next(iter([*fitting, *others]), None)
+
+    @property
+    def scratchpads(self) -> int:
+        """Of all clusters: one each, or one of each lane of its engines."""
+        return self.clusters * (sum(engine.lanes for engine in self.compute_engines) or 1)
+
+    def scratch_bytes(self, engine: ComputeEngine | None) -> int:
+        """What a nest on it has for its tiles."""
+        capacity = self.memory(self.compute).capacity_bytes or 0
+        return capacity if engine is None else min(capacity, engine.scratch_bytes)
 
     @property
     def has_controller(self) -> bool:

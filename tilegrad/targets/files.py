@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 from tilegrad.errors import TilegradError, UserError
 from tilegrad.sizes import parse_size
 from tilegrad.targets import base
-from tilegrad.targets.base import FLASH, L1, L2, L3, CoreCosts, DmaEngine, DmaTiming, Memory, Target
+from tilegrad.targets.base import FLASH, L1, L2, L3, ComputeEngine, CoreCosts, DmaEngine, DmaTiming, Memory, Target
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,7 +26,7 @@ R = TypeVar("R")
 SUFFIXES = (".toml", ".py")
 VARIABLE = "TARGET"
 # Fields of a target that TOML has as tables, and those that follow from its memories or are Python's alone.
-TABLES = ("memories", "engines", "costs")
+TABLES = ("memories", "engines", "compute_engines", "costs")
 NOT_IN_TOML = ("home", "compute", "is_calibrated", "board", "language")
 
 
@@ -106,6 +106,8 @@ def _from_toml(source: str) -> Target:
     is_cluster = L1 in names or L2 in names or len(flat) != 1
     tables = _tables("engines", document, needed=False)
     engines = tuple(_engine(name, table, tables) for name, table in tables.items())
+    own = _tables("compute_engines", document, needed=False)
+    computing = tuple(_record(ComputeEngine, f"compute_engines.{name}", own[name], {"name": name}) for name in own)
     costs = _record(CoreCosts, "costs", document["costs"]) if "costs" in document else None
     plain = {key: value for key, value in document.items() if key not in TABLES}
     made = {
@@ -113,6 +115,7 @@ def _from_toml(source: str) -> Target:
         "home": L2 if is_cluster else flat[0],
         "compute": L1 if is_cluster else flat[0],
         "engines": engines,
+        "compute_engines": computing,
         "costs": costs,
     }
     return _record(Target, "", plain, made)

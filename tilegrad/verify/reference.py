@@ -12,8 +12,8 @@ import numpy as np
 from tilegrad.errors import UserError
 from tilegrad.losses import parse
 from tilegrad.optimizers import SGD, Optimizer
-from tilegrad.rates import Rate
-from tilegrad.stored_types import Stored
+from tilegrad.recipe.rates import Rate
+from tilegrad.recipe.stored_types import Stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AccumulationMode = Literal["mean", "sum"]

@@ -15,9 +15,9 @@ from flatbuffers import number_types  # type: ignore[import-untyped]
 from flatbuffers.table import Table  # type: ignore[import-untyped]
 
 from tilegrad.errors import UserError
+from tilegrad.files.regular import open_regular
 from tilegrad.frontend.onnx_values import dtype_of, element_type_name
 from tilegrad.frontend.weights import Array, Arrays
-from tilegrad.regular import open_regular
 
 IDENTIFIER = b"ODTC"
 NEWEST_VERSION = 2

@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 
 from tilegrad.errors import UserError
+from tilegrad.files.npz import read_npz
 from tilegrad.frontend.given.checkpoint import Checkpoint, read_checkpoint
 from tilegrad.frontend.read import read_model
 from tilegrad.frontend.weights import Arrays
-from tilegrad.npz import read_npz
 
 OPTIMIZERS = ("SGD", "SGDOptimizerV2", "AdamWOptimizer")
 _ACCUMULATOR = "InPlaceAccumulatorV2"

@@ -21,7 +21,7 @@ from tilegrad.report.picture.plots import PLOTS, drawn
 from tilegrad.report.picture.timeline import timeline_json
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.sizes import bytes_text
-from tilegrad.training import Run
+from tilegrad.training.train import Run
 from tilegrad.visible import visible_line
 
 MOST_ROWS = 12

@@ -23,7 +23,7 @@ PAIRS = (
     ("cycles", "accuracy"),
 )
 WORDS = {
-    "cycles": "estimated cycles of a sample",
+    "cycles": "cycles of a sample",
     "traffic": "bytes moved for a sample",
     "memory": "memory, all levels",
 }
@@ -39,8 +39,9 @@ def _escaped(value: object) -> str:
     return html.escape(visible_line(str(value)))
 
 
-def _axis_text(name: str) -> str:
-    return WORDS.get(name, name)
+def _axis_text(document: Mapping[str, Any], name: str) -> str:
+    text = WORDS.get(name, name)
+    return f"{text}, {document['cycles_are']}" if name == "cycles" else text
 
 
 class _Scale:
@@ -83,8 +84,9 @@ def _chart(document: Mapping[str, Any], across: str, up: str) -> Iterator[str]:
     x = _Scale([row["figures"][across] for row in rows], LEFT, WIDTH - RIGHT)
     y = _Scale([row["figures"][up] for row in rows], HEIGHT - BOTTOM, TOP)
     front = sum(bool(row["pareto"]) for row in rows)
-    label = f"{_axis_text(up)} over {_axis_text(across)}: {len(rows)} points, {front} on the front"
-    yield f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_escaped(label)}">'
+    over, below = _escaped(_axis_text(document, up)), _escaped(_axis_text(document, across))
+    label = f"{over} over {below}: {len(rows)} points, {front} on the front"
+    yield f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
     for value in x.ticks():
         place = x(value)
         yield f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
@@ -94,12 +96,12 @@ def _chart(document: Mapping[str, Any], across: str, up: str) -> Iterator[str]:
         place = y(value)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place:.1f}" y2="{place:.1f}"/>'
         yield f'<text x="{LEFT - 6}" y="{place + 4:.1f}" class="end">{_escaped(_tick_text(up, value))}</text>'
-    yield f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" class="middle">{_escaped(_axis_text(across))}</text>'
+    yield f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" class="middle">{below}</text>'
     for row in sorted(rows, key=lambda one: bool(one["pareto"])):
         kind, radius = ("front", 6) if row["pareto"] else ("behind", 4)
         at = f'cx="{x(row["figures"][across]):.1f}" cy="{y(row["figures"][up]):.1f}"'
         yield f'<circle class="{kind}" {at} r="{radius}"><title>{_escaped(_told(document, row))}</title></circle>'
-    yield f"</svg><figcaption>{_escaped(_axis_text(up))} over {_escaped(_axis_text(across))}</figcaption></figure>"
+    yield f"</svg><figcaption>{over} over {below}</figcaption></figure>"
 
 
 def _table(document: Mapping[str, Any]) -> Iterator[str]:
@@ -144,6 +146,7 @@ def pareto_page(document: Mapping[str, Any]) -> bytes:
         "@TITLE@": _escaped(f"{document['model']}: exploration"),
         "@TOLD@": _escaped(told),
         "@VARIED@": _escaped(f"varied {varied}; compared by {', '.join(document['objectives'])}"),
+        "@CYCLES@": _escaped(document["cycles_are"]),
         "@CHARTS@": "".join(piece for across, up in pairs(document) for piece in _chart(document, across, up)),
         "@ROWS@": "".join(_table(document)),
         "@SCRIPT@": _asset("pareto.js"),
@@ -169,8 +172,8 @@ def pareto_plot(path: Path, document: Mapping[str, Any]) -> bytes:
             own.sort(key=lambda figures: figures[across])
             places = [figures[across] for figures in own], [figures[up] for figures in own]
             axes.scatter(*places, s=36 if is_front else 16, color="#2f6fdb" if is_front else "#8b98a8", label=label)
-        axes.set_xlabel(_axis_text(across) + (" (bytes)" if across in BYTES else ""))
-        axes.set_ylabel(_axis_text(up))
+        axes.set_xlabel(_axis_text(document, across) + (" (bytes)" if across in BYTES else ""))
+        axes.set_ylabel(_axis_text(document, up))
         axes.legend()
 
     return drawn(path, f"{document['model']}: exploration", draw)

@@ -110,7 +110,7 @@ def _timeline(axes: Any, mode: Mode) -> None:
             axes.broken_barh(bars, (number - 0.4, 0.8), color=_COLOURS[kind])
     axes.set_yticks(range(len(own["tracks"])), own["tracks"])
     axes.invert_yaxis()
-    axes.set_xlabel("estimated cycles of a step")
+    axes.set_xlabel(f"cycles of a step, {mode.get('estimates_are', 'estimated')}")
 
 
 def _memory(axes: Any, mode: Mode) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad import __version__
-from tilegrad.comparison import Row, hidden_share
 from tilegrad.compiled import Compiled
 from tilegrad.errors import UserError
 from tilegrad.report import json as exact_json
@@ -18,7 +17,8 @@ from tilegrad.report.picture.model_graph import graph_json
 from tilegrad.report.picture.operators import operators_json, roofline_json
 from tilegrad.report.picture.timeline import timeline_json
 from tilegrad.sequence.timing import EntryTiming
-from tilegrad.training import Run
+from tilegrad.training.comparison import Row, hidden_share
+from tilegrad.training.train import Run
 
 FILE = "record.json"
 FORMAT = "tilegrad-record"
@@ -67,6 +67,7 @@ def mode_json(run: Run, mode: str | None = None) -> dict[str, Any]:
     return {
         "mode": mode or mode_name(compiled),
         "run": document,
+        "estimates_are": compiled.target.cycles_are,
         "entries": entries_json(timings),
         "hops": hops_json(timings),
         "operators": operators_json(compiled, timings),

@@ -59,4 +59,19 @@ typedef void tg_block(void *context, int block, int blocks, unsigned char *scrat
 void tg_launch(const char *name, tg_block *run, void *context, int blocks);
 void tg_barrier(void);
 
+#ifdef TG_PIPES
+/* A pipe from one nest to another of those that are launched together: of each block a ring of slots, in a workspace in
+ * the arena, with a count of the boxes that are ready and one of those that were read, whose slots are free again. */
+typedef struct {
+    const char *name; /* of its operators */
+    uint32_t number, workspace, slot_bytes, depth, slices;
+} tg_pipe;
+/* As tg_launch, where `members` of every block are one after the other in number and run side by side: each goes on
+ * while others wait. Counts begin at 0. */
+void tg_launch_joined(const char *name, tg_block *run, void *context, int blocks, int members);
+/* Returns when a block's count (`ready`, or free) is `count` or more; makes it `count`, behind all that was written. */
+void tg_pipe_await(const tg_pipe *pipe, int block, int ready, uint32_t count);
+void tg_pipe_tell(const tg_pipe *pipe, int block, int ready, uint32_t count);
+#endif
+
 #endif

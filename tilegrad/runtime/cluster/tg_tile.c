@@ -80,10 +80,14 @@ static APART int add_large_box(const tg_word *words, const tg_operand *operand, 
     return request;
 }
 
+#ifdef TG_PIPES
+#include "tg_pipe.h"
+#endif
+
 /* Adds boxes of operands, given as bits (from the first one on), to a request, which is opened for the first. What they are for says whether
  * slots change: the next tile's operands go into the other one, results leave it behind. */
 enum { FIRST_TILE, NEXT_TILE, RESULTS };
-static APART int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what, int request)
+static APART int add_boxes(tg_tiles *t, const tg_call *call, tg_word *words, uint32_t mask, int what, int request)
 {
     uint32_t first = mask >> TG_FIRST_SHIFT;
     tg_operand *operand = operands_of((tg_nest *)(void *)words) + first;
@@ -95,6 +99,14 @@ static APART int add_boxes(const tg_tiles *t, const tg_call *call, tg_word *word
         if (what == NEXT_TILE)
             operand->scratch = operand->turn - operand->scratch;
         unsigned char *scratch = slots + operand->scratch, *far = home_of(t, *home) + operand->far;
+#ifdef TG_PIPES
+        if (is_piped(*home)) {
+            request = add_piped(t, words, operand, *home, scratch, what == RESULTS, request);
+            if (what == RESULTS)
+                operand->scratch = operand->turn - operand->scratch;
+            continue;
+        }
+#endif
         if (operand->levels == 0) {
             if (request == NONE)
                 request = tg_dma_open(what != RESULTS);
@@ -260,7 +272,11 @@ static void set_addresses(const tg_tiles *t, tg_nest *nest, const tg_call *call,
     const tg_word *home = homes_of(call);
     unsigned char *slots = t->scratch + call->slots;
     for (int i = nest->operand_count; i > 0; i--, operand++, home++)
+#ifdef TG_PIPES
+        if (!(*home & TG_IN_SCRATCH) || is_piped(*home))
+#else
         if (!(*home & TG_IN_SCRATCH))
+#endif
             *at++ = slots + operand->scratch;
         else
             *at++ = *home == TG_ABSENT ? 0 : t->scratch + (*home & ~TG_IN_SCRATCH) + operand->far;
@@ -507,14 +523,20 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call)
     return next;
 }
 
+static tg_job first_job(tg_tiles *t, const tg_call *call, const char *who)
+{
+    uint32_t results = (call->results & ((1u << TG_FIRST_SHIFT) - 1)) << (call->results >> TG_FIRST_SHIFT);
+    tg_job job = {who, FIRST_OF(t), t->at[t->turn], t->words + nest_of(t)->args, t->program + t->table, results};
+    return job;
+}
+
 /* A nest's first tile. One that begins at once does so as soon as the nest before it is done: until then that is still
  * running, and all else was made ready meanwhile. Its last results leave then. */
 static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
     tg_kernel_call *kernel = t->kernels[nest->kernel];
-    uint32_t results = (call->results & ((1u << TG_FIRST_SHIFT) - 1)) << (call->results >> TG_FIRST_SHIFT);
-    tg_job job = {who, FIRST_OF(t), t->at[t->turn], t->words + nest->args, t->program + t->table, results};
+    tg_job job = first_job(t, call, who);
     if (t->is_running) {
         tg_finish_cores(t->kernel, &t->job);
         settle(&t->storing);
@@ -555,7 +577,8 @@ static void go_on(tg_tiles *t, const tg_call *call)
 
 typedef struct {
     const tg_tiles *t; /* of the entry; only read */
-    const char *who;
+    const tg_member *members;
+    int count;
 } launch_t;
 
 static int32_t count_of(const tg_loop *loop) { return (loop->extent + loop->tile - 1) / loop->tile; }
@@ -589,11 +612,52 @@ static void seek(tg_tiles *t, tg_nest *nest, int tile)
             fill_fields(nest, t->words, loop);
 }
 
-/* A block has a scratchpad to itself, brings the call and its table there, and leaves nothing behind. */
-static void run_block(void *context, int block, int blocks, unsigned char *scratch)
+#ifdef TG_PIPES
+/* A nest of those that pipes join. Results leave right behind their tiles, and whoever is to know of a transfer knows as
+ * soon as it is done. */
+static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
+{
+    tg_nest *nest = nest_of(t);
+    tg_kernel_call *kernel = t->kernels[nest->kernel];
+    tg_job job = first_job(t, call, who);
+    for (;; job.tile++) {
+        moved_t moved = {0, 0, call->results};
+        int is_last = job.tile == nest->tiles - 1;
+        settle(&t->loading);
+        tell(t, t->piped, 0);
+        job.at = t->at[t->turn];
+        job.args = t->words + nest->args;
+        tg_start_cores(kernel, &job);
+        if (!is_last)
+            moved = advance(nest, t->words);
+        if (nest->is_double)
+            t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
+        settle(&t->storing);
+        tell(t, t->piped, 1);
+        tg_finish_cores(kernel, &job);
+        t->storing = add_boxes(t, call, t->words, moved.results, RESULTS, NONE);
+        if (is_last)
+            break;
+        turn(t, nest, call, moved.loops);
+        if (nest->is_double)
+            continue;
+        settle(&t->storing);
+        tell(t, t->piped, 1);
+        t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
+    }
+    settle(&t->storing);
+    tell(t, t->piped, 1);
+}
+#endif
+
+/* A block has a scratchpad to itself, brings the call and its table there, and leaves nothing behind. Members of a launch
+ * are a block each to a chip, one behind the other. */
+static void run_block(void *context, int worker, int workers, unsigned char *scratch)
 {
     const launch_t *launch = (const launch_t *)context;
     const tg_tiles *entry = launch->t;
+    const tg_member *member = &launch->members[worker % launch->count];
+    const uint32_t block = (uint32_t)(worker / launch->count), blocks = (uint32_t)(workers / launch->count);
     tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE, .ahead_of_last = NONE};
     tg_tiles *t = &tiles;
     int first, stop;
@@ -603,16 +667,15 @@ static void run_block(void *context, int block, int blocks, unsigned char *scrat
     t->arena = entry->arena;
     t->program = entry->program;
     t->kernels = entry->kernels;
-    t->position = t->current = entry->current;
-    t->table = entry->table;
+    t->position = t->current = member->current;
+    t->table = member->table;
     const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
-    take_share((tg_nest *)(uintptr_t)(t->program + t->table), call->flags, (uint32_t)block, (uint32_t)blocks, &first,
-               &stop);
+    take_share((tg_nest *)(uintptr_t)(t->program + t->table), call->flags, block, blocks, &first, &stop);
     if (first == stop)
         return;
-    fetch(t, &entry->launch);
-    t->call = fetched(t, &entry->launch);
-    t->words = t->call + entry->launch.next_words;
+    fetch(t, &member->launch);
+    t->call = fetched(t, &member->launch);
+    t->words = t->call + member->launch.next_words;
     tg_nest *nest = nest_of(t);
     tg_call *own = (tg_call *)(void *)t->call;
     own->next_words = 0;
@@ -621,8 +684,18 @@ static void run_block(void *context, int block, int blocks, unsigned char *scrat
     if (first > 0)
         seek(t, nest, first);
     set_addresses(t, nest, own, t->at[t->turn]);
+#ifdef TG_PIPES
+    t->pipes = entry->pipes;
+    t->block = (int)block;
+#endif
     load_first(t, t->call, t->words, 0, &t->loading);
-    begin_nest(t, own, launch->who);
+#ifdef TG_PIPES
+    if (launch->count > 1) {
+        run_piped(t, own, member->who);
+        return;
+    }
+#endif
+    begin_nest(t, own, member->who);
     (void)run_tiles(t, own);
     settle(&t->storing);
 }
@@ -637,7 +710,7 @@ static int width_of(const tg_tiles *t, uint32_t flags)
 #else
     (void)t;
 #endif
-    return limit;
+    return limit * (int)(1 + (flags >> TG_LANES_SHIFT));
 }
 
 /* The nest behind this one is launched: its call and table stay where they are until then. */
@@ -654,11 +727,24 @@ static void expect_launch(tg_tiles *t, const tg_call *call)
 static void run_launch(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
-    launch_t launch = {t, who};
+    tg_member own = {who, t->current, t->table, t->launch};
+    launch_t launch = {t, &own, 1};
     if (call->moves)
         make_moves(t, call->moves);
     tg_enter(who);
+#ifdef TG_PIPES
+    t->members[t->member_count++] = own;
+    if (call->flags & TG_JOINS) {
+        expect_launch(t, call);
+        return;
+    }
+    launch.members = t->members;
+    launch.count = t->member_count;
+    t->member_count = 0;
+    tg_launch_joined(who, run_block, &launch, launch.count * width_of(t, call->flags), launch.count);
+#else
     tg_launch(who, run_block, &launch, width_of(t, call->flags));
+#endif
     tg_barrier();
     t->is_launch = 0;
     if (call->flags & TG_NEXT_LAUNCH) {
@@ -782,6 +868,9 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->arena = m->arena;
     t->program = words;
     t->kernels = program->kernels;
+#ifdef TG_PIPES
+    t->pipes = program->pipes;
+#endif
     t->position = t->current = entry->position;
     t->table = entry->table;
     t->move = words + entry->moves;

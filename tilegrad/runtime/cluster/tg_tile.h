@@ -114,6 +114,7 @@ enum {
     TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested */
     TG_NEXT_LAUNCH = 32, /* the next nest is launched over blocks, which bring its call and table themselves */
     TG_MORE = 64,        /* the next nest has come together with this one: its call and table are so many words behind */
+    TG_JOINS = 64,       /* of a launch, of which none comes so: it is one with the next, to which a pipe leads */
     TG_LATE = 128,       /* operands are requested when its turn comes; those of nests that came with it behind that */
 };
 
@@ -125,17 +126,27 @@ enum { TG_INNER_SHIFT = 8, TG_DIVISOR_SHIFT = 12, TG_LIMIT_SHIFT = 20, TG_MOST_I
      (uint32_t)(limit) << TG_LIMIT_SHIFT)
 #define BLOCKS(inner) OVER(inner, TG_BLOCKS, TG_BLOCKS_DIVISOR)
 
+/* Where several lanes of a block take parts of a nest, each of them is a block to it. */
+enum { TG_LANES_SHIFT = 28 };
+#define LANES(count) ((uint32_t)((count)-1) << TG_LANES_SHIFT)
+
 /* Where an operand lives in L2: an offset into the arena or the state. One that the nest before has just made is read
  * where it was made, an offset into scratchpad. An absent optional has no place. */
 #define TG_IN_STATE 0x80000000u
 #define TG_IN_SCRATCH 0x40000000u
 #define TG_ABSENT 0xffffffffu
+/* One that passes through a pipe lives there: its number. */
+#define TG_IN_PIPE 0xc0000000u
+#define PIPE(number) (TG_IN_PIPE + (number))
 
 /* What a program consists of; `bytes` of its words. */
 typedef struct {
     tg_kernel_call *const *kernels;
     const void *words;
     uint32_t bytes;
+#ifdef TG_PIPES
+    const tg_pipe *pipes;
+#endif
 } tg_program;
 
 /* Where an entry begins: its first call (or none) and that one's table, in words, and where they go in scratchpad. An
@@ -152,6 +163,25 @@ typedef struct {
     unsigned char *scratch, *far;
     uint32_t row_bytes, rows, stride;
 } tg_leaving;
+
+#ifdef TG_PIPES
+/* An operand that passes through a pipe: how many boxes were moved, and how many of these the other side knows of. */
+typedef struct {
+    const tg_pipe *pipe;
+    int is_result;
+    uint32_t moved, told;
+} tg_piped;
+enum { TG_MOST_MEMBERS = 4 };
+#endif
+
+#ifdef TG_BLOCKS
+/* A nest that is launched: its call, its table, and where blocks bring both. */
+typedef struct {
+    const char *who;
+    uint32_t current, table;
+    tg_call launch;
+} tg_member;
+#endif
 
 /* An entry while it runs: on the conducting core's stack. */
 typedef struct {
@@ -180,6 +210,13 @@ typedef struct {
     int is_launch; /* the current nest is launched over blocks; then this says what they bring, and where to */
     tg_call launch;
     int first_tile; /* of a block: the first one that it takes */
+#endif
+#ifdef TG_PIPES
+    const tg_pipe *pipes;
+    int block; /* whose slices it uses */
+    int member_count, pipe_count;
+    tg_member members[TG_MOST_MEMBERS]; /* that wait for the last of those they are launched with */
+    tg_piped piped[TG_MOST_MEMBERS];
 #endif
 } tg_tiles;
 

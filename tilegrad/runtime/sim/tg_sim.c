@@ -91,6 +91,7 @@ static struct {
 static unsigned char l3_memory[TG_L3_BYTES + 1];
 static request_t l3_requests[L3_REQUESTS];
 
+#ifdef TG_BLOCKS
 /* The launch that has begun and not ended. */
 static struct {
     const char *name;
@@ -98,7 +99,10 @@ static struct {
     void *context;
     int blocks;
     uint32_t count; /* of launches so far */
+    int members;    /* of each block, side by side */
+    uint32_t order;
 } launch;
+#endif
 
 static void hazard(const char *format, ...)
 {
@@ -106,8 +110,10 @@ static void hazard(const char *format, ...)
     va_start(arguments, format);
     fprintf(stderr, "hazard in %s, nest %s, tile %d", sim.entry ? sim.entry : "no entry",
             own->nest ? own->nest : "none", own->tile);
+#ifdef TG_BLOCKS
     if (sim.block >= 0)
         fprintf(stderr, ", block %d of %d", sim.block, launch.blocks);
+#endif
     fprintf(stderr, ": ");
     vfprintf(stderr, format, arguments);
     fprintf(stderr, "\n");
@@ -139,6 +145,7 @@ static int is_l2(const void *p, size_t bytes)
     return is_inside(p, bytes, sim.state, TG_STATE_BYTES) || is_inside(p, bytes, sim.arena, TG_ARENA_BYTES);
 }
 
+#ifdef TG_BLOCKS
 /* Blocks of a launch may do now what they do: nobody else goes on. */
 static void expect_no_launch(const char *what)
 {
@@ -146,6 +153,9 @@ static void expect_no_launch(const char *what)
         hazard("%s while the %d blocks of the launch of %s have not met at a barrier", what, launch.blocks,
                launch.name);
 }
+#else
+static void expect_no_launch(const char *what) { (void)what; }
+#endif
 
 /* Where an address is, in words, for messages. */
 static const char *describe(const unsigned char *p)
@@ -363,10 +373,11 @@ static void expect_free(const unsigned char *p, size_t bytes)
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
 }
 
+#ifdef TG_BLOCKS
 /* ---- Races: which block of a launch writes and reads which byte of L2, by its number + 1. */
 
-enum { MANY = 255, L2_BYTES = TG_STATE_BYTES + TG_ARENA_BYTES };
-static unsigned char writers[L2_BYTES + 1], readers[L2_BYTES + 1];
+enum { MANY = 65535, L2_BYTES = TG_STATE_BYTES + TG_ARENA_BYTES };
+static uint16_t writers[L2_BYTES + 1], readers[L2_BYTES + 1];
 static size_t claimed = L2_BYTES, claimed_stop; /* what is to be forgotten behind the launch */
 
 static void expect_no_race(size_t at, size_t bytes, int block, int writing, const unsigned char *p)
@@ -382,11 +393,15 @@ static void expect_no_race(size_t at, size_t bytes, int block, int writing, cons
                    describe(p), (unsigned long)(i - at), (unsigned long)bytes,
                    reader == MANY ? "more than one block" : "another block");
         if (writing)
-            writers[i] = (unsigned char)block;
+            writers[i] = (uint16_t)block;
         else
-            readers[i] = (unsigned char)(reader && reader != block ? MANY : block);
+            readers[i] = (uint16_t)(reader && reader != block ? MANY : block);
     }
 }
+
+#ifdef TG_PIPES
+static int use_slot(const unsigned char *p, uint32_t bytes, int writing);
+#endif
 
 /* What a block moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes. */
 static void claim(const unsigned char *far, uint32_t rows, uint32_t row_bytes, uint32_t stride, int writing)
@@ -394,7 +409,11 @@ static void claim(const unsigned char *far, uint32_t rows, uint32_t row_bytes, u
     for (uint32_t row = 0; row < rows && sim.block >= 0; row++, far += stride) {
         int is_state = is_inside(far, row_bytes, sim.state, TG_STATE_BYTES);
         size_t at = is_state ? (size_t)(far - sim.state) : TG_STATE_BYTES + (size_t)(far - sim.arena);
+#ifdef TG_PIPES
+        expect_no_race(at, row_bytes, use_slot(far, row_bytes, writing), writing, far);
+#else
         expect_no_race(at, row_bytes, sim.block + 1, writing, far);
+#endif
         claimed = at < claimed ? at : claimed;
         claimed_stop = at + row_bytes > claimed_stop ? at + row_bytes : claimed_stop;
     }
@@ -403,12 +422,13 @@ static void claim(const unsigned char *far, uint32_t rows, uint32_t row_bytes, u
 static void forget_claims(void)
 {
     if (claimed < claimed_stop) {
-        memset(writers + claimed, 0, claimed_stop - claimed);
-        memset(readers + claimed, 0, claimed_stop - claimed);
+        memset(writers + claimed, 0, (claimed_stop - claimed) * sizeof *writers);
+        memset(readers + claimed, 0, (claimed_stop - claimed) * sizeof *readers);
     }
     claimed = L2_BYTES;
     claimed_stop = 0;
 }
+#endif
 
 static void touch(unsigned char *scratch, size_t bytes)
 {
@@ -436,7 +456,9 @@ void tg_dma_add(int id, void *scratch, void *far, uint32_t row_bytes, uint32_t r
         hazard("a transfer of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(scratch));
     if (!own->requests[id].is_inward || !is_words(far, bytes)) {
         expect_l2(far, rows, row_bytes, far_stride);
+#ifdef TG_BLOCKS
         claim(far, rows, row_bytes, far_stride, !own->requests[id].is_inward);
+#endif
     }
     touch(scratch, bytes);
     /* The engine takes no longer ones; the runtime splits by rows. */
@@ -855,6 +877,7 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
     }
 }
 
+#ifdef TG_BLOCKS
 /* ---- Launches. */
 
 void tg_launch(const char *name, tg_block *run, void *context, int blocks)
@@ -890,7 +913,7 @@ static void clear_scratch(void)
     own->touched = own->touched_stop = NULL;
 }
 
-static void run_block(int block)
+static void enter_block(int block)
 {
     own = &clusters[block % TG_CLUSTERS];
     sim.block = block;
@@ -899,20 +922,45 @@ static void run_block(int block)
     own->table_bytes = own->next_table_bytes = 0;
     clear_scratch();
     event("b %d\n", block);
-    launch.run(launch.context, block, launch.blocks, own->scratch);
+}
+
+static void leave_block(void)
+{
     if (own->started.is_running)
         hazard("a kernel still runs when the block ends");
     expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
     expect_all_left(PRODUCED);
 }
 
+static void run_block(int block)
+{
+    enter_block(block);
+    launch.run(launch.context, block, launch.blocks, own->scratch);
+    leave_block();
+}
+
+#ifdef TG_PIPES
+#include "tg_sim_pipes.h"
+
+void tg_launch_joined(const char *name, tg_block *run, void *context, int blocks, int members)
+{
+    tg_launch(name, run, context, blocks);
+    launch.members = members;
+}
+#endif
+
 void tg_barrier(void)
 {
     if (launch.run == NULL)
         hazard("a barrier without a launch");
     uint32_t order = launch.count++ * 2654435761u >> 16;
-    for (int i = 0; i < launch.blocks; i++)
+#ifdef TG_PIPES
+    if (launch.members > 1)
+        run_joined(order);
+#endif
+    for (int i = 0; i < launch.blocks && launch.members <= 1; i++)
         run_block(block_at(i, launch.blocks, order));
+    launch.members = 1;
     event("r\n");
     forget_claims();
     own = clusters;
@@ -921,3 +969,4 @@ void tg_barrier(void)
     sim.block = -1;
     launch.run = NULL;
 }
+#endif

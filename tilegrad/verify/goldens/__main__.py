@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from tilegrad import frontend, zoo
-from tilegrad.data import SampleSpec, synthetic
+from tilegrad.data.batches import SampleSpec, synthetic
 from tilegrad.errors import TilegradError
 from tilegrad.passes.parameters import select
 from tilegrad.verify import goldens, torch_reference

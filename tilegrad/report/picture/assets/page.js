@@ -6,7 +6,7 @@ const number = (x) => (x === null || x === undefined ? "-" : typeof x === "strin
 const share = (x) => (x === null || x === undefined ? "-" : `${Math.round(100 * x)} %`);
 function bytes(n) {
   if (n === null || n === undefined) return "-";
-  for (const [unit, size] of [["MiB", 1 << 20], ["KiB", 1 << 10]])
+  for (const [unit, size] of [["GiB", 1 << 30], ["MiB", 1 << 20], ["KiB", 1 << 10]])
     if (n >= size) return `${(n / size).toPrecision(3)} ${unit}`;
   return `${n} B`;
 }
@@ -24,12 +24,14 @@ const shown = () => record.modes[mode];
 // ---- result
 
 const OUTCOMES = { verified: "good", disagrees: "bad", diverged: "bad", inconclusive: "warn" };
+// What is drawn is estimated, whatever was measured; and where a chip has no evidence, it says so.
+const estimates = () => shown().estimates_are ?? "estimated";
 function showResult() {
   const run = shown().run;
   const outcome = run.verdict;
   $("verdict").className = OUTCOMES[outcome] || "warn";
   $("verdict").textContent = outcome ? `${outcome} against ${run.reference}` : "not verified";
-  const word = run.cycles_are === "estimated" ? "estimated" : run.cycles_are || "";
+  const word = run.cycles_are || "";
   const rows = [
     ["Loss", run.losses.length ? `${number(run.losses[0])} → ${number(run.losses[run.losses.length - 1])}` : "-", ""],
     ["Cycles of a step", count(run.cycles.step), word],
@@ -46,7 +48,7 @@ function showResult() {
   for (const [level, use] of Object.entries(run.memory))
     rows.push([level, bytes(use.used), use.capacity === null ? "" : `of ${bytes(use.capacity)}, bound ${bytes(use.lower_bound)}`]);
   for (const [hop, one] of Object.entries(shown().hops))
-    rows.push([`${hop} traffic of a step`, bytes(one.bytes), one.hidden === null ? "" : `${share(one.hidden)} hidden`]);
+    rows.push([`${hop} traffic of a step`, bytes(one.bytes), one.hidden === null ? "" : `${share(one.hidden)} hidden, ${estimates()}`]);
   $("figures").replaceChildren(...rows.map(([term, value, more]) =>
     make("div", {}, make("dt", { textContent: term }), make("dd", {}, value, more ? make("small", { textContent: ` ${more}` }) : ""))));
 }
@@ -69,7 +71,8 @@ function showLearning() {
 
 function showModes() {
   if (record.modes.length + record.left_out.length < 2) return;
-  const heads = ["mode", "step cycles", "update cycles", "MAC/cycle", "L1", "L2", "verdict"];
+  const word = record.modes[0]?.run.cycles_are ?? "estimated";
+  const heads = ["mode", `step cycles, ${word}`, `update cycles, ${word}`, "MAC/cycle", "L1", "L2", "verdict"];
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((head, i) =>
     make("th", { textContent: head, scope: "col", className: i ? "" : "text" })))));
   const body = make("tbody");
@@ -231,7 +234,7 @@ function showTimeline() {
   }
   context.restore();
   timelineStats = { drawn, milliseconds: performance.now() - began };
-  const text = `${count(own.start.length)} events of ${entry} in ${count(own.cycles)} cycles; shown ${count(view.from)} to ${count(view.to)}.`;
+  const text = `${count(own.start.length)} events of ${entry} in ${count(own.cycles)} cycles (${estimates()}); shown ${count(view.from)} to ${count(view.to)}.`;
   $("timeline").setAttribute("aria-label", text);
   $("timeline-text").textContent = text;
 }
@@ -299,7 +302,7 @@ function showOperators() {
   const [key, way] = order;
   if (key) rows = [...rows].sort((a, b) => way * (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0));
   const head = make("tr", {}, ...COLUMNS.map(([name, title, text]) => {
-    const button = make("button", { type: "button", textContent: title + (name === key ? (way > 0 ? " ↑" : " ↓") : "") });
+    const button = make("button", { type: "button", textContent: title + (name === "cycles" ? `, ${estimates()}` : "") + (name === key ? (way > 0 ? " ↑" : " ↓") : "") });
     button.onclick = () => { order = [name, name === key ? -way : text ? 1 : -1]; showOperators(); };
     const column = make("th", { scope: "col", className: text ? "text" : "" }, button);
     column.setAttribute("aria-sort", name === key ? (way > 0 ? "ascending" : "descending") : "none");
@@ -371,7 +374,7 @@ function showRoofline() {
     context.globalAlpha = 1;
     roofHits.push([x(intensity), y(Math.max(rate, lowY)), radius + 2, row, intensity]);
   }
-  const text = `Each circle is a nest with multiply-adds; its size is its share of the cycles. Roofs: ${roof.macs_per_cycle} MAC/cycle, ${roof.bytes_per_cycle} bytes/cycle.`;
+  const text = `Each circle is a nest with multiply-adds; its size is its share of the cycles (${estimates()}). Roofs: ${roof.macs_per_cycle} MAC/cycle, ${roof.bytes_per_cycle} bytes/cycle.`;
   $("roofline").setAttribute("aria-label", text);
   $("roofline-text").textContent = text;
 }

@@ -1,5 +1,5 @@
 /* The training that the image is for. Everything comes from the seed: initial weights, samples and labels are made here
- * with the bits that tilegrad/random.py and tilegrad/data.py make. What cannot be drawn is stored in the image. */
+ * with the bits that tilegrad/random.py and tilegrad/data/batches.py make. What cannot be drawn is stored in the image. */
 #include <string.h>
 #include "image.h"
 #include "kernels/tg_random.h"

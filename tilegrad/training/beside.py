@@ -7,6 +7,7 @@ from typing import Any
 
 from tilegrad.analysis.lifetimes import analyse
 from tilegrad.compiled import Compiled
+from tilegrad.frontend.lora import Adapted
 from tilegrad.pipeline import compile_model
 from tilegrad.place.allocate import lower_bound
 
@@ -26,19 +27,20 @@ class Cost:
 class Beside:
     adapters: Cost
     everything: Cost
+    word: str = "adapters"
 
     def as_json(self) -> dict[str, Any]:
         return {"adapters": vars(self.adapters), "everything": vars(self.everything)}
 
 
 def beside_all(compiled: Compiled) -> Beside | None:
-    """None where there are no adapters."""
+    """None where there are no adapters, and the model was not parted."""
     adapted = compiled.model.adapted
     if adapted is None:
         return None
     recipe = replace(compiled.program.recipe, train="all")
     everything = compile_model(adapted.base, recipe, compiled.target, options=compiled.options)
-    return Beside(_cost(compiled), _cost(everything))
+    return Beside(_cost(compiled), _cost(everything), "adapters" if isinstance(adapted, Adapted) else "channels")
 
 
 def _cost(compiled: Compiled) -> Cost:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from tilegrad import random
 from tilegrad.compiled import Compiled
-from tilegrad.data import Batch, Batches, GivenBatches, MiniBatches, StoredSamples
+from tilegrad.data.batches import Batch, Batches, GivenBatches, MiniBatches, StoredSamples
+from tilegrad.data.samples import make_batches
 from tilegrad.errors import UserError
 from tilegrad.recipe import expect_count
-from tilegrad.samples import make_batches
 
 DEFAULT_STEPS = 4
 HELD_OUT = 0xFFFFFFFF

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.regular import open_regular
+from tilegrad.files.regular import open_regular
 
 Array = npt.NDArray[Any]
 NPY_MAGIC = b"\x93NUMPY"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.data.epochs import Feed
 from tilegrad.devices.base import Session
-from tilegrad.epochs import Feed
-from tilegrad.measures import Measures, measure_samples
+from tilegrad.training.measures import Measures, measure_samples
 
 Progress = Callable[[str, int, int], None]  # what, done, of
 Arrays = dict[str, npt.NDArray[Any]]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tilegrad.data import Array, Batches, Drawn, PortSpec, SampleSpec, StoredSamples
+from tilegrad.data.batches import Array, Batches, Drawn, PortSpec, SampleSpec, StoredSamples
 from tilegrad.errors import UserError
+from tilegrad.files.npz import NoArchiveError, ObjectsError, SingleArrayError, read_npz
 from tilegrad.ir.types import DType
-from tilegrad.npz import NoArchiveError, ObjectsError, SingleArrayError, read_npz
 
 _STAGE = "data"
 # What NumPy and zipfile raise over a damaged file; a test damages many.

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.compiled import Compiled
-from tilegrad.course import Progress
-from tilegrad.data import Batches, synthetic
+from tilegrad.data.batches import Batches, synthetic
+from tilegrad.data.samples import input_spec
+from tilegrad.data.stored import load_inputs
 from tilegrad.devices.base import Device
 from tilegrad.losses import parse
 from tilegrad.pipeline import defaults
-from tilegrad.running import no_progress, running, timed, whose
-from tilegrad.samples import input_spec
-from tilegrad.stored import load_inputs
-from tilegrad.training import memory_json, parameter_count
+from tilegrad.training.course import Progress
+from tilegrad.training.running import no_progress, running, timed, whose
+from tilegrad.training.train import memory_json, parameter_count
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 from tilegrad.verify.float64_model import Float64Model
 from tilegrad.verify.reference import relative_error

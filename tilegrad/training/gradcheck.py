@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad.compiled import Compiled
-from tilegrad.course import Progress
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.base import Device
 from tilegrad.pipeline import unfused
-from tilegrad.running import no_progress, running, timed, whose
-from tilegrad.samples import make_batches
+from tilegrad.training.course import Progress
+from tilegrad.training.running import no_progress, running, timed, whose
 from tilegrad.verify.compare import Verdict
 from tilegrad.verify.finite_differences import GRADIENT_TOLERANCE, gradient_verdict
 from tilegrad.verify.judge import float64_model, reference_recipe

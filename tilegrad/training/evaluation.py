@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad.compiled import Compiled
-from tilegrad.course import Progress
-from tilegrad.data import Batches, StoredSamples
+from tilegrad.data.batches import Batches, StoredSamples
+from tilegrad.data.samples import make_batches
 from tilegrad.devices.base import Device
 from tilegrad.errors import UserError
-from tilegrad.measures import Measures, measure_samples
-from tilegrad.running import no_progress, running, whose
-from tilegrad.samples import make_batches
+from tilegrad.training.course import Progress
+from tilegrad.training.measures import Measures, measure_samples
+from tilegrad.training.running import no_progress, running, whose
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tilegrad.compiled import Compiled
-from tilegrad.data import (
+from tilegrad.data.batches import (
     Array,
     Batch,
     Batches,
@@ -18,11 +18,11 @@ from tilegrad.data import (
     synthetic,
     target_kind,
 )
+from tilegrad.data.stored import load_npz
 from tilegrad.errors import UserError
 from tilegrad.ir.types import TensorType
 from tilegrad.losses import parse
 from tilegrad.passes.index_bounds import index_bounds
-from tilegrad.stored import load_npz
 
 
 def sample_spec(compiled: Compiled) -> SampleSpec:

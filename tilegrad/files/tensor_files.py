@@ -14,10 +14,10 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from tilegrad.arrays import npz_bytes, tensor_name
 from tilegrad.errors import UserError
-from tilegrad.npz import read_npz
-from tilegrad.regular import open_regular
+from tilegrad.files.arrays import npz_bytes, tensor_name
+from tilegrad.files.npz import read_npz
+from tilegrad.files.regular import open_regular
 
 Arrays = dict[str, npt.NDArray[Any]]
 SUFFIXES = (".safetensors", ".npz", ".onnx")

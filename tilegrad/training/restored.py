@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad.build.files import write_file
-from tilegrad.checkpoint import STAGE, Checkpoint, expect_same_training, read_checkpoint
 from tilegrad.compiled import Compiled
 from tilegrad.errors import UserError
-from tilegrad.kept import kept_bytes
 from tilegrad.learned import learned
 from tilegrad.optimizers import OPTIMIZERS, Optimizer
-from tilegrad.rates import Rate
 from tilegrad.recipe import Recipe
+from tilegrad.recipe.rates import Rate
+from tilegrad.training.checkpoint import STAGE, Checkpoint, expect_same_training, read_checkpoint
+from tilegrad.training.kept import kept_bytes
 
 
 def recipe_of(found: Checkpoint, path: str | Path) -> Recipe:

@@ -16,10 +16,10 @@ from onnx import numpy_helper
 
 from tilegrad.compiled import Compiled
 from tilegrad.errors import UserError
+from tilegrad.files.tensor_files import check_suffix, tensor_bytes
 from tilegrad.frontend.model import ImportedModel, SourceKind
 from tilegrad.frontend.start import with_tensors
 from tilegrad.learned import folded_names, module_state
-from tilegrad.tensor_files import check_suffix, tensor_bytes
 from tilegrad.verify.folded import folded_model
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -36,7 +36,7 @@ from tilegrad.codegen.saved import (
 from tilegrad.errors import UserError
 from tilegrad.ir.program import RESET_FLAG, Program
 from tilegrad.ir.types import DType
-from tilegrad.storage import PAGE_BYTES, SECTOR_BYTES
+from tilegrad.recipe.storage import PAGE_BYTES, SECTOR_BYTES
 
 Arrays = dict[str, npt.NDArray[Any]]
 STAGE = "checkpoint"

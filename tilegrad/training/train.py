@@ -14,23 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad import __version__
-from tilegrad.beside import Beside
 from tilegrad.build.files import write_file
 from tilegrad.build.frames import StackUse
-from tilegrad.checkpoint import Checkpoint
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
-from tilegrad.course import Course, Learning, Progress
-from tilegrad.data import Batch, GivenBatches, ToldBatches
+from tilegrad.data.batches import Batch, GivenBatches, ToldBatches
+from tilegrad.data.epochs import Feed, Plan, make_feed
+from tilegrad.data.samples import infer_inputs
 from tilegrad.devices.base import Device, FloatArrays, Session
 from tilegrad.devices.embedded import AutonomousDevice, CoreStack
 from tilegrad.devices.iss_profile import Profile
-from tilegrad.epochs import Feed, Plan, make_feed
 from tilegrad.errors import DeviceError, InternalError, UserError
 from tilegrad.ir.plan import MemoryUse
 from tilegrad.ir.program import ENTRIES, Role
-from tilegrad.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
-from tilegrad.kept import kept_arrays, kept_bytes
 from tilegrad.learned import learned, module_state
 from tilegrad.parallel.dask_group import DaskGroup
 from tilegrad.parallel.interrupted import kept_file
@@ -38,9 +34,13 @@ from tilegrad.parallel.session import ParallelSession
 from tilegrad.pictured import Pictured
 from tilegrad.pipeline import unfused
 from tilegrad.recipe import Recipe, expect_count, expect_tolerance
-from tilegrad.running import no_progress
-from tilegrad.samples import infer_inputs
 from tilegrad.sequence.timing import EntryTiming
+from tilegrad.training.beside import Beside
+from tilegrad.training.checkpoint import Checkpoint
+from tilegrad.training.course import Course, Learning, Progress
+from tilegrad.training.keeping import NOTHING_KEPT, Keeper, Keeping, go_on, start_of
+from tilegrad.training.kept import kept_arrays, kept_bytes
+from tilegrad.training.running import no_progress
 from tilegrad.verify.compare import DEFAULT_TOLERANCE, Measured, Verdict
 from tilegrad.verify.first_update import FirstUpdate
 from tilegrad.verify.judge import judge

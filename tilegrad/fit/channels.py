@@ -24,9 +24,9 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program, Role
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
-from tilegrad.passes.parameters import parameters_of
+from tilegrad.passes.parameters import normalising, parameters_of
 from tilegrad.recipe import Recipe
-from tilegrad.sparse import Budget, Selected
+from tilegrad.recipe.sparse import Budget, Selected
 from tilegrad.targets.base import FLASH, Target
 
 FEWEST_CHANNELS = 4
@@ -36,6 +36,7 @@ ALIGNMENT_BYTES = 8
 _THROUGH = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _FIXED = (Role.FROZEN, Role.STATISTIC, Role.CONSTANT)
 
+SHARES = (0.75, 0.5, 0.25)
 UsedBytes = Callable[[Selected | None], int]
 """State and arena of a program that trains a selection, or everything."""
 
@@ -45,6 +46,19 @@ def training_bytes(program: Program, target: Target) -> int:
     kept = [t for t in program.state if not (target.has_memory(FLASH) and t.role in _FIXED)]
     arena = max(live_peak(graph, ALIGNMENT_BYTES)[0] for graph in program.entries.values())
     return arena + sum(-(-tensor.type.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for tensor in kept)
+
+
+def partial_trainings(model: ImportedModel) -> tuple[str, ...]:
+    """Selections (`--train`) that train less than everything and that the model has, the largest first of a kind: what
+    `--fit` may choose from."""
+    infos = model.parameters
+    names = parameters_of(infos)
+    layers = len({infos[name].node for name in names})
+    scales = normalising(model.graph)
+    found = [*(f"sparse:{share}" for share in SHARES), *(f"last:{k}" for k in range(layers - 1, 0, -1))]
+    found += ["norm"] if any(name in scales for name in names) else []
+    found += ["bias"] if any(infos[name].is_bias for name in names) else []
+    return tuple(found)
 
 
 def choose(model: ImportedModel, recipe: Recipe, budget: Budget, used_bytes: UsedBytes) -> Selected:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.data import Batch, StoredSamples
+from tilegrad.data.batches import Batch, StoredSamples
+from tilegrad.data.samples import infer_inputs
 from tilegrad.devices.base import Session
 from tilegrad.losses import Targets, parse
-from tilegrad.samples import infer_inputs
 
 Array = npt.NDArray[Any]
 

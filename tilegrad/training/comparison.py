@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegrad.compiled import Compiled
-from tilegrad.course import Progress
 from tilegrad.devices.base import Device
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import compile_model
 from tilegrad.place.traffic import least_traffic_bytes
 from tilegrad.recipe import Recipe
-from tilegrad.running import no_progress
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.timing import EntryTiming
 from tilegrad.stack import stack_use
 from tilegrad.targets.base import L2, L3, Target
-from tilegrad.training import Run, memory_json, train
+from tilegrad.training.course import Progress
+from tilegrad.training.running import no_progress
+from tilegrad.training.train import Run, memory_json, train
 from tilegrad.verify.compare import DEFAULT_TOLERANCE
 
 MODES = ("untiled", "single", "double")

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilegrad.checkpoint import STAGE, Checkpoint, CheckpointFile, expect_same_training, read_checkpoint
 from tilegrad.codegen.saved import saved
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Session
@@ -14,6 +13,7 @@ from tilegrad.errors import UserError
 from tilegrad.expectations import expect_count
 from tilegrad.ir.program import LEARNING_RATE, RESET_FLAG, Program, Role
 from tilegrad.parallel.session import ParallelSession
+from tilegrad.training.checkpoint import STAGE, Checkpoint, CheckpointFile, expect_same_training, read_checkpoint
 from tilegrad.verify.reference import Start
 
 

@@ -20,11 +20,11 @@ from tilegrad.expectations import (
     is_a,
     refused,
 )
-from tilegrad.guards import Guard
 from tilegrad.losses import LOSSES, parse
 from tilegrad.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Momentum, Optimizer, RMSprop
-from tilegrad.rates import Rate
-from tilegrad.stored_types import Stored
+from tilegrad.recipe.guards import Guard
+from tilegrad.recipe.rates import Rate
+from tilegrad.recipe.stored_types import Stored
 
 __all__ = [
     "ACCUM_MODES",

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilegrad.compiled import Compiled
-from tilegrad.course import Progress
 from tilegrad.devices.base import Device, Session
+from tilegrad.training.course import Progress
 
 
 def no_progress(what: str, done: int, of: int) -> None:

@@ -1,0 +1,1 @@
+"""What a program is fed: samples, mini-batches, epochs."""

@@ -1,0 +1,1 @@
+"""Files of users: opened only if they are what they seem, arrays read and written."""
