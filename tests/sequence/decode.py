@@ -178,16 +178,20 @@ def named_words(program: Program, entry: str) -> dict[int, str]:
     found: dict[int, str] = {}
     fields, words = program.entries[entry], list(program.words)
     at, table, move = fields["position"], fields["table"], fields["moves"]
-    moves = fields["last_moves"]
+    moves, end = fields["last_moves"], at + fields["call_words"]
     while True:
         call, nest = Record("tg_call", words, at), Record("tg_nest", words, table)
         found |= {at + i: f"tg_call.{name}" for i, (name, _) in enumerate(layout("tg_call"))}
         homes = at + words_in("tg_call")
         found |= {homes + i: "home" for i in range(nest.operand_count)}
         found |= _named_table(program, words, table)
-        moves, at, table = moves + call.moves, homes + nest.operand_count, call.next_table
+        moves += call.moves
         if not call.next_words:
             break
+        if call.flags & constants()["TG_MORE"]:
+            at, table = at + call.next_words, at + call.next_table
+        else:
+            at, table, end = end, call.next_table, end + call.next_words
     for _ in range(moves):
         size = move_words(words[move])
         found |= {move + i: "move" for i in range(size)}
@@ -235,6 +239,7 @@ class _Nest:
     words: list[int]
     table: int
     further: _Nest | None = None
+    joins: bool = False
 
     @property
     def call(self) -> Record:
@@ -380,6 +385,8 @@ class Machine:
             if mask & 1:
                 o = nest.operand(i)
                 if what != RESULTS and nest.home(i) & self.c["TG_IN_SCRATCH"]:
+                    if what == FIRST_TILE:
+                        raise DecodeError("what lies in scratchpad is requested")
                     mask, i = mask >> 1, i + 1
                     continue
                 if what == NEXT_TILE:
@@ -434,6 +441,7 @@ class Machine:
         found = self.with_arguments(_Nest(number, call_words, list(words[table:stop]), table))
         if has_more:
             found.further = self.together(number + 1, stop, at + call.next_table, end)
+            found.further.joins = True
         return found
 
     def load_further(self, nest: _Nest, is_early: bool) -> None:
@@ -685,6 +693,10 @@ class Machine:
                 self.settle("storing")
             if flags & c["TG_LATE"]:
                 self.loading = self.add_boxes(nest, call.late, FIRST_TILE, 0, self.loading)
+        elif call.moves:
+            raise DecodeError("moves of a nest that begins at once are never made")
+        if not nest.joins:
+            self.expect_none_forgotten(nest)
         self.begin_nest(nest)
         if nest.further is not None:
             self.go_on(nest, nest.further)
@@ -701,6 +713,17 @@ class Machine:
             following = self.fetched(call_words, table, table_words, nest.number + 1)
             self.set_addresses(following)
         self.current = following
+
+    def expect_none_forgotten(self, nest: _Nest) -> None:
+        """What is late is requested where the first of those that come together says so; its own, if it has a turn."""
+        is_told = bool(nest.call.flags & self.c["TG_LATE"])
+        late = [] if is_told and not self.is_running else [nest.call.late]
+        further = nest.further
+        while further is not None:
+            late += [] if is_told else [further.call.late]
+            further = further.further
+        if any(late):
+            raise DecodeError("operands that are late are never requested")
 
     def begin_nest(self, nest: _Nest) -> None:
         before, last_tile, self.tile = self.before, self.tile, 0
