@@ -120,8 +120,8 @@ class ClusterLowering(Lowering):
         homes = tuple(
             f"L1({own.taken[operand.name]})"
             if operand.name in own.taken
-            else self._pipe(entry, listed, operand.value) or self._home(entry, number, operand.value)
-            for operand in nest.operands
+            else self._pipe(entry, listed, operand.value) or self._home(entry, number, operand.value, skipped)
+            for operand, skipped in zip(nest.operands, nest.skipped_bytes, strict=True)
         )
         number_of = len(self.calls[entry])
         number_name = f"{entry}_{number_of}"
@@ -226,14 +226,15 @@ class ClusterLowering(Lowering):
             self.tables[key] = _Table(f"{signature.name}_{count}", decoded, signature, tiling, len(words))
         return self.tables[key].name
 
-    def _home(self, entry: str, number: int, value: str | None) -> str:
+    def _home(self, entry: str, number: int, value: str | None, skipped_bytes: int) -> str:
         if value is None:
             return "TG_ABSENT"
         address = self.plan.address(entry, value, number)
         if value in self.plan.schedule.entries[entry].panels:
-            return str(address.offset)
+            return str(address.offset + skipped_bytes)
         name = self.names.of(value, address)
-        return f"S({name})" if address.region == "state" else f"A_{name}"
+        home = f"S({name})" if address.region == "state" else f"A_{name}"
+        return f"{home} + {skipped_bytes}" if skipped_bytes else home
 
     def items(self) -> list[Item]:
         calls = [
