@@ -219,7 +219,7 @@ def flash_of(text: str | None, target: Target) -> Storage | None:
 
 def _project_files(compiled: Compiled, device: str, target: str | None) -> Mapping[str, bytes]:
     """The device's own, unless a target was named that it may have nothing to do with."""
-    return compiled.project.files if target is not None else device_kind(device).project_files(compiled)
+    return compiled.project.files if target is not None else device_kind(device).files_for(device, compiled)
 
 
 @grouped
