@@ -24,6 +24,7 @@ from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError
 from tilegrad.pipeline import compile_model
+from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets.base import Target
 from tilegrad.training.train import Run, train
 
@@ -62,13 +63,15 @@ class Subject:
         return registry.open_device(self.name)
 
     def program(self, model: str, cores: int | None = None) -> Compiled:
-        return _program(model, self.kind.chip_of(self.name), cores)
+        return _program(model, self.kind.chip_of(self.name), cores, not self.kind.capabilities.is_single)
 
 
 @cache
-def _program(model: str, target: Target, cores: int | None) -> Compiled:
+def _program(model: str, target: Target, cores: int | None, fuses_update: bool) -> Compiled:
+    """A device with one program at a time has no second one to read gradients from."""
     chip = target if cores is None else target.with_cores(cores)
-    return compile_model(imported(model), recipe_of(model), chip)
+    options = None if fuses_update or chip.is_flat else ScheduleOptions(fuses_update=False)
+    return compile_model(imported(model), recipe_of(model), chip, options=options)
 
 
 def subject_names() -> tuple[str, ...]:
@@ -86,12 +89,14 @@ def all_devices() -> list[object]:
     return made
 
 
-def present(family: type[Device] = Device, *, has_process: bool = False) -> list[object]:
+def present(
+    family: type[Device] = Device, *, has_process: bool = False, has_several: bool = False
+) -> list[object]:
     """The devices of a family that can be tested here. `make check` takes two of them, `make test` all."""
     made: list[object] = []
     for subject in map(Subject, subject_names()):
         fits = issubclass(subject.kind, family) and (subject.kind.capabilities.has_process or not has_process)
-        if fits and subject.unable is None:
+        if fits and subject.unable is None and not (has_several and subject.kind.capabilities.is_single):
             marks = [] if subject.name in ("host", registry.DEFAULT_DEVICE) else [pytest.mark.slow]
             made.append(pytest.param(subject, id=subject.name, marks=marks))
     return made

@@ -16,7 +16,6 @@ from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import PORTABLE_FLAGS, Toolchain, build, host_toolchain
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Capabilities
-from tilegrad.devices.measure import TRANSFER_SECONDS, WALL_SECONDS
 from tilegrad.devices.mppa_configuration import FAMILY, PLATFORMS, MppaConfiguration, parse
 from tilegrad.devices.process import HarnessDevice
 from tilegrad.devices.registry import register
@@ -65,7 +64,7 @@ def window() -> tuple[str, int] | None:
 @register
 class MppaDevice(HarnessDevice):
     kind = FAMILY
-    capabilities = Capabilities(counters=(WALL_SECONDS, TRANSFER_SECONDS), is_exclusive=True)
+    capabilities = Capabilities(is_exclusive=True, is_single=True)
 
     def __init__(self, name: str, *, use_cache: bool = True) -> None:
         self.configuration = parse(name)
