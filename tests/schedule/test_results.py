@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from tests.sequence.test_pipes import compiled, product_then_sum
 from tests.support.operators import one_node_graph
 from tilegrad.analysis.lifetimes import temporaries
 from tilegrad.analysis.results import check_results
+from tilegrad.calibration import examples
 from tilegrad.errors import UserError
 from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.schedule import EntrySchedule, Launch
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
+from tilegrad.ops.example import Draw
+from tilegrad.schedule.schedule import _schedule_entry
 
 
 def entry() -> EntrySchedule:
@@ -116,3 +120,10 @@ def test_a_launch_has_no_scalars() -> None:
     runtime = program.project.files["tg_tile.c"].decode() + program.project.files["tg_cluster.h"].decode()
     assert "void tg_launch(const char *name, tg_block *run, void *context, int blocks);" in runtime
     assert "typedef void tg_block(void *context, int block, int blocks, unsigned char *scratch);" in runtime
+
+
+@pytest.mark.parametrize("name", examples.operators())
+def test_every_operator_gives_its_results_by_name(name: str) -> None:
+    """And so does its gradient, on random nodes."""
+    for graph in islice(examples.graphs(registry.get(name), Draw(7, largest=6)), 4):
+        check_results(_schedule_entry(graph, None, None))
