@@ -193,7 +193,7 @@ def compile_project(
     )
     if output_folder is not None:
         output.show(heading(f"{compiled.program.name} for {compiled.target.name}"), Text(), memory_table(compiled.plan))
-        cycles = cycles_text(compiled.cycles, limited.is_calibrated, uncounted)
+        cycles = cycles_text(compiled.cycles, limited.cycles_word, uncounted)
         output.show(Text(str(stack)), *([Text(cycles)] if cycles else []), Text())
         output.show(time_line(observer.seconds), code_line(compiled, output_folder))
         if cost is not None:

@@ -30,31 +30,39 @@ class Slice:
     size_bytes: int = 0
 
 
-def _block(queue: Queue) -> str:
-    return "" if queue.block == 0 else f"block {queue.block} "
+def _who(compiled: Listed, entry: str, queue: Queue, nest: int) -> str:
+    """A block by its number, and where blocks have engines, which one of them, or which of its lanes, it is. Those of
+    one block are numbered one behind the other."""
+    listed = compiled.listing.entries[entry].nests[nest] if nest >= 0 else None
+    engine = None if listed is None else compiled.plan.schedule.target.compute_engine(listed.nest.counts_macs)
+    if listed is None or engine is None:
+        return "" if queue.block == 0 else f"block {queue.block} "
+    launch = compiled.plan.schedule.entries[entry].launches[listed.launch]
+    block, lane = divmod(queue.block, listed.members if listed.members > 1 else launch.lane_count(listed.number))
+    lane = lane if listed.members == 1 else 0
+    return ("" if block == 0 else f"block {block} ") + engine.name + (f" {lane} " if lane else " ")
 
 
-def track_of(timed: TimedEvent) -> str | None:
+def track_of(compiled: Listed, entry: str, timed: TimedEvent) -> str | None:
     """Where an event is drawn; None for what takes no time of its own."""
     event = timed.event
-    if isinstance(event, End):
-        return f"{_block(event.queue)}{CORES}"
-    if isinstance(event, Fetch | Load):
-        return f"{_block(event.queue)}{event.queue.engine} in"
-    if isinstance(event, Store):
-        return f"{_block(event.queue)}{event.queue.engine} out"
     if isinstance(event, Move):
-        return f"{_block(event.queue)}{event.queue.engine} {'in' if event.inward else 'out'}"
-    if isinstance(event, Wait) and timed.stall is not None:
-        return f"{_block(event.queue)}{CONDUCTOR}"
-    return None
+        return f"{event.queue.engine} {'in' if event.inward else 'out'}"
+    if not isinstance(event, End | Fetch | Load | Store | Wait):
+        return None
+    who = _who(compiled, entry, event.queue, event.nest)
+    if isinstance(event, End):
+        return f"{who}{CORES}"
+    if isinstance(event, Wait):
+        return f"{who}{CONDUCTOR}" if timed.stall is not None else None
+    return f"{who}{event.queue.engine} {'out' if isinstance(event, Store) else 'in'}"
 
 
 def slices(compiled: Listed, entry: str, timing: EntryTiming) -> Iterator[Slice]:
     """In the order of the listing; waits for nothing are left out."""
     nests = compiled.listing.entries[entry].nests
     for timed in timing.events:
-        track, event = track_of(timed), timed.event
+        track, event = track_of(compiled, entry, timed), timed.event
         if track is None:
             continue
         span = timed.start, timed.end
