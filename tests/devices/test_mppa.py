@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -288,3 +290,25 @@ def test_compile_gives_both_programs_without_the_tools(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (folder / "host").exists() and (folder / "accelerator").exists()
+
+
+# ---- What someone with the tools does.
+
+
+@pytest.mark.slow
+def test_a_report_to_send_back(stand_ins: Path) -> None:
+    """The tool of docs/mppa.md: trainings on the device and simulated, with the same bits."""
+    folder = stand_ins / "report"
+    name = "mppa:iss:clusters=2,arch=kv3-2"
+    command = [sys.executable, "tools/mppa_conformance.py", name, "-o", str(folder), "--models", "simplemlp"]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    options = ["--steps", "2", "--no-suite"]
+    done = subprocess.run([*command, *options], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["simplemlp"]["same_bits"] is True and set(summary["simplemlp"]) >= {name, "sim:mppa"}
+    assert COMPILER in (folder / "versions.txt").read_text()
+    wrong = [sys.executable, "tools/mppa_conformance.py", "mppa:iss:arch=kv9", "-o", str(folder / "no")]
+    refused = subprocess.run(wrong, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "kv9" in refused.stderr and not (folder / "no").exists()
