@@ -15,6 +15,12 @@ CONDUCTOR = "conductor"
 """The track of what the conductor stood still for while no core computed, or waited for meanwhile."""
 
 
+_ENGINE = re.compile(r"(block \d+ )?(?!block)\w+ (\d+ )?")
+_TRACK = re.compile(
+    rf"(?:block (?P<block>\d+)(?: |$))?(?P<engine>.*?) ?(?P<what>{CORES}|{CONDUCTOR}|\w+-\w+ (?:in|out))?"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """`start` and `end` in cycles of the entry. `nest` and `tile` are -1 where there is none; `what` is a kernel, a
@@ -52,7 +58,7 @@ def track_of(compiled: Listed, entry: str, timed: TimedEvent) -> str | None:
         return None
     who = _who(compiled, entry, event.queue, event.nest)
     if isinstance(event, End):
-        return f"{who}{CORES}"
+        return who.rstrip() if _ENGINE.fullmatch(who) else f"{who}{CORES}"
     if isinstance(event, Wait):
         return f"{who}{CONDUCTOR}" if timed.stall is not None else None
     return f"{who}{event.queue.engine} {'out' if isinstance(event, Store) else 'in'}"
@@ -89,14 +95,15 @@ def value_of(compiled: Listed, entry: str, event: Load | Store) -> str:
 
 
 def track_order(tracks: set[str]) -> list[str]:
-    """Of each block, cores first, then the engine nearest to them, then what lies farther away; what waits comes
-    last."""
+    """Of each block and each of its engines, what computes first, then transfers to its scratchpad, then those that lie
+    farther away; what waits comes last."""
 
-    def rank(track: str) -> tuple[int, int, str]:
-        found = re.fullmatch(r"block (\d+) (.*)", track)
-        block, name = (int(found[1]), found[2]) if found else (0, track)
-        order = 0 if CORES in name else 3 if CONDUCTOR in name else 1 if "L1" in name else 2
-        return block, order, name
+    def rank(track: str) -> tuple[int, str, int, str]:
+        found = _TRACK.fullmatch(track)
+        assert found is not None
+        what = found["what"] or CORES
+        order = 0 if what == CORES else 3 if what == CONDUCTOR else 1 if "L1" in what else 2
+        return int(found["block"] or 0), found["engine"], order, what
 
     return sorted(tracks, key=rank)
 
