@@ -94,6 +94,7 @@ class Inspection:
     uncounted: tuple[str, ...] = ()
     cycles: Mapping[str, int | None] = field(default_factory=dict)
     is_calibrated: bool = True
+    cycles_word: str = "estimated cycles"
     fit: Fit | None = None
     ways: Answer | None = None
     saved_activation_bytes: int = 0
@@ -113,6 +114,7 @@ class Inspection:
 
     def as_json(self) -> dict[str, Any]:
         facts = asdict(self)
+        del facts["cycles_word"]  # for people; `is_calibrated` says it
         facts["memory"] = {
             name: {"used": level.used_bytes, "capacity": level.capacity_bytes, "lower_bound": level.lower_bound_bytes}
             for name, level in self.memory.items()
@@ -162,6 +164,7 @@ def inspect_program(
         uncounted=uncounted_kernels(plan.schedule),
         cycles=compiled.cycles,
         is_calibrated=chip.is_calibrated,
+        cycles_word=chip.cycles_word,
         fit=compiled.fit,
         ways=ways,
         advice=() if ways is None or ways.as_is.fits else ways.hints,

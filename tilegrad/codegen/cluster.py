@@ -152,12 +152,12 @@ class ClusterLowering(Lowering):
                 names = [schedule.launches[i].node.name for i in (pipe.producer, pipe.consumer)]
                 home = self.plan.address(entry, pipe.value, pipe.producer)
                 text = c_string(" -> ".join(names))
-                sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}"
+                sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}, {pipe.workspace.stride_bytes}"
                 rows.append(f'    {{"{text}", {pipe.number}, {sizes}}},')
         if not rows:
             return []
         text = "\n".join(["static const tg_pipe pipes[] = {", *rows, "};"])
-        what = Comment("Pipes: operators, number, workspace in the arena, bytes of a slot, slots, slices.")
+        what = Comment("Pipes: operators, number, workspace in the arena, slot bytes, slots, slices, bytes of each.")
         return [what, Verbatim(text)]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:

@@ -15,7 +15,8 @@ class Capabilities:
     is built, so that nothing can be sent or read while it runs. `counters` are what `measure` may be asked for.
     `estimates_cycles` says that cycles come from a model of the chip. `has_process` says that a process of its own
     runs each program, so that a crash is survived. `is_exclusive` says that one process at a time may open it.
-    `profiles` says that a training can be told nest by nest: where its cycles went.
+    `is_single` says that it runs one program at a time. `profiles` says that a training can be told nest by nest: where
+    its cycles went.
     """
 
     runs: bool = True
@@ -24,4 +25,5 @@ class Capabilities:
     estimates_cycles: bool = False
     has_process: bool = True
     is_exclusive: bool = False
+    is_single: bool = False
     profiles: bool = False

@@ -34,7 +34,7 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     yield budget_table(facts)
     yield Text()
     yield Text(str(facts.stack))
-    cycles = cycles_text(facts.cycles, facts.is_calibrated, facts.uncounted)
+    cycles = cycles_text(facts.cycles, facts.cycles_word, facts.uncounted)
     if cycles:
         yield Text(cycles)
     if facts.store != "f32":

@@ -8,6 +8,7 @@ from math import inf
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
+from tilegrad.analysis.results import check_results
 from tilegrad.analysis.room import expect_room
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
@@ -50,6 +51,8 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if tiler is not None:
         tiler.check()
         entries = _joined(entries, tiler, options)
+    for entry in entries.values():
+        check_results(entry)
     overlaps = tiler is not None and options.l2_buffering != "single"
     width, most = options.width(target)
     return Schedule(program, target, entries, overlaps, options.l3_buffering != "single", most, width)
