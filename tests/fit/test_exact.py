@@ -67,6 +67,31 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph("step", ("x",), tuple(ends), tuple(nodes), types, {}, ("w",), writes)
 
 
+@st.composite
+def waists(draw: st.DrawFn) -> Graph:
+    """Large between small, twice, and then the first large one again: it stays, goes away or is made once more."""
+    small = draw(st.sampled_from((2, 4)))
+    types, nodes = {"x": row(small)}, []
+
+    def made(name: str, kind: str, sources: tuple[str, ...], size: int) -> str:
+        ends = {"starts": (0,), "ends": (size,), "axes": (0,), "steps": (1,)}
+        types[name] = row(size)
+        nodes.append(Node(name, kind, sources, (name,), {"axis": 0} if kind == "Concat" else ends))
+        return name
+
+    def large(name: str, source: str) -> str:
+        count = draw(st.integers(2, 4))
+        return made(name, "Concat", (source,) * count, count * types[source].shape[0])
+
+    first = large("a", "x")
+    waist = made("b", "Slice", (first,), small)
+    second = large("c", waist)
+    again = made("d", "Slice", (second,), small)
+    last = made("e", "Slice", (first,), 2 * small)
+    made("y", "Concat", (again, last), 3 * small)
+    return Graph("step", ("x",), ("y",), tuple(nodes), types)
+
+
 def runs(graph: Graph, most: int) -> Iterator[tuple[int, ...]]:
     """Every sequence of nodes in which each finds what it reads, and an update runs once, behind who reads the old."""
     updates = {i for i, node in enumerate(graph.nodes) if node.name == "update"}
@@ -104,10 +129,10 @@ def bytes_and_cost(graph: Graph, facts: Facts, tape: Tape) -> tuple[int, float]:
     return used, sum(node_cost(graph, graph.nodes[node]) for node in tape)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
-@given(graphs(), st.sampled_from((0.6, 0.8, 0.9)))
+@settings(max_examples=16, deadline=None, derandomize=True)
+@given(graphs() | waists(), st.sampled_from((0.6, 0.8, 0.9)))
 def test_the_least_bytes_and_the_least_cost_are_those_of_trying_everything(graph: Graph, share: float) -> None:
-    most = len(graph.nodes) + MOST_REPEATED
+    most = len(graph.nodes) + (MOST_REPEATED if len(graph.nodes) < 6 else 1)
     facts = facts_of(graph, ALIGNMENT)
     tried = {tape: bytes_and_cost(graph, facts, tape) for tape in set(runs(graph, most))}
     fewest = min(used for used, _ in tried.values())
@@ -171,8 +196,8 @@ def paged_runs(graph: Graph, most: int) -> Iterator[tuple[int | str, ...]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=6, deadline=None, derandomize=True)
-@given(graphs(), st.sampled_from((0.6, 0.8, 0.9)), st.sampled_from((0.01, 0.3, 2.0)))
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(graphs() | waists(), st.sampled_from((0.6, 0.8, 0.9)), st.sampled_from((0.01, 0.3, 2.0)))
 def test_staying_going_away_and_being_made_again_are_one_choice(graph: Graph, share: float, rate: float) -> None:
     """Costs of a farther memory are by bytes: where they are low, values go there, and where not, they are made."""
     store, fetch = (lambda size: 1.0 + rate * size), (lambda size: 2.0 + rate * size)
