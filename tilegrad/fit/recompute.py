@@ -66,15 +66,13 @@ _RANKS: tuple[Callable[[_Gap], float], ...] = (
 _RULES = tuple(_Rule(rank, keeps) for rank, keeps in product(_RANKS, (True, False)))
 
 
-def recomputed(
-    graph: Graph, budget_bytes: int, alignment_bytes: int, costs: Callable[[Graph], Sequence[float]] | None = None
-) -> Recomputed:
+def recomputed(graph: Graph, budget_bytes: int, alignment_bytes: int) -> Recomputed:
     """The graph with as little computed again as brings it under the budget, or as near as it gets.
 
     A small graph is solved exactly. Else gaps are given up by several rules, and what turns out not to be needed is
-    taken back; the cheapest result counts. `costs` tells what each node of a graph costs, in any one unit.
+    taken back; the cheapest result counts.
     """
-    asked = (graph, budget_bytes, alignment_bytes, costs)
+    asked = (graph, budget_bytes, alignment_bytes)
     for known, result in _KNOWN:
         if known == asked:
             return result
@@ -83,22 +81,17 @@ def recomputed(
     return result
 
 
-_Asked = tuple[Graph, int, int, Callable[[Graph], Sequence[float]] | None]
-_KNOWN: deque[tuple[_Asked, Recomputed]] = deque(maxlen=4)
+_KNOWN: deque[tuple[tuple[Graph, int, int], Recomputed]] = deque(maxlen=4)
 """What was asked last: an answer and the program that follows it ask the same."""
 
 
-def _searched(
-    graph: Graph, budget_bytes: int, alignment_bytes: int, costs: Callable[[Graph], Sequence[float]] | None
-) -> Recomputed:
+def _searched(graph: Graph, budget_bytes: int, alignment_bytes: int) -> Recomputed:
     start = sum(node_macs(graph, node) for node in graph.nodes)
     found: list[tuple[int, float, int, Play]] = []
     for begin in dict.fromkeys((_Same(graph), _Same(masked_by_input(graph)))):
-        facts = facts_of(begin.graph, alignment_bytes, None if costs is None else costs(begin.graph))
-        for tape in _tapes(facts, budget_bytes):
-            played = play(facts, tape)
-            assert played is not None
-            found.append((max(played.peak_bytes, budget_bytes), facts.cost(tape), len(found), played))
+        played = cheapest_play(facts_of(begin.graph, alignment_bytes), budget_bytes)
+        cost = played.facts.cost(played.tape)
+        found.append((max(played.peak_bytes, budget_bytes), cost, len(found), played))
     *_, best = min(found, key=lambda each: each[:3])
     made = graph_of(best.facts, best.tape)
     expect_same_results(best.facts.graph, made)
@@ -115,6 +108,16 @@ class _Same:
 
     def __hash__(self) -> int:
         return len(self.graph.nodes)
+
+
+def cheapest_play(facts: Facts, budget_bytes: int) -> Play:
+    """The tape of least cost within the budget, or the nearest to it, of all that are found."""
+    found = []
+    for tape in _tapes(facts, budget_bytes):
+        played = play(facts, tape)
+        assert played is not None
+        found.append(played)
+    return min(found, key=lambda one: (max(one.peak_bytes, budget_bytes), facts.cost(one.tape)))
 
 
 def _tapes(facts: Facts, budget_bytes: int) -> Iterator[Tape]:
