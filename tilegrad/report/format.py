@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilegrad.sequence.timing import Roofline
 from tilegrad.sizes import bytes_text
 
 __all__ = [
@@ -45,6 +46,19 @@ def shape_text(shape: Sequence[int]) -> str:
 def uncounted_text(kernels: Sequence[str]) -> str:
     """What is to be said of kernels whose cycles nobody counted; empty where there are none."""
     return f"uncounted, a guess from other kernels: {', '.join(kernels)}" if kernels else ""
+
+
+def roofline_text(roof: Roofline | None) -> str:
+    """Of launches over blocks: what they would take if only one thing took time; empty where there are none."""
+    if roof is None or not roof.least_cycles:
+        return ""
+    each = f"compute {count_text(round(roof.compute_cycles))}, {roof.memory} {count_text(round(roof.memory_cycles))}"
+    return (
+        f"roofline of a step's launches, estimated: {each} cycles alone ({roof.bytes_per_cycle:g} bytes/cycle for "
+        f"{roof.clusters} clusters); each the longer of both: {count_text(round(roof.least_cycles))}, "
+        f"{roof.bound_launches} of {roof.launches} for {roof.memory}; "
+        f"they take {roof.cycles / roof.least_cycles:.2f} × that"
+    )
 
 
 def cycles_text(cycles: Mapping[str, int | None], word: str, uncounted: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from tilegrad.report.format import (
     error_text,
     plural,
     ratio_text,
+    roofline_text,
     seconds_text,
     uncounted_text,
 )
@@ -71,6 +72,8 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)
+        roofline = roofline_text(run.estimates["step"].roofline if "step" in run.estimates else None)
+        yield from [Text(roofline)] if roofline else []
     if run.profile is not None:
         yield Text()
         yield from profile_report(run.profile)
