@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilegrad.parallel.form import Form
-from tilegrad.parallel.shares import Array, Arrays, Engine, Moved, Share, ShareResult, compute
+from tilegrad.parallel.shares import Array, Arrays, Computing, Engine, Moved, Share, ShareResult
 
 _JOIN_SECONDS = 10.0
 SHARES_AHEAD = 8
@@ -54,11 +54,13 @@ class Pool(ABC):
 
 @dataclass(eq=False)
 class Worker:
-    """One device. `pending` is what it has not been told of the parameters yet."""
+    """One device. `pending` is what it has not been told of the parameters yet, `under_way` how many shares it has
+    taken."""
 
     engine: Engine
     moved: Moved
     pending: Arrays = field(default_factory=dict)
+    under_way: int = 0
 
 
 class LocalPool(Pool):
@@ -69,7 +71,6 @@ class LocalPool(Pool):
         self._workers = tuple(workers)
         self._queue: deque[tuple[int, Share]] = deque()
         self._results: dict[int, ShareResult] = {}
-        self._busy = 0
         self._error: BaseException | None = None
         self._is_closed = False
         lock = threading.RLock()
@@ -141,44 +142,74 @@ class LocalPool(Pool):
         with self._arrived:
             self._queue.clear()
             self._awaited = -1
-            self._arrived.wait_for(lambda: self._busy == 0)
+            self._arrived.wait_for(lambda: not self._is_busy)
+
+    @property
+    def _is_busy(self) -> bool:
+        return any(worker.under_way for worker in self._workers)
 
     def _work(self, worker: Worker) -> None:
-        while True:
-            with self._offered:
-                self._offered.wait_for(lambda: self._is_closed or (self._queue and self._is_worth_it(worker)))
-                if self._is_closed:
+        """A share is sent before the results of the one before it are taken, where the device can: it does not wait
+        for us in between."""
+        begun: deque[tuple[int, Computing]] = deque()
+        last = time.monotonic()
+        try:
+            while True:
+                offered = self._offer(worker)
+                if offered is not None:
+                    index, share, changed = offered
+                    last = last if begun else time.monotonic()
+                    begun.append((index, Computing(worker.engine, self._form, share, changed)))
+                elif begun:
+                    index, computing = begun.popleft()
+                    result = computing.finish(worker.moved)
+                    now = time.monotonic()
+                    worker.moved.computed(now - last)
+                    last = now
+                    self._done(worker, index, result)
+                else:
                     return
-                index, share = self._queue.popleft()
-                changed, worker.pending = worker.pending, {}
-                self._busy += 1
-            start = time.monotonic()
-            try:
-                result = compute(worker.engine, self._form, share, changed, worker.moved)
-            except BaseException as error:  # noqa: BLE001 - the thread that waits for the result raises it
-                self._done(index, None, error)
-                return
-            worker.moved.computed(time.monotonic() - start)
-            self._done(index, result, None)
+        except BaseException as error:  # noqa: BLE001 - the thread that waits for the result raises it
+            self._fail(worker, error)
 
-    def _done(self, index: int, result: ShareResult | None, error: BaseException | None) -> None:
+    def _offer(self, worker: Worker) -> tuple[int, Share, Arrays] | None:
+        """A share to begin, and what the device has to be told before it. None: there is none for it, and it has
+        something to finish, or all is over."""
+        if worker.under_way > worker.engine.takes_ahead:
+            return None
+        with self._offered:
+            if not worker.under_way:
+                self._offered.wait_for(lambda: self._is_closed or self._is_worth_it(worker))
+            if self._is_closed or not self._is_worth_it(worker):
+                return None
+            worker.under_way += 1
+            changed, worker.pending = worker.pending, {}
+            return *self._queue.popleft(), changed
+
+    def _done(self, worker: Worker, index: int, result: ShareResult) -> None:
         with self._arrived:
-            self._busy -= 1
-            if result is not None:
-                self._results[index] = result
-            if error is not None:
-                self._error = self._error or error
-                self._queue.clear()
-            if index == self._awaited or error is not None or not self._busy:
+            worker.under_way -= 1
+            self._results[index] = result
+            if index == self._awaited or not self._is_busy:
                 self._arrived.notify_all()
             if self._queue:
                 self._offered.notify_all()
 
+    def _fail(self, worker: Worker, error: BaseException) -> None:
+        with self._arrived:
+            worker.under_way = 0
+            self._error = self._error or error
+            self._queue.clear()
+            self._arrived.notify_all()
+
     def _is_worth_it(self, worker: Worker) -> bool:
-        """Not where the fastest device would be done with all that is left before this one is with one share. That one
-        always goes on, so that every share is computed."""
-        known = [each.moved.seconds for each in self._workers if each.moved.seconds is not None]
-        return worker.moved.seconds is None or worker.moved.seconds <= min(known) * (len(self._queue) + 1)
+        """Not where the fastest device would be done with all that is left before this one is with one more share. That
+        one always goes on, so that every share is computed. It has as much under way as this one, half of it done."""
+        own, under_way, left = worker.moved.seconds, worker.under_way, len(self._queue)
+        if own is None or not left:
+            return left > 0 and not under_way
+        fastest = min(each.moved.seconds for each in self._workers if each.moved.seconds is not None)
+        return own * (under_way + 1) <= fastest * (left + 1 + under_way / 2)
 
     def close(self) -> None:
         """Threads end when what they wait for does: `join` is for when the sessions are closed, too."""

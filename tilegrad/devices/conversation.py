@@ -1,0 +1,201 @@
+"""The harness protocol (see runtime/main.c) as a conversation: requests go out in order, answers come back in order.
+
+Several requests are one exchange: all are sent before the first answer is taken. A round trip costs more than a small
+tensor, so the program answers all of them at once. The next exchange may begin before the answers to the last one are
+taken: the program goes on without waiting for us. The bytes of tensors go through a window where one is free
+(transport.py): whoever reads them reads them there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tilegrad.build.workspace import Workspace
+from tilegrad.devices.packed import Packed
+from tilegrad.devices.table import Table, Wanted
+from tilegrad.devices.transport import Transport, TransportError, Window
+from tilegrad.devices.values import Array
+from tilegrad.errors import DeviceError
+
+INFER, STEP, UPDATE, GET, PUT, MEASURE, QUIT, PLACE, FETCH, BLOCKS = range(1, 11)
+COMMANDS = {"infer": INFER, "step": STEP, "update": UPDATE}
+REPLY_LATER = 0x200
+BAD_LABEL = 1
+HEAD_BYTES = 8
+REPLY_TIMEOUT_SECONDS = 600.0
+QUIT_SECONDS = 1.0
+MALFORMED = "gave a malformed answer"
+
+Request = tuple[int, bytes]
+Reply = tuple[int, bytes]
+"""A command and its payload, a status and its content."""
+
+
+class Exchange:
+    """Requests that were sent. `calls` of them are the caller's own, and if tensors are `wanted`, they come last."""
+
+    def __init__(self, requests: int, calls: int, wanted: Wanted, window: Window | None) -> None:
+        self.requests = requests
+        self.wanted = wanted
+        self.window = window
+        self.replies: list[Reply] | None = None
+        self.made = Packed(wanted.layout, np.empty(0, np.uint8))
+        end = requests - bool(wanted.indices)
+        self._own = slice(end - calls, end)
+
+    @property
+    def answers(self) -> list[Reply]:
+        """To the calls."""
+        assert self.replies is not None
+        return self.replies[self._own]
+
+
+class Conversation:
+    """A running program, which has a table. What ends it is what every request after that is told.
+
+    A workspace, if given, goes with it, and is kept when the program fails. One thread at a time: whoever has it sees
+    to that.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        transport: Transport,
+        *,
+        name: str = "the program",
+        workspace: Workspace | None = None,
+        timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
+    ) -> None:
+        self.table = table
+        self.transport = transport
+        self.timeout_seconds = timeout_seconds
+        self.is_closed = False
+        self._name = name
+        self._workspace = workspace
+        self._failed: DeviceError | None = None
+        self._under_way: deque[Exchange] = deque()
+
+    # ---- exchanges
+
+    def begin(self, calls: Sequence[Request], writes: Mapping[str, Array], reads: Sequence[str]) -> Exchange:
+        """Sends what writes tensors, the calls, and what reads tensors."""
+        wanted = self.table.wanted(tuple(reads))
+        window = self._window(max(wanted.size, sum(value.nbytes for value in writes.values())))
+        requests = [*self._puts(window, writes), *calls]
+        if wanted.indices:
+            requests.append((GET, wanted.indices) if window is None else window.request(GET, wanted.indices))
+        made = Exchange(len(requests), len(calls), wanted, window)
+        later = (_framed(command | REPLY_LATER, payload) for command, payload in requests[:-1])
+        with self._failures():
+            self.transport.send(
+                b"".join((*later, *(_framed(*request) for request in requests[-1:]))), self._deadline()
+            )
+            if window is not None:
+                window.is_taken = True
+            self._under_way.append(made)
+        return made
+
+    def finish(self, exchange: Exchange) -> tuple[list[Reply], Packed]:
+        """The answers to the calls, and the tensors. Those to whatever was asked before are taken first, and kept."""
+        while exchange.replies is None:
+            with self._failures():
+                self._take(self._under_way[0], self._deadline())
+                self._under_way.popleft()
+        return exchange.answers, exchange.made
+
+    def calls(self, requests: Sequence[Request]) -> list[Reply]:
+        """Requests in a row, as one exchange."""
+        return self.finish(self.begin(requests, {}, ()))[0]
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.timeout_seconds
+
+    def _take(self, exchange: Exchange, deadline: float) -> None:
+        receive = self.transport.receive
+        replies = []
+        wanted, window = exchange.wanted, exchange.window
+        for i in range(exchange.requests):
+            status, size = struct.unpack("<II", receive(HEAD_BYTES, deadline))
+            is_content = wanted.indices and i == exchange.requests - 1
+            if is_content and size != (wanted.size if window is None else 0):
+                raise TransportError(MALFORMED)
+            replies.append((status, receive(size, deadline) if size else b""))
+        if wanted.indices:
+            content = np.frombuffer(replies[-1][1], np.uint8) if window is None else window.memory[: wanted.size]
+            exchange.made = Packed(wanted.layout, content)
+        if window is not None:
+            window.is_taken = False
+            if self._window(0) is None:  # the next exchange needs one
+                exchange.made = Packed(wanted.layout, exchange.made.whole.copy())
+        exchange.replies = replies
+
+    def _window(self, size_bytes: int) -> Window | None:
+        """One that nobody looks at any more, and that is large enough."""
+        windows = self.transport.windows
+        return next((each for each in windows if each.size_bytes >= size_bytes and each.is_free), None)
+
+    def _puts(self, window: Window | None, writes: Mapping[str, Array]) -> Iterator[Request]:
+        indices = [self.table.indices[name] for name in writes]
+        if window is None:
+            values = zip(indices, writes.values(), strict=True)
+            yield from ((PUT, struct.pack("<I", index) + value.tobytes()) for index, value in values)
+        elif writes:
+            window.fill(writes.values())
+            yield window.request(PUT, struct.pack(f"<{len(indices)}I", *indices))
+
+    # ---- the end
+
+    def close(self, is_alone: bool = True) -> None:
+        """Ends the program: at once, unless we are alone with it. Closing twice is no error."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if not is_alone:
+            self.transport.kill()
+        elif self._failed is None:
+            with contextlib.suppress(TransportError):
+                self.transport.send(_framed(QUIT, b""), time.monotonic() + QUIT_SECONDS)
+        self.transport.close()
+        if self._workspace is not None:
+            self._workspace.close()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            yield
+        except TransportError as error:
+            raise self.failure(str(error)) from error
+        except BaseException:
+            # Half a request has no meaning to the program, and half an answer none to us.
+            self.transport.kill()
+            self._failed = DeviceError(f"{self._name} was ended: a call was interrupted", stage="run")
+            raise
+
+    def failure(self, what: str) -> DeviceError:
+        """Ends the program, keeps its folder, and says what is known."""
+        if self.is_closed:
+            self._failed = DeviceError(f"{self._name} is not running: its session is closed", stage="run")
+            return self._failed
+        status = self.transport.kill()
+        ended = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+        message = f"{self._name} {what} ({ended})"
+        command, said = " ".join(self.transport.command), self.transport.last_words()
+        ran = command + "".join(f"\n    {line}" for line in said.splitlines())
+        if self._workspace is not None:
+            self._workspace.keep(f"{message}\n{ran}")
+        self._failed = DeviceError(message, stage="run", got=ran, hint=f"the folder is '{self.transport.folder}'")
+        return self._failed
+
+
+def _framed(command: int, payload: bytes) -> bytes:
+    return struct.pack("<II", command, len(payload)) + payload
+
