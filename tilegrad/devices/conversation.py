@@ -81,6 +81,7 @@ class Conversation:
         self._workspace = workspace
         self._failed: DeviceError | None = None
         self._under_way: deque[Exchange] = deque()
+        self._deadline = 0.0  # of what was begun first
 
     # ---- exchanges
 
@@ -94,8 +95,9 @@ class Conversation:
         made = Exchange(len(requests), len(calls), wanted, window)
         later = (_framed(command | REPLY_LATER, payload) for command, payload in requests[:-1])
         with self._failures():
+            self._deadline = self._deadline if self._under_way else time.monotonic() + self.timeout_seconds
             self.transport.send(
-                b"".join((*later, *(_framed(*request) for request in requests[-1:]))), self._deadline()
+                b"".join((*later, *(_framed(*request) for request in requests[-1:]))), self._deadline
             )
             if window is not None:
                 window.is_taken = True
@@ -106,16 +108,20 @@ class Conversation:
         """The answers to the calls, and the tensors. Those to whatever was asked before are taken first, and kept."""
         while exchange.replies is None:
             with self._failures():
-                self._take(self._under_way[0], self._deadline())
+                self._take(self._under_way[0], self._deadline)
                 self._under_way.popleft()
+                self._deadline = time.monotonic() + self.timeout_seconds
         return exchange.answers, exchange.made
 
     def calls(self, requests: Sequence[Request]) -> list[Reply]:
         """Requests in a row, as one exchange."""
         return self.finish(self.begin(requests, {}, ()))[0]
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self.timeout_seconds
+    @property
+    def waits_on(self) -> int | None:
+        """A descriptor that can be read when there is an answer; None where one is here, or none will come."""
+        is_over = self._failed is not None or time.monotonic() >= self._deadline
+        return None if is_over else self.transport.waits_on
 
     def _take(self, exchange: Exchange, deadline: float) -> None:
         receive = self.transport.receive

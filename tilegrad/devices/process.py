@@ -86,6 +86,10 @@ class HarnessSession(Session):
     def folder(self) -> Path:
         return self.transport.folder
 
+    @property
+    def waits_on(self) -> int | None:
+        return self.conversation.waits_on
+
     def close(self) -> None:
         # Whoever waits for an answer in another thread is not waited for.
         super().close()

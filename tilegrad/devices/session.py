@@ -276,6 +276,12 @@ class Session(ABC):
         self._minibatches += entry == "step"
         return Begun(self._lock, finish)
 
+    @property
+    def waits_on(self) -> int | None:
+        """A descriptor that can be read when what was begun may be finished without waiting; None where nothing has to
+        be waited for."""
+        return None
+
     def _begin(
         self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
     ) -> Callable[[], Exchanged]:

@@ -84,6 +84,11 @@ class Transport(ABC):
     folder: Path
     windows: tuple[Window, ...] = ()
 
+    @property
+    def waits_on(self) -> int | None:
+        """A descriptor that can be read when there is more to receive; None where `receive` need not wait."""
+        return None
+
     @abstractmethod
     def send(self, data: bytes, deadline: float) -> None:
         """All of it, before `time.monotonic()` reaches the deadline; otherwise TransportError."""
@@ -211,6 +216,10 @@ class ProcessTransport(Transport):
                 return {descriptor for descriptor, _ in ready}
             if self.process.poll() is not None and not poll.poll(0):
                 raise TransportError("ended before it answered")
+
+    @property
+    def waits_on(self) -> int | None:
+        return None if self._ahead or self._reader < 0 or self.process.poll() is not None else self._reader
 
     def send(self, data: bytes, deadline: float) -> None:
         """Takes what comes meanwhile: a program that waits until it can answer reads nothing."""

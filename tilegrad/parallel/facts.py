@@ -108,6 +108,10 @@ class FactsEngine:
             facts.table, transport, name=f"the program of '{device}'", workspace=workspace
         )
 
+    @property
+    def waits_on(self) -> int | None:
+        return self._conversation.waits_on
+
     def begin(
         self,
         entry: str | None,

@@ -35,6 +35,11 @@ class Engine(Protocol):
     def takes_ahead(self) -> bool:
         """Whether one more exchange may begin before the last one is finished."""
 
+    @property
+    def waits_on(self) -> int | None:
+        """While an exchange is under way: a descriptor that can be read when it may be finished without waiting; None
+        where there is nothing to wait for."""
+
     def begin(
         self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
     ) -> Exchange:
