@@ -13,12 +13,13 @@ import signal
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 
 import numpy as np
 
 from tilegrad.build.workspace import Workspace
-from tilegrad.devices.packed import Packed
+from tilegrad.devices.packed import Packed, total_bytes
 from tilegrad.devices.table import Table, Wanted
 from tilegrad.devices.transport import Transport, TransportError, Window
 from tilegrad.devices.values import Array
@@ -57,6 +58,28 @@ class Exchange:
         return self.replies[self._own]
 
 
+class _Failures:
+    """What ends the program while it is talked to. An object, not a generator: it is entered for every share."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    def __enter__(self) -> None:
+        if self._conversation.failed is not None:
+            raise self._conversation.failed
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, TransportError):
+            raise self._conversation.failure(str(error)) from error
+        if error is not None:
+            # Half a request has no meaning to the program, and half an answer none to us.
+            self._conversation.transport.kill()
+            ended = f"{self._conversation.name} was ended: a call was interrupted"
+            self._conversation.failed = DeviceError(ended, stage="run")
+
+
 class Conversation:
     """A running program, which has a table. What ends it is what every request after that is told.
 
@@ -77,9 +100,10 @@ class Conversation:
         self.transport = transport
         self.timeout_seconds = timeout_seconds
         self.is_closed = False
-        self._name = name
+        self.name = name
         self._workspace = workspace
-        self._failed: DeviceError | None = None
+        self.failed: DeviceError | None = None
+        self._failures = _Failures(self)
         self._under_way: deque[Exchange] = deque()
         self._deadline = 0.0  # of what was begun first
 
@@ -88,17 +112,15 @@ class Conversation:
     def begin(self, calls: Sequence[Request], writes: Mapping[str, Array], reads: Sequence[str]) -> Exchange:
         """Sends what writes tensors, the calls, and what reads tensors."""
         wanted = self.table.wanted(tuple(reads))
-        window = self._window(max(wanted.size, sum(value.nbytes for value in writes.values())))
+        window = self._window(max(wanted.size, total_bytes(writes)))
         requests = [*self._puts(window, writes), *calls]
         if wanted.indices:
             requests.append((GET, wanted.indices) if window is None else window.request(GET, wanted.indices))
         made = Exchange(len(requests), len(calls), wanted, window)
-        later = (_framed(command | REPLY_LATER, payload) for command, payload in requests[:-1])
-        with self._failures():
-            self._deadline = self._deadline if self._under_way else time.monotonic() + self.timeout_seconds
-            self.transport.send(
-                b"".join((*later, *(_framed(*request) for request in requests[-1:]))), self._deadline
-            )
+        with self._failures:
+            if not self._under_way:
+                self._deadline = time.monotonic() + self.timeout_seconds
+            self.transport.send(_framed(requests), self._deadline)
             if window is not None:
                 window.is_taken = True
             self._under_way.append(made)
@@ -107,7 +129,7 @@ class Conversation:
     def finish(self, exchange: Exchange) -> tuple[list[Reply], Packed]:
         """The answers to the calls, and the tensors. Those to whatever was asked before are taken first, and kept."""
         while exchange.replies is None:
-            with self._failures():
+            with self._failures:
                 self._take(self._under_way[0], self._deadline)
                 self._under_way.popleft()
                 self._deadline = time.monotonic() + self.timeout_seconds
@@ -119,9 +141,13 @@ class Conversation:
 
     @property
     def waits_on(self) -> int | None:
-        """A descriptor that can be read when there is an answer; None where one is here, or none will come."""
-        is_over = self._failed is not None or time.monotonic() >= self._deadline
-        return None if is_over else self.transport.waits_on
+        """A descriptor that can be read when there is an answer; None where one is here."""
+        return self.transport.waits_on
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no answer will come."""
+        return self.failed is not None or self.transport.has_ended or time.monotonic() >= self._deadline
 
     def _take(self, exchange: Exchange, deadline: float) -> None:
         receive = self.transport.receive
@@ -147,14 +173,15 @@ class Conversation:
         windows = self.transport.windows
         return next((each for each in windows if each.size_bytes >= size_bytes and each.is_free), None)
 
-    def _puts(self, window: Window | None, writes: Mapping[str, Array]) -> Iterator[Request]:
+    def _puts(self, window: Window | None, writes: Mapping[str, Array]) -> list[Request]:
+        if not writes:
+            return []
         indices = [self.table.indices[name] for name in writes]
         if window is None:
             values = zip(indices, writes.values(), strict=True)
-            yield from ((PUT, struct.pack("<I", index) + value.tobytes()) for index, value in values)
-        elif writes:
-            window.fill(writes.values())
-            yield window.request(PUT, struct.pack(f"<{len(indices)}I", *indices))
+            return [(PUT, struct.pack("<I", index) + value.tobytes()) for index, value in values]
+        window.fill((writes.whole,) if isinstance(writes, Packed) else writes.values())
+        return [window.request(PUT, struct.pack(f"<{len(indices)}I", *indices))]
 
     # ---- the end
 
@@ -165,43 +192,36 @@ class Conversation:
         self.is_closed = True
         if not is_alone:
             self.transport.kill()
-        elif self._failed is None:
+        elif self.failed is None:
             with contextlib.suppress(TransportError):
-                self.transport.send(_framed(QUIT, b""), time.monotonic() + QUIT_SECONDS)
+                self.transport.send(_framed([(QUIT, b"")]), time.monotonic() + QUIT_SECONDS)
         self.transport.close()
         if self._workspace is not None:
             self._workspace.close()
 
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        if self._failed is not None:
-            raise self._failed
-        try:
-            yield
-        except TransportError as error:
-            raise self.failure(str(error)) from error
-        except BaseException:
-            # Half a request has no meaning to the program, and half an answer none to us.
-            self.transport.kill()
-            self._failed = DeviceError(f"{self._name} was ended: a call was interrupted", stage="run")
-            raise
-
     def failure(self, what: str) -> DeviceError:
         """Ends the program, keeps its folder, and says what is known."""
         if self.is_closed:
-            self._failed = DeviceError(f"{self._name} is not running: its session is closed", stage="run")
-            return self._failed
+            self.failed = DeviceError(f"{self.name} is not running: its session is closed", stage="run")
+            return self.failed
         status = self.transport.kill()
         ended = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
-        message = f"{self._name} {what} ({ended})"
+        message = f"{self.name} {what} ({ended})"
         command, said = " ".join(self.transport.command), self.transport.last_words()
         ran = command + "".join(f"\n    {line}" for line in said.splitlines())
         if self._workspace is not None:
             self._workspace.keep(f"{message}\n{ran}")
-        self._failed = DeviceError(message, stage="run", got=ran, hint=f"the folder is '{self.transport.folder}'")
-        return self._failed
+        self.failed = DeviceError(message, stage="run", got=ran, hint=f"the folder is '{self.transport.folder}'")
+        return self.failed
 
 
-def _framed(command: int, payload: bytes) -> bytes:
-    return struct.pack("<II", command, len(payload)) + payload
-
+def _framed(requests: Sequence[Request]) -> bytes:
+    """All of them; the program answers when it has done the last."""
+    later = [REPLY_LATER] * (len(requests) - 1) + [0]
+    return b"".join(
+        [
+            part
+            for (command, payload), wait in zip(requests, later, strict=False)
+            for part in (struct.pack("<II", command | wait, len(payload)), payload)
+        ]
+    )

@@ -90,6 +90,10 @@ class HarnessSession(Session):
     def waits_on(self) -> int | None:
         return self.conversation.waits_on
 
+    @property
+    def is_lost(self) -> bool:
+        return self.conversation.is_lost
+
     def close(self) -> None:
         # Whoever waits for an answer in another thread is not waited for.
         super().close()

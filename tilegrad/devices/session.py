@@ -282,6 +282,11 @@ class Session(ABC):
         be waited for."""
         return None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether what was begun will never be answered."""
+        return False
+
     def _begin(
         self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
     ) -> Callable[[], Exchanged]:

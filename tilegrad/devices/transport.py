@@ -65,12 +65,13 @@ class Window:
     def is_free(self) -> bool:
         return not self.is_taken and sys.getrefcount(self.memory) <= self._own_references
 
-    def fill(self, arrays: Iterable[npt.NDArray[Any]]) -> None:
+    def fill(self, blocks: Iterable[npt.NDArray[Any]]) -> None:
         """One after another."""
         at = 0
-        for array in arrays:
-            self.memory[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            at += array.nbytes
+        for block in blocks:
+            end = at + block.nbytes
+            self.memory[at:end] = block.reshape(-1).view(np.uint8)
+            at = end
 
     def request(self, command: int, indices: bytes) -> tuple[int, bytes]:
         """For tensors that go through it."""
@@ -88,6 +89,11 @@ class Transport(ABC):
     def waits_on(self) -> int | None:
         """A descriptor that can be read when there is more to receive; None where `receive` need not wait."""
         return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program is known to have."""
+        return False
 
     @abstractmethod
     def send(self, data: bytes, deadline: float) -> None:
@@ -214,12 +220,16 @@ class ProcessTransport(Transport):
                 raise TransportError("did not answer in time")
             if ready := poll.poll(1000 * min(remaining, _POLL_SECONDS)):
                 return {descriptor for descriptor, _ in ready}
-            if self.process.poll() is not None and not poll.poll(0):
+            if self.has_ended and not poll.poll(0):
                 raise TransportError("ended before it answered")
 
     @property
     def waits_on(self) -> int | None:
-        return None if self._ahead or self._reader < 0 or self.process.poll() is not None else self._reader
+        return None if self._ahead or self._reader < 0 else self._reader
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
 
     def send(self, data: bytes, deadline: float) -> None:
         """Takes what comes meanwhile: a program that waits until it can answer reads nothing."""
@@ -245,17 +255,25 @@ class ProcessTransport(Transport):
         return b""
 
     def receive(self, size: int, deadline: float) -> bytes:
+        ahead = self._ahead
+        if len(ahead) < size:
+            self._receive(size, deadline)
+        found = bytes(ahead[:size])
+        del ahead[:size]
+        return found
+
+    def _receive(self, size: int, deadline: float) -> None:
+        """Until so much is here."""
         try:
             while (missing := size - len(self._ahead)) > 0:
-                self._wait_until({self._reader: select.POLLIN}, deadline)
-                self._ahead += self._available(min(max(missing, _LITTLE_BYTES), _CHUNK_BYTES))
-                if size - len(self._ahead) > _MUCH_BYTES:
+                part = self._available(min(max(missing, _LITTLE_BYTES), _CHUNK_BYTES))
+                self._ahead += part
+                if not part:
+                    self._wait_until({self._reader: select.POLLIN}, deadline)
+                elif missing - len(part) > _MUCH_BYTES:
                     time.sleep(_GATHER_SECONDS)
         except OSError as error:
             raise TransportError("is not running") from error
-        found = bytes(memoryview(self._ahead)[:size])
-        del self._ahead[:size]
-        return found
 
     def wait(self, limit_seconds: float) -> int | None:
         try:

@@ -16,9 +16,11 @@ import numpy.typing as npt
 from tilegrad.build.workspace import Workspace
 from tilegrad.compiled import Compiled
 from tilegrad.devices.conversation import BAD_LABEL, COMMANDS, Conversation, Exchange
+from tilegrad.devices.packed import Packed
 from tilegrad.devices.session import Exchanged
 from tilegrad.devices.table import PortFacts, Table, TensorFacts, table_of
 from tilegrad.devices.transport import Transport
+from tilegrad.devices.values import Array
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.ir.program import Role
 from tilegrad.parallel.form import Form, fingerprint, form_of
@@ -112,6 +114,10 @@ class FactsEngine:
     def waits_on(self) -> int | None:
         return self._conversation.waits_on
 
+    @property
+    def is_lost(self) -> bool:
+        return self._conversation.is_lost
+
     def begin(
         self,
         entry: str | None,
@@ -120,7 +126,11 @@ class FactsEngine:
         reads: Sequence[str],
     ) -> FactsExchange:
         tensors, indices = self.facts.table.tensors, self.facts.table.indices
-        put = {name: np.ascontiguousarray(value, tensors[indices[name]].dtype) for name, value in writes.items()}
+        put: Mapping[str, Array]
+        if isinstance(writes, Packed):
+            put = writes
+        else:
+            put = {name: np.asarray(value, tensors[indices[name]].dtype) for name, value in writes.items()}
         calls = [] if entry is None else [(COMMANDS[entry], self._packed(entry, inputs))]
         return FactsExchange(self._conversation, entry, self._conversation.begin(calls, put, reads))
 

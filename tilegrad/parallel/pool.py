@@ -103,7 +103,8 @@ class LocalPool(Pool):
         return [worker.moved for worker in self._workers]
 
     def compute(self, shares: Iterable[Share]) -> Iterator[ShareResult]:
-        """Devices come first, then results, then shares that nobody waits for yet."""
+        """Results that are here come first, then shares that nobody waits for yet, with a look at the devices after
+        each; then whoever is done next."""
         coming = enumerate(shares)
         queue: deque[tuple[int, Share]] = deque()
         results: dict[int, ShareResult] = {}
@@ -111,30 +112,30 @@ class LocalPool(Pool):
         is_all = False
         try:
             while not is_all or done < made:
-                results.update(worker.finish() for worker in self._answered(is_patient=False))
-                self._feed(queue)
                 if done in results:
                     yield results.pop(done)
                     done += 1
-                elif not is_all and made - done < SHARES_AHEAD * len(self._workers):
-                    found = next(coming, None)
-                    is_all = found is None
-                    made += found is not None
-                    queue.extend([found] if found is not None else [])
-                else:
-                    results.update(worker.finish() for worker in self._answered(is_patient=True))
+                    continue
+                makes = not is_all and made - done < SHARES_AHEAD * len(self._workers)
+                if makes and (found := next(coming, None)) is not None:
+                    queue.append(found)
+                    made += 1
+                elif makes:
+                    is_all = True
+                results.update(worker.finish() for worker in self._answered(is_patient=not makes))
+                self._feed(queue)
         except (Exception, GeneratorExit):
             self._settle()
             raise
 
     def _feed(self, queue: deque[tuple[int, Share]]) -> None:
         """A device that has nothing to do comes before one that would only not have to wait."""
-        for worker in sorted(self._workers, key=lambda worker: len(worker.begun)):
+        for worker in sorted(self._workers, key=lambda worker: len(worker.begun)) if queue else ():
             if queue and worker.has_room and self._is_worth_it(worker, len(queue)):
                 worker.begin(self._form, *queue.popleft())
 
     def _answered(self, is_patient: bool) -> list[Worker]:
-        """Those who have a result; the patient wait until there is one."""
+        """Those who have a result, or never will; the patient wait until there is one."""
         busy = [worker for worker in self._workers if worker.begun]
         while busy:
             poll, awaited = select.poll(), {}
@@ -147,6 +148,8 @@ class LocalPool(Pool):
             ready = poll.poll(1000 * _LOOK_SECONDS if is_patient else 0)
             if ready or not is_patient:
                 return [awaited[file] for file, _ in ready]
+            if lost := [worker for worker in busy if worker.engine.is_lost]:
+                return lost
         return []
 
     def _settle(self) -> None:

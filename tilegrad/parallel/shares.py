@@ -40,6 +40,10 @@ class Engine(Protocol):
         """While an exchange is under way: a descriptor that can be read when it may be finished without waiting; None
         where there is nothing to wait for."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether what is under way will never be answered: `finish` says why."""
+
     def begin(
         self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
     ) -> Exchange:

@@ -35,6 +35,11 @@ class Threaded:
     def waits_on(self) -> int | None:
         return self._reader
 
+    @property
+    def is_lost(self) -> bool:
+        """The thread would have said so."""
+        return False
+
     def begin(
         self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
     ) -> Asked:
