@@ -157,6 +157,7 @@ class Device(ABC):
         residency.checked(compiled.program)
         session = self._load(compiled, residency)
         session.counters = self.counters
+        session.takes_ahead = self.capabilities.takes_ahead
         if compiled.program.is_fused:
             session._companion = Companion(compiled, self.load)
         self._sessions.append(session)

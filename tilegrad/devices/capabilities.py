@@ -16,7 +16,8 @@ class Capabilities:
     `estimates_cycles` says that cycles come from a model of the chip. `has_process` says that a process of its own
     runs each program, so that a crash is survived. `is_exclusive` says that one process at a time may open it.
     `is_single` says that it runs one program at a time. `profiles` says that a training can be told nest by nest: where
-    its cycles went.
+    its cycles went. `takes_ahead` says that an exchange may begin before the answers to the last one are taken, so that
+    the device does not wait for us in between.
     """
 
     runs: bool = True
@@ -27,3 +28,4 @@ class Capabilities:
     is_exclusive: bool = False
     is_single: bool = False
     profiles: bool = False
+    takes_ahead: bool = False
