@@ -96,6 +96,7 @@ class Inspection:
     cycles: Mapping[str, int | None] = field(default_factory=dict)
     roofline: Roofline | None = None
     is_calibrated: bool = True
+    cycles_word: str = "estimated cycles"
     fit: Fit | None = None
     ways: Answer | None = None
     saved_activation_bytes: int = 0
@@ -115,6 +116,7 @@ class Inspection:
 
     def as_json(self) -> dict[str, Any]:
         facts = asdict(self)
+        del facts["cycles_word"]  # for people; `is_calibrated` says it
         facts["memory"] = {
             name: {"used": level.used_bytes, "capacity": level.capacity_bytes, "lower_bound": level.lower_bound_bytes}
             for name, level in self.memory.items()
@@ -165,6 +167,7 @@ def inspect_program(
         cycles=compiled.cycles,
         roofline=compiled.timing["step"].roofline if "step" in compiled.timing else None,
         is_calibrated=chip.is_calibrated,
+        cycles_word=chip.cycles_word,
         fit=compiled.fit,
         ways=ways,
         advice=() if ways is None or ways.as_is.fits else ways.hints,

@@ -11,7 +11,6 @@ __all__ = [
     "bytes_text",
     "count_text",
     "error_text",
-    "estimated_cycles",
     "plural",
     "ratio_text",
     "seconds_text",
@@ -44,11 +43,6 @@ def shape_text(shape: Sequence[int]) -> str:
     return "scalar" if not shape else "×".join(map(str, shape))
 
 
-def estimated_cycles(is_calibrated: bool) -> str:
-    """What a figure from the cost model is called: never just cycles."""
-    return "estimated cycles" if is_calibrated else "estimated cycles (uncalibrated: another chip's costs)"
-
-
 def uncounted_text(kernels: Sequence[str]) -> str:
     """What is to be said of kernels whose cycles nobody counted; empty where there are none."""
     return f"uncounted, a guess from other kernels: {', '.join(kernels)}" if kernels else ""
@@ -67,11 +61,11 @@ def roofline_text(roof: Roofline | None) -> str:
     )
 
 
-def cycles_text(cycles: Mapping[str, int | None], is_calibrated: bool, uncounted: Sequence[str]) -> str:
-    """Estimated cycles of the entries; empty where there are none."""
+def cycles_text(cycles: Mapping[str, int | None], word: str, uncounted: Sequence[str]) -> str:
+    """Estimated cycles of the entries, under the target's word for them; empty where there are none."""
     known = ", ".join(f"{entry} {count_text(count)}" for entry, count in cycles.items() if count is not None)
     guessed = f"; {uncounted_text(uncounted)}" if uncounted else ""
-    return f"{estimated_cycles(is_calibrated)}: {known}{guessed}" if known else ""
+    return f"{word}: {known}{guessed}" if known else ""
 
 
 def plural(count: int, noun: str) -> str:

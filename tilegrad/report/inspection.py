@@ -34,7 +34,7 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     yield budget_table(facts)
     yield Text()
     yield Text(str(facts.stack))
-    cycles = cycles_text(facts.cycles, facts.is_calibrated, facts.uncounted)
+    cycles = cycles_text(facts.cycles, facts.cycles_word, facts.uncounted)
     yield from (Text(line) for line in (cycles, roofline_text(facts.roofline)) if line)
     if facts.store != "f32":
         yield Text(f"stored {facts.store}: saved activations take {bytes_text(facts.saved_activation_bytes)}")

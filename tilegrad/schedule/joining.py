@@ -175,7 +175,7 @@ class Joining:
         return width.at(self.most) if width.divisor else width.limit
 
     def with_pairs(self, pairs: Sequence[_Pair]) -> EntrySchedule:
-        launches = list(self.entry.launches)
+        launches, target = list(self.entry.launches), self.pipes.options.target
         found = []
         for number, pair in enumerate(pairs):
             width = self.width or Width(pair.joined.blocks)
@@ -191,7 +191,8 @@ class Joining:
                     lanes=(*lanes[:at], 1, *lanes[at + 1 :]),
                 )
             blocks, joined = self._most_blocks(width), pair.joined
-            found.append(Pipe(number, pair.value, *pair.launches, joined.depth, joined.slot_bytes, blocks))
+            ring = (joined.depth, joined.slot_bytes, blocks, target.memory(target.home).alignment_bytes)
+            found.append(Pipe(number, pair.value, *pair.launches, *ring))
         return replace(self.entry, launches=tuple(launches), pipes=tuple(found))
 
 

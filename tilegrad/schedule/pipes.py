@@ -70,7 +70,7 @@ class Pipes:
         """The fastest way to run two nests at once, through so many slots if that was asked for; None where no boxes of
         theirs are one to one, or nothing fits."""
         (_, first), (_, second) = pair
-        key = (first.kind, second.kind, operands[0].name, operands[1].name, limit, depth)
+        key = (first.kind, first.skipped, second.kind, second.skipped, operands[0].name, operands[1].name, limit, depth)
         if key not in self.known:
             searches = [TilingSearch(self.options.on(self.engine(nest)), node.op, nest) for node, nest in pair]
             found: list[Joined] = []

@@ -47,7 +47,7 @@ class Needs:
     def wrong_call(self, nest: Nest, event: Begin) -> str | None:
         """What is wrong with a kernel call's tile and boxes, if anything."""
         boxes = tuple(None if place is None else place.box for place in event.places)
-        key = (nest.kind, tuple((r.start, r.stop) for r in event.ranges.values()), boxes)
+        key = (nest.kind, nest.skipped, tuple((r.start, r.stop) for r in event.ranges.values()), boxes)
         if key not in self.calls:
             self.calls[key] = self._wrong_tile(nest, event.ranges) or self._wrong_boxes(nest, event.ranges, boxes)
         return self.calls[key]
