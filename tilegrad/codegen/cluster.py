@@ -36,7 +36,8 @@ FIRST = "first"
 FLAGS: tuple[str, ...] = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH")
 FLAGS += ("TG_MORE", "TG_JOINS", "TG_LATE")
 MASKS = ("early", "late", "results")
-MOST_NAMED_WORDS = 8_000
+MOST_NAMED_WORDS = {False: 8_000, True: 5_000}
+"""Of a program for one cluster, and for several, each of whose launches has a call and nearly each a table."""
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
 _SHAPED = re.compile(r"\S+\[[\d,]*\]")
 COMMENT_WIDTH = LINE_WIDTH - len("/*  */")
@@ -84,6 +85,7 @@ class ClusterLowering(Lowering):
         plan = listing.plan
         super().__init__(plan, kernels)
         target = plan.schedule.target
+        self.has_clusters = target.clusters > 1
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
         self.tables: dict[tuple[str, tuple[int, ...]], _Table] = {}
         self.kernel_calls: dict[str, KernelSignature] = {}
@@ -295,13 +297,11 @@ class ClusterLowering(Lowering):
     def is_brief(self) -> bool:
         """A large program's tables are rows of numbers, as the fields are declared: names would be most of the C. Asked
         once every nest is there."""
-        return self._word_count() > MOST_NAMED_WORDS
+        return self._word_count() > MOST_NAMED_WORDS[self.has_clusters]
 
     @property
     def width(self) -> int:
-        if not self.is_brief:
-            return LINE_WIDTH
-        return (3 if self.plan.schedule.target.clusters == 1 else 4) * LINE_WIDTH
+        return (6 if self.has_clusters else 3) * LINE_WIDTH if self.is_brief else LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
         return paragraph(pieces, self.width)
@@ -318,7 +318,7 @@ class ClusterLowering(Lowering):
             if moves:
                 first, *rest = in_braces(moves)
                 every.append([f".{entry}_moves = {first}", *rest])
-        if self.is_brief and self.plan.schedule.target.clusters > 1:  # tables for launches are many, and mostly short
+        if self.is_brief and self.has_clusters:  # many tables, mostly short
             every = [[piece for pieces in every for piece in pieces]]
         return [self._paragraph(pieces) for pieces in every] or ["    0"]
 
