@@ -202,7 +202,7 @@ typedef struct {
     int is_running;                 /* the nest before: its last tile is not over when the current one's turn comes */
     tg_kernel_call *kernel;         /* its kernel, and what that works on */
     tg_job job;
-    int steps, moved_loops;         /* of the current nest: how many, and how many loops moved in the last one */
+    int steps, moved_loops; /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
     tg_leaving leaving[TG_MAX_RESULTS];
