@@ -121,13 +121,14 @@ _MOST_KNOWN = 1 << 15
 
 
 def table_of(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> tuple[int, ...]:
-    """The table of an operator's nest: made once for each kind and way of cutting it."""
+    """The table of an operator's nest: made once for each kind and way of cutting it. Homes in a call say where in
+    their operands nests of a kind begin (`Nest.skipped_bytes`)."""
     key = (op, nest.kind, None if tiling is None else tiling.key, longest_bytes)
     found = _KNOWN.get(key)
     if found is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        found = _KNOWN[key] = table_words(nest, tiling, argument_fields(op, nest.kernel), longest_bytes)
+        found = _KNOWN[key] = table_words(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes)
     return found
 
 

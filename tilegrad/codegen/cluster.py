@@ -120,8 +120,8 @@ class ClusterLowering(Lowering):
         homes = tuple(
             f"L1({own.taken[operand.name]})"
             if operand.name in own.taken
-            else self._pipe(entry, listed, operand.value) or self._home(entry, number, operand.value)
-            for operand in nest.operands
+            else self._pipe(entry, listed, operand.value) or self._home(entry, number, operand.value, skipped)
+            for operand, skipped in zip(nest.operands, nest.skipped_bytes, strict=True)
         )
         number_of = len(self.calls[entry])
         number_name = f"{entry}_{number_of}"
@@ -152,12 +152,12 @@ class ClusterLowering(Lowering):
                 names = [schedule.launches[i].node.name for i in (pipe.producer, pipe.consumer)]
                 home = self.plan.address(entry, pipe.value, pipe.producer)
                 text = c_string(" -> ".join(names))
-                sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}"
+                sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}, {pipe.workspace.stride_bytes}"
                 rows.append(f'    {{"{text}", {pipe.number}, {sizes}}},')
         if not rows:
             return []
         text = "\n".join(["static const tg_pipe pipes[] = {", *rows, "};"])
-        what = Comment("Pipes: operators, number, workspace in the arena, bytes of a slot, slots, slices.")
+        what = Comment("Pipes: operators, number, workspace in the arena, slot bytes, slots, slices, bytes of each.")
         return [what, Verbatim(text)]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
@@ -226,14 +226,15 @@ class ClusterLowering(Lowering):
             self.tables[key] = _Table(f"{signature.name}_{count}", decoded, signature, tiling, len(words))
         return self.tables[key].name
 
-    def _home(self, entry: str, number: int, value: str | None) -> str:
+    def _home(self, entry: str, number: int, value: str | None, skipped_bytes: int) -> str:
         if value is None:
             return "TG_ABSENT"
         address = self.plan.address(entry, value, number)
         if value in self.plan.schedule.entries[entry].panels:
-            return str(address.offset)
+            return str(address.offset + skipped_bytes)
         name = self.names.of(value, address)
-        return f"S({name})" if address.region == "state" else f"A_{name}"
+        home = f"S({name})" if address.region == "state" else f"A_{name}"
+        return f"{home} + {skipped_bytes}" if skipped_bytes else home
 
     def items(self) -> list[Item]:
         calls = [

@@ -166,7 +166,8 @@ class Waits:
         pattern = tuple(homes.index(home) for home in homes)
         early = tuple(home in arriving for home in homes)
         keys = [tuple(link.tiling.key for link in own) for own in (before, links)]
-        key = (before[0].nest.kind, links[0].nest.kind, *keys, pattern, early, is_on_top)
+        kinds = [(own[0].nest.kind, own[0].nest.skipped) for own in (before, links)]
+        key = (*kinds, *keys, pattern, early, is_on_top)
         if key not in self.known:
             place = (is_on_top, self.scratch_bytes, arriving)
             self.known[key] = [[exposed_cycles(self.judge, one, link, *place) for one in before] for link in links]

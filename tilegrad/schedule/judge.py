@@ -6,16 +6,17 @@ take as long as that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, load_count, transfer_levels, units_of
+from tilegrad.analysis.footprint import box_shape, inner_loops, load_count, transfer_levels, units_of
 from tilegrad.analysis.overlap import Bytes
 from tilegrad.costs.clock import Clock, Reason, SharedMemory
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
+from tilegrad.ir.blocks import share as own_share
 from tilegrad.ir.nest import Access, Nest, along
 from tilegrad.ir.schedule import TileEstimate
 from tilegrad.schedule.candidates import Candidate
@@ -23,6 +24,7 @@ from tilegrad.targets.base import Target
 
 MOST_PLAYED = 4  # tiles until all are alike
 LEAST_AHEAD = 3  # tiles of a nest that can request one before another begins
+MOST_UNITS = 64  # of which each is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Judge:
         own = -(-units // clusters) * tiles
         share = own / candidate.tile_count
         traffic = [replace(one, loads=max(1, round(one.loads * share))) for one in self._traffic(nest, candidate)]
-        compute = share * self._compute_cycles(nest, candidate)
+        compute = self._busiest_cycles(nest, candidate, units, clusters)
         memory = self.target.memory(self.target.home)
         if memory.bytes_per_cycle is not None:
             self.clock.near.shared = SharedMemory(memory.bytes_per_cycle, clusters)
@@ -106,19 +108,38 @@ class Judge:
             found.append(_Traffic(inward, loads, moved / loads, prod(counts[2:]), rows))
         return found
 
-    def _compute_cycles(self, nest: Nest, candidate: Candidate) -> float:
-        """Over all tiles: full and ragged ones along each loop."""
+    def _compute_cycles(self, nest: Nest, candidate: Candidate, given: Mapping[str, int] | None = None) -> float:
+        """Over all tiles: full and ragged ones along each loop, but for those along which sizes are `given`."""
+        fixed = given or {}
         kinds = []
         for loop in candidate.loops:
+            if loop.axis in fixed:
+                continue
             full = loop.extent // loop.tile
             rest = loop.extent - full * loop.tile
             kinds.append([(loop.axis, loop.tile, full), *([(loop.axis, rest, 1)] if rest else [])])
         total = 0.0
         for choice in product(*kinds):
-            sizes = {**candidate.sizes, **{axis: size for axis, size, _ in choice}}
+            sizes = {**candidate.sizes, **fixed, **{axis: size for axis, size, _ in choice}}
             times = prod(count for _, _, count in choice)
             total += times * self.costs.cycles(nest, sizes, self.target.compute, self.target.cores)
         return total
+
+    def _busiest_cycles(self, nest: Nest, candidate: Candidate, units: int, blocks: int) -> float:
+        """Of the block whose units take longest. Of many, the last ones along a loop make no difference."""
+        split = candidate.loops[: len(candidate.loops) - inner_loops(nest, candidate.loops)]
+        if units > MOST_UNITS or all(loop.extent % loop.tile == 0 for loop in split):
+            return -(-units // blocks) / units * self._compute_cycles(nest, candidate)
+        cycles: dict[tuple[int, ...], float] = {}
+        every = []
+        for places in product(*(range(loop.count) for loop in split)):
+            ends = zip(places, split, strict=True)
+            sizes = tuple(min(loop.tile, loop.extent - place * loop.tile) for place, loop in ends)
+            if sizes not in cycles:
+                given = {loop.axis: size for loop, size in zip(split, sizes, strict=True)}
+                cycles[sizes] = self._compute_cycles(nest, candidate, given)
+            every.append(cycles[sizes])
+        return max(sum(every[slice(*own_share(units, block, blocks))]) for block in range(blocks))
 
     def _move(self, clock: Clock, one: _Traffic, share: float, act: Act) -> float:
         """A share of a box; when it has arrived."""

@@ -87,7 +87,11 @@ class Memory:
         return content, readers
 
     def span(self, offset: int, size_bytes: int) -> tuple[View, Readers] | None:
-        return self.views(offset, (size_bytes,), (1,))
+        if offset < 0 or offset + size_bytes > self.size_bytes:
+            return None
+        start = offset // self.unit
+        stop = start + size_bytes // self.unit
+        return self.content[start:stop], self.readers[start:stop]
 
     def part(self, base: int, part: Part) -> tuple[View, Readers] | None:
         """The outer side of a transfer's part."""

@@ -138,6 +138,8 @@ class _Replay(LaunchReplay):
         sizes[OUTSIDE] = plan.memory[L3].used_bytes if L3 in plan.memory else 0
         self.memories = {name: Memory(name, size, unit) for name, size in sizes.items()}
         self.clusters = target.clusters
+        self.turn = -1
+        self.event: Event | None = None
         self.prepare_launches(sizes)
         self.numbers: dict[str, int] = {}
         self.names: list[str] = []
@@ -147,8 +149,6 @@ class _Replay(LaunchReplay):
         self.far_homes: dict[str, int] = {}  # of values that were moved to L3
         self.progress = [_Progress() for _ in self.nests]
         self.running: Begin | None = None
-        self.turn = -1
-        self.event: Event | None = None
         self.sources = self._sources()
         self.positions: dict[str, View] = {}
 
