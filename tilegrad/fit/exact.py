@@ -1,7 +1,8 @@
 """The cheapest tape for a budget, and the one with the fewest bytes, of a graph that is small enough to try all.
 
-A state is what is alive and which updates are made. Running a node leads to another; what it read or made may be
-dropped right behind it, and nowhere else, since that is when a value's last use is. A* finds the cheapest way to where
+A state is what is alive, which updates are made and what is also in a farther memory. Running a node leads to another;
+what it read or made may be dropped right behind it, and nowhere else, since that is when a value's last use is, and may
+be taken away as it goes; what is away may come back. A* finds the cheapest way to where
 every output is alive and every update made, or the way whose largest moment is smallest: nodes without which what is
 missing cannot be made are the part that is known of the way to go.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from itertools import product
 from math import inf
 
 from tilegrad.analysis.lifetimes import analyse
@@ -19,7 +21,7 @@ from tilegrad.place.allocate import allocate
 MOST_STATES = 4_000
 """Bounds count work, so that the same program gives the same result."""
 
-_State = tuple[int, int]  # bits of the values that are alive, and of the updates that are made
+_State = tuple[int, int, int]  # bits of values that are alive, of updates that are made, of values in farther memory
 
 
 def cheapest(facts: Facts, budget_bytes: int, most_states: int = MOST_STATES) -> Tape | None:
@@ -43,7 +45,11 @@ def fewest_bytes(facts: Facts, most_states: int = MOST_STATES) -> Tape | None:
 
 def arena_bytes(facts: Facts, tape: Tape) -> int:
     """What a plan takes for a tape: with the holes that it leaves, if any."""
-    return allocate(analyse(graph_of(facts, tape), facts.alignment_bytes).buffers).size_bytes
+    if not any(map(facts.is_fetch, tape)):
+        return allocate(analyse(graph_of(facts, tape), facts.alignment_bytes).buffers).size_bytes
+    played = play(facts, tape)
+    assert played is not None
+    return allocate(list(played.buffers())).size_bytes
 
 
 def _within(facts: Facts, budget_bytes: int, most_states: int) -> Tape | None:
@@ -102,8 +108,9 @@ class _Search:
         pending: list[tuple[float, float, int, _State, Tape]] = []
         best: dict[_State, tuple[float, float]] = {}
         count = 0
-        for alive in self._kept(_bits(self.facts.inputs), self.facts.inputs, 0):
-            heappush(pending, (self._estimate(0.0, 0.0, (alive, 0)), 0.0, count, (alive, 0), ()))
+        for alive, away, cost in self._kept(_bits(self.facts.inputs), self.facts.inputs, 0, 0):
+            state = (alive, 0, away)
+            heappush(pending, (self._estimate(0.0, cost, state), cost, count, state, ()))
             count += 1
         while pending:
             key, cost, _, state, tape = heappop(pending)
@@ -116,8 +123,8 @@ class _Search:
                 return None
             if state[1] == self.once and state[0] & self.outputs == self.outputs and self._is_good(tape):
                 return tape
-            for node, after, moment in self._steps(state):
-                spent = cost + self.facts.costs[node]
+            for node, after, moment, more in self._steps(state):
+                spent = cost + more
                 reached = self._estimate(max(key, moment) if self.budget_bytes is None else 0.0, spent, after)
                 if self.tries_all or best.get(after, (inf, inf)) > (reached, spent):
                     count += 1
@@ -129,8 +136,8 @@ class _Search:
 
     def _estimate(self, moment: float, spent: float, state: _State) -> float:
         """What a whole way through a state takes at least."""
-        alive, done = state
-        wanted = self.outputs & ~alive
+        alive, done, away = state
+        wanted = self.outputs & ~alive & ~away
         pending = [node for node in self.facts.once if not done >> node & 1]
         seen = _bits(tuple(pending))
         while wanted or pending:
@@ -149,13 +156,13 @@ class _Search:
                 moment = max(moment, self.operands[node])
             else:
                 spent += self.facts.costs[node]
-            wanted |= self.named[node] & ~alive
+            wanted |= self.named[node] & ~alive & ~away
         return spent if self.budget_bytes is not None else moment
 
-    def _steps(self, state: _State) -> Iterator[tuple[int, _State, int]]:
-        """Nodes that may run, what may be left alive behind each, and what is alive while it runs."""
+    def _steps(self, state: _State) -> Iterator[tuple[int, _State, int, float]]:
+        """What may run, what may be left behind each, what is alive while it runs, and what it costs."""
         facts = self.facts
-        alive, done = state
+        alive, done, away = state
         for node in facts.whole:
             bit = 1 << node
             if done & bit or done & self.bars[node] or self.named[node] & ~alive:
@@ -165,13 +172,21 @@ class _Search:
                 continue  # a second one beside it helps nobody
             now = done | bit if is_once else done
             there = alive | self.makes[node]
-            for kept in self._kept(there, (*facts.reads[node], *facts.makes[node]), now):
+            for kept, far, cost in self._kept(there, (*facts.reads[node], *facts.makes[node]), now, away):
                 moment = self._moment(node, alive, there & ~kept, kept)
                 if self.budget_bytes is None or moment <= self.budget_bytes:
-                    yield node, (kept, now), moment
+                    yield node, (kept, now, far), moment, facts.costs[node] + cost
+        for value, node in facts.fetches.items():
+            if away >> value & 1 and not alive >> value & 1 and self.readers[value] & ~done:
+                moment = self._alive_bytes(alive) + facts.sizes[value]
+                if self.budget_bytes is None or moment <= self.budget_bytes:
+                    yield node, (alive | 1 << value, done, away), moment, facts.costs[node]
 
-    def _kept(self, there: int, droppable: tuple[int, ...], done: int) -> Iterator[int]:
-        """What may be left: nothing that nobody can read any more, and any part of the rest that takes bytes."""
+    def _kept(
+        self, there: int, droppable: tuple[int, ...], done: int, away: int
+    ) -> Iterator[tuple[int, int, float]]:
+        """What may be left: nothing that nobody can read any more, and any part of the rest that takes bytes. What is
+        dropped may be taken away first, which costs something, once."""
         free = []
         for value in dict.fromkeys(droppable):
             if not there >> value & 1:
@@ -179,9 +194,12 @@ class _Search:
             if not self.outputs >> value & 1 and not self.readers[value] & ~done:
                 there &= ~(1 << value)
             elif self.facts.sizes[value]:
-                free.append(1 << value)
-        for choice in range(1 << len(free)):
-            yield there & ~sum(bit for k, bit in enumerate(free) if choice >> k & 1)
+                can_go = value in self.facts.stores and not away >> value & 1
+                free.append([(0, 0, 0.0), (1 << value, 0, 0.0)])
+                free[-1] += [(1 << value, 1 << value, self.facts.stores[value])] if can_go else []
+        for choice in product(*free):
+            gone, taken, cost = sum(one[0] for one in choice), sum(one[1] for one in choice), sum(c for *_, c in choice)
+            yield there & ~gone, away | taken, cost
 
     def _alive_bytes(self, alive: int) -> int:
         if alive not in self.known_bytes:

@@ -13,6 +13,7 @@ from tilegrad.errors import DoesNotFit
 from tilegrad.fit.recompute import masked_by_input, recomputed
 from tilegrad.fit.slices import sliced
 from tilegrad.fit.tape import facts_of
+from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.passes.split_conv_grad import SplitConvGrad
@@ -157,11 +158,13 @@ def planned(program: Program, target: Target) -> Plan:
 
 def _bound_bytes(program: Program, alignment_bytes: int) -> int:
     """Of the arena: no order and no recomputation goes below the operands of one operator, or of its parts."""
-    own = [
-        facts_of(graph, alignment_bytes).bound_bytes() for name, graph in program.entries.items() if name != "step"
-    ]
+
+    def own(graph: Graph) -> int:
+        return facts_of(graph, alignment_bytes, costs=()).bound_bytes()
+
     step = program.entries["step"]
-    return max(*own, min(facts_of(graph, alignment_bytes).bound_bytes() for graph in (step, masked_by_input(step))))
+    others = (own(graph) for name, graph in program.entries.items() if name != "step")
+    return max(*others, min(own(step), own(masked_by_input(step))))
 
 
 def _used_bytes(plan: Plan) -> int:

@@ -9,6 +9,7 @@ nobody waits for costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilegrad.analysis.lifetimes import read_inputs
@@ -16,8 +17,8 @@ from tilegrad.analysis.same_results import expect_same_results
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import DoesNotFit
 from tilegrad.fit.fitted import Fit
-from tilegrad.fit.recompute import chain_at, recomputed
-from tilegrad.fit.tape import Facts, Play, Tape, facts_of, graph_of, play
+from tilegrad.fit.recompute import chain_at, cheapest_play, recomputed
+from tilegrad.fit.tape import Facts, Far, Play, Tape, facts_of, graph_of, play, with_far
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
@@ -63,7 +64,7 @@ def fitted_levels(program: Program, target: Target, options: ScheduleOptions) ->
         first = _timed(program, target, options)
     except DoesNotFit as error:
         first = _made_to_fit(program, target, options, error)
-    best = first
+    best = min((first, *_chosen(first, target, options)), key=lambda one: one.cycles)
     for _ in range(MOST_ROUNDS):
         better = _closed(best, target, options)
         if better is None:
@@ -101,10 +102,51 @@ def _made_to_fit(program: Program, target: Target, options: ScheduleOptions, err
     raise error
 
 
+def _chosen(first: _Timed, target: Target, options: ScheduleOptions) -> Iterator[_Timed]:
+    """What the one cost model chooses for each activation, with transfers that count in part or in full."""
+    engine, step = target.far_engine, first.plan.entries["step"]
+    room = _room_bytes(first.plan)
+    if engine is None or not any(one.inward and one.tensor not in first.plan.state_addresses for one in step.staging):
+        return
+    facts = facts_of(first.program.entries["step"], target.memory(L2).alignment_bytes, _cycles(first))
+    seen = {facts.whole}
+    for share in _WAITED_SHARES:
+        enqueue = 2.0 * engine.enqueue_cycles
+        far = Far(
+            lambda size: share * (engine.outward.cycles(size) + enqueue),  # noqa: B023
+            lambda size: share * (engine.inward.cycles(size) + enqueue),  # noqa: B023
+        )
+        tape = tuple(node for node in cheapest_play(with_far(facts, far), room).tape if not facts.is_fetch(node))
+        if tape not in seen:
+            seen.add(tape)
+            with suppress(DoesNotFit):
+                changed = first.program.with_step(_step(facts.graph, facts, tape))
+                yield _timed(changed, target, options, first.repeated + len(tape) - len(facts.whole))
+
+
+_WAITED_SHARES = (1.0, 0.5, 0.25)
+"""Of a transfer's cycles: the rest goes on beside computation."""
+
+
+def _room_bytes(plan: Plan) -> int:
+    """What L2 has for activations: all that state does not take that lives there."""
+    there = (t for t in plan.schedule.program.state if plan.state_addresses[t.name].memory == L2)
+    return (plan.memory[L2].capacity_bytes or 0) - sum(tensor.type.size_bytes for tensor in there)
+
+
+def _cycles(now: _Timed) -> list[float]:
+    """By node of the step, without what it waits for."""
+    nodes = now.program.entries["step"].nodes
+    found = dict.fromkeys((node.name for node in nodes), 0.0)
+    for nest in now.timing.nests:
+        found[nest.node] += nest.cycles
+    return [found[node.name] for node in nodes]
+
+
 def _closed(now: _Timed, target: Target, options: ScheduleOptions) -> _Timed | None:
     """With gaps closed that the plan gave up: all that promise something, or the best of them; None: nothing helps."""
     graph = now.program.entries["step"]
-    facts = facts_of(graph, target.memory(L2).alignment_bytes)
+    facts = facts_of(graph, target.memory(L2).alignment_bytes, costs=())
     played = play(facts, facts.whole)
     assert played is not None
     found = sorted(_closings(now, facts, played), key=lambda one: (-one.saved_cycles, one.at))
@@ -145,9 +187,7 @@ def _closings(now: _Timed, facts: Facts, played: Play) -> Iterator[_Closing]:
         return
     owner = launch_lifetimes(schedule, facts.alignment_bytes).owner
     place = {node.name: i for i, node in enumerate(facts.graph.nodes)}
-    cycles = dict.fromkeys(range(len(facts.graph.nodes)), 0.0)
-    for nest in now.timing.nests:
-        cycles[place[nest.node]] += nest.cycles
+    cycles = _cycles(now)
     numbers = {name: v for v, name in enumerate(facts.names)}
     seen: set[tuple[int, int]] = set()
     for one in now.plan.entries["step"].staging:

@@ -1,9 +1,10 @@
-"""Computes activations again instead of keeping them, until what is alive at once fits.
+"""Computes activations again, or fetches them, instead of keeping them, until what is alive at once fits.
 
 While more is alive than there is room for, the cheapest gap is given up: of all values that are alive where most is,
 and are not needed there, one is computed again in front of its next use, by what made it and as much before that as is
-gone by then. Later uses read the new one, which may be given up in its turn. The bits are the same: it is the same
-operators on the same inputs, none of which an update may have changed by then (`analysis/same_results.py` proves it).
+gone by then, or comes back from a farther memory where there is one, whichever is cheaper by the same costs. Later uses
+read the new one, which may be given up in its turn. The bits are the same: it is the same operators on the same inputs,
+none of which an update may have changed by then (`analysis/same_results.py` proves it).
 """
 
 from __future__ import annotations
@@ -65,15 +66,13 @@ _RANKS: tuple[Callable[[_Gap], float], ...] = (
 _RULES = tuple(_Rule(rank, keeps) for rank, keeps in product(_RANKS, (True, False)))
 
 
-def recomputed(
-    graph: Graph, budget_bytes: int, alignment_bytes: int, costs: Callable[[Graph], Sequence[float]] | None = None
-) -> Recomputed:
+def recomputed(graph: Graph, budget_bytes: int, alignment_bytes: int) -> Recomputed:
     """The graph with as little computed again as brings it under the budget, or as near as it gets.
 
     A small graph is solved exactly. Else gaps are given up by several rules, and what turns out not to be needed is
-    taken back; the cheapest result counts. `costs` tells what each node of a graph costs, in any one unit.
+    taken back; the cheapest result counts.
     """
-    asked = (graph, budget_bytes, alignment_bytes, costs)
+    asked = (graph, budget_bytes, alignment_bytes)
     for known, result in _KNOWN:
         if known == asked:
             return result
@@ -82,22 +81,17 @@ def recomputed(
     return result
 
 
-_Asked = tuple[Graph, int, int, Callable[[Graph], Sequence[float]] | None]
-_KNOWN: deque[tuple[_Asked, Recomputed]] = deque(maxlen=4)
+_KNOWN: deque[tuple[tuple[Graph, int, int], Recomputed]] = deque(maxlen=4)
 """What was asked last: an answer and the program that follows it ask the same."""
 
 
-def _searched(
-    graph: Graph, budget_bytes: int, alignment_bytes: int, costs: Callable[[Graph], Sequence[float]] | None
-) -> Recomputed:
+def _searched(graph: Graph, budget_bytes: int, alignment_bytes: int) -> Recomputed:
     start = sum(node_macs(graph, node) for node in graph.nodes)
     found: list[tuple[int, float, int, Play]] = []
     for begin in dict.fromkeys((_Same(graph), _Same(masked_by_input(graph)))):
-        facts = facts_of(begin.graph, alignment_bytes, None if costs is None else costs(begin.graph))
-        for tape in _tapes(facts, budget_bytes):
-            played = play(facts, tape)
-            assert played is not None
-            found.append((max(played.peak_bytes, budget_bytes), facts.cost(tape), len(found), played))
+        played = cheapest_play(facts_of(begin.graph, alignment_bytes), budget_bytes)
+        cost = played.facts.cost(played.tape)
+        found.append((max(played.peak_bytes, budget_bytes), cost, len(found), played))
     *_, best = min(found, key=lambda each: each[:3])
     made = graph_of(best.facts, best.tape)
     expect_same_results(best.facts.graph, made)
@@ -116,6 +110,16 @@ class _Same:
         return len(self.graph.nodes)
 
 
+def cheapest_play(facts: Facts, budget_bytes: int) -> Play:
+    """The tape of least cost within the budget, or the nearest to it, of all that are found."""
+    found = []
+    for tape in _tapes(facts, budget_bytes):
+        played = play(facts, tape)
+        assert played is not None
+        found.append(played)
+    return min(found, key=lambda one: (max(one.peak_bytes, budget_bytes), facts.cost(one.tape)))
+
+
 def _tapes(facts: Facts, budget_bytes: int) -> Iterator[Tape]:
     exact = cheapest(facts, budget_bytes) if len(facts.graph.nodes) <= MOST_SOLVED else None
     if exact is not None:
@@ -123,24 +127,29 @@ def _tapes(facts: Facts, budget_bytes: int) -> Iterator[Tape]:
         return
     first = play(facts, facts.whole)
     assert first is not None
+    least = None
     for rule in _RULES:
-        yield _taken_back(_greedy(first, budget_bytes, rule), budget_bytes).tape
+        found = _greedy(first, budget_bytes, rule)
+        peak = max(found.peak_bytes, budget_bytes)
+        if least is None or peak <= least:  # one that is farther from fitting is not chosen, whatever it costs
+            least = peak
+            yield _taken_back(found, budget_bytes).tape
 
 
 def _greedy(played: Play, budget_bytes: int, rule: _Rule) -> Play:
-    refused: set[tuple[int, int]] = set()
+    refused: set[_Change] = set()
     trials = 0
     while played.peak_bytes > budget_bytes and trials < MOST_TRIALS:
         better = None
-        for value, use, tape in _changes(played, rule):
-            if (value, use) in refused:
+        for change, tape in _changes(played, rule):
+            if change in refused:
                 continue
             trials += 1
             trial = play(played.facts, tape)
             if trial is not None and trial.excess(budget_bytes) < played.excess(budget_bytes):
                 better = trial
                 break
-            refused.add((value, use))
+            refused.add(change)
         if better is None:
             break
         played = better
@@ -151,7 +160,7 @@ def _greedy(played: Play, budget_bytes: int, rule: _Rule) -> Play:
 def _taken_back(played: Play, budget_bytes: int) -> Play:
     """Without runs that later ones made needless, as far as that fits: the dearest first."""
     limit, facts = max(played.peak_bytes, budget_bytes), played.facts
-    pending = sorted(_again(played.tape), key=lambda at: (-facts.costs[played.tape[at]], at))
+    pending = sorted(_again(facts, played.tape), key=lambda at: (-facts.costs[played.tape[at]], at))
     marked = [(node, at) for at, node in enumerate(played.tape)]
     for at in pending:
         rest = [pair for pair in marked if pair[1] != at]
@@ -177,10 +186,10 @@ def _positions(tape: Tape, pairs: Sequence[tuple[int, int]]) -> list[int]:
     return found[::-1]
 
 
-def _again(tape: Tape) -> Iterator[int]:
+def _again(facts: Facts, tape: Tape) -> Iterator[int]:
     seen: set[int] = set()
     for at, node in enumerate(tape):
-        if node in seen:
+        if node in seen or facts.is_fetch(node):
             yield at
         seen.add(node)
 
@@ -197,15 +206,20 @@ def _pruned(facts: Facts, tape: Tape) -> Tape:
     return tuple(reversed(kept))
 
 
-def _changes(played: Play, rule: _Rule) -> Iterator[tuple[int, int, Tape]]:
+_Change = tuple[int, int, bool]
+"""A value, where it is used, and whether it is fetched there."""
+
+
+def _changes(played: Play, rule: _Rule) -> Iterator[tuple[_Change, Tape]]:
     """What might help where most is alive, the cheapest first: a value that is made later, or made again."""
     yield from _delays(played)
     tape = played.tape
     for gap in sorted(_gaps(played, rule.keeps), key=lambda gap: (rule.rank(gap), -gap.size_bytes, gap.value)):
-        yield gap.value, gap.use, (*tape[: gap.use], *gap.chain, *tape[gap.use :])
+        is_fetch = played.facts.is_fetch(gap.chain[-1])
+        yield (gap.value, gap.use, is_fetch), (*tape[: gap.use], *gap.chain, *tape[gap.use :])
 
 
-def _delays(played: Play) -> Iterator[tuple[int, int, Tape]]:
+def _delays(played: Play) -> Iterator[tuple[_Change, Tape]]:
     """Values that nobody has needed yet, made in front of their first use."""
     facts, tape = played.facts, played.tape
     peak = played.alive.index(played.peak_bytes)
@@ -214,7 +228,7 @@ def _delays(played: Play) -> Iterator[tuple[int, int, Tape]]:
         if not 0 < first < peak or not uses or not peak < uses[0] <= len(tape) or not facts.sizes[value]:
             continue
         if len(facts.makes[tape[first - 1]]) == 1:
-            yield value, -uses[0], _delayed(facts, tape, first - 1, uses[0] - 1)
+            yield (value, -uses[0], False), _delayed(facts, tape, first - 1, uses[0] - 1)
 
 
 def _delayed(facts: Facts, tape: Tape, at: int, use: int) -> Tape:
@@ -244,12 +258,25 @@ def _gaps(played: Play, keeps: bool) -> Iterator[_Gap]:
             continue
         version, use = wanted[0]
         value = played.value[version]
-        if use > len(played.tape) or value in facts.inputs:
+        if use > len(played.tape):
             continue
-        chain = _chain(played, value, peak, use, keeps, done)
-        if chain is not None:
-            size = max(facts.sizes[played.value[v]] for v in versions)
-            yield _Gap(value, use - 1, chain, facts.cost(chain), size, played.first[version])
+        size = max(facts.sizes[played.value[v]] for v in versions)
+        for chain in _chains(played, value, peak, use, keeps, done):
+            there = {node for node in chain if facts.is_fetch(node)}.intersection(played.tape)
+            cost = facts.cost(chain) - sum(facts.stores[facts.makes[node][0]] for node in there)
+            yield _Gap(value, use - 1, chain, cost, size, played.first[version])
+
+
+def _chains(
+    played: Play, value: int, peak: int, use: int, keeps: bool, done: dict[int, int]
+) -> Iterator[tuple[int, ...]]:
+    """What would bring a value back: running what made it, or fetching it."""
+    facts = played.facts
+    chain = None if value in facts.inputs else _chain(played, value, peak, use, keeps, done)
+    if chain is not None:
+        yield chain
+    if value in facts.fetches:
+        yield (facts.fetches[value],)
 
 
 def chain_at(played: Play, value: int, use: int) -> tuple[int, ...] | None:
@@ -281,8 +308,12 @@ def _chain(
                 return None
             needed_since = peak if keeps or source in facts.inputs else use
             if facts.sizes[source] and played.last[version] < needed_since:
-                pending.append(source)
-    return tuple(sorted(found))
+                fetch, maker = facts.fetches.get(source), facts.makers.get(source)
+                if fetch is not None and (maker is None or facts.cost((fetch,)) < facts.costs[maker]):
+                    found.add(fetch)
+                else:
+                    pending.append(source)
+    return tuple(sorted(found, key=lambda node: (not facts.is_fetch(node), node)))
 
 
 def masked_by_input(graph: Graph) -> Graph:

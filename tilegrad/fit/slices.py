@@ -33,7 +33,7 @@ def sliced(graph: Graph, budget_bytes: int, alignment_bytes: int) -> Graph:
     """The graph with groups in parts until the operands of each node are within the budget, as far as that goes."""
     start, failed = graph, set[str]()
     for _ in range(MOST_GROUPS):
-        facts = facts_of(graph, alignment_bytes)
+        facts = facts_of(graph, alignment_bytes, costs=())
         sizes = {i: facts.operand_bytes(i) for i in facts.whole if graph.nodes[i].name not in failed}
         seed = max(sizes, key=sizes.__getitem__, default=None)
         if seed is None or sizes[seed] <= budget_bytes:
@@ -56,7 +56,7 @@ def _best(
         if group is None:
             continue
         made = _in_parts(graph, group)
-        own = facts_of(made, alignment_bytes)
+        own = facts_of(made, alignment_bytes, costs=())
         known = {node.name for node in graph.nodes}
         most = max(own.operand_bytes(i) for i in own.whole if made.nodes[i].name not in known)
         if most < least:

@@ -1,23 +1,25 @@
-"""A graph as a tape: an order of its nodes in which some run again.
+"""A graph as a tape: an order of its nodes in which some run again, and in which values come back from farther memory.
 
-Whoever reads a value finds what was made of it last, so a tape says all about what is kept, what is dropped and what is
-computed again. What is alive where follows by `analysis/lifetimes.py`'s rules, and is the same to the byte; here it is
-numbers, so that thousands of tapes can be tried.
+Whoever reads a value finds what was made of it last, so a tape says all about what is kept, what is dropped, what is
+computed again and what is fetched: a fetch is one more node that makes a value, for which nothing has to be there but
+that it was made before. What is alive where follows by `analysis/lifetimes.py`'s rules, and is the same to the byte;
+here it is numbers, so that thousands of tapes can be tried.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilegrad.analysis.lifetimes import align, analyse, read_inputs, temporaries
 from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.plan import Buffer
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 
 Tape = tuple[int, ...]
-"""Numbers of nodes, in the order in which they run."""
+"""Numbers of nodes, in the order in which they run; those behind the graph's own are fetches (`Facts.fetches`)."""
 
 MOVED_PER_MAC = 2.0
 """What reading or writing an element costs in comparison: an operator without MACs is not free."""
@@ -34,11 +36,21 @@ class Takeover:
 
 
 @dataclass(frozen=True)
+class Far:
+    """What it costs to take a value to a farther memory, once, and to bring it back, by bytes."""
+
+    store: Callable[[int], float]
+    fetch: Callable[[int], float]
+
+
+@dataclass(frozen=True)
 class Facts:
     """A graph by numbers: of nodes and of values, which are inputs and what nodes make. State has none.
 
     `sizes` are 0 where a value lives in state. `bars` are the nodes that change state which a node reads: it must run
-    before them. `once` are those that must not run again. `groups` says which values share bytes as views.
+    before them. `once` are those that must not run again. `groups` says which values share bytes as views. Where there
+    is a farther memory, `fetches` has by value the node that brings it back, and `stores` what it costs to take it
+    there first.
     """
 
     graph: Graph
@@ -58,13 +70,20 @@ class Facts:
     makers: Mapping[int, int]
     groups: tuple[int, ...]
     costs: tuple[float, ...]
+    fetches: Mapping[int, int] = field(default_factory=dict)
+    stores: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def whole(self) -> Tape:
         return tuple(range(len(self.graph.nodes)))
 
     def cost(self, tape: Sequence[int]) -> float:
-        return sum(self.costs[node] for node in tape)
+        """Of all runs and fetches; what is fetched is taken away once, however often it comes back."""
+        fetched = {self.makes[node][0] for node in tape if self.is_fetch(node)}
+        return sum(self.costs[node] for node in tape) + sum(self.stores[value] for value in fetched)
+
+    def is_fetch(self, node: int) -> bool:
+        return node >= len(self.graph.nodes)
 
     def operand_bytes(self, node: int) -> int:
         """What must be there at once for a node to run, whatever is before and after it."""
@@ -150,6 +169,26 @@ def facts_of(graph: Graph, alignment_bytes: int, costs: Sequence[float] | None =
         {value: i for i, own in enumerate(makes) for value in own},
         tuple(groups),
         tuple(costs) if costs is not None else tuple(node_cost(graph, node) for node in graph.nodes),
+    )
+
+
+def with_far(facts: Facts, far: Far) -> Facts:
+    """The same, where values may also go away and come back."""
+    count = len(facts.graph.nodes)
+    values = [value for value, size in enumerate(facts.sizes) if size]
+    more = len(values)
+    return replace(
+        facts,
+        reads=(*facts.reads, *((),) * more),
+        named=(*facts.named, *((value,) for value in values)),
+        makes=(*facts.makes, *((value,) for value in values)),
+        views=(*facts.views, *(-1,) * more),
+        takeovers=(*facts.takeovers, *((),) * more),
+        scratch=(*facts.scratch, *(0,) * more),
+        bars=(*facts.bars, *(frozenset[int](),) * more),
+        costs=(*facts.costs, *(far.fetch(facts.sizes[value]) for value in values)),
+        fetches={value: count + k for k, value in enumerate(values)},
+        stores={value: far.store(facts.sizes[value]) for value in values},
     )
 
 
@@ -241,6 +280,19 @@ class Play:
         k = bisect_right(versions, time - 1, key=self.first.__getitem__)
         return versions[k - 1] if k else None
 
+    def buffers(self) -> Iterator[Buffer]:
+        """Bytes, and from when to when they are alive."""
+        size: dict[int, int] = {}
+        for version, value in enumerate(self.value):
+            if self.facts.sizes[value]:
+                root = self.root(version)
+                size[root] = max(size.get(root, 0), self.facts.sizes[value])
+        for root, own in size.items():
+            yield Buffer(str(root), own, self.first[root], self.root_last[root])
+        for time, node in enumerate(self.tape, 1):
+            if self.facts.scratch[node]:
+                yield Buffer(f"scratch {time}", self.facts.scratch[node], time, time)
+
     def _new(self, value: int, time: int) -> int:
         version = len(self.value)
         self.value.append(value)
@@ -275,7 +327,7 @@ def play(facts: Facts, tape: Tape) -> Play | None:
             version = current[value]
             uses[version].append(time)
             last[version] = time
-        before = current if not facts.takeovers[node] else current.copy()
+        before = {v: current[v] for v in facts.named[node]} if facts.takeovers[node] else current
         for value in facts.makes[node]:
             current[value] = found._new(value, time)
         if facts.views[node] >= 0:
@@ -321,20 +373,10 @@ def _take_over(found: Play, sources: Sequence[tuple[int, list[tuple[int, int, li
 
 
 def _count(found: Play, end: int) -> None:
-    facts = found.facts
     change = [0] * (end + 2)
-    size: dict[int, int] = {}
-    for version, value in enumerate(found.value):
-        if facts.sizes[value]:
-            root = found.root(version)
-            size[root] = max(size.get(root, 0), facts.sizes[value])
-    for root, own in size.items():
-        change[found.first[root]] += own
-        change[found.root_last[root] + 1] -= own
-    for time, node in enumerate(found.tape, 1):
-        if facts.scratch[node]:
-            change[time] += facts.scratch[node]
-            change[time + 1] -= facts.scratch[node]
+    for buffer in found.buffers():
+        change[buffer.first] += buffer.size_bytes
+        change[buffer.last + 1] -= buffer.size_bytes
     alive = 0
     for time in range(end + 1):
         alive += change[time]
@@ -342,8 +384,9 @@ def _count(found: Play, end: int) -> None:
 
 
 def graph_of(facts: Facts, tape: Tape) -> Graph:
-    """The graph that runs a tape: a node's second run has names of its own."""
+    """The graph that runs a tape: a node's second run has names of its own. Fetches are the plan's to make."""
     graph = facts.graph
+    tape = tuple(node for node in tape if not facts.is_fetch(node))
     if tape == facts.whole:
         return graph
     types = dict(graph.types)

@@ -305,8 +305,9 @@ def operand_range(index: Index, extent: int, tile: Tile) -> Range:
     """The positions of one operand dimension that a tile touches, clipped to the operand."""
     low = high = index.offset
     for axis, coefficient in index.terms:
-        ends = (coefficient * tile[axis].start, coefficient * (tile[axis].stop - 1))
-        low, high = low + min(ends), high + max(ends)
+        along_axis = tile[axis]
+        first, last = coefficient * along_axis.start, coefficient * (along_axis.stop - 1)
+        low, high = (low + first, high + last) if first < last else (low + last, high + first)
     start = max(0, -(-low // index.divisor))
     stop = min(extent, high // index.divisor + 1)
     return Range(start, max(start, stop))

@@ -1,4 +1,5 @@
-/* HardSwish: y = x max(0, min(1, x / 6 + 1/2)). HardSwishGrad: dx = dy times 0, x / 3 + 1/2 or 1. */
+/* HardSwish: y = x max(0, min(1, x / 6 + 1/2)). HardSwishGrad: dx = dy times 0, x / 3 + 1/2 or 1;
+ * 0 and 1 where x is -3 and 3, as PyTorch has it: a value that is kept in two bytes is that often. */
 #include "tg_elementwise.h"
 
 TG_INLINE float tg_hard_gate(float x)
@@ -10,8 +11,8 @@ TG_INLINE float tg_hard_gate(float x)
 
 TG_INLINE float tg_hard_swish_slope(float x)
 {
-    float slope = x > 3.0f ? 1.0f : TG_FMA(x, 0.333333333f, 0.5f);
-    return x < -3.0f ? 0.0f : slope;
+    float slope = x >= 3.0f ? 1.0f : TG_FMA(x, 0.333333333f, 0.5f);
+    return x <= -3.0f ? 0.0f : slope;
 }
 
 TG_KERNEL void tg_hard_swish(TG_MEM const float *x, TG_MEM float *y, TG_ARG const tg_map_args *p, int core_id,

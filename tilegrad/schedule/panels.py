@@ -243,7 +243,8 @@ class Search:
     def best(self) -> Cut | None:
         found: tuple[float, Cut] | None = None
         shares = [(2, DOUBLE_SHARE), (1, SINGLE_SHARE)] if self.panels.is_double else [(1, SINGLE_SHARE)]
-        for self.most, way, (times, share) in product(MOST_PANELS, (self._sizes, self._summed_sizes), shares):
+        for most, way, (times, share) in product(MOST_PANELS, (self._sizes, self._summed_sizes), shares):
+            self.most = most
             for sizes in way(times, share * self.room):
                 for loops in self._orders(sizes):
                     cost = self.cost(loops, sizes)

@@ -90,7 +90,10 @@ def _enumerated(index: Index, extent: int, tile: Tile) -> tuple[Range, bool]:
     numerators: _Positions = np.array([index.offset], dtype=np.int64)
     for axis, coefficient in index.terms:
         steps = coefficient * np.arange(tile[axis].start, tile[axis].stop, dtype=np.int64)
-        numerators = np.unique(np.add.outer(numerators, steps))
+        if len(numerators) == 1 and coefficient > 0:
+            numerators = numerators[0] + steps  # are in order, each of them once
+        else:
+            numerators = np.unique(np.add.outer(numerators, steps))
     positions = numerators[numerators % index.divisor == 0] // index.divisor
     positions = positions[(positions >= 0) & (positions < extent)]
     if not len(positions):

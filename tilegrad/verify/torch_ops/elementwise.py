@@ -84,7 +84,7 @@ def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
 
 
 def _hard_swish(call: Call, x: Tensor) -> Tensor:
-    return x * torch.clamp(x * call.get("alpha", 1.0 / 6.0) + 0.5, 0.0, 1.0)
+    return functional.hardswish(x)
 
 
 def _swish(call: Call, x: Tensor) -> Tensor:
