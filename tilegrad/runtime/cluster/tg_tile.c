@@ -873,12 +873,8 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->arena = m->arena;
     t->program = words;
     t->kernels = program->kernels;
-#ifdef TG_BLOCKS
-    t->is_launch = t->first_tile = 0;
-#endif
 #ifdef TG_PIPES
     t->pipes = program->pipes;
-    t->member_count = t->pipe_count = 0;
 #endif
     t->position = t->current = entry->position;
     t->table = entry->table;
