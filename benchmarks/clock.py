@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 
 from tilegrad import zoo
 from tilegrad.calibration.cases import KIB, MODES, RECIPES, SIZES, Case
-from tilegrad.calibration.observed import observe
-from tilegrad.compiled import Compiled
+from tilegrad.calibration.observed import program_digest, training_cycles
 from tilegrad.errors import TilegradError
 
 RESULTS = Path(__file__).parent / "data" / "clock.csv"
 ENTRIES = ("step", "update")
+DIGITS = 8
 SMALL_CYCLES, SMALL_TOLERANCE, TOLERANCE, SLOWER = 1_000_000, 0.10, 0.05, 0.01
 # An update of a fused program does nothing: an entry below this is no part of any figure.
 NOTHING_CYCLES = 5_000
@@ -38,6 +38,7 @@ class Row:
     entry: str
     estimated: int
     measured: int
+    program: str  # the first digits of its digest
 
     @property
     def error(self) -> float:
@@ -52,23 +53,11 @@ class Row:
         return self.model, self.recipe, self.mode, self.l1_kib, self.entry
 
 
-_KNOWN: dict[str, Mapping[str, tuple[int, ...]]] = {}
-
-
-def _cycles(compiled: Compiled) -> Mapping[str, tuple[int, ...]]:
-    """Small models are the same program in much of L1 as in little: they are run once."""
-    files = compiled.project.files
-    digest = hashlib.sha256(b"".join(name.encode() + files[name] for name in sorted(files))).hexdigest()
-    if digest not in _KNOWN:
-        _KNOWN[digest] = observe(compiled).ran.cycles
-    return _KNOWN[digest]
-
-
 def measure(case: Case) -> list[Row]:
     """Nothing where the training does not fit."""
     try:
         compiled = case.compile()
-        ran = _cycles(compiled)
+        ran = training_cycles(compiled)
     except TilegradError as error:
         print(f"{case.name}: {error}", file=sys.stderr)
         return []
@@ -78,8 +67,22 @@ def measure(case: Case) -> list[Row]:
         if cycles and (entry == "step" or cycles[-1] >= NOTHING_CYCLES):
             estimated = round(compiled.timing[entry].cycles)
             kib = case.scratch_bytes // KIB
-            rows.append(Row(case.model, case.recipe, case.mode, kib, entry, estimated, cycles[-1]))
+            program = program_digest(compiled)[:DIGITS]
+            rows.append(Row(case.model, case.recipe, case.mode, kib, entry, estimated, cycles[-1], program))
     return rows
+
+
+def measure_all(group: Sequence[Case]) -> list[Row]:
+    return [row for case in group for row in measure(case)]
+
+
+def groups(chosen: Sequence[Case]) -> list[list[Case]]:
+    """What one process does in turn: recipes of a model in one size and mode have most of their nests, and so their
+    tilings, in common."""
+    found: dict[tuple[str, str, int], list[Case]] = {}
+    for case in chosen:
+        found.setdefault((case.model, case.mode, case.scratch_bytes), []).append(case)
+    return list(found.values())
 
 
 def cases(models: Sequence[str], modes: Sequence[str], sizes: Sequence[int], recipes: Sequence[str]) -> list[Case]:
@@ -100,7 +103,7 @@ def read(path: Path = RESULTS) -> list[Row]:
         return [
             Row(
                 row["model"], row["recipe"], row["mode"], int(row["l1_kib"]), row["entry"], int(row["estimated"]),
-                int(row["measured"]),
+                int(row["measured"]), row.get("program", ""),
             )
             for row in csv.DictReader(stream)
         ]  # fmt: skip
@@ -163,8 +166,8 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def different(rows: Sequence[Row]) -> list[Row]:
-    """Small models are the same program in much of L1 as in little, and were run once: so they count once."""
-    return list({(*row.key[:3], row.entry, row.estimated, row.measured): row for row in rows}.values())
+    """Much of L1 and little, or two modes, often give the same program: it ran once, and counts once."""
+    return list({(row.program or (*row.key[:3], row.estimated, row.measured), row.entry): row for row in rows}.values())
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -183,7 +186,7 @@ def main() -> int:
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES))
     parser.add_argument("--l1", nargs="*", type=int, default=[size // KIB for size in SIZES], help="KiB")
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES), choices=list(RECIPES))
-    parser.add_argument("--missing", action="store_true", help="only what is not in benchmarks/data/clock.csv")
+    parser.add_argument("--missing", action="store_true", help="only what is not in benchmarks/data/clock.csv yet")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="exit with 1 where something is not as wanted")
     arguments = parser.parse_args()
@@ -193,12 +196,14 @@ def main() -> int:
         known = {row.key[:4] for row in read()}
         chosen = [one for one in chosen if (one.model, one.recipe, one.mode, one.scratch_bytes // KIB) not in known]
     with get_context("spawn").Pool(arguments.jobs) as pool:
-        for rows in pool.imap(measure, chosen):
+        todo, begun = groups(chosen), time.monotonic()
+        for done, rows in enumerate(pool.imap_unordered(measure_all, todo), 1):
             for row in rows:
                 print(f"{', '.join(map(str, row.key))}: {row.estimated:,} estimated, {row.measured:,} measured, "
                       f"{100 * row.error:+.1f} %", flush=True)  # fmt: skip
             found += rows
             write(rows)
+            print(f"-- {done} of {len(todo)} groups, {(time.monotonic() - begun) / 60:.1f} min", flush=True)
     print(summary(found))
     wrong = list(complaints(found))
     print("\n".join(wrong) if wrong else "everything is as wanted")

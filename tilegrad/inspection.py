@@ -18,6 +18,7 @@ from tilegrad.ir.program import ENTRIES, Program, Role
 from tilegrad.passes.store import saved_bytes
 from tilegrad.pipeline import parameters_in_use
 from tilegrad.place.board import image_parts, place
+from tilegrad.sequence.timing import Roofline
 from tilegrad.targets.base import Target
 from tilegrad.training.train import parameter_count
 
@@ -93,7 +94,9 @@ class Inspection:
     advice: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
     cycles: Mapping[str, int | None] = field(default_factory=dict)
+    roofline: Roofline | None = None
     is_calibrated: bool = True
+    cycles_word: str = "estimated cycles"
     fit: Fit | None = None
     ways: Answer | None = None
     saved_activation_bytes: int = 0
@@ -113,6 +116,7 @@ class Inspection:
 
     def as_json(self) -> dict[str, Any]:
         facts = asdict(self)
+        del facts["cycles_word"]  # for people; `is_calibrated` says it
         facts["memory"] = {
             name: {"used": level.used_bytes, "capacity": level.capacity_bytes, "lower_bound": level.lower_bound_bytes}
             for name, level in self.memory.items()
@@ -161,7 +165,9 @@ def inspect_program(
         stack=stack or StackUse(),
         uncounted=uncounted_kernels(plan.schedule),
         cycles=compiled.cycles,
+        roofline=compiled.timing["step"].roofline if "step" in compiled.timing else None,
         is_calibrated=chip.is_calibrated,
+        cycles_word=chip.cycles_word,
         fit=compiled.fit,
         ways=ways,
         advice=() if ways is None or ways.as_is.fits else ways.hints,

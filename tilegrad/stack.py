@@ -80,7 +80,7 @@ def _on_pulp(compiled: Compiled) -> Sources:
 
 
 def _on_mppa(compiled: Compiled) -> Sources:
-    files = _without(mppa.MppaDevice.project_files(compiled), (*NOT_OF_A_STEP, "mppa/host.c"))
+    files = _without(mppa.MppaDevice.files_for("mppa:iss", compiled), (*NOT_OF_A_STEP, "mppa/host.c"))
     return Toolchain(mppa.COMPILER, mppa.accelerator_flags()), files
 
 

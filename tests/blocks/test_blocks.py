@@ -370,15 +370,28 @@ def over(name: str, blocks: str) -> Compiled:
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("blocks", [*CONSTANT, *EXPRESSIONS, "auto"])
 @pytest.mark.parametrize("name", ["mlp", "dscnn", "resnet8", "cct"])
 def test_models_give_the_hosts_bits_on_every_width(name: str, blocks: str) -> None:
-    """After ten updates: constant widths, expressions of a number at its most, and what is best for each operator."""
+    """After ten updates: constant widths, what is best for each operator, and expressions of a number that is another
+    for each update."""
     compiled = over(name, "auto" if blocks == "auto" else "5")
     if blocks not in ("auto", "5"):
         compiled = with_width(compiled, blocks, MOST if "n" in blocks else None)
+    expected = host_bits(name, 10)
     with SimDevice("sim:mppa") as device:
-        assert bits(train(compiled, device, steps=10, verify=False)) == host_bits(name, 10)
+        if "n" not in blocks:
+            assert bits(train(compiled, device, steps=10, verify=False)) == expected
+            return
+        session, width, batches = device.load(compiled), compiled.plan.schedule.width, make_batches(compiled, None)
+        assert isinstance(session, HarnessSession) and width is not None
+        for update in range(10):
+            session.set_blocks(min(MOST, width.divisor * int(CONSTANT[update % len(CONSTANT)])))
+            session.step(*batches.batch(update))
+            session.update()
+        found = {name: array.tobytes() for name, array in session.weights().items()}
+    assert found.keys() <= expected.keys() and all(expected[name] == data for name, data in found.items())
 
 
 @pytest.mark.matrix

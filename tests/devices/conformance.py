@@ -24,7 +24,8 @@ from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError
 from tilegrad.pipeline import compile_model
-from tilegrad.targets import base as targets
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.targets.base import Target
 from tilegrad.training.train import Run, train
 
 MODELS = ("simplemlp", "odd_cnn", "own_loss", "two_heads", "adapted", "clipped")
@@ -33,6 +34,7 @@ inputs and a loss that the model computes; a loss of each of two outputs, smooth
 adapters under a schedule; clipped gradients, Nesterov's momentum and no decay on biases."""
 
 STEPS = 2
+VARIABLE = "TILEGRAD_CONFORMANCE"
 
 
 @dataclass(frozen=True)
@@ -61,31 +63,40 @@ class Subject:
         return registry.open_device(self.name)
 
     def program(self, model: str, cores: int | None = None) -> Compiled:
-        return _program(model, self.kind.target_of(self.name), cores)
+        return _program(model, self.kind.chip_of(self.name), cores, not self.kind.capabilities.is_single)
 
 
 @cache
-def _program(model: str, target: str, cores: int | None) -> Compiled:
-    chip = targets.get(target) if cores is None else targets.get(target).with_cores(cores)
-    return compile_model(imported(model), recipe_of(model), chip)
+def _program(model: str, target: Target, cores: int | None, fuses_update: bool) -> Compiled:
+    """A device with one program at a time has no second one to read gradients from."""
+    chip = target if cores is None else target.with_cores(cores)
+    options = None if fuses_update or chip.is_flat else ScheduleOptions(fuses_update=False)
+    return compile_model(imported(model), recipe_of(model), chip, options=options)
+
+
+def subject_names() -> tuple[str, ...]:
+    """Every device there is, or those that the environment names: with a configuration, or alone (docs/mppa.md)."""
+    return tuple(os.environ.get(VARIABLE, "").split()) or registry.device_names()
 
 
 def all_devices() -> list[object]:
     """Every device there is; those that are not here are skipped by name, with the reason."""
     made: list[object] = []
-    for name in registry.device_names():
+    for name in subject_names():
         reason = Subject(name).unable
         marks = [] if reason is None else [pytest.mark.skip(reason=f"{name}: {reason}")]
         made.append(pytest.param(Subject(name), id=name, marks=marks))
     return made
 
 
-def present(family: type[Device] = Device, *, has_process: bool = False) -> list[object]:
+def present(
+    family: type[Device] = Device, *, has_process: bool = False, has_several: bool = False
+) -> list[object]:
     """The devices of a family that can be tested here. `make check` takes two of them, `make test` all."""
     made: list[object] = []
-    for subject in map(Subject, registry.device_names()):
+    for subject in map(Subject, subject_names()):
         fits = issubclass(subject.kind, family) and (subject.kind.capabilities.has_process or not has_process)
-        if fits and subject.unable is None:
+        if fits and subject.unable is None and not (has_several and subject.kind.capabilities.is_single):
             marks = [] if subject.name in ("host", registry.DEFAULT_DEVICE) else [pytest.mark.slow]
             made.append(pytest.param(subject, id=subject.name, marks=marks))
     return made
@@ -94,7 +105,7 @@ def present(family: type[Device] = Device, *, has_process: bool = False) -> list
 def images() -> list[object]:
     """The devices of which each run is an image of its own, decided when it is built."""
     made: list[object] = []
-    for subject in map(Subject, registry.device_names()):
+    for subject in map(Subject, subject_names()):
         if issubclass(subject.kind, AutonomousDevice):
             reason = subject.kind.missing(subject.name)
             marks = [pytest.mark.slow] if reason is None else [pytest.mark.skip(reason=f"{subject.name}: {reason}")]

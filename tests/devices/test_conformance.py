@@ -49,6 +49,8 @@ every_accelerator = pytest.mark.parametrize("subject", present(AcceleratorDevice
 every_board = pytest.mark.parametrize("subject", present(EmbeddedDevice))
 every_process = pytest.mark.parametrize("subject", present(has_process=True))
 """Where a crash is survived; elsewhere programs run inside this process."""
+every_shared = pytest.mark.parametrize("subject", present(has_several=True))
+"""Where several programs run at once."""
 
 
 @pytest.fixture
@@ -202,7 +204,7 @@ def test_steps_move_inputs_and_losses_and_no_weights(subject: Subject, device: D
         assert session.transferred.last == Transfer()
 
 
-@every_device
+@every_shared
 def test_inputs_outputs_and_gradients_have_their_place(subject: Subject, device: Device) -> None:
     compiled = subject.program("simplemlp")
     x, y = batch(compiled)
@@ -224,7 +226,7 @@ def test_inputs_outputs_and_gradients_have_their_place(subject: Subject, device:
     assert state_of(session) == state_of(usual)
 
 
-@every_device
+@every_shared
 def test_single_tensors_have_their_place(subject: Subject, device: Device) -> None:
     """Of a step the first input stays, and one gradient comes; of two outputs one stays until it is asked for."""
     compiled = subject.program("two_heads")
@@ -286,7 +288,7 @@ def test_measuring(subject: Subject, device: Device) -> None:
 # ---- many of them
 
 
-@every_device
+@every_shared
 def test_two_sessions_at_once(subject: Subject, device: Device) -> None:
     compiled = subject.program("simplemlp")
     x, y = batch(compiled)
@@ -330,7 +332,7 @@ def test_closing_the_device_closes_its_sessions(subject: Subject, scratch: Path)
     compiled = subject.program("simplemlp")
     x, y = batch(compiled)
     with pytest.raises(KeyError), subject.open() as device:
-        sessions = [device.load(compiled) for _ in range(2)]
+        sessions = [device.load(compiled) for _ in range(1 if device.capabilities.is_single else 2)]
         sessions[0].close()
         sessions[0].close()  # once more is no error
         raise KeyError
@@ -340,7 +342,8 @@ def test_closing_the_device_closes_its_sessions(subject: Subject, scratch: Path)
             assert is_over(process_of(session))
         with pytest.raises((DeviceError, UserError)):
             session.step(x, y)
-    assert list(scratch.glob(f"{PREFIX}*")) == []
+    left = [path for path in scratch.glob(f"{PREFIX}*") if path.suffix != ".lock"]  # whose holder is gone
+    assert left == []
 
 
 # ---- failures

@@ -89,6 +89,15 @@ def test_a_run_repeats_exactly(simulator: Path) -> None:
     assert said[0].stdout == said[1].stdout and said[0].stderr == said[1].stderr
 
 
+def test_a_run_ends_behind_a_line_that_is_waited_for(simulator: Path) -> None:
+    whole, part, never = (
+        subprocess.run([str(simulator), str(IMAGE), *until], capture_output=True, text=True, check=True).stdout
+        for until in ((), ("--until", "update 0 "), ("--until", "pdate 0"))
+    )
+    assert whole.startswith(part) and part.splitlines()[-1].startswith("update 0 ") and part != whole
+    assert never == whole
+
+
 def test_what_was_in_memory_before_changes_nothing(simulator: Path) -> None:
     said = {
         subprocess.run([str(simulator), str(IMAGE), "--seed", str(seed)], capture_output=True, check=True).stdout

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,14 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.devices.mppa_stand_ins import make_stand_ins
 from tests.schedule.programs import HAND_MADE, host_state, imported, recipe_of
 from tests.support.command_line import CommandLine
 from tilegrad.build.toolchain import host_toolchain
 from tilegrad.compiled import Compiled
 from tilegrad.devices.mppa import COMPILER, RUNNERS, VARIABLE, MppaDevice, window
-from tilegrad.devices.registry import open_device
+from tilegrad.devices.mppa_configuration import MppaConfiguration, parse
+from tilegrad.devices.registry import device_kind, open_device
 from tilegrad.devices.sim import SimDevice
-from tilegrad.errors import DeviceError
+from tilegrad.errors import DeviceError, UserError
 from tilegrad.pipeline import compile_model
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
@@ -26,7 +31,6 @@ from tilegrad.targets.base import L1, Target
 from tilegrad.training.train import Run, train
 
 NAMES = ("simplemlp", *HAND_MADE)
-WINDOW_BYTES = 1 << 20
 
 
 def mppa(l1_bytes: int | None = None) -> Target:
@@ -92,9 +96,10 @@ def test_estimates_say_that_they_are_uncalibrated(tilegrad: CommandLine) -> None
 def test_what_is_missing_is_named(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name, runner in RUNNERS.items():
+    for platform, runner in RUNNERS.items():
+        name = f"mppa:{platform}:clusters=2"
         reason = MppaDevice.missing(name) or ""
-        assert all(word in reason for word in (COMPILER, runner.tool, VARIABLE, "sim:mppa"))
+        assert all(word in reason for word in (COMPILER, runner.tool, VARIABLE, "sim:mppa", "docs/mppa.md"))
         with pytest.raises(DeviceError, match=runner.tool):
             open_device(name)
     answer = tilegrad("train", "simplemlp", "--device", "mppa:hw")
@@ -110,42 +115,104 @@ def test_where_the_window_is(text: str, found: object, monkeypatch: pytest.Monke
     assert window() == found
 
 
+# ---- The configuration.
+
+
+def test_a_configuration_reads_back() -> None:
+    for name in ("mppa:iss", "mppa:qemu:arch=kv3-2", "mppa:hw:clusters=1,firmware=ocl_fw.elf,trace=on"):
+        assert parse(name).name == name and device_kind(name) is MppaDevice
+    given = MppaConfiguration("iss", arch="kv3-2", clusters=3)
+    assert parse(given.name) == given and given.name == "mppa:iss:arch=kv3-2,clusters=3"
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "expected"),
+    [
+        ("mppa:iss:arch=kv3-3", "arch", "kv3-3", "kv3-1 or kv3-2"),
+        ("mppa:iss:clusters=0", "clusters", "0", "1 to 5"),
+        ("mppa:iss:clusters=6", "clusters", "6", "1 to 5"),
+        ("mppa:iss:clusters=-1", "clusters", "-1", "1 to 5"),
+        ("mppa:iss:clusters=two", "clusters", "two", "1 to 5"),
+        ("mppa:hw:firmware=mine.elf", "firmware", "mine.elf", "ocl_fw_l1.elf"),
+        ("mppa:hw:trace=yes", "trace", "yes", "on or off"),
+        ("mppa:iss:trace=on", "trace", "on", "off on iss"),
+        ("mppa:iss:workdir=/nowhere/at/all", "workdir", "/nowhere/at/all", "a folder"),
+        ("mppa:card:clusters=3", "platform", "card", "iss or qemu or hw"),
+        ("mppa:clusters=3", "platform", "clusters=3", "iss or qemu or hw"),
+        ("mppa:iss:cluster=3", "cluster", "cluster=3", "clusters"),
+        ("mppa:iss:clusters=3,clusters=4", "clusters", "clusters=4", "once"),
+        ("mppa:iss:clusters", "clusters", "clusters", "FIELD=VALUE"),
+        ("mppa:iss:", "", "", "FIELD=VALUE"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(name: str, field: str, value: str, expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        device_kind(name)
+    assert field in caught.value.message and caught.value.got == value and expected in (caught.value.expected or "")
+
+
+@pytest.mark.parametrize("values", [{"clusters": True}, {"clusters": "3"}, {"trace": 1}, {"workdir": "here"}])
+def test_values_of_another_type_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=next(iter(values))):
+        MppaConfiguration("hw", **values)  # type: ignore[arg-type]
+
+
+def test_the_command_line_takes_a_configuration(tilegrad: CommandLine, tmp_path: Path) -> None:
+    device = "mppa:iss:clusters=3,arch=kv3-2"
+    made = tilegrad("compile", "simplemlp", "--device", device, "--blocks", 3, "-o", tmp_path / "c", "--json", "-")
+    assert made.status == 0, made.err
+    makefile = (tmp_path / "c" / "Makefile").read_text()
+    assert "MPPA_COS_NB_CC=3" in makefile and "-march=kv3-2" in makefile
+    assert re.search(r"TG_CLUSTERS\W+3\b", (tmp_path / "c" / "model.h").read_text())
+    wrong = tilegrad("compile", "simplemlp", "--device", "mppa:iss:arch=kv4", "-o", tmp_path / "d")
+    assert wrong.status == 2 and "'arch' of an MPPA cannot be 'kv4'" in wrong.err and not (tmp_path / "d").exists()
+    several = tilegrad("train", "simplemlp", "--device", f"host,{device}")
+    assert several.status == 3 and "kvx-cluster" in several.err
+
+
 @pytest.fixture
 def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The vendor's compiler is this machine's, its runners start the program, and the window is a file."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    scripts = {
-        COMPILER: f"os.execv({compiler!r}, ['cc', *('-O1' if a == '-O3' else a for a in sys.argv[1:])])",
-        **{
-            runner.tool: (
-                f"open({str(tmp_path / 'asked.txt')!r}, 'a').write(' '.join(sys.argv) + chr(10))\n"
-                "program = sys.argv[-1].removeprefix('--exec-file=Cluster0:')\n"
-                "os.execv(program, [program])"
-            )
-            for runner in RUNNERS.values()
-        },
-    }
-    for name, body in scripts.items():
-        (tools / name).write_text(f"#!{sys.executable}\nimport os, sys\n{body}\n")
-        (tools / name).chmod(0o755)
-    memory = tmp_path / "ddr"
-    memory.write_bytes(bytes(WINDOW_BYTES))
+    make_stand_ins(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the claim on the card is: tests run side by side
-    monkeypatch.setenv("PATH", str(tools), prepend=":")
-    monkeypatch.setenv(VARIABLE, str(memory))
+    monkeypatch.setenv("PATH", str(tmp_path / "tools"), prepend=":")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "ddr"))
     return tmp_path
 
 
-@pytest.mark.parametrize("device", RUNNERS)
-def test_host_and_accelerator_give_the_hosts_bits(device: str, stand_ins: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "wanted"),
+    [
+        ("mppa:iss", "--march=kv3-1 -- "),
+        ("mppa:qemu:arch=kv3-2", "-M mppa-coolidge-v2 -kernel "),
+        ("mppa:hw:trace=on", "--exec-file=Cluster0:"),
+    ],
+)
+def test_host_and_accelerator_give_the_hosts_bits(device: str, wanted: str, stand_ins: Path) -> None:
     with open_device(device) as opened:
         run = train(compiled_for("simplemlp", mppa()), opened, steps=2, verify=False)
     assert bits(run) == host_state("simplemlp", 2)
-    asked = (stand_ins / "asked.txt").read_text().split()
-    wanted = {"mppa:iss": "--", "mppa:qemu": "-kernel", "mppa:hw": "--exec-file=Cluster0:"}[device]
-    assert asked[0].endswith(RUNNERS[device].tool) and any(word.startswith(wanted) for word in asked)
+    asked = (stand_ins / "asked.txt").read_text()
+    assert asked.split()[0].endswith(RUNNERS[device.split(":")[1]].tool) and wanted in asked
+
+
+def test_a_configuration_is_what_tools_are_told(stand_ins: Path) -> None:
+    """Architecture and clusters to the compiler, the rest by variables; programs stay in the working folder."""
+    folder = stand_ins / "kept"
+    name = f"mppa:hw:clusters=2,arch=kv3-2,firmware=ocl_fw_l1.elf,trace=on,workdir={folder}"
+    with open_device(name) as opened:
+        assert isinstance(opened, MppaDevice)
+        chip = opened.chip_of(name)
+        run = train(compiled_for("simplemlp", chip), opened, steps=2, verify=False)
+        with pytest.raises(UserError, match="fewer clusters") as caught:
+            opened.load(compiled_for("simplemlp", mppa()))
+        assert (caught.value.expected, caught.value.got) == ("at most 2", "5")
+    assert bits(run) == host_state("simplemlp", 2) and chip.clusters == 2
+    assert all((folder / "tilegrad-hw" / made).exists() for made in ("host", "accelerator", "model.c"))
+    built = (stand_ins / "built.txt").read_text()
+    assert "-march=kv3-2" in built and "--defsym=MPPA_COS_NB_CC=2" in built
+    told = opened.configuration.environment
+    assert told["OMP_MPPA_FIRMWARE_NAME"] == "ocl_fw_l1.elf" and "MPPA_TRACE_ENABLE_META=1" in told["MPPA_ENVP"]
 
 
 @pytest.mark.parametrize("name", HAND_MADE)
@@ -219,7 +286,29 @@ def test_compile_gives_both_programs_without_the_tools(
     assert answer.status == 0 and answer.json["image"] is None, answer.err
     assert {"mppa/host.c", "mppa/tg_mppa.c", "mppa/tg_window.h", "main.c"} <= set(answer.json["files"])
     assert "tg_sim.c" not in answer.json["files"]
-    command = ["make", "-C", str(folder), f"KVXCC={compiler}", f"CC={compiler}"]
+    command = ["make", "-C", str(folder), f"KVXCC={compiler}", f"CC={compiler}", "KVXARCH=", "KVXLINK="]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (folder / "host").exists() and (folder / "accelerator").exists()
+
+
+# ---- What someone with the tools does.
+
+
+@pytest.mark.slow
+def test_a_report_to_send_back(stand_ins: Path) -> None:
+    """The tool of docs/mppa.md: trainings on the device and simulated, with the same bits."""
+    folder = stand_ins / "report"
+    name = "mppa:iss:clusters=2,arch=kv3-2"
+    command = [sys.executable, "tools/mppa_conformance.py", name, "-o", str(folder), "--models", "simplemlp"]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    options = ["--steps", "2", "--no-suite"]
+    done = subprocess.run([*command, *options], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["simplemlp"]["same_bits"] is True and set(summary["simplemlp"]) >= {name, "sim:mppa"}
+    assert COMPILER in (folder / "versions.txt").read_text()
+    wrong = [sys.executable, "tools/mppa_conformance.py", "mppa:iss:arch=kv9", "-o", str(folder / "no")]
+    refused = subprocess.run(wrong, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "kv9" in refused.stderr and not (folder / "no").exists()

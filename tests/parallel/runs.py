@@ -6,12 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 import tilegrad as tg
 from tilegrad.compiled import Compiled
-from tilegrad.devices.base import Device, Session
+from tilegrad.devices.base import Array, Device, Session
+from tilegrad.devices.session import Begun
 from tilegrad.parallel.group import DeviceGroup, open_devices
 from tilegrad.parallel.shares import Engine
 from tilegrad.training.train import Run, train
@@ -47,19 +45,18 @@ def assert_same_bits(expected: Run, got: Run) -> None:
 class Slow:
     """A session that takes a while for each share."""
 
-    def __init__(self, session: Engine, seconds: float) -> None:
+    takes_ahead = False
+
+    def __init__(self, session: Session, seconds: float) -> None:
         self.session = session
         self.seconds = seconds
+        self.exchange = session.exchange
 
-    def exchange(
-        self,
-        entry: str | None,
-        inputs: Sequence[npt.ArrayLike] | None,
-        writes: Mapping[str, npt.ArrayLike],
-        reads: Sequence[str],
-    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def begin(
+        self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
+    ) -> Begun:
         time.sleep(self.seconds)
-        return self.session.exchange(entry, inputs, writes, reads)
+        return self.session.begin(entry, inputs, writes, reads)
 
 
 class GroupWithSlow(DeviceGroup):

@@ -16,6 +16,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.nest import Access, AxisKind
 from tilegrad.ir.schedule import Launch, Schedule, Tiling
+from tilegrad.schedule import schedule as schedule_module
 from tilegrad.schedule import tiling as tiling_module
 from tilegrad.schedule.candidates import columns_of
 from tilegrad.schedule.options import ScheduleOptions
@@ -47,6 +48,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
         return replace(span, cycles=100 * span.cycles) if nest.kernel == kernel else span  # the conductor hides less
 
     monkeypatch.setattr(KernelCosts, "span", slower)
+    monkeypatch.setattr(schedule_module, "known_choices", lambda target, buffering: {})
 
 
 def test_every_operators_cost_counts() -> None:
@@ -60,6 +62,18 @@ def test_every_operators_cost_counts() -> None:
         with pytest.MonkeyPatch.context() as patch:
             slow_down(patch, kernel)
             assert estimated_cycles(compiled_for(name, target, options).plan.schedule) > before, kernel
+
+
+def test_what_was_searched_before_changes_nothing() -> None:
+    """Tilings are remembered from program to program of one process: the C is that of a process that remembers none."""
+    known = schedule_module.known_choices
+    known.cache_clear()
+    first = compiled_for("simplemlp", siracusa(2 * KIB), ScheduleOptions(fuses_update=False))
+    assert len(known(first.target, "auto")) > 5
+    fused = compiled_for("simplemlp", siracusa(2 * KIB), ScheduleOptions(fuses_update=True))
+    known.cache_clear()
+    alone = compiled_for("simplemlp", siracusa(2 * KIB), ScheduleOptions(fuses_update=True))
+    assert fused.project.files == alone.project.files != first.project.files
 
 
 def test_every_operators_cost_is_in_the_reported_cycles() -> None:
@@ -185,6 +199,7 @@ def search_work(name: str, l1_bytes: int) -> tuple[int, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiling_module, "best_candidates", counted)
+        patch.setattr(schedule_module, "known_choices", lambda target, buffering: {})
         compiled_for(name, siracusa(l1_bytes))
     return seen, kept
 

@@ -17,7 +17,7 @@ from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.ir.listing import Await, Event, Load, Signal, Store
-from tilegrad.ir.pipes import DEPTHS, Pipe, slice_offset, slot_offset
+from tilegrad.ir.pipes import DEPTHS, slot_offset
 from tilegrad.sequence.replay import ListingError, replay
 from tilegrad.sequence.timing import time_listing
 from tilegrad.targets import base as targets
@@ -72,14 +72,6 @@ def changed(program: Compiled, change: Callable[[Event], Event | None]) -> None:
     entry = program.listing.entries["infer"]
     events = tuple(one for one in map(change, entry.events) if one is not None)
     replay(replace(program.listing, entries={"infer": replace(entry, events=events)}))
-
-
-def test_slices_are_apart_and_as_large_as_said() -> None:
-    pipe = Pipe(0, "p", 0, 1, 4, 1 << 20, 4000)
-    assert slice_offset(pipe, 3999) == 3999 * (1 << 22) > 1 << 32  # beyond 32 bits
-    assert pipe.workspace_bytes == 4000 * pipe.slice_bytes
-    slots = {slot_offset(pipe, block, count) for block in range(3) for count in range(4)}
-    assert len(slots) == 12 and slot_offset(pipe, 1, 4) == slot_offset(pipe, 1, 0)
 
 
 def test_a_pipe_has_a_ring_in_every_block(piped: Compiled) -> None:

@@ -30,9 +30,16 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelFile, parse_kernel_file
 from tilegrad.targets import base as targets
+from tilegrad.targets.base import Target
 
 HOST = targets.get("host")
-FOLDER = HOST.folder / "kernels"
+
+
+def kernels_of(target: Target) -> Path:
+    return targets.TARGETS_FOLDER / target.name / "kernels"
+
+
+FOLDER = kernels_of(HOST)
 AWKWARD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-41, -3e-45, 1e-25, -1e-25, 3e38], np.float32)
 # What the host device compiles with, then a machine with vectors of eight, then one without fma.
 FLAG_SETS = (("-O3", "-march=native", "-fno-trapping-math"), ("-O3", "-mavx2", "-mfma"), ("-O1",))
@@ -61,27 +68,30 @@ every_machine = pytest.mark.parametrize(
 )
 
 
-def _compile(compiler: str, flags: Sequence[str], portable: Path, output: Path) -> None:
-    """What the host runs in place of a portable kernel file, with the host's headers."""
+def compile_kernels(
+    compiler: str, flags: Sequence[str], portable: Path, output: Path, target: Target = HOST
+) -> None:
+    """What a target runs in place of a portable kernel file, with the target's headers."""
     common = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
-    folders = (f"-I{FOLDER}", f"-I{RUNTIME_FOLDER}")
+    folders = (f"-I{kernels_of(target)}", f"-I{RUNTIME_FOLDER}")
     command = [compiler, *common, *flags, *folders, "-x", "c", "-", "-o", str(output), "-lm"]
-    text = target_kernels(portable, HOST).text
+    text = target_kernels(portable, target).text
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @cache
-def host_library(flags: tuple[str, ...], portable: Path) -> ctypes.CDLL:
-    headers = b"".join(path.read_bytes() for folder in (FOLDER, RUNTIME_FOLDER) for path in sorted(folder.glob("*.h")))
-    content = target_kernels(portable, HOST).text + repr(flags)
+def library_of(target: Target, flags: tuple[str, ...], portable: Path) -> ctypes.CDLL:
+    folders = (kernels_of(target), RUNTIME_FOLDER)
+    headers = b"".join(path.read_bytes() for folder in folders for path in sorted(folder.glob("*.h")))
+    content = target_kernels(portable, target).text + repr(flags)
     digest = hashlib.sha256(content.encode() + headers).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / "tilegrad-test-kernels"
     folder.mkdir(exist_ok=True)
-    library = folder / f"host-{portable.stem}-{digest}.so"
+    library = folder / f"{target.name}-{portable.stem}-{digest}.so"
     if not library.exists():
         partial_file = folder / f"{library.name}.{os.getpid()}"
-        _compile("gcc", flags, portable, partial_file)
+        compile_kernels("gcc", flags, portable, partial_file, target)
         partial_file.rename(library)
     return ctypes.CDLL(str(library))
 
@@ -97,7 +107,7 @@ def values_of(draw: np.random.Generator, shape: tuple[int, ...], awkward: bool) 
 
 
 def assert_same_bits(
-    flags: tuple[str, ...], graph: Graph, seed: int, awkward: bool, *, coarse: bool = False
+    flags: tuple[str, ...], graph: Graph, seed: int, awkward: bool, *, coarse: bool = False, target: Target = HOST
 ) -> None:
     draw = np.random.default_rng(seed)
     feeds = {name: values_of(draw, graph.types[name].shape, awkward) for name in graph.inputs}
@@ -111,7 +121,7 @@ def assert_same_bits(
         for nest in registry.get(node.op).nests(NodeView(node, graph.types))
         for axis in nest.axes
     }
-    with mock.patch.object(kernels, "kernel_file_library", partial(host_library, flags)):
+    with mock.patch.object(kernels, "kernel_file_library", partial(library_of, target, flags)):
         runs: list[tuple[Mapping[str, int] | None, int]] = [(None, 1), (None, 3)]
         runs.append(({name: int(draw.integers(1, max(extent, 1) + 1)) for name, extent in sorted(axes)}, 2))
         for sizes, cores in runs:
@@ -181,7 +191,7 @@ def _uses_host_headers(source: Path) -> bool:
 @pytest.mark.parametrize("flags", first_always(FLAG_SETS, 1), ids=" ".join)
 def test_they_compile_without_warnings(compiler: str, flags: Sequence[str], tmp_path: Path) -> None:
     for source in filter(_uses_host_headers, SOURCES):
-        _compile(compiler, flags, source, tmp_path / "library.so")
+        compile_kernels(compiler, flags, source, tmp_path / "library.so")
 
 
 @every_machine

@@ -121,13 +121,14 @@ _MOST_KNOWN = 1 << 15
 
 
 def table_of(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> tuple[int, ...]:
-    """The table of an operator's nest: made once for each kind and way of cutting it."""
+    """The table of an operator's nest: made once for each kind and way of cutting it. Homes in a call say where in
+    their operands nests of a kind begin (`Nest.skipped_bytes`)."""
     key = (op, nest.kind, None if tiling is None else tiling.key, longest_bytes)
     found = _KNOWN.get(key)
     if found is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        found = _KNOWN[key] = table_words(nest, tiling, argument_fields(op, nest.kernel), longest_bytes)
+        found = _KNOWN[key] = table_words(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes)
     return found
 
 
@@ -329,6 +330,7 @@ class _Encoder:
         places = self.places
         tiles = 1 if self.tiling is None else self.tiling.tile_count
         is_double = self.tiling is not None and self.tiling.is_double
+        asks_ahead = self.tiling is not None and self.tiling.asks_ahead
         results = [i for i, o in enumerate(self.nest.operands) if o.value is not None and o.access is Access.WRITE]
         is_large = any(map(self._has_levels, results))
         result = NEST.encode(
@@ -337,7 +339,7 @@ class _Encoder:
             loop_count=len(self.loops),
             args=places.args,
             tiles=tiles,
-            is_double=int(is_double),
+            is_double=CONSTANTS["TG_AHEAD"] if asks_ahead and not is_large else int(is_double),
             is_large=int(is_large),
             args_turn=places.args + (places.end if self.fields else places.args),
             arg_count=len(self.arguments) if self.fields else 0,

@@ -30,6 +30,7 @@ from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, arou
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
 from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Store, Wait
+from tilegrad.schedule.schedule import known_choices
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
 SOURCE = "iss:siracusa"
@@ -107,8 +108,8 @@ class Samples:
                 self.crowded[inward].append((nominal, taken))
             for inward, nominal, taken in _far_crowded(compiled.target, events):
                 self.far_crowded[inward].append((nominal, taken))
-            if seen.ran.cycles.get(entry):
-                self.around[entry].append(seen.ran.cycles[entry][-1] - seen.cycles(entry))
+            if seen.counts.get(entry):
+                self.around[entry].append(seen.counts[entry][-1] - seen.cycles(entry))
 
     def add_waits(self, happened: Sequence[Happened], enqueue_cycles: float) -> None:
         for one in happened:
@@ -293,6 +294,7 @@ def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> N
     text = numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(table, indent=1))
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
     load_measured.cache_clear()
+    known_choices.cache_clear()
     document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
 
 
@@ -316,7 +318,7 @@ def main() -> int:
             compiled = case.compile()
             seen = observe(compiled)
             samples.add(compiled, seen)
-            estimate, cycles = compiled.timing["step"].cycles, seen.ran.cycles["step"][-1]
+            estimate, cycles = compiled.timing["step"].cycles, seen.counts["step"][-1]
             errors[case.name] = estimate / cycles - 1.0
             print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured", flush=True)
         measured = fit(samples)

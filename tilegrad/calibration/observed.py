@@ -7,20 +7,27 @@ really happened. Nothing runs in the image for it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilegrad.build.cache import open_cache
+from tilegrad.build.riscv import COMPILER
+from tilegrad.build.toolchain import compiler_identity
 from tilegrad.compiled import Compiled
-from tilegrad.devices.iss import IssDevice, build_simulator, most_cycles
-from tilegrad.devices.siracusa_image import IMAGE_STATUSES, ImageRun, parse_console
+from tilegrad.devices.iss import IssDevice, build_simulator, most_cycles, simulator_files
+from tilegrad.devices.siracusa_build import folder_files
+from tilegrad.devices.siracusa_image import IMAGE_STATUSES, parse_cycles
 from tilegrad.devices.siracusa_program import Expected
 from tilegrad.errors import DeviceError
 
 # The first step of a training fills the instruction caches, which is next to nothing in a long one.
 STEPS, LONG_MACS = 2, 5_000_000
+_READ_BY_PEOPLE = (".md", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +42,73 @@ class TraceEvent:
 
 @dataclass(frozen=True)
 class Observation:
-    """Of the last call of each entry: what happened from its begin to its end."""
+    """Of the last call of each entry: what happened from its begin to its end. `counts` are the image's own, of every
+    call, from its caller's point of view."""
 
     entries: Mapping[str, tuple[TraceEvent, ...]]
-    ran: ImageRun
+    counts: Mapping[str, tuple[int, ...]]
 
     def cycles(self, entry: str) -> int:
         events = self.entries[entry]
         return events[-1].cycle - events[0].cycle
 
 
-def observe(compiled: Compiled, *, seconds: float = 3600.0) -> Observation:
-    """Builds the image and runs it. Its bits are not judged here: nothing is expected of them."""
+def steps_of(compiled: Compiled) -> int:
+    return STEPS if compiled.plan.schedule.macs("step") < LONG_MACS else 1
+
+
+def _nothing_expected(compiled: Compiled) -> Expected:
+    """Bits are not judged here."""
+    return Expected((0,) * steps_of(compiled) * compiled.program.recipe.accumulate, 0)
+
+
+def _run(compiled: Compiled, folder: Path, *options: str, seconds: float = 3600.0) -> str:
+    """Builds the image and runs it; what it printed."""
+    device = IssDevice()
+    device.steps, device.expected = steps_of(compiled), _nothing_expected(compiled)
+    image = device.build(compiled, folder)
+    work = folder / "iss"
+    work.mkdir(exist_ok=True)
+    limit = str(most_cycles(compiled, device.steps))
+    command = [str(build_simulator(work)), str(image.path.resolve()), "--limit", limit, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    if done.returncode not in IMAGE_STATUSES:
+        raise DeviceError("the image failed", stage="run", got=done.stderr[-2000:])
+    return done.stdout
+
+
+def observe(compiled: Compiled) -> Observation:
+    """A whole run, with its trace."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        device = IssDevice()
-        device.steps = STEPS if compiled.plan.schedule.macs("step") < LONG_MACS else 1
-        device.expected = Expected((0,) * device.steps * compiled.program.recipe.accumulate, 0)
-        image = device.build(compiled, folder)
-        work = folder / "iss"
-        work.mkdir(exist_ok=True)
-        trace = work / "trace"
-        limit = str(most_cycles(compiled, device.steps))
-        command = [str(build_simulator(work)), str(image.path.resolve()), "--limit", limit, "--trace", str(trace)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
-        if done.returncode not in IMAGE_STATUSES:
-            raise DeviceError("the image failed", stage="run", got=done.stderr[-2000:])
+        trace = Path(name) / "trace"
+        counts = parse_cycles(_run(compiled, Path(name), "--trace", str(trace)))
         with trace.open(encoding="ascii") as lines:
-            return Observation(dict(parse_trace(lines)), parse_console(done.stdout, done.returncode))
+            return Observation(dict(parse_trace(lines)), counts)
+
+
+def program_digest(compiled: Compiled) -> str:
+    """Of all that a count of cycles depends on: the image's sources, its compiler, and the simulator."""
+    files = {**folder_files(compiled, steps_of(compiled), _nothing_expected(compiled)), **simulator_files()}
+    digest = hashlib.sha256(compiler_identity(COMPILER).encode())
+    for name in sorted(files):
+        if not name.endswith(_READ_BY_PEOPLE):
+            digest.update(hashlib.sha256(name.encode() + b"\0" + files[name]).digest())
+    return digest.hexdigest()
+
+
+def training_cycles(compiled: Compiled) -> Mapping[str, tuple[int, ...]]:
+    """Of steps and updates alone: the run ends behind the last update. Runs repeat exactly, so what was counted once is
+    kept beside compiled objects; much of L1 and little often give the same program, and so do two modes."""
+    cache, key = open_cache(use_cache=True), f"cycles-{program_digest(compiled)}"
+    kept = cache.take(key) if cache is not None else None
+    if kept is None:
+        with tempfile.TemporaryDirectory() as name:
+            said = _run(compiled, Path(name), "--until", f"update {steps_of(compiled) - 1} ")
+        kept = json.dumps(parse_cycles(said)).encode()
+        if cache is not None:
+            cache.keep(key, kept)
+            cache.finish()
+    return {entry: tuple(counts) for entry, counts in json.loads(kept).items()}
 
 
 def parse_trace(lines: Iterator[str] | Sequence[str]) -> Iterator[tuple[str, tuple[TraceEvent, ...]]]:

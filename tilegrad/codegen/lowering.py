@@ -253,21 +253,22 @@ class FlatLowering(Lowering):
         launch = self.launch(entry, number)
         nest = launch.nests[k]
         signature = self.signature(launch, nest)
-        arguments, skipped = self._numbers(nest, signature)
+        arguments, inner = self._numbers(nest.anchored, signature)
+        skipped = [outer + more for outer, more in zip(nest.skipped_bytes, inner, strict=True)]
         places: list[Address | None] = []
         values: list[tuple[str, int]] = []
-        for operand, elements in zip(nest.operands, skipped, strict=True):
+        for operand, size_bytes in zip(nest.operands, skipped, strict=True):
             if operand.value is None:
                 places.append(None)
                 values.append(("", 0))
                 continue
             address = self.plan.address(entry, operand.value)
-            values.append((operand.value, elements * operand.element_bytes))
-            places.append(replace(address, offset=address.offset + values[-1][1]) if elements else address)
+            values.append((operand.value, size_bytes))
+            places.append(replace(address, offset=address.offset + size_bytes) if size_bytes else address)
         return KernelCall(signature, arguments, tuple(places), tuple(values))
 
     def _numbers(self, nest: Nest, signature: KernelSignature) -> tuple[tuple[int | float, ...], tuple[int, ...]]:
-        """A nest's arguments, and the elements in front of each operand's box: the same for all nests of a kind.
+        """A nest's arguments, and the bytes in front of each operand's box: the same for all nests of a kind.
 
         A kernel's pointer is where its box starts: inside the tensor for a part of it (Concat, Slice).
         """
@@ -285,7 +286,7 @@ class FlatLowering(Lowering):
         for operand in nest.operands:
             box = operand_box(operand, tile) if operand.value is not None else ()
             starts = (r.start * stride for r, stride in zip(box, strides.get(operand.name, ()), strict=True))
-            skipped.append(sum(starts) if all(r.size for r in box) else 0)
+            skipped.append(operand.element_bytes * sum(starts) if all(r.size for r in box) else 0)
         self._kinds[nest.kind] = tuple(arguments), tuple(skipped)
         return self._kinds[nest.kind]
 

@@ -80,9 +80,8 @@ def watch(
 def target_of(device: str, name: str | None = None) -> Target:
     """The chip that a device is, or runs, unless another is named."""
     named = None if name is None else target_files.find(name)  # which may bring a device along
-    own = device_kind(device).target_of(device)
-    target = targets.get(own) if named is None else named
-    if target not in compilable_targets():
+    target = device_kind(device).chip_of(device) if named is None else named
+    if not has_runtime(target):
         raise UserError(
             f"C cannot be written for target '{target.name}'",
             stage="target",
@@ -142,7 +141,11 @@ def compile_others(compiled: Compiled, devices: Specification, chip: BudgetOptio
 def compilable_targets() -> tuple[Target, ...]:
     """The chips that have a C runtime; the others are descriptions only."""
     known = (targets.get(name) for name in targets.names())
-    return tuple(target for target in known if (target.folder / "tg_rt.h").exists())
+    return tuple(filter(has_runtime, known))
+
+
+def has_runtime(target: Target) -> bool:
+    return (target.folder / "tg_rt.h").exists()
 
 
 def import_model(model: str, recipe: Recipe, observer: Observer, weights: Path | None = None) -> ImportedModel:

@@ -193,7 +193,7 @@ def compile_project(
     )
     if output_folder is not None:
         output.show(heading(f"{compiled.program.name} for {compiled.target.name}"), Text(), memory_table(compiled.plan))
-        cycles = cycles_text(compiled.cycles, limited.is_calibrated, uncounted)
+        cycles = cycles_text(compiled.cycles, limited.cycles_word, uncounted)
         output.show(Text(str(stack)), *([Text(cycles)] if cycles else []), Text())
         output.show(time_line(observer.seconds), code_line(compiled, output_folder))
         if cost is not None:
@@ -219,7 +219,7 @@ def flash_of(text: str | None, target: Target) -> Storage | None:
 
 def _project_files(compiled: Compiled, device: str, target: str | None) -> Mapping[str, bytes]:
     """The device's own, unless a target was named that it may have nothing to do with."""
-    return compiled.project.files if target is not None else device_kind(device).project_files(compiled)
+    return compiled.project.files if target is not None else device_kind(device).files_for(device, compiled)
 
 
 @grouped

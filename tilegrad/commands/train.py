@@ -184,7 +184,9 @@ def train(
     recipe = recipe_options.recipe(data.updates(steps, recipe_options.batch, recipe_options.accum))
     expect_tolerance(tolerance)
     training.check_patience(data.patience, data.epochs)
-    schedule = schedule_of(chip, target, specification.is_several or scheduler is not None)
+    # Where gradients cannot be read from a second program, they are in the first.
+    is_alone = device_kind(specification.first).capabilities.is_single
+    schedule = schedule_of(chip, target, specification.is_several or scheduler is not None or is_alone)
     places = Residency.parse(residency)
     with Progress() as progress, open_all(device, scheduler, use_cache=not no_cache) as opened:
         observer = watch(output, progress, dump_after, places)

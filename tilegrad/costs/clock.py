@@ -7,10 +7,12 @@ what they would do (`tilegrad/schedule/judge.py`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
+from operator import itemgetter
 
 from tilegrad.costs.conduct import Act, CodeCache, around
 from tilegrad.costs.kernel_cost import KernelCosts, Span
@@ -49,16 +51,30 @@ class Channel:
 
 class SharedMemory:
     """A memory that engines of several clusters move bytes to and from: what they ask for at once, it does one after
-    the other. `sharers` is how many ask for the same at the same time, where only one of them is played."""
+    the other, and it never rests while something is asked for. `sharers` is how many ask for the same at the same
+    time, where only one of them is played."""
 
     def __init__(self, bytes_per_cycle: float, sharers: int = 1) -> None:
         self.cycles_per_byte = sharers / bytes_per_cycle
-        self.free = 0.0
+        self.busy: list[Interval] = []  # in order, apart
+
+    def restart(self) -> None:
+        """All that was asked for is done."""
+        self.busy.clear()
 
     def take(self, now: float, size_bytes: float) -> float:
-        """When it is done with what is asked for now."""
-        self.free = max(self.free, now) + size_bytes * self.cycles_per_byte
-        return self.free
+        """When it is done with what is asked for now. Engines are played in turns, each for a while: one that comes
+        later may ask for an earlier time."""
+        left, at = size_bytes * self.cycles_per_byte, now
+        first = last = bisect_left(self.busy, now, key=itemgetter(1))
+        while last < len(self.busy) and self.busy[last][0] <= at + left:
+            start, stop = self.busy[last]
+            left -= max(start - at, 0.0)
+            at = stop
+            last += 1
+        begin = min(now, self.busy[first][0]) if first < last else now
+        self.busy[first:last] = [(begin, at + left)]
+        return at + left
 
 
 class EngineClock:
@@ -108,7 +124,7 @@ class EngineClock:
             busy = min(busy * crowded, busy + (until - start) * (1.0 - 1.0 / crowded))
         channel.free = start + busy
         if self.shared is not None:
-            channel.free = max(channel.free, self.shared.take(now, size_bytes))
+            channel.free = max(channel.free, self.shared.take(start, size_bytes))
         channel.busy.append((start, channel.free))
         channel.size_bytes += size_bytes
         self.ends.append(channel.free)

@@ -49,7 +49,7 @@ class Device(ABC):
         self.name = name
         self.use_cache = use_cache
         self._sessions: list[Session] = []
-        self._claim = Claim(name) if self.capabilities.is_exclusive else None
+        self._claim = Claim(self.claim_of(name)) if self.capabilities.is_exclusive else None
 
     @classmethod
     @abstractmethod
@@ -70,8 +70,25 @@ class Device(ABC):
         """Why this device cannot be used here, with the package that brings what is missing; None if it can."""
 
     @classmethod
-    def project_files(cls, compiled: Compiled) -> Mapping[str, bytes]:
+    def takes(cls, name: str) -> bool:
+        """Whether this is the name of a device of this kind. One that can be configured takes more than `names` lists,
+        and refuses what it cannot be."""
+        return name in cls.names()
+
+    @classmethod
+    def chip_of(cls, name: str) -> Target:
+        """The target, with as much of it as the device has."""
+        return targets.get(cls.target_of(name))
+
+    @classmethod
+    def claim_of(cls, name: str) -> str:
+        """What an exclusive device holds while it is open."""
+        return name
+
+    @classmethod
+    def files_for(cls, name: str, compiled: Compiled) -> Mapping[str, bytes]:
         """The C project as this device builds it, by path."""
+        del name
         return compiled.project.files
 
     @abstractmethod
@@ -92,7 +109,7 @@ class Device(ABC):
 
     def peak(self) -> Peak:
         """The most that the device can do: multiply-adds and bytes. One that does not know is refused, not guessed."""
-        target = targets.get(self.target_name)
+        target = self.chip_of(self.name)
         if target.is_flat:
             raise UserError(
                 f"device '{self.name}' does not know its peak",
@@ -106,7 +123,7 @@ class Device(ABC):
     @classmethod
     def check_target(cls, name: str, target: Target) -> None:
         """Refuses another chip, and more memory than the chip has: only a simulator can have that."""
-        own = targets.get(cls.target_of(name))
+        own = cls.chip_of(name)
         if target.name != own.name:
             raise UserError(
                 f"the program is compiled for target '{target.name}', not for device '{name}'",
@@ -117,6 +134,14 @@ class Device(ABC):
             )
         if cls.capabilities.estimates_cycles:
             return
+        if target.clusters > own.clusters:
+            raise UserError(
+                f"device '{name}' has fewer clusters than the program is for",
+                stage="load",
+                expected=f"at most {own.clusters}",
+                got=str(target.clusters),
+                hint=f"compile with --device {name}, or for target.with_clusters({own.clusters})",
+            )
         for memory in target.larger_than(own):
             raise UserError(
                 f"device '{name}' has less {memory.name} than the program may use",
@@ -132,6 +157,7 @@ class Device(ABC):
         residency.checked(compiled.program)
         session = self._load(compiled, residency)
         session.counters = self.counters
+        session.takes_ahead = self.capabilities.takes_ahead
         if compiled.program.is_fused:
             session._companion = Companion(compiled, self.load)
         self._sessions.append(session)

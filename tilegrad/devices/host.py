@@ -12,7 +12,7 @@ from tilegrad.devices.registry import register
 @register
 class HostDevice(NativeDevice):
     kind = "host"
-    capabilities = Capabilities()
+    capabilities = Capabilities(takes_ahead=True)
 
     def __init__(self, name: str = "host", *, use_cache: bool = True, toolchain: Toolchain | None = None) -> None:
         super().__init__(name, use_cache=use_cache, toolchain=toolchain)

@@ -27,7 +27,8 @@ from tilegrad.codegen.opencl import program_buffers
 from tilegrad.compiled import Compiled
 from tilegrad.devices.accelerator import AcceleratorDevice
 from tilegrad.devices.base import Capabilities, Session
-from tilegrad.devices.process import MEASURE, REPLY_TIMEOUT_SECONDS, UPDATE, HarnessDevice, HarnessSession
+from tilegrad.devices.conversation import MEASURE, REPLY_TIMEOUT_SECONDS, UPDATE
+from tilegrad.devices.process import HarnessDevice, HarnessSession
 from tilegrad.devices.registry import register
 from tilegrad.devices.residency import Residency
 from tilegrad.devices.transport import ProcessTransport, TransportError
@@ -82,13 +83,13 @@ class OpenclSession(HarnessSession):
 
     @property
     def resident_bytes(self) -> int:
-        return 0 if self._is_closed else sum(program_buffers(self.compiled.plan).values())
+        return 0 if self.conversation.is_closed else sum(program_buffers(self.compiled.plan).values())
 
 
 @register
 class OpenclDevice(HarnessDevice, AcceleratorDevice):
     kind = "opencl"
-    capabilities = Capabilities()
+    capabilities = Capabilities(takes_ahead=True)
     session_type = OpenclSession
 
     def __init__(self, name: str = "opencl:0", *, use_cache: bool = True) -> None:

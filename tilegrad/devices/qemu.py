@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,9 +29,9 @@ from tilegrad.devices.measure import COMPUTE_SECONDS, INSTRUCTIONS, TRANSFER_SEC
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.qemu_counts import Counter, Counts
 from tilegrad.devices.registry import register
+from tilegrad.devices.session import Exchanged
 from tilegrad.devices.transport import ProcessTransport
 from tilegrad.errors import DeviceError, DoesNotFit, InternalError
-from tilegrad.ir.program import StateTensor
 from tilegrad.targets import base as targets
 from tilegrad.targets.board import Board
 from tilegrad.targets.riscv32v.target import VECTOR_BITS
@@ -102,17 +102,16 @@ class QemuSession(HarnessSession):
             self._first_counts[entry] = self.counts()
         return results
 
-    def _exchange(
-        self,
-        entry: str | None,
-        inputs: Sequence[Array] | None,
-        writes: Sequence[tuple[StateTensor, Array]],
-        reads: Sequence[str],
-    ) -> tuple[list[Array], Mapping[str, Array]]:
-        results = super()._exchange(entry, inputs, writes, reads)
-        if entry is not None and entry not in self._first_counts:
-            self._first_counts[entry] = self.counts()
-        return results
+    def _begin(
+        self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
+    ) -> Callable[[], Exchanged]:
+        """Counts are those of the call that ended last, so that none is begun before they are known."""
+        finish = super()._begin(entry, inputs, writes, reads)
+        if entry is None or entry in self._first_counts:
+            return finish
+        results = finish()
+        self._first_counts[entry] = self.counts()
+        return lambda: results
 
     def instructions(self) -> dict[str, tuple[int, ...]]:
         return {entry: counts.cores for entry, counts in self._first_counts.items()}

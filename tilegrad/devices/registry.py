@@ -71,7 +71,7 @@ def device_kind(name: str) -> type[Device]:
     if not isinstance(name, str):
         raise unknown_device(repr(name), device_names())
     kind = _find(name.partition(":")[0])
-    if kind is None or name not in kind.names():
+    if kind is None or not kind.takes(name):
         raise unknown_device(name, device_names())
     return kind
 

@@ -9,6 +9,7 @@ import functools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Concatenate, ParamSpec, TypeVar
@@ -33,6 +34,8 @@ from tilegrad.sequence.timing import EntryTiming
 AnySession = TypeVar("AnySession", bound="Session")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Exchanged = tuple[list[Array], Mapping[str, Array]]
+"""Outputs of an entry, and state that was read after it."""
 
 
 def one_at_a_time(
@@ -48,6 +51,18 @@ def one_at_a_time(
     return locked
 
 
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """An exchange with a session, whose lock it has while it waits."""
+
+    _lock: threading.RLock
+    _finish: Callable[[], Exchanged]
+
+    def finish(self) -> Exchanged:
+        with self._lock:
+            return self._finish()
+
+
 class Session(ABC):
     """A program loaded on a device. State lives on the device between calls.
 
@@ -57,6 +72,7 @@ class Session(ABC):
     """
 
     counters: tuple[str, ...] = Capabilities().counters
+    takes_ahead: bool = Capabilities().takes_ahead
 
     def __init__(self, compiled: Compiled, residency: Residency | None = None) -> None:
         self.compiled = compiled
@@ -224,16 +240,15 @@ class Session(ABC):
         inputs: Sequence[npt.ArrayLike] | None,
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
-    ) -> tuple[list[Array], Mapping[str, Array]]:
+    ) -> Exchanged:
         """Writes state, runs an entry, and reads state, with nothing between them: one exchange with a device that
         takes requests ahead of its answers. Returns the outputs and what was read. `None` runs nothing."""
         arrays = None if entry is None else self._as_inputs(entry, inputs or ())
-        written = [(self._tensor(name), value) for name, value in writes.items()]
-        put = [(found, as_declared(value, found.type, f"tensor '{found.name}'")) for found, value in written]
+        put = {n: as_declared(value, self._tensor(n).type, f"tensor '{n}'") for n, value in writes.items()}
         for name in reads:
             self._tensor(name)
         self.transferred.begin_call()
-        outputs, read = self._exchange(entry, arrays, put, reads)
+        outputs, read = self._begin(entry, arrays or (), put, reads)()
         self._host_gradients = None
         if entry is not None:
             self._placed, self._placed_inputs = entry, list(arrays or ())
@@ -244,41 +259,45 @@ class Session(ABC):
             Transfer(
                 sum(array.nbytes for array in arrays or ()),
                 sum(array.nbytes for array in outputs),
-                sum(array.nbytes for _, array in put),
+                sum(array.nbytes for array in put.values()),
                 total_bytes(read),
             )
         )
         return outputs, read
 
     @one_at_a_time
-    def exchange_checked(
+    def begin(
         self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
-    ) -> tuple[list[Array], Mapping[str, Array]]:
-        """The same for arrays that were checked already, as they are for every share of an update."""
-        outputs, made = self._exchange(
-            entry,
-            inputs,
-            [(self._tensors[name], value) for name, value in writes.items()],
-            reads,
-        )
+    ) -> Begun:
+        """The same for arrays that were checked already, as they are for every share of an update. Where the session
+        `takes_ahead`, another one may begin before this is finished."""
+        finish = self._begin(entry, inputs, writes, reads)
         self._host_gradients = None
         self._minibatches += entry == "step"
-        return outputs, made
+        return Begun(self._lock, finish)
 
-    def _exchange(
-        self,
-        entry: str | None,
-        inputs: Sequence[Array] | None,
-        writes: Sequence[tuple[StateTensor, Array]],
-        reads: Sequence[str],
-    ) -> tuple[list[Array], Mapping[str, Array]]:
-        """One request after another; a device that need not wait for each answer does better."""
-        for tensor, value in writes:
-            self._write(tensor, value)
+    @property
+    def waits_on(self) -> int | None:
+        """A descriptor that can be read when what was begun may be finished without waiting; None where nothing has to
+        be waited for."""
+        return None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what was begun will never be answered."""
+        return False
+
+    def _begin(
+        self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
+    ) -> Callable[[], Exchanged]:
+        """One request after another, done when this returns; a device that need not wait for answers does better."""
+        for name, value in writes.items():
+            self._write(self._tensors[name], value)
         outputs: list[Array] = []
         if entry is not None:
-            outputs = self._call(entry, inputs or (), range(len(self._entry(entry).outputs)))
-        return outputs, {name: self._read(self._tensors[name]) for name in reads}
+            outputs = self._call(entry, inputs, range(len(self._entry(entry).outputs)))
+        made = {name: self._read(self._tensors[name]) for name in reads}
+        return lambda: (outputs, made)
 
     # ---- state
 

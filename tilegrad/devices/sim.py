@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tilegrad.build.toolchain import Toolchain
@@ -14,10 +14,10 @@ from tilegrad.devices.native import NativeDevice
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.registry import register
 from tilegrad.devices.residency import Residency
+from tilegrad.devices.session import Exchanged
 from tilegrad.devices.transport import Transport
 from tilegrad.devices.values import Array
 from tilegrad.ir.listing import Listing
-from tilegrad.ir.program import StateTensor
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.sequence.trace import check_trace, read_trace
@@ -68,16 +68,12 @@ class SimSession(HarnessSession):
         self._traced_over(entry)
         return super()._call(entry, inputs, wanted)
 
-    def _exchange(
-        self,
-        entry: str | None,
-        inputs: Sequence[Array] | None,
-        writes: Sequence[tuple[StateTensor, Array]],
-        reads: Sequence[str],
-    ) -> tuple[list[Array], Mapping[str, Array]]:
+    def _begin(
+        self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
+    ) -> Callable[[], Exchanged]:
         if entry is not None:
             self._traced_over(entry)
-        return super()._exchange(entry, inputs, writes, reads)
+        return super()._begin(entry, inputs, writes, reads)
 
     def _measure(self, entry: str, calls: int) -> tuple[int, int, int]:
         self._traced_over(entry)
@@ -97,7 +93,7 @@ class SimSession(HarnessSession):
 class SimDevice(NativeDevice):
     kind = "sim"
     capabilities = Capabilities(
-        counters=(WALL_SECONDS, COMPUTE_SECONDS, TRANSFER_SECONDS, CYCLES), estimates_cycles=True
+        counters=(WALL_SECONDS, COMPUTE_SECONDS, TRANSFER_SECONDS, CYCLES), estimates_cycles=True, takes_ahead=True
     )
     session_type = SimSession
 

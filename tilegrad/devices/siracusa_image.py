@@ -61,8 +61,8 @@ _LINES = {
 }
 
 
-def parse_console(text: str, exit_status: int) -> ImageRun:
-    """Reads what the image printed, between whatever the simulator says itself; an incomplete run is a DeviceError."""
+def _lines(text: str) -> dict[str, list[tuple[str, ...]]]:
+    """What the image printed, between whatever the simulator says itself."""
     found: dict[str, list[tuple[str, ...]]] = {name: [] for name in _LINES}
     for line in text.splitlines():
         for name, pattern in _LINES.items():
@@ -73,13 +73,25 @@ def parse_console(text: str, exit_status: int) -> ImageRun:
         numbers = [int(groups[0]) for groups in found[name]]
         if numbers != list(range(len(numbers))):
             raise _incomplete(f"its {name}s are numbered {numbers}", text)
+    return found
+
+
+def parse_cycles(text: str) -> Mapping[str, tuple[int, ...]]:
+    """Of each entry, one count per call; the run need not have come to its end."""
+    found = _lines(text)
+    return {name: tuple(int(groups[-1]) for groups in found[name]) for name in ("step", "update", "infer")}
+
+
+def parse_console(text: str, exit_status: int) -> ImageRun:
+    """Reads what the image printed; an incomplete run is a DeviceError."""
+    found = _lines(text)
     for name in ("weights", "verdict"):
         if len(found[name]) != 1:
             raise _incomplete(f"it printed {len(found[name])} lines with '{name}'", text)
     bits = np.array([int(groups[1], 16) for groups in found["step"]], np.uint32)
     return ImageRun(
         losses=tuple(bits.view(np.float32).tolist()),
-        cycles={name: tuple(int(groups[-1]) for groups in found[name]) for name in ("step", "update", "infer")},
+        cycles=parse_cycles(text),
         weights_hash=int(found["weights"][0][0], 16),
         stacks=tuple(
             CoreStack(int(core), int(used), int(capacity), guard != "overwritten")

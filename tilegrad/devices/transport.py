@@ -8,14 +8,15 @@ import mmap
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,14 +37,45 @@ _GATHER_SECONDS = 5e-5
 more than they do."""
 
 
-_MOST_SPARE = 4
-_UNUSED = 3
-"""References to a block of which no array is a part: the tuple's, the loop's and the question's own."""
+WINDOWS = 4
+"""Of a program: two for exchanges that are under way, and two for what is not added yet."""
 WINDOW_VARIABLE = "TG_WINDOW"
+THROUGH_WINDOW = 0x400
 
 
 class TransportError(Exception):
     """The other end is gone or silent; `str` says which, as in "the program …". The session makes it a DeviceError."""
+
+
+class Window:
+    """Memory that the program has mapped, too, `at` some offset of what it has.
+
+    What is written there is read before anything is answered there. It is taken from the request to the answer; from
+    then on whoever has an array in it keeps it from being used again.
+    """
+
+    def __init__(self, mapped: mmap.mmap, at: int, size_bytes: int) -> None:
+        self.at = at
+        self.size_bytes = size_bytes
+        self.is_taken = False
+        self.memory = np.frombuffer(mapped, np.uint8, size_bytes, at)  # the base of every array in it
+        self._own_references = sys.getrefcount(self.memory)
+
+    @property
+    def is_free(self) -> bool:
+        return not self.is_taken and sys.getrefcount(self.memory) <= self._own_references
+
+    def fill(self, blocks: Iterable[npt.NDArray[Any]]) -> None:
+        """One after another."""
+        at = 0
+        for block in blocks:
+            end = at + block.nbytes
+            self.memory[at:end] = block.reshape(-1).view(np.uint8)
+            at = end
+
+    def request(self, command: int, indices: bytes) -> tuple[int, bytes]:
+        """For tensors that go through it."""
+        return command | THROUGH_WINDOW, struct.pack("<I", self.at) + indices
 
 
 class Transport(ABC):
@@ -51,18 +83,17 @@ class Transport(ABC):
 
     command: tuple[str, ...]
     folder: Path
-    window: npt.NDArray[np.uint8] | None = None
-    """Memory that the program has mapped, too. What is written there is read before anything is answered there."""
-    _spare: tuple[npt.NDArray[np.uint8], ...] = ()
+    windows: tuple[Window, ...] = ()
 
-    def spare_bytes(self, size: int) -> npt.NDArray[np.uint8]:
-        """Room for an answer. What nobody looks at any more is used again: new memory costs more than filling it."""
-        for block in self._spare:
-            if block.size == size and sys.getrefcount(block) == _UNUSED:
-                return block[:]
-        made = np.empty(size, np.uint8)
-        self._spare = (*self._spare[1 - _MOST_SPARE :], made)
-        return made[:]
+    @property
+    def waits_on(self) -> int | None:
+        """A descriptor that can be read when there is more to receive; None where `receive` need not wait."""
+        return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program is known to have."""
+        return False
 
     @abstractmethod
     def send(self, data: bytes, deadline: float) -> None:
@@ -96,7 +127,7 @@ class ProcessTransport(Transport):
     """A child process. The protocol goes over its stdin and stdout, or over other file descriptors.
 
     `channel` are the descriptors to read replies from and to write requests to, which `close` closes; stdin is then
-    empty, and stdout belongs to the console, as stderr always does. `window_bytes` is the size of a window.
+    empty, and stdout belongs to the console, as stderr always does. `window_bytes` is the size of each window.
     """
 
     def __init__(
@@ -110,10 +141,11 @@ class ProcessTransport(Transport):
     ) -> None:
         self.command = tuple(command)
         self.folder = folder
-        self._ahead = b""  # what came with an answer that was asked for, and belongs to the next one
-        shared = self._open_window(window_bytes)
+        self._ahead = bytearray()  # what came with an answer that was asked for, and belongs to the next one
+        shared = self._open_windows(window_bytes)
         if shared is not None:
-            environment = {**(environment or {}), WINDOW_VARIABLE: f"{shared} {window_bytes}"}
+            size_bytes = WINDOWS * self.windows[0].size_bytes
+            environment = {**(environment or {}), WINDOW_VARIABLE: f"{shared} {size_bytes}"}
         # A file, not a pipe: nobody has to drain it, and its last lines survive the process.
         self._console: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed in close()
         with uninterrupted(), self._closing(shared), self._as_device_error():
@@ -143,16 +175,18 @@ class ProcessTransport(Transport):
             with contextlib.suppress(OSError):  # more than a user may have is no harm: it only takes longer
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
 
-    def _open_window(self, size_bytes: int) -> int | None:
-        """The file behind a window; None where this system has none, and pipes do."""
+    def _open_windows(self, size_bytes: int) -> int | None:
+        """The file behind the windows; None where this system has none, and pipes do."""
         if not size_bytes or not hasattr(os, "memfd_create"):
             return None
+        size_bytes += -size_bytes % mmap.PAGESIZE
         try:
             file = os.memfd_create("tilegrad")
-            os.ftruncate(file, size_bytes)
-            self.window = np.frombuffer(mmap.mmap(file, size_bytes), np.uint8)
+            os.ftruncate(file, WINDOWS * size_bytes)
+            mapped = mmap.mmap(file, WINDOWS * size_bytes)
         except (OSError, ValueError):
             return None
+        self.windows = tuple(Window(mapped, i * size_bytes, size_bytes) for i in range(WINDOWS))
         return file
 
     @staticmethod
@@ -172,55 +206,74 @@ class ProcessTransport(Transport):
             self._console.close()
             raise DeviceError(f"cannot start '{self.command[0]}': {error.strerror}", stage="run") from error
 
-    def _wait_until(self, descriptor: int, event: int, deadline: float) -> None:
-        """Sleeps until the descriptor is ready. A program that ended without closing its pipes is noticed too."""
-        if descriptor < 0:
-            raise TransportError("is not running")  # closed meanwhile
+    def _wait_until(self, events: Mapping[int, int], deadline: float) -> set[int]:
+        """Sleeps until a descriptor is ready, and says which. A program that ended without closing its pipes is noticed
+        too."""
         poll = select.poll()
-        poll.register(descriptor, event)
+        for descriptor, event in events.items():
+            if descriptor < 0:
+                raise TransportError("is not running")  # closed meanwhile
+            poll.register(descriptor, event)
         while True:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TransportError("did not answer in time")
-            if poll.poll(1000 * min(remaining, _POLL_SECONDS)):
-                return
-            if self.process.poll() is not None and not poll.poll(0):
+            if ready := poll.poll(1000 * min(remaining, _POLL_SECONDS)):
+                return {descriptor for descriptor, _ in ready}
+            if self.has_ended and not poll.poll(0):
                 raise TransportError("ended before it answered")
 
+    @property
+    def waits_on(self) -> int | None:
+        return None if self._ahead or self._reader < 0 else self._reader
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
     def send(self, data: bytes, deadline: float) -> None:
+        """Takes what comes meanwhile: a program that waits until it can answer reads nothing."""
         rest = memoryview(data)
         try:
             while rest:
                 with contextlib.suppress(BlockingIOError):
                     rest = rest[os.write(self._writer, rest) :]
                     continue
-                self._wait_until(self._writer, select.POLLOUT, deadline)
+                if self._reader in self._wait_until(
+                    {self._writer: select.POLLOUT, self._reader: select.POLLIN}, deadline
+                ):
+                    self._ahead += self._available(_CHUNK_BYTES)
         except OSError as error:
             raise TransportError("is not running") from error
 
+    def _available(self, size: int) -> bytes:
+        with contextlib.suppress(BlockingIOError):
+            part = os.read(self._reader, size)
+            if not part:
+                raise TransportError("ended before it answered")
+            return part
+        return b""
+
     def receive(self, size: int, deadline: float) -> bytes:
-        if size <= len(self._ahead):
-            found, self._ahead = self._ahead[:size], self._ahead[size:]
-            return found
-        parts = [self._ahead[:size]]
-        self._ahead = self._ahead[size:]
-        missing = size - len(parts[0])
+        ahead = self._ahead
+        if len(ahead) < size:
+            self._receive(size, deadline)
+        found = bytes(ahead[:size])
+        del ahead[:size]
+        return found
+
+    def _receive(self, size: int, deadline: float) -> None:
+        """Until so much is here."""
         try:
-            while missing > 0:
-                self._wait_until(self._reader, select.POLLIN, deadline)
-                with contextlib.suppress(BlockingIOError):
-                    part = os.read(self._reader, min(max(missing, _LITTLE_BYTES), _CHUNK_BYTES))
-                    if not part:
-                        raise TransportError("ended before it answered")
-                    parts.append(part)
-                    missing -= len(part)
-                    if missing > _MUCH_BYTES:
-                        time.sleep(_GATHER_SECONDS)
+            while (missing := size - len(self._ahead)) > 0:
+                part = self._available(min(max(missing, _LITTLE_BYTES), _CHUNK_BYTES))
+                self._ahead += part
+                if not part:
+                    self._wait_until({self._reader: select.POLLIN}, deadline)
+                elif missing - len(part) > _MUCH_BYTES:
+                    time.sleep(_GATHER_SECONDS)
         except OSError as error:
             raise TransportError("is not running") from error
-        if missing < 0:
-            parts[-1], self._ahead = parts[-1][:missing], parts[-1][missing:]
-        return b"".join(parts)
 
     def wait(self, limit_seconds: float) -> int | None:
         try:
@@ -246,7 +299,7 @@ class ProcessTransport(Transport):
             with contextlib.suppress(OSError):
                 os.close(stream) if isinstance(stream, int) else stream.close()
         self._streams = ()
-        self.window = None
+        self.windows = ()
         self._reader = self._writer = -1
         try:
             has_ended = self.wait(CLOSE_TIMEOUT_SECONDS) is not None

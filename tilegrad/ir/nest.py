@@ -93,7 +93,7 @@ class Operand:
 class NestKind:
     """What a nest is, whatever values it is applied to: equal kinds have the same tilings, tables and costs.
 
-    Operands are those of the nest with `value` "" where there is one.
+    Operands are those of the anchored nest with `value` "" where there is one.
     """
 
     kernel: str
@@ -138,13 +138,51 @@ class Nest:
     def kind(self) -> NestKind:
         operands = tuple(
             o if o.value is None else Operand(o.name, "", o.access, o.shape, o.index, o.dtype, o.continues)
-            for o in self.operands
+            for o in self.anchored.operands
         )
         constants = tuple((name, repr(value)) for name, value in sorted(self.constants.items()))  # 0.0 and -0.0 are two
         kind = NestKind(self.kernel, self.axes, operands, constants, self.origin)
         if len(_KINDS) >= _MOST_KINDS:
             _KINDS.clear()
         return _KINDS.setdefault(kind, kind)
+
+    @cached_property
+    def skipped(self) -> tuple[tuple[int, ...], ...]:
+        """How far into each operand, by dimension, a nest begins that works on a part of it: where positions are those
+        of an axis, further on."""
+        return tuple(
+            tuple(
+                one.offset if one.offset > 0 and self._is_inside(one, extent) else 0
+                for one, extent in zip(operand.index or (), operand.shape, strict=False)
+            )
+            for operand in self.operands
+        )
+
+    def _is_inside(self, index: Index, extent: int) -> bool:
+        if len(index.terms) != 1 or index.divisor != 1:
+            return not index.terms and index.divisor == 1 and index.offset < extent
+        ((axis, coefficient),) = index.terms
+        return coefficient == 1 and index.offset + self.axis(axis).extent <= extent
+
+    @cached_property
+    def skipped_bytes(self) -> tuple[int, ...]:
+        return tuple(
+            o.element_bytes * sum(k * stride for k, stride in zip(own, row_major_strides(o.shape), strict=False))
+            for o, own in zip(self.operands, self.skipped, strict=True)
+        )
+
+    @cached_property
+    def anchored(self) -> Nest:
+        """The nest as if its operands began where it begins, which is what nests of a kind have in common."""
+        if not any(map(any, self.skipped)):
+            return self
+        operands = tuple(
+            replace(o, index=tuple(replace(one, offset=one.offset - k) for one, k in zip(o.index, own, strict=True)))
+            if o.index is not None and any(own)
+            else o
+            for o, own in zip(self.operands, self.skipped, strict=True)
+        )
+        return replace(self, operands=operands)
 
     @cached_property
     def everything(self) -> Tile:
@@ -267,8 +305,9 @@ def operand_range(index: Index, extent: int, tile: Tile) -> Range:
     """The positions of one operand dimension that a tile touches, clipped to the operand."""
     low = high = index.offset
     for axis, coefficient in index.terms:
-        ends = (coefficient * tile[axis].start, coefficient * (tile[axis].stop - 1))
-        low, high = low + min(ends), high + max(ends)
+        along_axis = tile[axis]
+        first, last = coefficient * along_axis.start, coefficient * (along_axis.stop - 1)
+        low, high = (low + first, high + last) if first < last else (low + last, high + first)
     start = max(0, -(-low // index.divisor))
     stop = min(extent, high // index.divisor + 1)
     return Range(start, max(start, stop))

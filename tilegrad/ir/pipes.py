@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilegrad.ir.workspaces import Workspace
+
 DEPTHS = (1, 2, 4, 8)
 MOST_MEMBERS = 3  # nests that run at once: a matrix engine and two vector lanes
 
@@ -24,25 +26,18 @@ class Pipe:
     depth: int
     slot_bytes: int
     blocks: int  # that have a slice: the most there can be
+    alignment_bytes: int = 64  # of what lives in that memory; slots are multiples of it
 
     @property
-    def slice_bytes(self) -> int:
-        """Of a block. Slots are as aligned as what lives in that memory, and so are slices."""
-        return self.depth * self.slot_bytes
-
-    @property
-    def workspace_bytes(self) -> int:
-        return slice_offset(self, self.blocks)
-
-
-def slice_offset(pipe: Pipe, block: int) -> int:
-    """Where a block's slice begins in the workspace. The formula is here and, in 64 bits, in tg_tile.c (`slot_at`)."""
-    return block * pipe.slice_bytes
+    def workspace(self) -> Workspace:
+        """A ring in every block, and a guard behind it."""
+        ring_bytes = self.depth * self.slot_bytes
+        return Workspace(self.value, ring_bytes, self.blocks, self.alignment_bytes, guard_bytes=self.alignment_bytes)
 
 
 def slot_offset(pipe: Pipe, block: int, count: int) -> int:
     """Where box number `count` of a block lies."""
-    return slice_offset(pipe, block) + count % pipe.depth * pipe.slot_bytes
+    return pipe.workspace.offset(block) + count % pipe.depth * pipe.slot_bytes
 
 
 def groups(pipes: tuple[Pipe, ...]) -> tuple[tuple[int, int], ...]:

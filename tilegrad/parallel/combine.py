@@ -5,7 +5,7 @@ Nothing here knows which device computed a share, or when it was done. That is w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,12 @@ class Held(Mapping[str, Array]):
         self.is_own = False
         return Held(self.sums, self.rest)
 
+    def some(self, names: Sequence[str]) -> Mapping[str, Array]:
+        """These, as one block where they are one."""
+        if isinstance(self.sums, Packed) and tuple(self.sums.layout.places) == tuple(names):
+            return self.sums
+        return {name: self[name] for name in names}
+
     def add(self, form: Form, made: Mapping[str, Array]) -> None:
         """One rounded addition for each element, of all gradients at once where they are one block. Arrays are
         replaced, never changed, unless they are sums of this that nobody else has."""
@@ -73,9 +79,9 @@ def _block(form: Form, sums: Mapping[str, Array]) -> npt.NDArray[np.float32] | N
     return None if end is None else sums.whole[:end].view(np.float32)
 
 
-def share_state(form: Form, number: int, held: Mapping[str, Array]) -> Arrays:
-    """What a session is given before it computes a share: nothing of it depends on the shares before, unless they are
-    chained.
+def share_state(form: Form, held: Mapping[str, Array]) -> Arrays:
+    """What a session is given before it computes a share, but for the share's number: nothing of it depends on the
+    shares before, unless they are chained.
 
     Minus zero is what fused multiply-add adds nothing to: momentum * -0 + part is the part, bit for bit.
     """
@@ -84,7 +90,7 @@ def share_state(form: Form, number: int, held: Mapping[str, Array]) -> Arrays:
     if form.flag is not None:
         state[form.flag] = np.ones_like(held[form.flag])
     if form.counter is not None:
-        state[form.counter] = np.full_like(held[form.counter], number)
+        state[form.counter] = held[form.counter]
     return state
 
 

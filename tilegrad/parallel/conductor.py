@@ -52,9 +52,11 @@ class Conductor:
 
     def _shares(self, inputs: Iterable[Sequence[Array]]) -> Iterator[Share]:
         """Made ahead of the results of those before them, of which they need nothing, unless they are chained."""
-        first = self._next_number()
+        form, first = self.form, self._next_number()
+        state = share_state(form, self._held)
         for k, each in enumerate(inputs):
-            yield Share(first + k, each, share_state(self.form, first + k, self._held))
+            counted = {} if form.counter is None else {form.counter: np.full_like(state[form.counter], first + k)}
+            yield Share(first + k, each, {**state, **counted})
 
     def _next_number(self) -> int:
         return self.minibatches if self.form.counter is None else int(self._held[self.form.counter])
@@ -69,10 +71,10 @@ class Conductor:
     def update(self) -> None:
         """One optimizer step on the lead; then everybody has what it changed."""
         form = self.form
-        writes = {name: self._held[name] for name in form.summed if name not in self._on_lead}
+        writes = self._held.some([name for name in form.summed if name not in self._on_lead])
         changed = form.resident if self.pool.wants_parameters else ()
         single = tuple(name for name in form.updated if name in form.held and name not in form.gradients)
-        outputs, made = self._lead.exchange("update", (), writes, (*changed, *single))
+        outputs, made = self._lead.begin("update", (), writes, (*changed, *single)).finish()
         self._moved.count(form, (), outputs, writes, made)
         self._on_lead = {name for name in form.updated if name in form.gradients}
         for name in single:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import replace
 
 from tilegrad.compiled import Compiled
 from tilegrad.devices.base import Capabilities, Device, Session
@@ -17,27 +14,10 @@ from tilegrad.errors import UserError
 from tilegrad.parallel.form import fingerprint, form_of
 from tilegrad.parallel.pool import LocalPool, Worker
 from tilegrad.parallel.session import ParallelSession, expect_here, loaded_transfer
-from tilegrad.parallel.shares import Array, Engine, Moved
+from tilegrad.parallel.shares import Engine, Moved
 from tilegrad.parallel.specification import Specification, parse_devices
 from tilegrad.pipeline import compile_model, unfused
 from tilegrad.targets import base as targets
-
-
-@dataclass(frozen=True, eq=False)
-class CheckedEngine:
-    """A session for arrays that have the right types."""
-
-    session: Session
-
-    def exchange(
-        self,
-        entry: str | None,
-        inputs: Sequence[npt.ArrayLike] | None,
-        writes: Mapping[str, npt.ArrayLike],
-        reads: Sequence[str],
-    ) -> tuple[list[Array], Mapping[str, Array]]:
-        given = [np.asarray(array) for array in inputs or ()]
-        return self.session.exchange_checked(entry, given, {n: np.asarray(a) for n, a in writes.items()}, reads)
 
 
 class DeviceGroup(Device):
@@ -115,7 +95,7 @@ class DeviceGroup(Device):
     def _engine(self, number: int, session: Session) -> Engine:
         """What a device's thread computes shares on: its session, whose inputs were checked when they came."""
         del number
-        return CheckedEngine(session)
+        return session
 
     def close(self) -> None:
         try:

@@ -1,25 +1,28 @@
-"""The devices of this machine: each has a thread, which takes shares from one queue while there are any.
+"""The devices of this machine: each computes shares from one queue while there are any.
 
-Threads are enough: programs are processes of their own, and a thread that waits for one does not hold Python up. A
-device that is slower takes fewer shares because it comes back for the next one later, and takes none at the end that
-the fastest would have done before it.
+A device that can has two: it begins the next one while we take the results of the last. A device that is slower takes
+fewer shares because it comes back for the next one later, and takes none at the end that the fastest would have done
+before it. All are fed by the thread that wants the results: another one would only take turns with it.
 """
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import select
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from tilegrad.errors import TilegradError
 from tilegrad.parallel.form import Form
-from tilegrad.parallel.shares import Array, Arrays, Engine, Moved, Share, ShareResult, compute
+from tilegrad.parallel.shares import Array, Arrays, Computing, Engine, Moved, Share, ShareResult
+from tilegrad.parallel.threaded import Threaded
 
-_JOIN_SECONDS = 10.0
 SHARES_AHEAD = 8
 """For each device, so that all have work while the results of a slow one are waited for."""
+_LOOK_SECONDS = 0.2
+"""A program that is lost without a word is noticed after that."""
 
 
 class Pool(ABC):
@@ -52,13 +55,33 @@ class Pool(ABC):
         """Waits until nothing of it runs."""
 
 
-@dataclass(eq=False)
 class Worker:
-    """One device. `pending` is what it has not been told of the parameters yet."""
+    """One device. `pending` is what it has not been told of the parameters yet, `begun` the shares that it computes."""
 
-    engine: Engine
-    moved: Moved
-    pending: Arrays = field(default_factory=dict)
+    def __init__(self, engine: Engine, moved: Moved) -> None:
+        self.engine = engine if engine.takes_ahead else Threaded(engine)
+        self.moved = moved
+        self.pending: Arrays = {}
+        self.begun: deque[tuple[int, Computing]] = deque()
+        self._most = 2 if engine.takes_ahead else 1
+        self._start, self._done = 0.0, 0  # when it began to compute without a pause, and how many shares it has since
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.begun) < self._most
+
+    def begin(self, form: Form, index: int, share: Share) -> None:
+        if not self.begun:
+            self._start, self._done = time.monotonic(), 0
+        changed, self.pending = self.pending, {}
+        self.begun.append((index, Computing(self.engine, form, share, changed)))
+
+    def finish(self) -> tuple[int, ShareResult]:
+        index, computing = self.begun.popleft()
+        result = computing.finish(self.moved)
+        self._done += 1
+        self.moved.computed((time.monotonic() - self._start) / self._done)
+        return index, result
 
 
 class LocalPool(Pool):
@@ -67,126 +90,91 @@ class LocalPool(Pool):
     def __init__(self, form: Form, workers: Sequence[Worker]) -> None:
         self._form = form
         self._workers = tuple(workers)
-        self._queue: deque[tuple[int, Share]] = deque()
-        self._results: dict[int, ShareResult] = {}
-        self._busy = 0
-        self._error: BaseException | None = None
-        self._is_closed = False
-        lock = threading.RLock()
-        self._offered = threading.Condition(lock)  # there may be something to do: devices wait for it
-        self._arrived = threading.Condition(lock)  # there may be something to give: whoever wants results waits for it
-        self._awaited = -1
-        self._threads = [
-            threading.Thread(target=self._work, args=(worker,), name=f"share of {worker.moved.device}", daemon=True)
-            for worker in self._workers
-        ]
-        for thread in self._threads:
-            thread.start()
 
     @property
     def wants_parameters(self) -> bool:
         return len(self._workers) > 1
 
     def publish(self, changed: Mapping[str, Array]) -> None:
-        with self._offered:
-            for worker in self._workers[1:]:
-                worker.pending.update(changed)
+        for worker in self._workers[1:]:
+            worker.pending.update(changed)
 
     def moved(self) -> Sequence[Moved]:
         return [worker.moved for worker in self._workers]
 
     def compute(self, shares: Iterable[Share]) -> Iterator[ShareResult]:
-        self._results.clear()
-        coming = iter(shares)
-        begun = done = 0
+        """Results that are here come first, then shares that nobody waits for yet, with a look at the devices after
+        each; then whoever is done next."""
+        coming = enumerate(shares)
+        queue: deque[tuple[int, Share]] = deque()
+        results: dict[int, ShareResult] = {}
+        made = done = 0
         is_all = False
         try:
-            while not is_all or done < begun:
-                if not is_all and begun - done < SHARES_AHEAD * len(self._workers) and not self._has(done):
-                    share = next(coming, None)
-                    is_all = share is None
-                    begun += share is not None
-                    if share is not None:
-                        self._begin(begun - 1, share)
-                else:
-                    yield self._result(done)
+            while not is_all or done < made:
+                if done in results:
+                    yield results.pop(done)
                     done += 1
-        except GeneratorExit:
+                    continue
+                makes = not is_all and made - done < SHARES_AHEAD * len(self._workers)
+                if makes and (found := next(coming, None)) is not None:
+                    queue.append(found)
+                    made += 1
+                elif makes:
+                    is_all = True
+                results.update(worker.finish() for worker in self._answered(is_patient=not makes))
+                self._feed(queue)
+        except (Exception, GeneratorExit):
             self._settle()
             raise
 
-    def _has(self, index: int) -> bool:
-        with self._arrived:
-            return index in self._results or self._error is not None
+    def _feed(self, queue: deque[tuple[int, Share]]) -> None:
+        """A device that has nothing to do comes before one that would only not have to wait."""
+        for worker in sorted(self._workers, key=lambda worker: len(worker.begun)) if queue else ():
+            if queue and worker.has_room and self._is_worth_it(worker, len(queue)):
+                worker.begin(self._form, *queue.popleft())
 
-    def _begin(self, index: int, share: Share) -> None:
-        with self._offered:
-            if self._error is not None:
-                raise self._error
-            self._queue.append((index, share))
-            self._offered.notify_all()
-
-    def _result(self, index: int) -> ShareResult:
-        with self._arrived:
-            self._awaited = index
-            self._arrived.wait_for(lambda: index in self._results or self._error is not None)
-            if index not in self._results:
-                self._queue.clear()
-                assert self._error is not None
-                raise self._error
-            return self._results.pop(index)
+    def _answered(self, is_patient: bool) -> list[Worker]:
+        """Those who have a result, or never will; the patient wait until there is one."""
+        busy = [worker for worker in self._workers if worker.begun]
+        while busy:
+            poll, awaited = select.poll(), {}
+            for worker in busy:
+                if (file := worker.engine.waits_on) is not None:
+                    awaited[file] = worker
+                    poll.register(file, select.POLLIN)
+            if len(awaited) < len(busy):
+                return [worker for worker in busy if worker not in awaited.values()]
+            ready = poll.poll(1000 * _LOOK_SECONDS if is_patient else 0)
+            if ready or not is_patient:
+                return [awaited[file] for file, _ in ready]
+            if lost := [worker for worker in busy if worker.engine.is_lost]:
+                return lost
+        return []
 
     def _settle(self) -> None:
         """Nothing is under way when this returns."""
-        with self._arrived:
-            self._queue.clear()
-            self._awaited = -1
-            self._arrived.wait_for(lambda: self._busy == 0)
+        for worker in self._workers:
+            while worker.begun:
+                with contextlib.suppress(TilegradError):
+                    worker.finish()
 
-    def _work(self, worker: Worker) -> None:
-        while True:
-            with self._offered:
-                self._offered.wait_for(lambda: self._is_closed or (self._queue and self._is_worth_it(worker)))
-                if self._is_closed:
-                    return
-                index, share = self._queue.popleft()
-                changed, worker.pending = worker.pending, {}
-                self._busy += 1
-            start = time.monotonic()
-            try:
-                result = compute(worker.engine, self._form, share, changed, worker.moved)
-            except BaseException as error:  # noqa: BLE001 - the thread that waits for the result raises it
-                self._done(index, None, error)
-                return
-            worker.moved.computed(time.monotonic() - start)
-            self._done(index, result, None)
-
-    def _done(self, index: int, result: ShareResult | None, error: BaseException | None) -> None:
-        with self._arrived:
-            self._busy -= 1
-            if result is not None:
-                self._results[index] = result
-            if error is not None:
-                self._error = self._error or error
-                self._queue.clear()
-            if index == self._awaited or error is not None or not self._busy:
-                self._arrived.notify_all()
-            if self._queue:
-                self._offered.notify_all()
-
-    def _is_worth_it(self, worker: Worker) -> bool:
-        """Not where the fastest device would be done with all that is left before this one is with one share. That one
-        always goes on, so that every share is computed."""
-        known = [each.moved.seconds for each in self._workers if each.moved.seconds is not None]
-        return worker.moved.seconds is None or worker.moved.seconds <= min(known) * (len(self._queue) + 1)
+    def _is_worth_it(self, worker: Worker, left: int) -> bool:
+        """Not where the fastest device would be done with all that is left before this one is with one more share. That
+        one always goes on, so that every share is computed. It has as much under way as this one, half of it done."""
+        own, under_way = worker.moved.seconds, len(worker.begun)
+        if own is None:
+            return not under_way
+        fastest = min(each.moved.seconds for each in self._workers if each.moved.seconds is not None)
+        return own * (under_way + 1) <= fastest * (left + 1 + under_way / 2)
 
     def close(self) -> None:
         """Threads end when what they wait for does: `join` is for when the sessions are closed, too."""
-        with self._offered:
-            self._is_closed = True
-            self._queue.clear()
-            self._offered.notify_all()
+        for worker in self._workers:
+            if isinstance(worker.engine, Threaded):
+                worker.engine.close()
 
     def join(self) -> None:
-        for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+        for worker in self._workers:
+            if isinstance(worker.engine, Threaded):
+                worker.engine.join()

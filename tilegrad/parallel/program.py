@@ -42,7 +42,7 @@ def start_engine(device: str, facts: Facts, files: dict[str, bytes]) -> FactsEng
     with workspace.kept_on_failure() as folder:
         write_files(folder, files)
         transport = kind(device).serve(folder)
-    return FactsEngine(facts, device, transport, workspace)
+    return FactsEngine(facts, device, transport, workspace, takes_ahead=kind.capabilities.takes_ahead)
 
 
 class RunningProgram:
@@ -66,7 +66,7 @@ class RunningProgram:
     def _begin(self, names: Sequence[str]) -> None:
         facts = self._engines[0].facts
         workers = [
-            Worker(engine, Moved(name, engine.facts.target, sum(t.size_bytes for t in engine.facts.tensors)))
+            Worker(engine, Moved(name, engine.facts.target, sum(t.size_bytes for t in engine.facts.table.tensors)))
             for name, engine in zip(names, self._engines, strict=True)
         ]
         self._pool = LocalPool(facts.form, workers)

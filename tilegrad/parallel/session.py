@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.compiled import Compiled
-from tilegrad.devices.base import Array, Session, one_at_a_time
+from tilegrad.devices.base import Array, Session
 from tilegrad.devices.measure import COMPUTE_SECONDS
 from tilegrad.devices.residency import DEVICE, Residency, Transfer
 from tilegrad.errors import UserError
@@ -116,20 +116,6 @@ class ParallelSession(Session):
 
     def _write(self, tensor: StateTensor, value: Array) -> None:
         self.conductor.write(tensor.name, value)
-
-    @one_at_a_time
-    def exchange(
-        self,
-        entry: str | None,
-        inputs: Sequence[npt.ArrayLike] | None,
-        writes: Mapping[str, npt.ArrayLike],
-        reads: Sequence[str],
-    ) -> tuple[list[Array], Mapping[str, Array]]:
-        """One after another: parts of it are for different devices."""
-        for name, value in writes.items():
-            self.write(name, value)
-        outputs = [] if entry is None else self.run(entry, inputs)
-        return outputs, {name: self.read(name) for name in reads}
 
     def timings(self) -> dict[str, EntryTiming]:
         return self._lead.timings()

@@ -21,8 +21,33 @@ ASKED = "asked"
 to save, is no part of an update."""
 
 
+class Exchange(Protocol):
+    """What was begun with an engine."""
+
+    def finish(self) -> tuple[list[Array], Mapping[str, Array]]:
+        """The outputs, and what was read."""
+
+
 class Engine(Protocol):
     """What runs a program: a device's session, or a program of a folder."""
+
+    @property
+    def takes_ahead(self) -> bool:
+        """Whether one more exchange may begin before the last one is finished."""
+
+    @property
+    def waits_on(self) -> int | None:
+        """While an exchange is under way: a descriptor that can be read when it may be finished without waiting; None
+        where there is nothing to wait for."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what is under way will never be answered: `finish` says why."""
+
+    def begin(
+        self, entry: str | None, inputs: Sequence[Array], writes: Mapping[str, Array], reads: Sequence[str]
+    ) -> Exchange:
+        """Writes state, runs an entry, reads state. Exchanges are finished in the order in which they begin."""
 
     def exchange(
         self,
@@ -31,7 +56,7 @@ class Engine(Protocol):
         writes: Mapping[str, npt.ArrayLike],
         reads: Sequence[str],
     ) -> tuple[list[Array], Mapping[str, Array]]:
-        """Writes state, runs an entry, reads state."""
+        """Begun and finished, of what need not have been checked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +143,16 @@ class Moved:
         }
 
 
-def compute(engine: Engine, form: Form, share: Share, changed: Mapping[str, Array], moved: Moved) -> ShareResult:
-    """One share on one engine, which first gets what of its parameters has `changed` since it computed one."""
-    writes = {**changed, **share.state}
-    outputs, made = engine.exchange("step", share.inputs, writes, form.made)
-    moved.count(form, share.inputs, outputs, writes, made)
-    return ShareResult(outputs, made)
+class Computing:
+    """A share that an engine has begun, after it got what of its parameters has `changed` since it began one."""
+
+    def __init__(self, engine: Engine, form: Form, share: Share, changed: Mapping[str, Array]) -> None:
+        self._form = form
+        self._inputs = share.inputs
+        self._writes = {**changed, **share.state}
+        self._begun = engine.begin("step", share.inputs, self._writes, form.made)
+
+    def finish(self, moved: Moved) -> ShareResult:
+        outputs, made = self._begun.finish()
+        moved.count(self._form, self._inputs, outputs, self._writes, made)
+        return ShareResult(outputs, made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tilegrad.devices.registry import device_kind
@@ -29,15 +30,18 @@ class Specification:
         return tuple(dict.fromkeys(self.names))
 
 
+_DEVICES = re.compile(r",(?!\s*[a-z]+=)")  # a comma before an option is of the device that it belongs to
+
+
 def is_several(text: str) -> bool:
     """Whether a text names more than a device: nothing is looked up."""
-    return "*" in text or "," in text
+    return "*" in text or len(_DEVICES.split(text)) > 1
 
 
 def parse_devices(text: str) -> Specification:
     """The devices that a text names. Each must exist; whether it can be used here is found out when it is opened."""
     names: list[str] = []
-    for part in text.split(","):
+    for part in _DEVICES.split(text):
         name, star, count = (word.strip() for word in part.partition("*"))
         if not name or (star and not count):
             raise _refused(text, f"'{part.strip()}'" if part.strip() else "a comma with nothing beside it")

@@ -37,7 +37,7 @@ def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
 def _beside(entry: EntrySchedule, found: Lifetimes) -> Lifetimes:
     """What nests that run at once use is alive as long as any of them; a pipe has its workspace where its value would
     be."""
-    workspaces = {pipe.value: pipe.workspace_bytes for pipe in entry.pipes}
+    workspaces = {pipe.value: pipe.workspace.size_bytes for pipe in entry.pipes}
     buffers = []
     for buffer in found.buffers:
         first, last = buffer.first, buffer.last
@@ -166,18 +166,28 @@ def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Us
     streamed: dict[str, _Uses] = {}
     parts: dict[tuple[str, Rows], list[_Part]] = {}
     count = 0
+    # The launch that writes something of a tensor first.
+    made = dict.fromkeys((*entry.graph.state, *entry.graph.inputs), -1)
     for i, launch in enumerate(entry.launches):
         # What a sum goes on from is read before it is written.
-        for operand in (o for nest in launch.nests for o in sorted(nest.operands, key=lambda o: o.continues is None)):
+        own = ((n, o) for n in launch.nests for o in sorted(n.operands, key=lambda o: o.continues is None))
+        for nest, operand in own:
             if operand.value is None:
                 continue
             is_read = operand.access is Access.READ
             panel = entry.panels.get(operand.value)
             if panel is None:
                 owner = lifetimes.owner.get(operand.value, operand.value)
+                is_part = not is_read and nest.whole_sizes[operand.name] != operand.shape
+                if is_part and made.get(owner, i) < i:  # what it leaves as it is has to be there
+                    whole.setdefault(owner, _Uses()).add(i, True)
                 whole.setdefault(owner, _Uses()).add(i, is_read)
+                if not is_read:
+                    made.setdefault(owner, i)
                 continue
             owner = lifetimes.owner.get(panel.value, panel.value)
+            if not is_read:
+                made.setdefault(owner, i)
             streamed.setdefault(owner, _Uses()).add(i, is_read)
             known = parts.setdefault((owner, panel.rows), [])
             turn = None if launch.part is None else launch.part.turn

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tilegrad.recipe import Recipe
-from tilegrad.report.format import bytes_text, count_text, estimated_cycles, uncounted_text
+from tilegrad.report.format import bytes_text, count_text, uncounted_text
 from tilegrad.report.output import heading, table
 from tilegrad.report.training import outcome_text
 from tilegrad.targets.base import Target
@@ -43,7 +43,7 @@ def comparison_report(
 ) -> Iterator[RenderableType]:
     recipe = _recipe_of(rows, recipe)
     yield heading(f"{model} on {device}")
-    word = estimated_cycles(target.is_calibrated)
+    word = target.cycles_word
     yield Text(f"{word} of one update: batch {recipe.batch}, {recipe.accumulate} mini-batch(es) per update")
     yield Text()
     levels, hops = [memory.name for memory in target.memories], [engine.hop for engine in target.engines]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilegrad.sequence.timing import Roofline
 from tilegrad.sizes import bytes_text
 
 __all__ = [
     "bytes_text",
     "count_text",
     "error_text",
-    "estimated_cycles",
     "plural",
     "ratio_text",
     "seconds_text",
@@ -43,21 +43,29 @@ def shape_text(shape: Sequence[int]) -> str:
     return "scalar" if not shape else "×".join(map(str, shape))
 
 
-def estimated_cycles(is_calibrated: bool) -> str:
-    """What a figure from the cost model is called: never just cycles."""
-    return "estimated cycles" if is_calibrated else "estimated cycles (uncalibrated: another chip's costs)"
-
-
 def uncounted_text(kernels: Sequence[str]) -> str:
     """What is to be said of kernels whose cycles nobody counted; empty where there are none."""
     return f"uncounted, a guess from other kernels: {', '.join(kernels)}" if kernels else ""
 
 
-def cycles_text(cycles: Mapping[str, int | None], is_calibrated: bool, uncounted: Sequence[str]) -> str:
-    """Estimated cycles of the entries; empty where there are none."""
+def roofline_text(roof: Roofline | None) -> str:
+    """Of launches over blocks: what they would take if only one thing took time; empty where there are none."""
+    if roof is None or not roof.least_cycles:
+        return ""
+    each = f"compute {count_text(round(roof.compute_cycles))}, {roof.memory} {count_text(round(roof.memory_cycles))}"
+    return (
+        f"roofline of a step's launches, estimated: {each} cycles alone ({roof.bytes_per_cycle:g} bytes/cycle for "
+        f"{roof.clusters} clusters); each the longer of both: {count_text(round(roof.least_cycles))}, "
+        f"{roof.bound_launches} of {roof.launches} for {roof.memory}; "
+        f"they take {roof.cycles / roof.least_cycles:.2f} × that"
+    )
+
+
+def cycles_text(cycles: Mapping[str, int | None], word: str, uncounted: Sequence[str]) -> str:
+    """Estimated cycles of the entries, under the target's word for them; empty where there are none."""
     known = ", ".join(f"{entry} {count_text(count)}" for entry, count in cycles.items() if count is not None)
     guessed = f"; {uncounted_text(uncounted)}" if uncounted else ""
-    return f"{estimated_cycles(is_calibrated)}: {known}{guessed}" if known else ""
+    return f"{word}: {known}{guessed}" if known else ""
 
 
 def plural(count: int, noun: str) -> str:

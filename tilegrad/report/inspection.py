@@ -11,7 +11,7 @@ from tilegrad.fit import Fit
 from tilegrad.fit.answer import Answer
 from tilegrad.inspection import Inspection
 from tilegrad.passes.inference import NO_LOSS
-from tilegrad.report.format import bytes_text, count_text, cycles_text, ratio_text, shape_text
+from tilegrad.report.format import bytes_text, count_text, cycles_text, ratio_text, roofline_text, shape_text
 from tilegrad.report.output import heading, table
 from tilegrad.report.table import FittingTable
 
@@ -34,9 +34,8 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     yield budget_table(facts)
     yield Text()
     yield Text(str(facts.stack))
-    cycles = cycles_text(facts.cycles, facts.is_calibrated, facts.uncounted)
-    if cycles:
-        yield Text(cycles)
+    cycles = cycles_text(facts.cycles, facts.cycles_word, facts.uncounted)
+    yield from (Text(line) for line in (cycles, roofline_text(facts.roofline)) if line)
     if facts.store != "f32":
         yield Text(f"stored {facts.store}: saved activations take {bytes_text(facts.saved_activation_bytes)}")
     if facts.fit is not None:

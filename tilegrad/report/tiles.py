@@ -11,7 +11,7 @@ from rich.text import Text
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.ir.schedule import Tiling
-from tilegrad.report.format import bytes_text, count_text, estimated_cycles, uncounted_text
+from tilegrad.report.format import bytes_text, count_text, uncounted_text
 from tilegrad.report.output import heading, table
 
 
@@ -77,7 +77,7 @@ def why(tiling: Tiling) -> str:
 
 def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
     yield heading(f"{compiled.name} for {compiled.target.name}: tiles of one training step")
-    right = ("tiles", "L1", "moved", estimated_cycles(compiled.target.is_calibrated))
+    right = ("tiles", "L1", "moved", compiled.target.cycles_word)
     made = table("node", "kernel", "tile", *right, "why", right=right, spare=("why", "moved", "L1", "kernel", "tile"))
     uncounted = uncounted_kernels(compiled.plan.schedule)
     for node, kernel, tiling in _tilings(compiled):

@@ -19,9 +19,9 @@ from tilegrad.report.format import (
     bytes_text,
     count_text,
     error_text,
-    estimated_cycles,
     plural,
     ratio_text,
+    roofline_text,
     seconds_text,
     uncounted_text,
 )
@@ -72,6 +72,8 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)
+        roofline = roofline_text(run.estimates["step"].roofline if "step" in run.estimates else None)
+        yield from [Text(roofline)] if roofline else []
     if run.profile is not None:
         yield Text()
         yield from profile_report(run.profile)
@@ -203,7 +205,7 @@ def cycles_line(run: Run) -> Text:
     calls = ", ".join(f"{name} {count_text(cycles)}" for name, cycles in run.cycles.items() if cycles is not None)
     rate = "-" if run.macs_per_cycle is None else f"{run.macs_per_cycle:.2f}"
     counted = f"cycles, {run.counted_how}" if run.counted_cycles else None
-    word = counted or estimated_cycles(run.compiled.target.is_calibrated)
+    word = counted or run.compiled.target.cycles_word
     uncounted = "" if run.counted_cycles or not run.uncounted else f"; {uncounted_text(run.uncounted)}"
     return Text(f"{word}: {calls}; {rate} MAC/cycle over an update{uncounted}")
 

@@ -17,7 +17,7 @@
  * Commands 1 and 2 without a payload run on the inputs given last, as 6 does. 256 added to 1..3 leaves the outputs
  * here: the reply has none. 512 added to any command lets its reply wait for the next one. 1024 added to 4 and 5 takes
  * the bytes of tensors through the window, a file that both sides have mapped (TG_WINDOW has its descriptor and size):
- * the payload is tensor indices alone, and the bytes are there, one tensor after another.
+ * the payload is where in it and tensor indices alone, and the bytes are there, one tensor after another.
  */
 #define _POSIX_C_SOURCE 200112L /* clock_gettime, mmap */
 #include <stdint.h>
@@ -90,8 +90,8 @@ static tg_model *instance(const char *path)
 static int run_on_all_cores(tg_model *m, uint32_t command) { return run(m, command); }
 
 #ifdef TG_HAS_WINDOW
-/* The window, which is mapped when it is first needed. */
-static unsigned char *window(size_t bytes)
+/* The window from `at` on. It is mapped when it is first needed. */
+static unsigned char *window(size_t at, size_t bytes)
 {
     static unsigned char *mapped = NULL;
     static size_t size = 0;
@@ -99,9 +99,9 @@ static unsigned char *window(size_t bytes)
     int file;
     if (mapped == NULL && told != NULL && sscanf(told, "%d %zu", &file, &size) == 2)
         mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == NULL || mapped == MAP_FAILED || bytes > size)
+    if (mapped == NULL || mapped == MAP_FAILED || at > size || bytes > size - at)
         die("there is no window, or none that is large enough");
-    return mapped;
+    return mapped + at;
 }
 #endif
 
@@ -210,7 +210,12 @@ static void take_tensor(tg_model *m, int index)
 static void move_tensors(tg_model *m, uint32_t command, uint32_t payload_bytes)
 {
     static uint32_t indices[TG_TENSOR_COUNT + 1];
-    uint32_t bytes = 0, count = payload_bytes / 4;
+    uint32_t at = 0, bytes = 0;
+    if (command & THROUGH_WINDOW && payload_bytes >= 4) {
+        receive(&at, 4);
+        payload_bytes -= 4;
+    }
+    uint32_t count = payload_bytes / 4;
     if (payload_bytes % 4 != 0 || count > TG_TENSOR_COUNT)
         die("malformed request");
     receive(indices, payload_bytes);
@@ -221,17 +226,17 @@ static void move_tensors(tg_model *m, uint32_t command, uint32_t payload_bytes)
     }
 #ifdef TG_HAS_WINDOW
     if (command & THROUGH_WINDOW) {
-        unsigned char *at = window(bytes);
+        unsigned char *to = window(at, bytes);
         tg_status status = TG_OK;
-        for (uint32_t i = 0; i < count && status == TG_OK; at += tg_tensors[indices[i++]].bytes)
-            status = (command & 255) == GET ? tg_read_tensor(m, (int)indices[i], at, tg_tensors[indices[i]].bytes)
-                                            : tg_write_tensor(m, (int)indices[i], at, tg_tensors[indices[i]].bytes);
+        for (uint32_t i = 0; i < count && status == TG_OK; to += tg_tensors[indices[i++]].bytes)
+            status = (command & 255) == GET ? tg_read_tensor(m, (int)indices[i], to, tg_tensors[indices[i]].bytes)
+                                            : tg_write_tensor(m, (int)indices[i], to, tg_tensors[indices[i]].bytes);
         if (status != TG_OK)
             die("a tensor was not taken or not given");
         bytes = count = 0;
     }
 #else
-    (void)command;
+    (void)at;
 #endif
     begin_reply(OK, bytes);
     for (uint32_t i = 0; i < count; i++)

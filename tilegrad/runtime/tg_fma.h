@@ -3,7 +3,8 @@
 #ifndef TG_FMA_H
 #define TG_FMA_H
 
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__riscv_flen) || defined(__aarch64__)
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__riscv_flen) || defined(__aarch64__) || \
+    defined(__kvx__)
 #define TG_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #elif (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__) && defined(TG_ASSUME_FMA)
 static inline float tg_fma_instruction(float a, float b, float c)

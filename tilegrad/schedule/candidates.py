@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations, product
 from math import prod
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.analysis.footprint import units_of
 from tilegrad.ir.nest import AxisKind, Nest, Operand
 from tilegrad.ir.schedule import Loop
 
@@ -36,6 +35,7 @@ class Candidate:
     footprint_bytes: int
     moved_bytes: tuple[int, ...]
     tile_count: int
+    units: int = 1  # that blocks may share, where that was asked
 
     @property
     def traffic_bytes(self) -> int:
@@ -58,16 +58,18 @@ class Split:
 
     def rough_cycles(self, units: Any, tile_count: Any, traffic: Any, is_double: bool) -> Any:
         """Of the block with most to do, for one choice or a column of them. A tile takes some cycles to begin."""
-        share = -(-units // self.blocks) / units
-        shown = _shown_share(is_double, np.maximum(tile_count * share, 1.0))
-        moved = traffic / self.blocks / self.bytes_per_cycle
-        return self.whole_cycles * share + moved * shown + TILE_CYCLES * tile_count * share
+        return self._rough(-(-units // self.blocks) / units, tile_count, traffic, is_double, self.whole_cycles)
 
-    def promise(self, nest: Nest, one: Candidate, compute_cycles: float) -> float:
+    def _rough(self, share: Any, tile_count: Any, traffic: Any, is_double: bool, compute_cycles: float) -> Any:
+        own = tile_count * share
+        shown = _shown_share(is_double, np.maximum(own, 1.0) if isinstance(own, np.ndarray) else max(own, 1.0))
+        moved = traffic / self.blocks / self.bytes_per_cycle
+        return compute_cycles * share + moved * shown + TILE_CYCLES * tile_count * share
+
+    def promise(self, one: Candidate, compute_cycles: float) -> float:
         """With what all of its tiles compute."""
-        units, _ = units_of(nest, one.loops)
-        exact = replace(self, whole_cycles=compute_cycles)
-        return float(exact.rough_cycles(units, one.tile_count, one.traffic_bytes, one.is_double))
+        share = -(-one.units // self.blocks) / one.units
+        return float(self._rough(share, one.tile_count, one.traffic_bytes, one.is_double, compute_cycles))
 
 
 def axis_candidates(extent: int, blocks: int = 1) -> list[int]:
@@ -191,11 +193,11 @@ class Columns:
         for order in permutations(parallel):
             moved = self.moved((*order, *reductions), once)
             traffic = sum(moved, np.zeros(self.length, dtype=np.int64))
+            units = np.ones(self.length, dtype=np.int64) if split is None else self.units(order)
             if split is None:
                 worth = traffic * _shown_share(self.is_double, tile_count) + TILE_WORTH_BYTES * tile_count
                 ranked = np.argsort(worth, kind="stable")[:most].tolist()
             else:
-                units = self.units(order)
                 worth = split.rough_cycles(units, tile_count, traffic, self.is_double)
                 ranked = [i for i in np.argsort(worth, kind="stable")[:most].tolist() if units[i] > 1]
             for i in ranked:
@@ -206,7 +208,7 @@ class Columns:
                     if sizes[axis] < self.nest.axis(axis).extent
                 )
                 own = tuple(int(column[i]) for column in moved)
-                yield Candidate(sizes, loops, self.is_double, int(footprint[i]), own, int(tile_count[i]))
+                yield Candidate(sizes, loops, self.is_double, int(footprint[i]), own, int(tile_count[i]), int(units[i]))
 
 
 def one_row(nest: Nest, sizes: Mapping[str, int], alignment: int, is_double: bool) -> Candidate:
@@ -247,5 +249,5 @@ def best_candidates(
     if not fits.any():
         return []
     found = list(columns.where(fits).candidates(split=split))
-    found.sort(key=lambda one: one.promise if split is None else split.promise(nest, one, split.whole_cycles))
+    found.sort(key=lambda one: one.promise if split is None else split.promise(one, split.whole_cycles))
     return found[:EVALUATED]

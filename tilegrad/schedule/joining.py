@@ -53,7 +53,9 @@ class Joining:
                 for counts, operands in ((self.reads, nest.reads), (self.writes, nest.results)):
                     for operand in operands:
                         counts[operand.value or ""] = counts.get(operand.value or "", 0) + 1
-        graph = entry.graph
+        graph, target = entry.graph, pipes.options.target
+        self.alignment = target.memory(target.home).alignment_bytes
+        self.owner = analyse(graph, self.alignment).owner
         viewed = {node.inputs[0] for node in graph.nodes if registry.get(node.op).is_view}
         self.kept = {*graph.inputs, *graph.outputs, *graph.state, *(value for value, _ in graph.writes), *viewed}
 
@@ -146,10 +148,20 @@ class Joining:
         self, launches: Sequence[Launch], nests: tuple[Nest, Nest], operands: tuple[Operand, Operand]
     ) -> None:
         """Neither writes what the other uses, but for what passes through, and both can be split."""
-        target = self.pipes.options.target
-        values = {one.value or "" for nest in nests for one in nest.reads}
-        owner = analyse(self.entry.graph, target.memory(target.home).alignment_bytes, frozenset(values)).owner
+        try:  # what is apart where anything may take over bytes is so where these do not
+            self._expect_places_apart(self.owner, launches, nests, operands)
+        except Refused:
+            values = {one.value or "" for nest in nests for one in nest.reads}
+            owner = analyse(self.entry.graph, self.alignment, frozenset(values)).owner
+            self._expect_places_apart(owner, launches, nests, operands)
 
+    def _expect_places_apart(
+        self,
+        owner: Mapping[str, str],
+        launches: Sequence[Launch],
+        nests: tuple[Nest, Nest],
+        operands: tuple[Operand, Operand],
+    ) -> None:
         def places(some: Sequence[Operand]) -> set[str]:
             through = {operands[0].value}
             return {owner.get(o.value, o.value) for o in some if o.value is not None and o.value not in through}
@@ -163,7 +175,7 @@ class Joining:
         return width.at(self.most) if width.divisor else width.limit
 
     def with_pairs(self, pairs: Sequence[_Pair]) -> EntrySchedule:
-        launches = list(self.entry.launches)
+        launches, target = list(self.entry.launches), self.pipes.options.target
         found = []
         for number, pair in enumerate(pairs):
             width = self.width or Width(pair.joined.blocks)
@@ -179,7 +191,8 @@ class Joining:
                     lanes=(*lanes[:at], 1, *lanes[at + 1 :]),
                 )
             blocks, joined = self._most_blocks(width), pair.joined
-            found.append(Pipe(number, pair.value, *pair.launches, joined.depth, joined.slot_bytes, blocks))
+            ring = (joined.depth, joined.slot_bytes, blocks, target.memory(target.home).alignment_bytes)
+            found.append(Pipe(number, pair.value, *pair.launches, *ring))
         return replace(self.entry, launches=tuple(launches), pipes=tuple(found))
 
 

@@ -6,22 +6,25 @@ take as long as that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, load_count, transfer_levels, units_of
+from tilegrad.analysis.footprint import box_shape, inner_loops, load_count, transfer_levels, units_of
 from tilegrad.analysis.overlap import Bytes
 from tilegrad.costs.clock import Clock, Reason, SharedMemory
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
+from tilegrad.ir.blocks import share as own_share
 from tilegrad.ir.nest import Access, Nest, along
 from tilegrad.ir.schedule import TileEstimate
 from tilegrad.schedule.candidates import Candidate
 from tilegrad.targets.base import Target
 
 MOST_PLAYED = 4  # tiles until all are alike
+LEAST_AHEAD = 3  # tiles of a nest that can request one before another begins
+MOST_UNITS = 64  # of which each is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,13 @@ class Judge:
         """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
         traffic = self._traffic(nest, candidate)
         compute = self._compute_cycles(nest, candidate)
-        total, first, last = self._play(nest, candidate, traffic, compute, candidate.tile_count)
+        count = candidate.tile_count
+        total, first, last = self._play(nest, candidate, traffic, compute, count)
+        asks_ahead = False
+        if candidate.is_double and count >= LEAST_AHEAD:
+            ahead = self._play(nest, candidate, traffic, compute, count, asks_ahead=True)
+            asks_ahead = ahead[0] < total
+            total, first, last = min((total, first, last), ahead)
         steady = total - first - last
         hides = overlaps and (candidate.is_double or candidate.tile_count == 1)
         cycles = steady + (first + last) * shown if hides else total
@@ -60,7 +69,7 @@ class Judge:
             rows = (one.rows - 1) * one.parts * timing.cycles_per_extra_row
             busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
         reason = "double buffered" if candidate.is_double else "single buffered"
-        return TileEstimate(cycles, compute, busy, candidate.traffic_bytes, reason, steady)
+        return TileEstimate(cycles, compute, busy, candidate.traffic_bytes, reason, steady, asks_ahead)
 
     def bytes_per_cycle(self, blocks: int) -> float:
         """What an engine moves in one direction, where so many are at work."""
@@ -77,7 +86,7 @@ class Judge:
         own = -(-units // clusters) * tiles
         share = own / candidate.tile_count
         traffic = [replace(one, loads=max(1, round(one.loads * share))) for one in self._traffic(nest, candidate)]
-        compute = share * self._compute_cycles(nest, candidate)
+        compute = self._busiest_cycles(nest, candidate, units, clusters)
         memory = self.target.memory(self.target.home)
         if memory.bytes_per_cycle is not None:
             self.clock.near.shared = SharedMemory(memory.bytes_per_cycle, clusters)
@@ -99,19 +108,38 @@ class Judge:
             found.append(_Traffic(inward, loads, moved / loads, prod(counts[2:]), rows))
         return found
 
-    def _compute_cycles(self, nest: Nest, candidate: Candidate) -> float:
-        """Over all tiles: full and ragged ones along each loop."""
+    def _compute_cycles(self, nest: Nest, candidate: Candidate, given: Mapping[str, int] | None = None) -> float:
+        """Over all tiles: full and ragged ones along each loop, but for those along which sizes are `given`."""
+        fixed = given or {}
         kinds = []
         for loop in candidate.loops:
+            if loop.axis in fixed:
+                continue
             full = loop.extent // loop.tile
             rest = loop.extent - full * loop.tile
             kinds.append([(loop.axis, loop.tile, full), *([(loop.axis, rest, 1)] if rest else [])])
         total = 0.0
         for choice in product(*kinds):
-            sizes = {**candidate.sizes, **{axis: size for axis, size, _ in choice}}
+            sizes = {**candidate.sizes, **fixed, **{axis: size for axis, size, _ in choice}}
             times = prod(count for _, _, count in choice)
             total += times * self.costs.cycles(nest, sizes, self.target.compute, self.target.cores)
         return total
+
+    def _busiest_cycles(self, nest: Nest, candidate: Candidate, units: int, blocks: int) -> float:
+        """Of the block whose units take longest. Of many, the last ones along a loop make no difference."""
+        split = candidate.loops[: len(candidate.loops) - inner_loops(nest, candidate.loops)]
+        if units > MOST_UNITS or all(loop.extent % loop.tile == 0 for loop in split):
+            return -(-units // blocks) / units * self._compute_cycles(nest, candidate)
+        cycles: dict[tuple[int, ...], float] = {}
+        every = []
+        for places in product(*(range(loop.count) for loop in split)):
+            ends = zip(places, split, strict=True)
+            sizes = tuple(min(loop.tile, loop.extent - place * loop.tile) for place, loop in ends)
+            if sizes not in cycles:
+                given = {loop.axis: size for loop, size in zip(split, sizes, strict=True)}
+                cycles[sizes] = self._compute_cycles(nest, candidate, given)
+            every.append(cycles[sizes])
+        return max(sum(every[slice(*own_share(units, block, blocks))]) for block in range(blocks))
 
     def _move(self, clock: Clock, one: _Traffic, share: float, act: Act) -> float:
         """A share of a box; when it has arrived."""
@@ -134,7 +162,13 @@ class Judge:
         return arrived
 
     def _play(
-        self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float, count: int
+        self,
+        nest: Nest,
+        candidate: Candidate,
+        traffic: Sequence[_Traffic],
+        compute: float,
+        count: int,
+        asks_ahead: bool = False,
     ) -> tuple[float, float, float]:
         """Cycles of `count` tiles that `compute` so many, of the first loads, and of the last stores."""
         clock, is_double = self._fresh(), candidate.is_double
@@ -147,6 +181,8 @@ class Judge:
         clock.act(Act.WAIT_LOAD)
         clock.wait(Act.WAIT_LOAD, max(loaded, default=0.0), Reason.LOAD)
         first = before = latest = computed = clock.now
+        leaving: list[float] = []
+        coming: list[float] = []
         played = min(count, MOST_PLAYED)
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
@@ -157,13 +193,21 @@ class Judge:
                 clock.act(Act.PART)
             stored: list[float] = []
             loaded = []
-            if is_double and tile + 1 < count:
+            if is_double and tile + 1 < count and not (asks_ahead and tile):
                 stored = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if tile]
                 loaded = self._load(clock, reads, inner, is_simple)
             clock.act(Act.END)
             clock.end(span.later(cold))
             computed = clock.now
-            if tile + 1 < count:
+            if asks_ahead and tile + 2 < count:
+                self._settle(clock, leaving, Act.WAIT_STORE, Reason.STORE)
+                clock.computes_until = clock.now + span.cycles  # the next tile begins while this moves
+                leaving = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results]
+                coming, loaded = loaded or coming, self._load(clock, reads, inner, is_simple)
+                self._settle(clock, coming, Act.WAIT_LOAD, Reason.LOAD)
+                coming = loaded
+            elif tile + 1 < count:
+                loaded = loaded or coming
                 if not is_double:
                     stored = [
                         self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if one.loads > 1

@@ -34,8 +34,8 @@ SMALL_SHARE, ALL_SMALL_SHARE = 1 / 32, 1 / 4
 LAUNCH_CYCLES = 3000.0
 _CUTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
 _ROUND = 8
-# A nest of more panels than these is no program for a chip: each is a launch, which someone has to plan and store.
-MOST_PANELS = 512
+# Of a nest, at first; where that does not fit, as many as it takes, up to what nobody could store.
+MOST_PANELS = (512, 1 << 14)
 # What a size of L2 that is asked for is a multiple of, and how much more than a panel that is, for neighbours.
 _ASKED_BYTES, _ASKED_MORE = 1024, 1.1
 
@@ -120,7 +120,7 @@ class Panels:
             "the smallest panel of an operator does not fit into L2",
             stage="schedule",
             node=node.name,
-            expected=f"at most {self.room_bytes} bytes, and {MOST_PANELS} panels of each nest",
+            expected=f"at most {self.room_bytes} bytes",
             got=f"{size_bytes} bytes, with what is beside it",
             hint=f"give L2 at least {size_bytes} bytes (--l2)",
         )
@@ -219,6 +219,7 @@ class Search:
         self.panels = panels
         self.nest = nest
         self.room = panels.room_bytes
+        self.most = MOST_PANELS[0]
         self.engine = panels.target.engine(L3, L2)
         self.axes = [axis for axis in nest.axes if axis.kind is AxisKind.PARALLEL and axis.extent > 1]
         self.summed = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
@@ -242,8 +243,8 @@ class Search:
     def best(self) -> Cut | None:
         found: tuple[float, Cut] | None = None
         shares = [(2, DOUBLE_SHARE), (1, SINGLE_SHARE)] if self.panels.is_double else [(1, SINGLE_SHARE)]
-        ways = [(way, *one) for way in (self._sizes, self._summed_sizes) for one in shares]
-        for way, times, share in ways:
+        for most, way, (times, share) in product(MOST_PANELS, (self._sizes, self._summed_sizes), shares):
+            self.most = most
             for sizes in way(times, share * self.room):
                 for loops in self._orders(sizes):
                     cost = self.cost(loops, sizes)
@@ -328,6 +329,7 @@ class Search:
 
     def least_room(self) -> int:
         """An L2 that the nest would be cut for."""
+        self.most = MOST_PANELS[-1]
         below, above = self.room, self.panels.whole_bytes([self.nest]) * 2
         while above - below > _ASKED_BYTES:
             self.room = (below + above) // 2
@@ -340,7 +342,7 @@ class Search:
         return int(_ASKED_MORE * above / _ASKED_BYTES + 1) * _ASKED_BYTES
 
     def _fits(self, sizes: Mapping[str, int], times: int, room: float) -> bool:
-        if prod(-(-axis.extent // sizes[axis.name]) for axis in self.nest.axes) > MOST_PANELS:
+        if prod(-(-axis.extent // sizes[axis.name]) for axis in self.nest.axes) > self.most:
             return False
         kept, moving = self._split(sizes)
         return kept + times * moving <= room

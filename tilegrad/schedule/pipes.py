@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, tile_at, tileable_axes, units_of
+from tilegrad.analysis.footprint import box_shape, nth_tile, tileable_axes, units_of
 from tilegrad.analysis.lifetimes import align
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.blocks import share
@@ -39,21 +39,17 @@ class Joined:
     cycles: float
 
 
-def boxes(nest: Nest, operand: Operand, loops: Sequence[Loop], every: bool = False) -> list[Rows] | None:
-    """Which elements of an operand's tensor units of a nest have, in their order: of `every` one, or of some that tell
-    whether a cut is worth a look. None where a unit has several."""
+def box_of(nest: Nest, operand: Operand, loops: Sequence[Loop], unit: int) -> Rows:
+    """Which elements of an operand's tensor a unit of a nest has, in their order."""
+    tile = nth_tile(nest, loops, unit * units_of(nest, loops)[1])
+    assert tile is not None
+    return Panel("", operand.shape, operand_box(operand, tile), operand.dtype).rows
+
+
+def unit_count(nest: Nest, operand: Operand, loops: Sequence[Loop]) -> int:
+    """Of units with one box each; none where a unit has several, or there are too many."""
     units, per_unit = units_of(nest, loops)
-    if units > MOST_BOXES or (operand.access is Access.READ and per_unit > 1):
-        return None
-    found = []
-    some = range(units) if every else sorted({u for u in (0, 1, 2, units // 2, units - 1) if u < units})
-    for unit in some:
-        indices, left = [0] * len(loops), unit * per_unit
-        for i in reversed(range(len(loops))):
-            left, indices[i] = divmod(left, loops[i].count)
-        tile = tile_at(nest, loops, indices)
-        found.append(Panel("", operand.shape, operand_box(operand, tile), operand.dtype).rows)
-    return found
+    return 0 if units > MOST_BOXES or (operand.access is Access.READ and per_unit > 1) else units
 
 
 class Pipes:
@@ -74,14 +70,14 @@ class Pipes:
         """The fastest way to run two nests at once, through so many slots if that was asked for; None where no boxes of
         theirs are one to one, or nothing fits."""
         (_, first), (_, second) = pair
-        key = (first.kind, second.kind, operands[0].name, operands[1].name, limit, depth)
+        key = (first.kind, first.skipped, second.kind, second.skipped, operands[0].name, operands[1].name, limit, depth)
         if key not in self.known:
             searches = [TilingSearch(self.options.on(self.engine(nest)), node.op, nest) for node, nest in pair]
             found: list[Joined] = []
             for loops in self._loops(first, second, operands, limit):
                 found += self._judged(searches, loops, operands, limit, depth)
             found.sort(key=lambda one: (one.cycles, one.depth))
-            best = next((one for one in found if self._is_one_to_one(searches, one, operands)), None)
+            best = next((one for one in found if self._is_right(searches, one, operands)), None)
             self.known[key] = best
         return self.known[key]
 
@@ -92,12 +88,16 @@ class Pipes:
         seen = set()
         for nests, own in (((first, second), operands), ((second, first), operands[::-1])):
             for loops in self._cuts(nests[0], own[0], limit):
-                units = units_of(nests[0], loops)[0]
-                made = boxes(nests[0], own[0], loops)
-                if made is None:
+                units = unit_count(nests[0], own[0], loops)
+                if not units:
                     continue
-                for other in self._answers(nests[1], own[1], loops, made[0].size_bytes, units):
-                    if units_of(nests[1], other)[0] == units and boxes(nests[1], own[1], other) == made:
+                some = [u for u in (0, 1, 2, units // 2, units - 1) if u < units]  # tell if a cut is worth a look
+                first_box = box_of(nests[0], own[0], loops, 0)
+                for other in self._answers(nests[1], own[1], loops, first_box.size_bytes, units):
+                    if unit_count(nests[1], own[1], other) == units and all(
+                        (box_of(nests[0], own[0], loops, u) if u else first_box) == box_of(nests[1], own[1], other, u)
+                        for u in some
+                    ):
                         found = (loops, other) if nests[0] is first else (other, loops)
                         if found not in seen:
                             yield found
@@ -151,9 +151,13 @@ class Pipes:
         )
         return alone(target, stage, min(blocks, target.clusters), lanes, count)
 
-    def _is_one_to_one(self, searches: Sequence[TilingSearch], one: Joined, operands: tuple[Operand, Operand]) -> bool:
-        nests = [search.nest for search in searches]
-        made, read = (boxes(n, o, t.loops, True) for n, o, t in zip(nests, operands, one.tilings, strict=True))
+    def _is_right(self, searches: Sequence[TilingSearch], one: Joined, operands: tuple[Operand, Operand]) -> bool:
+        """Every box is one to one, and tables have room."""
+        sides = list(zip(searches, operands, one.tilings, strict=True))
+        if not all(search.fits(tiling) for search, _, tiling in sides):
+            return False
+        units, _ = units_of(searches[0].nest, one.tilings[0].loops)
+        made, read = ([box_of(s.nest, o, t.loops, unit) for unit in range(units)] for s, o, t in sides)
         return made == read
 
     def _judged(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import inf
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
+from tilegrad.analysis.results import check_results
 from tilegrad.analysis.room import expect_room
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
@@ -50,6 +52,8 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
     if tiler is not None:
         tiler.check()
         entries = _joined(entries, tiler, options)
+    for entry in entries.values():
+        check_results(entry)
     overlaps = tiler is not None and options.l2_buffering != "single"
     width, most = options.width(target)
     return Schedule(program, target, entries, overlaps, options.l3_buffering != "single", most, width)
@@ -70,6 +74,14 @@ def _joined(entries: dict[str, EntrySchedule], tiler: _Tiler, options: ScheduleO
     return found
 
 
+@lru_cache(maxsize=16)
+def known_choices(target: Target, buffering: str) -> dict[NestKind, tuple[tuple[Tiling, int], ...]]:
+    """What was searched in this process: another recipe of a model has most of its nests in common with this one.
+    Whoever writes other costs of a target forgets it (`cache_clear`)."""
+    del target, buffering
+    return {}
+
+
 Choice = tuple[Tiling | None, Width | None, int]
 """How a nest is cut, over how many blocks it is launched, and on how many lanes of each."""
 PAYS, LOST_CYCLES = 0.95, 1000
@@ -87,7 +99,7 @@ class _Tiler:
         self.width = width
         self.over_blocks: dict[NestKind, Tiling | None] = {}
         self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
-        self.known: dict[NestKind, tuple[tuple[Tiling, int], ...]] = {}
+        self.known = known_choices(options.target, options.buffering)
         self.refused: list[tuple[int, DoesNotFit]] = []
 
     def check(self) -> None:
@@ -163,8 +175,8 @@ class _Tiler:
             try:
                 self.known[nest.kind] = search.choices(node.name)
             except DoesNotFit as error:
-                self.known[nest.kind] = ()
                 self.refused.append((search.smallest()[1], error))
+                return ()
         return self.known[nest.kind]
 
 

@@ -70,6 +70,7 @@ class TilingSearch:
         whole_table = (NEST_WORDS + CALL_WORDS + (1 + OPERAND_WORDS) * len(nest.operands) + field_count) * 4
         # Candidates leave room for their table, about as large, and for the next nest's where it costs little.
         ahead_bytes = NEXT_TABLE_BYTES if options.scratch_bytes >= 32 * NEXT_TABLE_BYTES else 0
+        self.tables: dict[object, int] = {}
         self.budget_bytes = options.scratch_bytes - whole_table - ahead_bytes
 
     def budget_for(self, is_double: bool) -> float:
@@ -114,20 +115,25 @@ class TilingSearch:
             for candidate in ranked[: EVALUATED // 2]:
                 tiling = self._tiling(candidate, self.judge.estimate_over(self.nest, candidate, blocks))
                 is_better = best is None or tiling.estimate.cycles < best.estimate.cycles
-                if is_better and self._fits(tiling):
+                if is_better and self.fits(tiling):
                     best = tiling
         return best
 
     def _promise(self, split: Split, one: Candidate) -> float:
+        """With as much as whole tiles take, for what there is of them: the last ones may be smaller."""
         cycles = self.options.costs.cycles(self.nest, one.sizes, self.target.compute, self.target.cores)
-        return split.promise(self.nest, one, cycles * one.tile_count)
+        return split.promise(one, cycles * prod(loop.extent / loop.tile for loop in one.loops))
 
     def cut(self, sizes: Mapping[str, int], loops: Sequence[Loop]) -> Tiling | None:
-        """A nest that is cut like this, double buffered if that fits; None where neither does."""
+        """A nest that is cut like this, double buffered if that fits; None where neither does. Tables of what is cut
+        along the same axes are taken to be as long: who chooses one asks whether it `fits`."""
         for is_double in (True, False) if self.options.overlaps and loops else (False,):
             candidate = Candidate(sizes, tuple(loops), is_double, 0, (), prod(loop.count for loop in loops))
             tiling = self._tiling(candidate, NOT_ESTIMATED)
-            if self._fits(tiling):
+            key = (is_double, *(loop.axis for loop in loops))
+            if key not in self.tables:
+                self.tables[key] = self.table_bytes(tiling)
+            if tiling.scratch_bytes + self.tables[key] <= self.options.scratch_bytes:
                 return tiling
         return None
 
@@ -163,7 +169,7 @@ class TilingSearch:
         begun = [operand for operand in self.nest.present if operand.continues is not None]
         return not candidate.is_double or not any(moving_axes(operand, candidate.loops) for operand in begun)
 
-    def _fits(self, tiling: Tiling) -> bool:
+    def fits(self, tiling: Tiling) -> bool:
         """With the table that describes it."""
         return tiling.scratch_bytes + self.table_bytes(tiling) <= self.options.scratch_bytes
 
@@ -186,7 +192,7 @@ class TilingSearch:
 
     def _shrunk(self, is_double: bool) -> list[Candidate]:
         """Where no choice of few axes fits."""
-        found = (one for one in self._ever_smaller(is_double) if self._fits(self._tiling(one, NOT_ESTIMATED)))
+        found = (one for one in self._ever_smaller(is_double) if self.fits(self._tiling(one, NOT_ESTIMATED)))
         best = next(found, None)
         return [] if best is None or (is_double and not best.loops) else [best]  # one tile has none to overlap with
 
@@ -222,7 +228,7 @@ class TilingSearch:
             count = 2 if candidate.is_double and moving_axes(operand, candidate.loops) else 1
             slots[operand.name] = Slot(offset, slot_bytes, count)
             offset += slot_bytes * count
-        return Tiling(candidate.loops, slots, candidate.is_double, offset, estimate)
+        return Tiling(candidate.loops, slots, candidate.is_double, offset, estimate, estimate.asks_ahead)
 
     def smallest(self) -> tuple[Candidate, int]:
         """The tile that needs least, with the table that describes it; the bytes of both together."""

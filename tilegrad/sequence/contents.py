@@ -56,6 +56,7 @@ class Held:
     is_complete: bool = True
     has_left: bool = True
     reduced_to: tuple[int, ...] = ()
+    at: int = 0  # where it begins
 
     @property
     def is_whole(self) -> bool:
@@ -86,7 +87,11 @@ class Memory:
         return content, readers
 
     def span(self, offset: int, size_bytes: int) -> tuple[View, Readers] | None:
-        return self.views(offset, (size_bytes,), (1,))
+        if offset < 0 or offset + size_bytes > self.size_bytes:
+            return None
+        start = offset // self.unit
+        stop = start + size_bytes // self.unit
+        return self.content[start:stop], self.readers[start:stop]
 
     def part(self, base: int, part: Part) -> tuple[View, Readers] | None:
         """The outer side of a transfer's part."""

@@ -47,7 +47,7 @@ class Needs:
     def wrong_call(self, nest: Nest, event: Begin) -> str | None:
         """What is wrong with a kernel call's tile and boxes, if anything."""
         boxes = tuple(None if place is None else place.box for place in event.places)
-        key = (nest.kind, tuple((r.start, r.stop) for r in event.ranges.values()), boxes)
+        key = (nest.kind, nest.skipped, tuple((r.start, r.stop) for r in event.ranges.values()), boxes)
         if key not in self.calls:
             self.calls[key] = self._wrong_tile(nest, event.ranges) or self._wrong_boxes(nest, event.ranges, boxes)
         return self.calls[key]
@@ -90,7 +90,10 @@ def _enumerated(index: Index, extent: int, tile: Tile) -> tuple[Range, bool]:
     numerators: _Positions = np.array([index.offset], dtype=np.int64)
     for axis, coefficient in index.terms:
         steps = coefficient * np.arange(tile[axis].start, tile[axis].stop, dtype=np.int64)
-        numerators = np.unique(np.add.outer(numerators, steps))
+        if len(numerators) == 1 and coefficient > 0:
+            numerators = numerators[0] + steps  # are in order, each of them once
+        else:
+            numerators = np.unique(np.add.outer(numerators, steps))
     positions = numerators[numerators % index.divisor == 0] // index.divisor
     positions = positions[(positions >= 0) & (positions < extent)]
     if not len(positions):

@@ -13,6 +13,7 @@ from tilegrad.ir.listing import Await, Box, Event, Load, Signal, Store, box_size
 from tilegrad.ir.nest import Operand
 from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.schedule import Panel, Rows
+from tilegrad.ir.workspaces import fault
 from tilegrad.sequence.part_contents import PartReplay
 
 
@@ -36,6 +37,13 @@ class PipeReplay(PartReplay):
         self.rings: dict[tuple[int, int], _Ring] = {}
         self.steps: dict[int, list[tuple[tuple[int, int], Signal | Await]]] = {}  # by worker
         self.members = 1
+        buffers = {buffer.name: buffer.size_bytes for buffer in self.plan.entries[self.entry].buffers}
+        for pipe in self.schedule.pipes:
+            home = self.plan.address(self.entry, pipe.value, pipe.producer)
+            wrong = fault(pipe.workspace, home.offset, buffers[pipe.value])
+            if wrong is not None:
+                nest = next(i for i, listed in enumerate(self.nests) if listed.launch == pipe.producer)
+                raise self.error(f"the workspace of pipe {pipe.number} ('{pipe.value}'): {wrong}", nest)
 
     def ring(self, event: Event) -> tuple[Pipe, _Ring]:
         assert isinstance(event, Load | Store | Signal | Await) and event.pipe is not None
@@ -45,15 +53,17 @@ class PipeReplay(PartReplay):
         return self.schedule.pipes[event.pipe], self.rings.setdefault(key, _Ring())
 
     def expect_slot(self, event: Load | Store, operand: Operand, home: int, size_bytes: int) -> None:
-        """A box is dense, and inside the workspace."""
+        """A box is dense, and in a slot of its block's slice."""
         pipe, _ = self.ring(event)
         if operand.value != pipe.value or pipe.value is None:
             raise self.error(f"'{event.operand}' is not what pipe {pipe.number} carries", event.nest)
         sizes = [(part.near_offset, part.far_offset, part.row_bytes, part.rows) for part in event.parts]
         if sizes != [(0, 0, size_bytes, 1)] or size_bytes > pipe.slot_bytes:
             raise self.error(f"'{event.operand}' does not pass pipe {pipe.number} as one dense box", event.nest)
-        if event.far < home or event.far + size_bytes > home + pipe.workspace_bytes:
-            raise self.error(f"'{event.operand}' passes the end of the workspace of pipe {pipe.number}", event.nest)
+        block, whose = event.queue.block // self.members, pipe.workspace
+        start = home + whose.offset(block)
+        if not start <= event.far <= start + whose.slice_bytes - size_bytes:
+            raise self.error(f"'{event.operand}' leaves the slice of block {block} of pipe {pipe.number}", event.nest)
 
     def push(self, event: Store, rows: Rows) -> None:
         pipe, ring = self.ring(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
 from tilegrad.costs.conduct import Act
@@ -67,6 +67,36 @@ class NestTiming:
 
 
 @dataclass(frozen=True)
+class Roofline:
+    """Of an entry's launches over blocks: what their busiest blocks compute, what the memory that all blocks share
+    takes to move all bytes, and what they take at least, each the longer of the two; `bound_launches` of all `launches`
+    wait for memory even then."""
+
+    clusters: int
+    memory: str
+    bytes_per_cycle: float
+    launches: int = 0
+    bound_launches: int = 0
+    cycles: float = 0.0
+    compute_cycles: float = 0.0
+    memory_cycles: float = 0.0
+    least_cycles: float = 0.0
+
+    def beside(self, cycles: float, compute_cycles: float, size_bytes: float) -> Roofline:
+        """With one more launch."""
+        moving = size_bytes / self.bytes_per_cycle
+        return replace(
+            self,
+            launches=self.launches + 1,
+            bound_launches=self.bound_launches + (moving > compute_cycles),
+            cycles=self.cycles + cycles,
+            compute_cycles=self.compute_cycles + compute_cycles,
+            memory_cycles=self.memory_cycles + moving,
+            least_cycles=self.least_cycles + max(moving, compute_cycles),
+        )
+
+
+@dataclass(frozen=True)
 class EntryTiming:
     """Estimated cycles of one call of an entry, and where they went: cores compute, or one conducts while no other
     computes, or all wait."""
@@ -80,6 +110,7 @@ class EntryTiming:
     hops: dict[str, HopTiming]
     nests: tuple[NestTiming, ...]
     events: tuple[TimedEvent, ...] = ()
+    roofline: Roofline | None = None
 
     @property
     def stalled(self) -> float:
@@ -120,6 +151,9 @@ class _Timing:
         self.cluster = self.clusters[0]
         memory = self.target.memory(self.target.home)
         self.shared = None if memory.bytes_per_cycle is None else SharedMemory(memory.bytes_per_cycle)
+        self.roofline: Roofline | None = None
+        if memory.bytes_per_cycle is not None:
+            self.roofline = Roofline(self.target.clusters, memory.name, memory.bytes_per_cycle)
         self.costs = costs
         self.done: dict[tuple[Queue, int], float] = {}
         self.reasons: dict[tuple[Queue, int], Reason] = {}
@@ -157,6 +191,7 @@ class _Timing:
             {own[0].engine.hop: self._hop([c for one in own for c in one.channels]) for own in engines if own},
             tuple(self.nests),
             tuple(self.timed),
+            self.roofline if self.roofline is not None and self.roofline.launches else None,
         )
 
     def _play(self, event: Event, act: Act) -> None:
@@ -183,7 +218,9 @@ class _Timing:
             events[self._place_of(nest, event.queue.block)].append((event, act))
         entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
         main.spend(self.target.signal_cycles)
-        began, states = main.now, []
+        began, states, moved = main.now, [], self._moved_bytes()
+        if self.shared is not None:
+            self.shared.restart()
         for cluster, own in zip(self.clusters, events, strict=True):
             clock = cluster.clock
             states.append((clock.compute_cycles, clock.conduct_cycles, dict(clock.stall_cycles)))
@@ -195,16 +232,22 @@ class _Timing:
             self.cluster, self.timed = self.clusters[number], noted[number]
             self._play(*events[number].pop())
         last = max(range(len(self.clusters)), key=lambda i: self.clusters[i].clock.now)
+        computed = [one.clock.compute_cycles - before[0] for one, before in zip(self.clusters, states, strict=True)]
         self._account(main, states[0], self.clusters[last].clock, states[last])
         for cluster in self.clusters:
             cluster.clock.near.shared = None
         self.cluster, self.timed = self.clusters[0], entry_timed
         self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
         main.spend(self.target.signal_cycles)
+        if self.roofline is not None:
+            self.roofline = self.roofline.beside(main.now - began, max(computed), self._moved_bytes() - moved)
         self.told.clear()
         for event, act in joined:
             self._play(event, act)
         self.timed.append(TimedEvent(Barrier(nest, self.listed[nest].blocks), began, main.now))
+
+    def _moved_bytes(self) -> float:
+        return sum(channel.size_bytes for near in self.nears for channel in near.channels)
 
     def _is_able(self, event: Event) -> bool:
         """Whether a block can go on with this: not while it awaits what nobody has told."""
@@ -279,6 +322,10 @@ class _Timing:
 
     def box(self, event: Load | Store, act: Act, before: float) -> None:
         del act, before
+        tiling = self.listed[event.nest].tiling
+        if self.clock.forked is None and tiling is not None and tiling.asks_ahead and event.tile:
+            # The next tile begins while this moves.
+            self.clock.computes_until = self.clock.now + self.cluster.span.cycles
         self._transfer(event, event.inward, Reason.LOAD if event.inward else Reason.STORE)
 
     def _transfer(self, event: Fetch | Load | Store, inward: bool, reason: Reason) -> None:

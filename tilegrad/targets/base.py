@@ -298,6 +298,12 @@ class Target:
         """What its cycles are called in JSON: never just cycles."""
         return "estimated" if self.is_calibrated else "estimated, uncalibrated"
 
+    @property
+    def cycles_word(self) -> str:
+        """What they are called where people read them: whose costs they come from is said if not its own."""
+        costs = "rates of a design" if self.compute_engines else "another chip's costs"
+        return "estimated cycles" if self.is_calibrated else f"estimated cycles (uncalibrated: {costs})"
+
     def compute_engine(self, multiplies: bool) -> ComputeEngine | None:
         """What takes a nest that does or does not multiply and accumulate; None where cores do."""
         fitting = [one for one in self.compute_engines if (one.macs_per_cycle is not None) is multiplies]

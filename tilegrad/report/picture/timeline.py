@@ -15,6 +15,12 @@ CONDUCTOR = "conductor"
 """The track of what the conductor stood still for while no core computed, or waited for meanwhile."""
 
 
+_ENGINE = re.compile(r"(block \d+ )?(?!block)\w+ (\d+ )?")
+_TRACK = re.compile(
+    rf"(?:block (?P<block>\d+)(?: |$))?(?P<engine>.*?) ?(?P<what>{CORES}|{CONDUCTOR}|\w+-\w+ (?:in|out))?"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """`start` and `end` in cycles of the entry. `nest` and `tile` are -1 where there is none; `what` is a kernel, a
@@ -30,31 +36,39 @@ class Slice:
     size_bytes: int = 0
 
 
-def _block(queue: Queue) -> str:
-    return "" if queue.block == 0 else f"block {queue.block} "
+def _who(compiled: Listed, entry: str, queue: Queue, nest: int) -> str:
+    """A block by its number, and where blocks have engines, which one of them, or which of its lanes, it is. Those of
+    one block are numbered one behind the other."""
+    listed = compiled.listing.entries[entry].nests[nest] if nest >= 0 else None
+    engine = None if listed is None else compiled.plan.schedule.target.compute_engine(listed.nest.counts_macs)
+    if listed is None or engine is None:
+        return "" if queue.block == 0 else f"block {queue.block} "
+    launch = compiled.plan.schedule.entries[entry].launches[listed.launch]
+    block, lane = divmod(queue.block, listed.members if listed.members > 1 else launch.lane_count(listed.number))
+    lane = lane if listed.members == 1 else 0
+    return ("" if block == 0 else f"block {block} ") + engine.name + (f" {lane} " if lane else " ")
 
 
-def track_of(timed: TimedEvent) -> str | None:
+def track_of(compiled: Listed, entry: str, timed: TimedEvent) -> str | None:
     """Where an event is drawn; None for what takes no time of its own."""
     event = timed.event
-    if isinstance(event, End):
-        return f"{_block(event.queue)}{CORES}"
-    if isinstance(event, Fetch | Load):
-        return f"{_block(event.queue)}{event.queue.engine} in"
-    if isinstance(event, Store):
-        return f"{_block(event.queue)}{event.queue.engine} out"
     if isinstance(event, Move):
-        return f"{_block(event.queue)}{event.queue.engine} {'in' if event.inward else 'out'}"
-    if isinstance(event, Wait) and timed.stall is not None:
-        return f"{_block(event.queue)}{CONDUCTOR}"
-    return None
+        return f"{event.queue.engine} {'in' if event.inward else 'out'}"
+    if not isinstance(event, End | Fetch | Load | Store | Wait):
+        return None
+    who = _who(compiled, entry, event.queue, event.nest)
+    if isinstance(event, End):
+        return who.rstrip() if _ENGINE.fullmatch(who) else f"{who}{CORES}"
+    if isinstance(event, Wait):
+        return f"{who}{CONDUCTOR}" if timed.stall is not None else None
+    return f"{who}{event.queue.engine} {'out' if isinstance(event, Store) else 'in'}"
 
 
 def slices(compiled: Listed, entry: str, timing: EntryTiming) -> Iterator[Slice]:
     """In the order of the listing; waits for nothing are left out."""
     nests = compiled.listing.entries[entry].nests
     for timed in timing.events:
-        track, event = track_of(timed), timed.event
+        track, event = track_of(compiled, entry, timed), timed.event
         if track is None:
             continue
         span = timed.start, timed.end
@@ -81,14 +95,15 @@ def value_of(compiled: Listed, entry: str, event: Load | Store) -> str:
 
 
 def track_order(tracks: set[str]) -> list[str]:
-    """Of each block, cores first, then the engine nearest to them, then what lies farther away; what waits comes
-    last."""
+    """Of each block and each of its engines, what computes first, then transfers to its scratchpad, then those that lie
+    farther away; what waits comes last."""
 
-    def rank(track: str) -> tuple[int, int, str]:
-        found = re.fullmatch(r"block (\d+) (.*)", track)
-        block, name = (int(found[1]), found[2]) if found else (0, track)
-        order = 0 if CORES in name else 3 if CONDUCTOR in name else 1 if "L1" in name else 2
-        return block, order, name
+    def rank(track: str) -> tuple[int, str, int, str]:
+        found = _TRACK.fullmatch(track)
+        assert found is not None
+        what = found["what"] or CORES
+        order = 0 if what == CORES else 3 if what == CONDUCTOR else 1 if "L1" in what else 2
+        return int(found["block"] or 0), found["engine"], order, what
 
     return sorted(tracks, key=rank)
 

@@ -46,6 +46,7 @@ typedef struct {
     void *const *at;
     const void *args;
     const uint32_t *nest;
+    uint32_t results; /* that leave, as bits of operands; all others are only read where they are */
 } tg_job;
 void tg_start_cores(tg_kernel_call *call, const tg_job *job);
 void tg_finish_cores(tg_kernel_call *call, const tg_job *job);
@@ -60,10 +61,11 @@ void tg_barrier(void);
 
 #ifdef TG_PIPES
 /* A pipe from one nest to another of those that are launched together: of each block a ring of slots, in a workspace in
- * the arena, with a count of the boxes that are ready and one of those that were read, whose slots are free again. */
+ * the arena, with a count of the boxes that are ready and one of those that were read, whose slots are free again.
+ * Slices are `slice_bytes` apart; what a ring leaves of that is nobody's. */
 typedef struct {
     const char *name; /* of its operators */
-    uint32_t number, workspace, slot_bytes, depth, slices;
+    uint32_t number, workspace, slot_bytes, depth, slices, slice_bytes;
 } tg_pipe;
 /* As tg_launch, where `members` of every block are one after the other in number and run side by side: each goes on
  * while others wait. Counts begin at 0. */

@@ -7,7 +7,7 @@ static int is_piped(uint32_t home) { return (home & TG_IN_PIPE) == TG_IN_PIPE &&
 /* Where box number `count` lies in this block's slice of the workspace. */
 static unsigned char *slot_at(const tg_tiles *t, const tg_pipe *pipe, uint32_t count)
 {
-    uint64_t slice = (uint64_t)t->block * ((uint64_t)pipe->depth * pipe->slot_bytes);
+    uint64_t slice = (uint64_t)t->block * pipe->slice_bytes;
     return t->arena + pipe->workspace + (size_t)(slice + (uint64_t)(count % pipe->depth) * pipe->slot_bytes);
 }
 

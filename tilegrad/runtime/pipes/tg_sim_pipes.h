@@ -30,11 +30,37 @@ typedef struct {
 static worker_t workers[TG_CLUSTERS], *current;
 static ucontext_t main_context;
 
+/* What a ring leaves of its slice is a guard: poison that is still there when the launch ends. */
+static unsigned char *guard_of(const tg_pipe *pipe, size_t slice, size_t *bytes)
+{
+    size_t used = (size_t)pipe->depth * pipe->slot_bytes;
+    *bytes = pipe->slice_bytes - used;
+    return sim.arena + pipe->workspace + slice * pipe->slice_bytes + used;
+}
+
 static ring_t *ring_of(const tg_pipe *pipe, int block)
 {
     ring_t *ring = &rings[pipe->number][block];
+    size_t bytes;
+    unsigned char *guard = guard_of(pipe, (size_t)block, &bytes);
+    if (ring->pipe == NULL)
+        memset(guard, POISON, bytes);
     ring->pipe = pipe;
     return ring;
+}
+
+static void expect_guards(void)
+{
+    for (int i = 0; i < TG_PIPES; i++)
+        for (int block = 0; block < TG_BLOCKS; block++) {
+            const tg_pipe *pipe = rings[i][block].pipe;
+            size_t bytes = 0;
+            const unsigned char *guard = pipe == NULL ? NULL : guard_of(pipe, (size_t)block, &bytes);
+            for (size_t at = 0; at < bytes; at++)
+                if (guard[at] != POISON)
+                    hazard("pipe %u, %s: byte %lu of the guard behind the slice of block %d was written",
+                           (unsigned)pipe->number, pipe->name, (unsigned long)at, block);
+        }
 }
 
 static const char *slots_text(const ring_t *ring)
@@ -54,9 +80,16 @@ static ring_t *ring_at(const unsigned char *p, uint32_t *slot)
         ring_t *ring = &rings[i][sim.block / launch.members];
         const tg_pipe *pipe = ring->pipe;
         const unsigned char *first = pipe == NULL ? NULL : sim.arena + pipe->workspace;
-        if (pipe == NULL || !is_inside(p, 1, first, (size_t)pipe->slices * pipe->depth * pipe->slot_bytes))
+        if (pipe == NULL || !is_inside(p, 1, first, (size_t)pipe->slices * pipe->slice_bytes))
             continue;
-        *slot = (uint32_t)((size_t)(p - first) / pipe->slot_bytes % pipe->depth);
+        size_t slice = (size_t)(p - first) / pipe->slice_bytes, at = (size_t)(p - first) % pipe->slice_bytes;
+        if (slice != (size_t)(sim.block / launch.members))
+            hazard("pipe %u, %s: block %d is in the slice of block %lu", (unsigned)pipe->number, pipe->name,
+                   sim.block / launch.members, (unsigned long)slice);
+        *slot = (uint32_t)(at / pipe->slot_bytes);
+        if (*slot >= pipe->depth)
+            hazard("pipe %u, %s: block %d is in the guard behind its slice", (unsigned)pipe->number, pipe->name,
+                   sim.block / launch.members);
         return ring;
     }
     return NULL;
@@ -110,8 +143,8 @@ void tg_pipe_tell(const tg_pipe *pipe, int block, int ready, uint32_t count)
                    (unsigned)slot, slot_words[ready ? READY : FREE], slot_words[ring->slots[slot]]);
         ring->slots[slot] = ready ? READY : FREE;
         if (!ready)
-            memset(sim.arena + pipe->workspace + ((size_t)block * pipe->depth + slot) * pipe->slot_bytes, POISON,
-                   pipe->slot_bytes);
+            memset(sim.arena + pipe->workspace + (size_t)block * pipe->slice_bytes + (size_t)slot * pipe->slot_bytes,
+                   POISON, pipe->slot_bytes);
     }
     ring->counts[ready] = count;
 }
@@ -202,5 +235,6 @@ static void run_joined(uint32_t order)
             prepare_worker(&workers[i], first + i);
         run_workers(count, order);
     }
+    expect_guards();
 }
 #endif

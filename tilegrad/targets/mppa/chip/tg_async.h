@@ -16,15 +16,13 @@ typedef mppa_async_event_t tg_event;
 
 static inline void tg_async_start(const tg_part *part, tg_event *event)
 {
-    const mppa_async_segment_t *ddr = mppa_async_default_segment(MPPA_ASYNC_SERVER_DDR);
+    const mppa_async_segment_t *ddr = mppa_async_default_segment(MPPA_ASYNC_SERVER_DDR0);
     off64_t offset;
     mppa_async_offset(ddr, part->far, &offset);
     if (part->inward)
-        mppa_async_sget_spaced(part->near, ddr, offset, part->row_bytes, (int)part->rows, part->row_bytes, part->stride,
-                               event);
+        mppa_async_get_spaced(part->near, ddr, offset, part->row_bytes, (int)part->rows, part->stride, event);
     else
-        mppa_async_sput_spaced(part->near, ddr, offset, part->row_bytes, (int)part->rows, part->row_bytes, part->stride,
-                               event);
+        mppa_async_put_spaced(part->near, ddr, offset, part->row_bytes, (int)part->rows, part->stride, event);
 }
 
 static inline void tg_async_wait(tg_event *event) { mppa_async_event_wait(event); }

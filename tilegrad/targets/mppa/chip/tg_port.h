@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "tg_window.h"
 
 #ifdef __kvx__
@@ -75,5 +76,11 @@ static tg_model *instance(const char *path)
 
 static int run_on_all_cores(tg_model *m, uint32_t command) { return run(m, command); }
 
-/* Nothing here tells the time. */
-static void count(uint64_t now[3]) { now[0] = now[1] = now[2] = 0; }
+/* Nanoseconds of a clock that only goes on; cycles and instructions nobody tells. */
+static void count(uint64_t now[3])
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    now[0] = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    now[1] = now[2] = 0;
+}

@@ -145,6 +145,7 @@ uint8_t *hyper_memory(uint32_t address, uint32_t bytes); /* where an image is lo
 void fault(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void note(int core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void console(uint32_t character);
+extern const char *console_until; /* the run ends behind a line that begins like this */
 void leave(int status) __attribute__((noreturn));
 void add_symbol(uint32_t address, const char *name);
 void sort_symbols(void);

@@ -1,5 +1,6 @@
-/* siracusa-iss IMAGE.elf [--limit CYCLES] [--seed NUMBER] [--adverse] [--profile FILE] [--trace FILE]
- * Runs an image to its end: its console on stdout, its exit status; 99 after a fault, which stderr tells of. */
+/* siracusa-iss IMAGE.elf [--limit CYCLES] [--until TEXT] [--seed NUMBER] [--adverse] [--profile FILE] [--trace FILE]
+ * Runs an image to its end: its console on stdout, its exit status; 99 after a fault, which stderr tells of. With --until
+ * it ends behind the first line of the console that begins with TEXT, with status 0. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,8 @@ int main(int argc, char **argv)
             is_adverse = 1;
         else if (strcmp(argv[i], "--limit") == 0 && i + 1 < argc)
             limit = number_of(argv[++i]);
+        else if (strcmp(argv[i], "--until") == 0 && i + 1 < argc)
+            console_until = argv[++i];
         else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
             set_noise((uint32_t)number_of(argv[++i]));
         else if (strcmp(argv[i], "--profile") == 0 && i + 1 < argc)
@@ -123,8 +126,8 @@ int main(int argc, char **argv)
         else if (image == 0 && argv[i][0] != '-')
             image = argv[i];
         else {
-            fprintf(stderr, "usage: %s IMAGE.elf [--limit CYCLES] [--seed NUMBER] [--adverse] [--profile FILE] "
-                            "[--trace FILE]\n", argv[0]);
+            fprintf(stderr, "usage: %s IMAGE.elf [--limit CYCLES] [--until TEXT] [--seed NUMBER] [--adverse] "
+                            "[--profile FILE] [--trace FILE]\n", argv[0]);
             return FAULT_STATUS;
         }
     }

@@ -108,7 +108,23 @@ void fault(const char *format, ...)
     exit(FAULT_STATUS);
 }
 
-void console(uint32_t character) { putchar((int)(character & 255)); }
+const char *console_until;
+
+void console(uint32_t character)
+{
+    static size_t column, same;
+    int is_end = (character & 255) == '\n';
+    putchar((int)(character & 255));
+    if (console_until == 0)
+        return;
+    if (is_end && same == strlen(console_until))
+        leave(0);
+    if (is_end) {
+        column = same = 0;
+    } else if (same == column++ && same < strlen(console_until)) {
+        same += (char)character == console_until[same];
+    }
+}
 
 /* ---- Marks: functions that cores come to. The profile has the counters of every core whenever one begins, enters a
  * nest or ends; the trace also has where calls of the driver begin and end. */
