@@ -394,13 +394,13 @@ class ClusterLowering(Lowering):
     def _move_text(self, event: Move | Wait) -> str:
         if isinstance(event, Wait):
             return f"AWAIT({event.transfer})"
-        name = f"A_{self.names.of(event.tensor, Address(L2, 'arena', event.l2_offset))}"
         macro = "BRING" if event.inward else "PUT_AWAY"
         if event.rows > 1:
             where = f"{event.transfer}, {event.l2_offset}, {event.l3_offset}"
             return f"{macro}_ROWS({where}, {event.row_bytes}, {event.rows}, {event.l3_stride})"
-        if "#" in event.tensor:
-            name = str(event.l2_offset)
+        is_part = "#" in event.tensor
+        place = Address(L2, "arena", event.l2_offset)
+        name = str(event.l2_offset) if is_part else f"A_{self.names.of(event.tensor, place)}"
         return f"{macro}({event.transfer}, {name}, {event.l3_offset}, {event.size_bytes})"
 
 

@@ -862,17 +862,19 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->status = TG_OK; /* what a nest sets for itself is left as it is: a controller clears slowly */
     t->loading = t->storing = t->fetching = t->ahead = t->ahead_of_last = NONE;
     t->is_running = t->turn = t->leaving_count = 0;
+#ifdef TG_BLOCKS
+    t->is_launch = t->first_tile = 0;
+#endif
+#ifdef TG_PIPES
+    t->block = t->member_count = t->pipe_count = 0;
+#endif
     t->scratch = m->scratch;
     t->state = m->state;
     t->arena = m->arena;
     t->program = words;
     t->kernels = program->kernels;
-#ifdef TG_BLOCKS
-    t->is_launch = t->first_tile = 0;
-#endif
 #ifdef TG_PIPES
     t->pipes = program->pipes;
-    t->member_count = t->pipe_count = 0;
 #endif
     t->position = t->current = entry->position;
     t->table = entry->table;
