@@ -3,7 +3,7 @@
 One cost model chooses for each activation (fit/recompute.py, as on flat targets): it stays, it is fetched for the
 cycles of its transfers, or it is made again for those of its operators. How much of a transfer somebody waits for is
 not known before there is a plan, so this is asked for several shares, and the clock of the whole program says which
-choice is worth it. Then gaps that the plan still gives up (place/homes.py) are closed where that saves something.
+choice is worth it. Where none is, single gaps that the plan gives up (place/homes.py) are closed if that saves cycles.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fitted_levels(program: Program, target: Target, options: ScheduleOptions) ->
     except DoesNotFit as error:
         first = _made_to_fit(program, target, options, error)
     best = min((first, *_chosen(first, target, options)), key=lambda one: one.cycles)
-    for _ in range(MOST_ROUNDS if best is first else 1):
+    for _ in range(MOST_ROUNDS if best is first else 0):
         better = _closed(best, target, options)
         if better is None:
             break
