@@ -33,8 +33,8 @@ from tilegrad.targets.base import L2, L3, Target
 
 MOST_ROUNDS, MOST_CUTS = 2, 2
 """Bounds count plans: how often gaps are closed, and how often fewer of them are tried where all were too many."""
-LEAST_WAIT = 0.01
-"""Of a step's cycles: what waits less for L3 has nothing to gain."""
+LEAST_WAIT = 0.03
+"""Of a step's cycles: what waits less for L3 has little to gain, and is left as it is."""
 _BUDGET_SHARES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
 
 
