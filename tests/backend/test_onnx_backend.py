@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 from onnx.backend.base import Backend
 
+from tests.support.often import first_always
 from tilegrad import onnx_backend
 from tilegrad.errors import UserError
 from tilegrad.report.onnx_cases import (
@@ -27,7 +28,7 @@ from tilegrad.report.onnx_cases import (
 
 CHUNKS = 16
 # Every sixteenth case of a list in alphabetical order: a few chunks meet every operator, `make matrix` every case.
-CHUNKS_ALWAYS = 6
+CHUNKS_ALWAYS = 4
 FEWEST_PASSING_PER_CHUNK = 40
 # Refusals of cases whose operators and types we have. Each is a limit that the operator states.
 KNOWN_LIMITS = (
@@ -43,10 +44,7 @@ def _cases() -> tuple[Case, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "chunk",
-    [*range(CHUNKS_ALWAYS), *(pytest.param(n, marks=pytest.mark.matrix) for n in range(CHUNKS_ALWAYS, CHUNKS))],
-)
+@pytest.mark.parametrize("chunk", first_always(range(CHUNKS), CHUNKS_ALWAYS))
 def test_every_supported_node_case_passes(chunk: int) -> None:
     cases = _cases()[chunk::CHUNKS]
     outcomes = list(run_cases(cases, workers=2))

@@ -81,7 +81,7 @@ RUNS = {
 }
 COLD = 6
 """One run in so many finds no cache, and is stopped while compilers run."""
-MOMENTS = 54
+MOMENTS = 30
 
 
 class Place:

@@ -41,7 +41,9 @@ def test_lines_of_c(name: str) -> None:
 # Gradients in memory, all of it in L3 and the smallest scratchpad give the longest tables; then the longest program in
 # other ways.
 UNFUSED = ScheduleOptions(buffering="double", home="L3")
-LONGEST = [(name, UNFUSED, 8) for name in zoo.names()] + [
+LONGEST = [
+    pytest.param(name, UNFUSED, 8, marks=[pytest.mark.matrix] if name == "cct_lora" else []) for name in zoo.names()
+] + [
     pytest.param("mobilenetv1", options, l1_kib, marks=pytest.mark.matrix)
     for options, l1_kib in (
         (replace(UNFUSED, fuses_update=True), 8),

@@ -178,16 +178,20 @@ def named_words(program: Program, entry: str) -> dict[int, str]:
     found: dict[int, str] = {}
     fields, words = program.entries[entry], list(program.words)
     at, table, move = fields["position"], fields["table"], fields["moves"]
-    moves = fields["last_moves"]
+    moves, end = fields["last_moves"], at + fields["call_words"]
     while True:
         call, nest = Record("tg_call", words, at), Record("tg_nest", words, table)
         found |= {at + i: f"tg_call.{name}" for i, (name, _) in enumerate(layout("tg_call"))}
         homes = at + words_in("tg_call")
         found |= {homes + i: "home" for i in range(nest.operand_count)}
         found |= _named_table(program, words, table)
-        moves, at, table = moves + call.moves, homes + nest.operand_count, call.next_table
+        moves += call.moves
         if not call.next_words:
             break
+        if call.flags & constants()["TG_MORE"]:
+            at, table = at + call.next_words, at + call.next_table
+        else:
+            at, table, end = end, call.next_table, end + call.next_words
     for _ in range(moves):
         size = move_words(words[move])
         found |= {move + i: "move" for i in range(size)}
@@ -228,12 +232,14 @@ FIRST_TILE, NEXT_TILE, RESULTS = range(3)
 
 @dataclass
 class _Nest:
-    """A call and its table, in scratchpad."""
+    """A call and its table, in scratchpad, and the nest that has come together with it."""
 
     number: int
     call_words: list[int]
     words: list[int]
     table: int
+    further: _Nest | None = None
+    joins: bool = False
 
     @property
     def call(self) -> Record:
@@ -283,6 +289,8 @@ class Machine:
         self.steps = self.moved_loops = self.tile = 0
         self.leaving: list[_Leaving] = []
         self.before: _Nest | None = None
+        self.is_running = False
+        self.ahead: dict[bool, int | None] = {False: None, True: None}
         self.current: _Nest | None = None
         self.c = constants()
 
@@ -376,6 +384,11 @@ class Machine:
         while mask:
             if mask & 1:
                 o = nest.operand(i)
+                if what != RESULTS and nest.home(i) & self.c["TG_IN_SCRATCH"]:
+                    if what == FIRST_TILE:
+                        raise DecodeError("what lies in scratchpad is requested")
+                    mask, i = mask >> 1, i + 1
+                    continue
                 if what == NEXT_TILE:
                     o.scratch = o.turn - o.scratch
                 parts = self.box_parts(nest, i)
@@ -392,7 +405,8 @@ class Machine:
 
     def fetch(self, number: int, call_words: int, table: int, table_words: int, scratch: int) -> None:
         self.fetching = self.open()
-        parts = [*self.words(scratch, call_words), *self.words(scratch + 4 * call_words, table_words)]
+        parts = [*self.words(scratch, call_words)]
+        parts += self.words(scratch + 4 * call_words, table_words) if table_words else []
         self.done.append(("fetch", self.fetching, number, tuple(parts)))
         self.position += call_words
 
@@ -404,11 +418,39 @@ class Machine:
 
     def fetched(self, call_words: int, table: int, table_words: int, number: int) -> _Nest:
         self.settle("fetching")
+        start, words = self.position - call_words, self.program.words
+        if not table_words:
+            return self.together(number, start, table, self.position)
+        return self.with_arguments(
+            _Nest(number, list(words[start : self.position]), list(words[table : table + table_words]), table)
+        )
+
+    def with_arguments(self, nest: _Nest) -> _Nest:
+        nest.words += [0] * nest.nest.arg_count if nest.nest.arg_count < 1000 else []
+        return nest
+
+    def together(self, number: int, at: int, table: int, end: int) -> _Nest:
+        """A nest and those that have come with it."""
         words = self.program.words
-        call = list(words[self.position - call_words : self.position])
-        found = _Nest(number, call, list(words[table : table + table_words]), table)
-        found.words += [0] * found.nest.arg_count if found.nest.arg_count < 1000 else []
+        call_words = list(words[at:table])
+        call = Record("tg_call", call_words, 0)
+        has_more = bool(call.flags & self.c["TG_MORE"])
+        stop = at + call.next_words if has_more else end
+        if not at < table < stop <= end:
+            raise DecodeError("nests that come together do not lie side by side")
+        found = self.with_arguments(_Nest(number, call_words, list(words[table:stop]), table))
+        if has_more:
+            found.further = self.together(number + 1, stop, at + call.next_table, end)
+            found.further.joins = True
         return found
+
+    def load_further(self, nest: _Nest, is_early: bool) -> None:
+        further = nest.further
+        while further is not None:
+            is_last = further.further is None
+            mask = further.call.early if is_early else further.call.late
+            self.ahead[is_last] = self.add_boxes(further, mask, FIRST_TILE, 0, self.ahead[is_last])
+            further = further.further
 
     def next_of(self, nest: _Nest) -> tuple[int, int, int, int]:
         call = nest.call
@@ -519,7 +561,7 @@ class Machine:
         if home == self.c["TG_ABSENT"]:
             return None
         if home & self.c["TG_IN_SCRATCH"]:
-            return "L1", home & ~self.c["TG_IN_SCRATCH"]
+            return "L1", (home & ~self.c["TG_IN_SCRATCH"]) + nest.operand(i).far
         return "L1", nest.call.slots + nest.operand(i).scratch
 
     def set_addresses(self, nest: _Nest) -> None:
@@ -566,14 +608,17 @@ class Machine:
             self.at[self.turn] = list(before)
         at = self.at[self.turn]
         slots = nest.call.slots
-        if loop.read_count:
-            self.loading = self.open()
         for i in range(loop.read_count + loop.write_count):
             dim = nest.dim(loop.dims, i)
             operand = Record("tg_operand", nest.words, dim.operand)
             if i < loop.read_count:
-                operand.scratch = operand.turn - operand.scratch
                 self.step(nest, loop, dim)
+                if nest.home(dim.index) & self.c["TG_IN_SCRATCH"]:
+                    at[dim.index] = self.address(nest, dim.index)
+                    continue
+                operand.scratch = operand.turn - operand.scratch
+                if self.loading is None:
+                    self.loading = self.open()
                 region, far = self.far(nest.home(dim.index), operand.far)
                 part = (slots + operand.scratch, region, far, operand.row_bytes, operand.rows, operand.stride)
                 self.done.append(("load", self.loading, nest.number, self.tile + 1, dim.index, (part,)))
@@ -625,14 +670,15 @@ class Machine:
         if nest.call.flags & self.c["TG_SETTLE"]:
             self.settle("storing")
         self.loading = self.add_boxes(following, following.call.early, FIRST_TILE, 0, self.loading)
+        self.load_further(following, is_early=True)
         self.turn ^= 1
         self.set_addresses(following)
         return following
 
-    def begin(self, nest: _Nest) -> None:
+    def begun(self, nest: _Nest) -> tuple[object, ...]:
         ranges = tuple((nest.loop(i).start, nest.loop(i).size) for i in range(nest.nest.loop_count))
         kernel, args = self.arguments(nest)
-        self.done.append(("begin", nest.number, self.tile, kernel, ranges, tuple(self.at[self.turn]), args))
+        return ("begin", nest.number, self.tile, kernel, ranges, tuple(self.at[self.turn]), args)
 
     def arguments(self, nest: _Nest) -> tuple[str, tuple[int, ...]]:
         kernel, at = self.program.kernels[nest.nest.kernel], nest.nest.args
@@ -640,12 +686,21 @@ class Machine:
 
     def run_nest(self, nest: _Nest) -> Iterator[None]:
         call, flags, c = nest.call, nest.call.flags, self.c
-        self.make_moves(call.moves)
-        self.done.append(("enter", nest.number))
-        if flags & c["TG_DRAIN"]:
-            self.settle("storing")
-        if call.late:
-            self.loading = self.add_boxes(nest, call.late, FIRST_TILE, 0, self.loading)
+        if not self.is_running:
+            self.make_moves(call.moves)
+            self.done.append(("enter", nest.number))
+            if flags & c["TG_DRAIN"]:
+                self.settle("storing")
+            if flags & c["TG_LATE"]:
+                self.loading = self.add_boxes(nest, call.late, FIRST_TILE, 0, self.loading)
+        elif call.moves:
+            raise DecodeError("moves of a nest that begins at once are never made")
+        if not nest.joins:
+            self.expect_none_forgotten(nest)
+        self.begin_nest(nest)
+        if nest.further is not None:
+            self.go_on(nest, nest.further)
+            return
         following: _Nest | None = None
         for found in self.run_tiles(nest):
             following = found
@@ -659,35 +714,68 @@ class Machine:
             self.set_addresses(following)
         self.current = following
 
+    def expect_none_forgotten(self, nest: _Nest) -> None:
+        """What is late is requested where the first of those that come together says so; its own, if it has a turn."""
+        is_told = bool(nest.call.flags & self.c["TG_LATE"])
+        late = [] if is_told and not self.is_running else [nest.call.late]
+        further = nest.further
+        while further is not None:
+            late += [] if is_told else [further.call.late]
+            further = further.further
+        if any(late):
+            raise DecodeError("operands that are late are never requested")
+
+    def begin_nest(self, nest: _Nest) -> None:
+        before, last_tile, self.tile = self.before, self.tile, 0
+        begun = self.begun(nest)
+        if self.is_running:
+            assert before is not None
+            self.done.append(("end", before.number, last_tile))
+            self.settle("storing")
+            self.done.append(("enter", nest.number))
+        self.settle("loading")
+        self.done.append(begun)
+        if self.is_running and before is not None and before.call.results:
+            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, None)
+        if nest.call.flags & self.c["TG_LATE"] and nest.further is not None:
+            self.settle("storing")
+            self.load_further(nest, is_early=False)
+
+    def go_on(self, nest: _Nest, further: _Nest) -> None:
+        self.is_running, self.before, self.current = True, nest, further
+        is_last = further.further is None
+        self.loading, self.ahead[is_last] = self.ahead[is_last], None
+        self.turn ^= 1
+        self.set_addresses(further)
+
     def run_tiles(self, nest: _Nest) -> Iterator[_Nest | None]:
         head, call, c = nest.nest, nest.call, self.c
-        self.tile = 0
-        self.settle("loading")
-        self.begin(nest)
-        if self.before is not None:
-            before = self.before
-            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, None)
         if call.next_words and not call.flags & c["TG_NEXT_LATE"]:
             self.fetch(nest.number + 1, *self.next_of(nest))
         self.steps = self.moved_loops = 0
         while self.tile < head.tiles - 1:
-            moved = self.prepare_next(nest)
+            is_ahead = head.is_double == c["TG_AHEAD"]
+            moved = (0, 0, 0) if is_ahead and self.tile else self.prepare_next(nest)
             self.done.append(("end", nest.number, self.tile))
             if head.is_large or not head.is_double:
                 self.finish_step(nest, moved)
             else:
                 self.settle("storing")
-            self.settle("loading")
             self.tile += 1
-            self.begin(nest)
+            begun = self.begun(nest)
+            coming, self.loading = self.loading, None
+            if is_ahead and self.tile < head.tiles - 1:
+                self.prepare_next(nest)
+            coming, self.loading = self.loading, coming
+            self.settle("loading")
+            self.loading = coming
+            self.done.append(begun)
             yield None
         following = self.prepare_nest(nest)
-        self.done.append(("end", nest.number, self.tile))
-        self.settle("storing")
-        self.before = None
-        if call.flags & c["TG_AT_ONCE"]:
-            self.before = nest
-        else:
+        self.before, self.is_running = nest, bool(call.flags & c["TG_AT_ONCE"])
+        if not self.is_running:
+            self.done.append(("end", nest.number, self.tile))
+            self.settle("storing")
             self.storing = self.add_boxes(nest, call.results, RESULTS, self.tile, None)
         yield following
 

@@ -211,9 +211,12 @@ def writes_to(case: Case, begun: Begin, near: int) -> bool:
 
 def begun_before_it_came(case: Case) -> Iterator[Edit]:
     """The wait for what a kernel reads comes behind its beginning."""
+    loaded: dict[int, set[int]] = {}  # for which nests each transfer brings something
+    for i, event in case.all(Load):
+        loaded.setdefault(case.wait_of(i), set()).add(event.nest)  # type: ignore[union-attr]
     for i, _ in case.all(Load):
         settled = case.wait_of(i)
-        begun = case.next(Begin, settled)
+        begun = next((k for k, e in case.all(Begin) if k > settled and e.nest in loaded[settled]), None)  # type: ignore[union-attr]
         if begun is not None:
             yield case.behind(settled, begun)
 

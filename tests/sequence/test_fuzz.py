@@ -17,6 +17,7 @@ from tests.sequence import faults
 from tests.sequence.faults import Case, Fault
 from tests.sequence.random_programs import random_listing
 from tests.sequence.random_toys import random_toy
+from tests.support.often import first_always
 from tilegrad.ir.listing import Begin, Listing, Load, Move, Store, Wait
 from tilegrad.ir.nest import Access, Range
 from tilegrad.sequence.needs import Needs
@@ -127,7 +128,7 @@ def test_random_models() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", first_always(range(BATCHES), 3))
 def test_a_thousand_listings(batch: int) -> None:
     """A tenth of them; that these are ten is what the parameters say."""
     first = 10_000 + batch * 1000

@@ -17,7 +17,7 @@ from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range
 from tilegrad.ir.schedule import Loop, Slot, Tiling
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence import nest_events as nest_events_module
-from tilegrad.sequence.handover import Handover, handovers
+from tilegrad.sequence.handover import Handover, handovers, suites_of
 from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.replay import MOST_TRANSFERS, ListingError, replay
 from tilegrad.sequence.sequence import _Sequencing, sequence_plan
@@ -102,10 +102,16 @@ def wrong_handovers(case: Case, kind: str) -> list[Listing]:
     plan, nests = case.listing.plan, case.own.nests
     right = handovers(plan, "step", nests)
     found = []
+    first_of = {i: suite[0] for suite in suites_of(nests) for i in suite}
     for i, own in enumerate(right):
         reads = tuple(operand.name for operand in nests[i].nest.reads)
         wrong = None
-        if kind == "an operand requested before it is written" and i and set(own.early) != set(reads):
+        # What comes together with others may be late for its place in the queue alone: then early does no harm.
+        before = [one.value for listed in nests[max(first_of[i] - 2, 0) : first_of[i]] for one in listed.nest.results]
+        is_due = first_of[i] in (0, i) or any(
+            one.value in before for one in nests[i].nest.reads if one.name not in (*own.early, *own.taken)
+        )
+        if kind == "an operand requested before it is written" and i and is_due and set(own.early) != set(reads):
             wrong = replace(own, early=tuple(name for name in reads if name not in own.taken))
         elif kind == "results not waited for" and own.drains:
             wrong = replace(own, drains=False)

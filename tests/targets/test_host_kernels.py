@@ -21,6 +21,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support import kernels
+from tests.support.often import first_always
 from tests.support.operators import one_node_graph, with_gradient
 from tilegrad.codegen.kernels import target_kernels
 from tilegrad.errors import InternalError
@@ -51,10 +52,10 @@ every_machine = pytest.mark.parametrize(
             flags,
             marks=[
                 pytest.mark.skipif(not _runs_here(flags), reason=f"no {' '.join(flags)} on this machine"),
-                *([] if flags is FLAG_SETS[0] else [pytest.mark.slow]),
+                *marks,
             ],
         )
-        for flags in FLAG_SETS
+        for flags, marks in zip(FLAG_SETS, ([], [pytest.mark.matrix], [pytest.mark.slow]), strict=True)
     ],
     ids=" ".join,
 )
@@ -177,7 +178,7 @@ def _uses_host_headers(source: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("flags", FLAG_SETS, ids=" ".join)
+@pytest.mark.parametrize("flags", first_always(FLAG_SETS, 1), ids=" ".join)
 def test_they_compile_without_warnings(compiler: str, flags: Sequence[str], tmp_path: Path) -> None:
     for source in filter(_uses_host_headers, SOURCES):
         _compile(compiler, flags, source, tmp_path / "library.so")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile, row_major_strides
+from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile, along, row_major_strides
 from tilegrad.ir.schedule import Loop
 
 Sizes = Mapping[str, int]
@@ -99,6 +99,16 @@ def is_held_whole(operand: Operand, nest: Nest, loops: Sequence[Loop]) -> bool:
     """Whether one slot holds all of an operand, for all tiles."""
     sizes = nest.whole_sizes[operand.name]
     return not moving_axes(operand, loops) and sizes == operand.shape and all(sizes)
+
+
+def is_read_in_place(operand: Operand, nest: Nest, loops: Sequence[Loop]) -> bool:
+    """Whether every tile's box is one run of the tensor's bytes: where all of that is, a kernel finds the box in it."""
+    sizes = nest.whole_sizes[operand.name]
+    if sizes != operand.shape or not all(sizes):
+        return False
+    cut = [index for d, index in enumerate(operand.index or ()) if is_dimension_cut(operand, d, loops)]
+    is_plain = all(index == along(index.terms[0][0]) for index in cut)
+    return is_plain and len(transfer_levels(operand, nest, loops)) == 1
 
 
 def load_count(operand: Operand, loops: Sequence[Loop]) -> int:

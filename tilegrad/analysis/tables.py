@@ -329,6 +329,7 @@ class _Encoder:
         places = self.places
         tiles = 1 if self.tiling is None else self.tiling.tile_count
         is_double = self.tiling is not None and self.tiling.is_double
+        asks_ahead = self.tiling is not None and self.tiling.asks_ahead
         results = [i for i, o in enumerate(self.nest.operands) if o.value is not None and o.access is Access.WRITE]
         is_large = any(map(self._has_levels, results))
         result = NEST.encode(
@@ -337,7 +338,7 @@ class _Encoder:
             loop_count=len(self.loops),
             args=places.args,
             tiles=tiles,
-            is_double=int(is_double),
+            is_double=CONSTANTS["TG_AHEAD"] if asks_ahead and not is_large else int(is_double),
             is_large=int(is_large),
             args_turn=places.args + (places.end if self.fields else places.args),
             arg_count=len(self.arguments) if self.fields else 0,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from tilegrad.analysis.decode import Table, decode_table
 from tilegrad.analysis.footprint import inner_loops
@@ -24,16 +24,17 @@ from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, tabl
 from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
-from tilegrad.ir.nest import Access
 from tilegrad.ir.plan import Address
 from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.ops.kernels import KernelSignature
 from tilegrad.sequence.calls import NestCall, entry_calls
+from tilegrad.sequence.handover import suites_of
 from tilegrad.targets.base import L2
 
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 FIRST = "first"
-FLAGS = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH", "TG_JOINS")
+FLAGS: tuple[str, ...] = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH")
+FLAGS += ("TG_MORE", "TG_JOINS", "TG_LATE")
 MASKS = ("early", "late", "results")
 MOST_NAMED_WORDS = 8_000
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
@@ -43,7 +44,10 @@ COMMENT_WIDTH = LINE_WIDTH - len("/*  */")
 
 @dataclass(frozen=True)
 class _Call:
-    """One nest of an entry: its table, and what is its own. Operands as bits: early, late, results."""
+    """One nest of an entry: its table, and what is its own. Operands as bits: early, late, results.
+
+    Of nests that come together each has an `own_table`, behind its call; all but the first `join` the one before.
+    """
 
     name: str
     short_name: str
@@ -56,6 +60,8 @@ class _Call:
     is_late: bool = False
     is_at_once: bool = False
     moves: int = 0
+    own_table: _Table | None = None
+    joins: bool = False
     width: str | None = None  # where it is launched over blocks
 
 
@@ -93,6 +99,10 @@ class ClusterLowering(Lowering):
             }
             for entry, own in listing.entries.items()
         }
+        self.together = {
+            entry: {i for suite in suites_of(own.nests) if len(suite) > 1 for i in suite}
+            for entry, own in listing.entries.items()
+        }
 
     # ---- functions
 
@@ -105,6 +115,7 @@ class ClusterLowering(Lowering):
         listed, own = self.listed[entry][number, k]
         nest, tiling = listed.nest, listed.tiling
         words = listed.table or table_of(launch.node.op, nest, tiling, self.longest_bytes)
+        is_new = (nest.kernel, words) not in self.tables
         table = self._table(self.signature(launch, nest), words, tiling)
         homes = tuple(
             f"L1({own.taken[operand.name]})"
@@ -112,10 +123,16 @@ class ClusterLowering(Lowering):
             else self._pipe(entry, listed, operand.value) or self._home(entry, number, operand.value)
             for operand in nest.operands
         )
-        number_name = f"{entry}_{len(self.calls[entry])}"
+        number_of = len(self.calls[entry])
+        number_name = f"{entry}_{number_of}"
         names = (f"{number_name}_{identifier(launch.node.op)}", number_name)
         width = self._width(launch.width(k), launch.lane_count(k), listed)
-        self.calls[entry].append(_call(names, table, listed, own, homes, width))
+        call = _call(names, table, listed, own, homes, width)
+        if number_of in self.together[entry]:
+            joins = listed.place is not None and listed.place.joins
+            kind = self.tables.pop((nest.kernel, words)) if is_new else self.tables[nest.kernel, words]
+            call = replace(call, table=f"{names[1]}_table", own_table=kind, joins=joins)
+        self.calls[entry].append(call)
         run = Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
         if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
             return (run,)  # what is said of a nest's first panel is true of all
@@ -253,7 +270,10 @@ class ClusterLowering(Lowering):
     def _members(self) -> list[str]:
         types = [(table_type(one.table, one.signature), one.name) for one in self.tables.values()]
         for entry, calls in self.calls.items():
-            types += [(f"TG_CALL({len(call.homes)})", self._name(call)) for call in calls]
+            for call in calls:
+                types.append((f"TG_CALL({len(call.homes)})", self._name(call)))
+                if call.own_table is not None:
+                    types.append((table_type(call.own_table.table, call.own_table.signature), call.table))
             count = sum(_move_words(move) for move in self._all_moves(entry))
             types += [(f"uint32_t {entry}_moves[{count}]", "")] if count else []
         if not types:
@@ -286,24 +306,39 @@ class ClusterLowering(Lowering):
     def _initializers(self) -> list[str]:
         lines = []
         for one in self.tables.values():
-            first, *rest = table_pieces(one.name, one.table, one.signature, self.is_brief)
-            lines.append(self._paragraph([f"/* {_tiling_text(one.tiling)} */ {first}", *rest]))
+            lines.append(self._table_text(one, one.name))
         for entry, calls in self.calls.items():
-            lines += [self._paragraph(self._call_pieces(call, *calls[i + 1 : i + 2])) for i, call in enumerate(calls)]
+            for i, call in enumerate(calls):
+                lines.append(self._paragraph(self._call_pieces(call, calls[i + 1 :])))
+                lines += [self._table_text(call.own_table, call.table)] if call.own_table is not None else []
             moves = [self._move_text(move) for move in self._all_moves(entry)]
             if moves:
                 first, *rest = in_braces(moves)
                 lines.append(self._paragraph([f".{entry}_moves = {first}", *rest]))
         return lines or ["    0"]
 
-    def _call_pieces(self, call: _Call, following: _Call | None = None) -> list[str]:
+    def _table_text(self, one: _Table, name: str) -> str:
+        first, *rest = table_pieces(name, one.table, one.signature, self.is_brief)
+        return self._paragraph([f"/* {_tiling_text(one.tiling)} */ {first}", *rest])
+
+    def _call_pieces(self, call: _Call, behind: Sequence[_Call] = ()) -> list[str]:
         flags = set(call.flags)
         parts = []
-        if following is not None:
+        if not call.joins and any(one.masks[1] for one in _together(call, behind)):
+            flags.add("TG_LATE")
+        for following in behind[:1]:
             flags |= {"TG_NEXT_LATE"} if following.is_late else set()
             flags |= {"TG_AT_ONCE"} if following.is_at_once else set()
             flags |= {"TG_NEXT_LAUNCH"} if following.width is not None else set()
-            parts.append(f"NEXT({self._name(following)}, {following.table}, {following.scratch})")
+            name, where = self._name(following), f"{following.table}, {following.scratch}"
+            if following.joins:
+                flags.add("TG_MORE")
+                parts.append(f"MORE({self._name(call)}, {name}, {following.table})")
+            elif following.own_table is not None:
+                last = _together(following, behind[1:])[-1]
+                parts.append(f"NEXT_TOGETHER({name}, {following.table}, {last.table}, {following.scratch})")
+            else:
+                parts.append(f"NEXT({name}, {where})")
         parts += [f".slots = {call.slots}"] if call.slots else []
         parts += [f".{name} = {_from_first(mask)}" for name, mask in zip(MASKS, call.masks, strict=True) if mask]
         named = [*(name for name in FLAGS if name in flags), *filter(None, [call.width])]
@@ -316,6 +351,7 @@ class ClusterLowering(Lowering):
         total = sum(one.words for one in self.tables.values())
         for entry, calls in self.calls.items():
             total += sum(CALL.words + len(call.homes) for call in calls)
+            total += sum(call.own_table.words for call in calls if call.own_table is not None)
             total += sum(map(_move_words, self._all_moves(entry)))
         return max(total, 1)
 
@@ -330,7 +366,11 @@ class ClusterLowering(Lowering):
         if calls:
             first = calls[0]
             fields += [("position", f"PLACE({self._name(first)})"), ("table", f"PLACE({first.table})")]
-            if self.plan.schedule.is_tiled:
+            if first.own_table is not None:
+                last_table = _together(first, calls[1:])[-1].table
+                fields += [("call_words", f"SPAN({self._name(first)}, {last_table})")]
+                fields += [("scratch", str(first.scratch))] if first.scratch else []
+            elif self.plan.schedule.is_tiled:
                 fields += [("call_words", f"WORDS({self._name(first)})"), ("table_words", f"WORDS({first.table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
         else:
@@ -378,7 +418,7 @@ def _call(
     early = late = results = 0
     for i, operand in enumerate(listed.nest.operands):
         if operand.value is not None:
-            results |= (operand.access is Access.WRITE) << i
+            results |= (operand.name in own.results) << i
             early |= (operand.name in own.early) << i
             late |= (operand.name in own.late) << i
     told = {"TG_DRAIN": own.drains, "TG_LEAVE": own.leaves, "TG_SETTLE": own.settles, "TG_JOINS": listed.joins}
@@ -386,6 +426,11 @@ def _call(
     where = (listed.place.table_offset, listed.place.slots_offset)
     masks, ways = (early, late, results), (own.is_fetched_late, own.at_once)
     return _Call(*names, table, *where, masks, flags, homes, *ways, moves=len(own.moves), width=width)
+
+
+def _together(first: _Call, behind: Sequence[_Call]) -> list[_Call]:
+    """Calls that come together with one."""
+    return [first, *takewhile(lambda call: call.joins, behind)]
 
 
 def _from_first(mask: int) -> str:

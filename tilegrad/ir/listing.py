@@ -53,12 +53,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A nest's call and table come to scratchpad. Offsets of parts are absolute there."""
+    """A nest's call and table come to scratchpad, with those of the nests that come together with it. Offsets of parts
+    are absolute there."""
 
     queue: Queue
     transfer: int
     nest: int
     parts: tuple[Part, ...]
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,8 @@ def describe(event: Event) -> str:
     if isinstance(event, Wait):
         return f"wait for transfer {event.transfer} on {event.queue.engine} in nest {event.nest}"
     if isinstance(event, Fetch):
-        return f"fetch table of nest {event.nest} as transfer {event.transfer}"
+        whose = f"nest {event.nest}" if event.count == 1 else f"nests {event.nest} to {event.nest + event.count - 1}"
+        return f"fetch table of {whose} as transfer {event.transfer}"
     if isinstance(event, Move):
         way = "L3 -> L2" if event.inward else "L2 -> L3"
         return f"move '{event.tensor}' {way} {event.size_bytes} bytes as transfer {event.transfer}"

@@ -67,13 +67,17 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class NestPlace:
-    """Where nest `nest` of launch `launch` works in scratchpad, in bytes: its call and table, and its slots."""
+    """Where nest `nest` of launch `launch` works in scratchpad, in bytes: its call and table, and its slots.
+
+    If it `joins`, it comes to scratchpad together with the nest before it, and its table is behind that one's.
+    """
 
     launch: int
     nest: int
     table_offset: int
     table_bytes: int
     slots_offset: int
+    joins: bool = False
 
 
 @dataclass(frozen=True, repr=False)

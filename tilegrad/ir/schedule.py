@@ -42,7 +42,8 @@ class Slot:
 class TileEstimate:
     """What a tiling is expected to cost, in cycles; `reason` says why it was chosen.
 
-    `steady_cycles` are those without its first loads and last stores, which neighbours may hide.
+    `steady_cycles` are those without its first loads and last stores, which neighbours may hide. `asks_ahead`: they are
+    fewer where a tile is requested before the one before it begins.
     """
 
     cycles: float
@@ -51,17 +52,23 @@ class TileEstimate:
     dma_bytes: int
     reason: str
     steady_cycles: float = 0.0
+    asks_ahead: bool = False
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """`loops` outermost first; reduction loops are innermost, in the nest's order. `slots` by operand name."""
+    """`loops` outermost first; reduction loops are innermost, in the nest's order. `slots` by operand name.
+
+    Of a double-buffered nest, the next tile is requested while a tile computes. Where transfers take longer than cores,
+    one that `asks_ahead` requests the tile behind the next as soon as a slot is free: the engine never rests.
+    """
 
     loops: tuple[Loop, ...]
     slots: Mapping[str, Slot]
     is_double: bool
     scratch_bytes: int
     estimate: TileEstimate
+    asks_ahead: bool = False
 
     @property
     def tile_count(self) -> int:
@@ -70,7 +77,7 @@ class Tiling:
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Hashable: how the nest is cut and where its boxes lie, whatever that is estimated to cost."""
-        return self.loops, tuple(self.slots.items()), self.is_double
+        return self.loops, tuple(self.slots.items()), self.is_double, self.asks_ahead
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,51 +1,70 @@
 """Where nests work in scratchpad.
 
 A nest lies apart from the one before it, and from the one before that if there is room: so its table and first operands
-can come while the nest before still computes, and the results of the one before that can still leave.
+can come while the nest before still computes, and the results of the one before that can still leave. Nests that come
+together (place/suites.py) are one in this: their calls and tables side by side, then their slots.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from operator import add
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import described_bytes, table_of
-from tilegrad.ir.nest import Nest
+from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.plan import NestPlace, Plan
-from tilegrad.ir.schedule import Tiling
 from tilegrad.place.scratch_offsets import nest_offsets
+from tilegrad.place.suites import Suites, TiledNest
 
 
 def place_nests(plan: Plan) -> tuple[Plan, int]:
     """The plan with a place for each nest in tiles, and the bytes of scratchpad they need."""
     target = plan.schedule.target
     scratchpad = target.memory(target.compute)
-    longest_bytes = target.engine(target.home, target.compute).longest_bytes
     assert scratchpad.capacity_bytes is not None
+    costs = KernelCosts(target)
     entries = {}
     used = 0
-    for name, schedule in plan.schedule.entries.items():
-        parts: list[tuple[int, int, int, Tiling]] = []
-        for number, launch in enumerate(schedule.launches):
-            for k, (nest, tiling) in enumerate(zip(launch.nests, launch.tilings, strict=True)):
-                assert tiling is not None
-                table_bytes = _table_bytes(launch.node.op, nest, tiling, longest_bytes, scratchpad.alignment_bytes)
-                parts.append((number, k, table_bytes, tiling))
-        sizes = [table_bytes + tiling.scratch_bytes for _, _, table_bytes, tiling in parts]
+    for name in plan.schedule.entries:
+        nests = _tiled_nests(plan, name)
+        suites: list[list[TiledNest]] = []
+        for one, joins in zip(nests, Suites(plan, name, costs).joined(nests), strict=True):
+            suites[-1:] = [[*suites[-1], one]] if joins else [*suites[-1:], [one]]
+        sizes = [_size_bytes(suite, scratchpad.alignment_bytes) for suite in suites]
         offsets = nest_offsets(sizes, scratchpad.capacity_bytes)
-        places = [_place(*part, first, scratchpad.capacity_bytes) for part, first in zip(parts, offsets, strict=True)]
+        places = []
+        for suite, first, size in zip(suites, offsets, sizes, strict=True):
+            places += _places(suite, first, 0 < first == scratchpad.capacity_bytes - size, scratchpad.alignment_bytes)
+            used = max(used, first + size)
         entries[name] = replace(plan.entries[name], places=tuple(places))
-        used = max([used, *map(add, offsets, sizes)])
     return replace(plan, entries=entries), used
 
 
-def _table_bytes(op: str, nest: Nest, tiling: Tiling, longest_bytes: int, alignment: int) -> int:
-    return align(described_bytes(table_of(op, nest, tiling, longest_bytes), len(nest.operands)), alignment)
+def _tiled_nests(plan: Plan, entry: str) -> list[TiledNest]:
+    target = plan.schedule.target
+    longest_bytes = target.engine(target.home, target.compute).longest_bytes
+    found = []
+    for number, launch in enumerate(plan.schedule.entries[entry].launches):
+        for k, (nest, tiling) in enumerate(zip(launch.nests, launch.tilings, strict=True)):
+            assert tiling is not None
+            table = table_of(launch.node.op, nest, tiling, longest_bytes)
+            found.append(TiledNest(number, k, nest, tiling, described_bytes(table, len(nest.operands))))
+    return found
 
 
-def _place(launch: int, nest: int, table_bytes: int, tiling: Tiling, first: int, capacity: int) -> NestPlace:
-    """At either end of scratchpad the table is at the outside, where the nest before does not reach."""
-    is_on_top = 0 < first == capacity - table_bytes - tiling.scratch_bytes
-    table, slots = (first + tiling.scratch_bytes, first) if is_on_top else (first, first + table_bytes)
-    return NestPlace(launch, nest, table, table_bytes, slots)
+def _size_bytes(suite: Sequence[TiledNest], alignment: int) -> int:
+    return align(sum(one.table_bytes for one in suite), alignment) + sum(one.tiling.scratch_bytes for one in suite)
+
+
+def _places(suite: Sequence[TiledNest], first: int, is_on_top: bool, alignment: int) -> list[NestPlace]:
+    """At either end of scratchpad the tables are at the outside, where the nest before does not reach."""
+    slots_bytes = sum(one.tiling.scratch_bytes for one in suite)
+    words_bytes = align(sum(one.table_bytes for one in suite), alignment)
+    table, slots = (first + slots_bytes, first) if is_on_top else (first, first + words_bytes)
+    places = []
+    for one in suite:
+        table_bytes = one.table_bytes if one is not suite[-1] else words_bytes
+        places.append(NestPlace(one.launch, one.number, table, table_bytes, slots, joins=one is not suite[0]))
+        table, slots, words_bytes = table + table_bytes, slots + one.tiling.scratch_bytes, words_bytes - table_bytes
+    return places

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilegrad.analysis.footprint import is_held_whole, nth_tile
+from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet
 from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.schedule import Tiling
@@ -21,7 +21,9 @@ from tilegrad.schedule.judge import Judge
 # How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the
 # fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
 WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
-LITTLE_MORE = 1.025
+LITTLE_MORE = 1.005
+# How many nests behind one may come together with the next, as far as is seen before they are placed.
+SOON = 4
 # Where transfers are to be hidden and these leave more than a fifth of them exposed: more, at any price.
 MOST_EXPOSED = 0.2
 MORE_WAITING_COUNTS = (8.0, 16.0, 32.0)
@@ -34,7 +36,7 @@ class _Load:
     home: Bytes
     slot_start: int  # from where the nest's slots begin
     slot_stop: int
-    is_whole: bool  # all of a tensor, for all tiles
+    is_readable: bool  # in all of the tensor, where that is
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,12 @@ class Link:
     @cached_property
     def loads(self) -> list[_Load]:
         found = []
+        loops = self.tiling.loops
+        readable = {o.name for o in self.nest.present if is_read_in_place(o, self.nest, loops)}
         for name, box in self._boxes(Access.READ, 0):
             slot = self.tiling.slots[name]
             span = slot.offset_bytes, slot.offset_bytes + slot.slot_bytes
-            found.append(_Load(box, *span, name in self._whole))
+            found.append(_Load(box, *span, name in readable))
         return found
 
     @cached_property
@@ -134,7 +138,7 @@ def exposed_cycles(
         is_late = meet([load.home], before.last_results)
         depends |= is_late
         is_arriving = before.tiling.tile_count == 1 and load.home.region in arriving
-        if is_late and load.is_whole and meet([load.home], before.whole_results):
+        if is_late and load.is_readable and meet([load.home], before.whole_results):
             taken.append(load.home)
         elif is_late or is_arriving or not has_room:
             waiting.append(load.home)
@@ -180,7 +184,13 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
             continue
         arriving = choices[i - 2][0].large_results if i > 1 else ()
         waits.append(known.between(choices[i - 1], links, bool(i % 2), arriving))
-    steady = [[link.tiling.estimate.steady_cycles for link in links] for links in choices]
+    steady = [
+        [
+            link.tiling.estimate.steady_cycles + _returning_cycles(known.judge, link, choices[i + 2 : i + SOON])
+            for link in links
+        ]
+        for i, links in enumerate(choices)
+    ]
     paths = [cheapest_path(steady, waits, weight) for weight in WAITING_COUNTS]
     fastest = min(cycles for cycles, _ in paths)
     path = next(path for cycles, path in paths if cycles <= LITTLE_MORE * fastest)
@@ -189,6 +199,15 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
             break
         _, path = cheapest_path(steady, waits, weight)
     return [links[k].tiling for links, k in zip(choices, path, strict=True)]
+
+
+def _returning_cycles(judge: Judge, link: Link, soon: Sequence[Sequence[Link]]) -> float:
+    """What it costs that results leave and come back. Those that scratchpad holds whole are read there, also by a nest
+    that comes together with the next one."""
+    read = {load.home.region for links in soon for load in links[0].loads}
+    whole = {box.region for box in link.whole_results}
+    cut = [box for box in link.last_stores if box.region in read - whole]
+    return judge.exposed(0.0, (), cut, cut) if cut else 0.0
 
 
 def _exposed_share(

@@ -22,6 +22,7 @@ from tilegrad.schedule.candidates import Candidate
 from tilegrad.targets.base import Target
 
 MOST_PLAYED = 4  # tiles until all are alike
+LEAST_AHEAD = 3  # tiles of a nest that can request one before another begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,13 @@ class Judge:
         """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
         traffic = self._traffic(nest, candidate)
         compute = self._compute_cycles(nest, candidate)
-        total, first, last = self._play(nest, candidate, traffic, compute, candidate.tile_count)
+        count = candidate.tile_count
+        total, first, last = self._play(nest, candidate, traffic, compute, count)
+        asks_ahead = False
+        if candidate.is_double and count >= LEAST_AHEAD:
+            ahead = self._play(nest, candidate, traffic, compute, count, asks_ahead=True)
+            asks_ahead = ahead[0] < total
+            total, first, last = min((total, first, last), ahead)
         steady = total - first - last
         hides = overlaps and (candidate.is_double or candidate.tile_count == 1)
         cycles = steady + (first + last) * shown if hides else total
@@ -60,7 +67,7 @@ class Judge:
             rows = (one.rows - 1) * one.parts * timing.cycles_per_extra_row
             busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
         reason = "double buffered" if candidate.is_double else "single buffered"
-        return TileEstimate(cycles, compute, busy, candidate.traffic_bytes, reason, steady)
+        return TileEstimate(cycles, compute, busy, candidate.traffic_bytes, reason, steady, asks_ahead)
 
     def bytes_per_cycle(self, blocks: int) -> float:
         """What an engine moves in one direction, where so many are at work."""
@@ -134,7 +141,13 @@ class Judge:
         return arrived
 
     def _play(
-        self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float, count: int
+        self,
+        nest: Nest,
+        candidate: Candidate,
+        traffic: Sequence[_Traffic],
+        compute: float,
+        count: int,
+        asks_ahead: bool = False,
     ) -> tuple[float, float, float]:
         """Cycles of `count` tiles that `compute` so many, of the first loads, and of the last stores."""
         clock, is_double = self._fresh(), candidate.is_double
@@ -147,6 +160,8 @@ class Judge:
         clock.act(Act.WAIT_LOAD)
         clock.wait(Act.WAIT_LOAD, max(loaded, default=0.0), Reason.LOAD)
         first = before = latest = computed = clock.now
+        leaving: list[float] = []
+        coming: list[float] = []
         played = min(count, MOST_PLAYED)
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
@@ -157,13 +172,21 @@ class Judge:
                 clock.act(Act.PART)
             stored: list[float] = []
             loaded = []
-            if is_double and tile + 1 < count:
+            if is_double and tile + 1 < count and not (asks_ahead and tile):
                 stored = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if tile]
                 loaded = self._load(clock, reads, inner, is_simple)
             clock.act(Act.END)
             clock.end(span.later(cold))
             computed = clock.now
-            if tile + 1 < count:
+            if asks_ahead and tile + 2 < count:
+                self._settle(clock, leaving, Act.WAIT_STORE, Reason.STORE)
+                clock.computes_until = clock.now + span.cycles  # the next tile begins while this moves
+                leaving = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results]
+                coming, loaded = loaded or coming, self._load(clock, reads, inner, is_simple)
+                self._settle(clock, coming, Act.WAIT_LOAD, Reason.LOAD)
+                coming = loaded
+            elif tile + 1 < count:
+                loaded = loaded or coming
                 if not is_double:
                     stored = [
                         self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if one.loads > 1

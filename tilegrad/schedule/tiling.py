@@ -222,7 +222,7 @@ class TilingSearch:
             count = 2 if candidate.is_double and moving_axes(operand, candidate.loops) else 1
             slots[operand.name] = Slot(offset, slot_bytes, count)
             offset += slot_bytes * count
-        return Tiling(candidate.loops, slots, candidate.is_double, offset, estimate)
+        return Tiling(candidate.loops, slots, candidate.is_double, offset, estimate, estimate.asks_ahead)
 
     def smallest(self) -> tuple[Candidate, int]:
         """The tile that needs least, with the table that describes it; the bytes of both together."""

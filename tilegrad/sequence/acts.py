@@ -30,20 +30,19 @@ _WAITS = {Fetch: Act.WAIT_TABLE, Load: Act.WAIT_LOAD, Store: Act.WAIT_STORE, Mov
 def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Event, Act]]:
     """In the order of the events."""
     waited: dict[tuple[Queue, int], Act] = {}
-    steps = tile = 0
-    has_stepped = True
+    steps = tile = 0  # `tile`: the one that was requested last
     has_begun = False  # a block, or the entry
     for event in listing.events:
         if isinstance(event, Fetch | Load | Store | Move):
             waited[event.queue, event.transfer] = _WAITS[type(event)]
         if isinstance(event, Enter):
             nest = listing.nests[event.nest]
-            steps = 0 if nest.table is None else simple_steps(nest.table)
+            steps, tile = 0 if nest.table is None else simple_steps(nest.table), 0
             has_begun = nest.blocks == 0
             yield event, Act.ENTER_WHOLE if nest.tiling is None else Act.ENTER
         elif isinstance(event, Begin):
             is_first = event.tile == 0 or not has_begun
-            tile, has_stepped, has_begun = event.tile, False, True
+            has_begun = True
             is_whole = listing.nests[event.nest].tiling is None
             yield event, Act.BEGIN_WHOLE if is_whole else Act.BEGIN_FIRST if is_first else Act.BEGIN
         elif isinstance(event, End):
@@ -51,11 +50,11 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
         elif isinstance(event, Load):
             if event.tile == 0 or not has_begun:
                 yield event, Act.FIRST_LOAD
-            elif has_stepped:
+            elif event.tile == tile:
                 yield event, Act.NEXT_LOAD
             else:
-                has_stepped = True
-                yield event, Act.SIMPLE_LOAD if (tile + 1) % (steps + 1) else Act.OTHER_LOAD
+                tile = event.tile
+                yield event, Act.SIMPLE_LOAD if tile % (steps + 1) else Act.OTHER_LOAD
         elif isinstance(event, Wait):
             if (event.queue, event.transfer) not in waited:
                 raise InternalError(f"{entry} waits for transfer {event.transfer}, which never started")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Load, Move, Queue, Store, Wait
+from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Load, Move, Queue, Store, Wait, box_size
+from tilegrad.sequence.handover import suites_of
 
 
 @dataclass
@@ -18,9 +19,10 @@ class NestCall:
     or read at an offset where the nest before left it (`taken`).
 
     `drains`: it waits for results of the nest before when its turn comes. `leaves`: its own may be on their way when it
-    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: results of the nest before leave
-    when it has begun. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before it.
-    Blocks of a launch have all of a nest to themselves: what they read is `late`, and the others say nothing.
+    ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: it begins when that one ends,
+    whose results leave then. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before
+    it. `results` are those that leave. Blocks of a launch have all of a nest to themselves: what they read is `late`,
+    and the others say nothing.
     """
 
     early: list[str] = field(default_factory=list)
@@ -32,6 +34,7 @@ class NestCall:
     at_once: bool = False
     settles: bool = False
     moves: list[Move | Wait] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,14 @@ class _Reading:
     def __init__(self, listing: EntryListing) -> None:
         self.nests = listing.nests
         self.calls = [NestCall() for _ in listing.nests]
+        self.first_of = {i: suite[0] for suite in suites_of(listing.nests) for i in suite}
         self.stores: set[tuple[Queue, int]] = set()
         self.l3: set[tuple[Queue, int]] = set()
         self.moves: list[Move | Wait] = []
         self.turn = -1
         self.tile = -1  # the latest one that began
         self.is_computing = False
+        self.is_at_once = False  # nothing has happened since the latest kernel call ended
         self.last_store: tuple[Queue, int] | None = None  # of the results of the last tile, until something else begins
 
     def read(self, event: object) -> None:
@@ -74,11 +79,12 @@ class _Reading:
         elif isinstance(event, Begin):
             self.begin(event)
         elif isinstance(event, End):
-            self.is_computing = False
+            self.is_computing, self.is_at_once = False, True
         elif isinstance(event, Enter):
             self.enter(event)
         elif isinstance(event, Fetch):
             self.calls[event.nest].is_fetched_late = self.turn >= 0 and not self.is_computing
+            self.is_at_once = False
         elif isinstance(event, Move):
             self.l3.add((event.queue, event.transfer))
             self.move(event)
@@ -94,37 +100,48 @@ class _Reading:
         if self.nests[event.nest].blocks:
             reads = [operand.name for operand in self.nests[event.nest].nest.reads]
             moves = self.calls[event.nest].moves
-            self.calls[event.nest] = NestCall(late=reads, leaves=False, is_fetched_late=True, moves=moves)
+            results = [operand.name for operand in self.nests[event.nest].nest.results]
+            own = NestCall(late=reads, leaves=False, is_fetched_late=True, moves=moves, results=results)
+            self.calls[event.nest], self.is_at_once = own, False
 
     def begin(self, event: Begin) -> None:
         self.tile, self.is_computing = event.tile, True
+        if event.tile == 0:
+            self.calls[event.nest].at_once = self.is_at_once
+        self.is_at_once = False
         listed = self.nests[event.nest]
         if event.tile or listed.place is None or listed.tiling is None:
             return
         own = {name: listed.place.slots_offset + slot.offset_bytes for name, slot in listed.tiling.slots.items()}
         pairs = zip(listed.nest.operands, event.places, strict=True)
-        found = {operand.name: place.offset for operand, place in pairs if place is not None}
+        found = {operand.name: place.offset for operand, place in pairs if place is not None and box_size(place.box)}
         self.calls[event.nest].taken = {name: at for name, at in found.items() if at != own[name]}
 
     def load(self, event: Load) -> None:
-        if event.tile == 0 and event.nest > self.turn:
+        self.is_at_once = False
+        if event.tile == 0 and self.first_of[event.nest] > self.turn:
             self.calls[event.nest].early.append(event.operand)
-        elif event.tile == 0 and self.tile < 0:
+        elif event.tile == 0 and (self.tile < 0 or event.nest > self.turn):
             self.calls[event.nest].late.append(event.operand)
 
     def store(self, event: Store) -> None:
         self.stores.add((event.queue, event.transfer))
-        if event.nest < self.turn:
-            self.calls[self.turn].at_once = True
-        elif self._is_over():
+        if event.operand not in self.calls[event.nest].results:
+            self.calls[event.nest].results.append(event.operand)
+        self.is_at_once = False
+        if event.nest == self.turn and self._is_over():
             self.last_store = event.queue, event.transfer
 
     def _is_over(self) -> bool:
         return not self.is_computing and self.tile == self.nests[self.turn].tile_count - 1
 
+    def is_followed(self) -> bool:
+        """By a nest that has come together with the current one."""
+        return self.first_of.get(self.turn + 1, self.turn + 1) <= self.turn
+
     def move(self, event: Move | Wait) -> None:
         self.moves.append(event)
-        self.last_store = None
+        self.last_store, self.is_at_once = None, False
 
     def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
@@ -133,8 +150,8 @@ class _Reading:
         elif key in self.stores and self.turn >= 0:
             call = self.calls[self.turn]
             if self.tile < 0:
-                call.drains = True
-            elif self.is_computing:
+                call.drains, self.is_at_once = True, False
+            elif self.is_computing and not self.is_followed():
                 call.settles = True
             elif key == self.last_store:
                 call.leaves = False

@@ -56,6 +56,7 @@ class Held:
     is_complete: bool = True
     has_left: bool = True
     reduced_to: tuple[int, ...] = ()
+    at: int = 0  # where it begins
 
     @property
     def is_whole(self) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from tilegrad.analysis.footprint import is_held_whole, nth_tile
+from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet, one_run
 from tilegrad.ir.listing import SCRATCH, ListedNest
 from tilegrad.ir.nest import Operand, Tile
@@ -24,8 +25,9 @@ class Handover:
     """Operands in `early` are requested before the nest before computes its last tile. If it `drains`, results of the
     nest before have arrived in L2 before this one requests anything; if it `leaves`, its own may be on their way when
     it ends. If it begins `at_once`, all it reads is there when the nest before ends, whose last results leave when this
-    one's kernel has begun. Then operands in `taken` are read where the nest before made them, at these offsets. If it
-    `settles`, what is on its way out is waited for before the next one's `early` operands are requested.
+    one's kernel has begun. Then operands in `taken` are read where the nest before made them, at these offsets; nests
+    that come together also read what was brought for one of them, or made by one. If it `settles`, what is on its way
+    out is waited for before the next one's `early` operands are requested.
     """
 
     is_fetched_late: bool = False
@@ -47,6 +49,12 @@ def overlaps(a: Iterable[Span], b: Iterable[Span]) -> bool:
     return any(r == s and start < last and first < stop for r, start, stop in a for s, first, last in others)
 
 
+def suites_of(nests: Sequence[ListedNest]) -> list[range]:
+    """Nests that come to scratchpad together, in order."""
+    firsts = [i for i, one in enumerate(nests) if one.place is None or not one.place.joins]
+    return [range(first, stop) for first, stop in pairwise([*firsts, len(nests)])]
+
+
 class _Deciding:
     def __init__(self, plan: Plan, entry: str, nests: Sequence[ListedNest]) -> None:
         self.plan = plan
@@ -58,33 +66,52 @@ class _Deciding:
         for move in plan.entries[entry].staging:
             self.starting.setdefault(move.start, []).append(move)
             self.arriving.setdefault(move.wait, []).append(move)
-        self.late = [i > 0 and self._is_late(i) for i in range(len(nests))]
+        self.suites = suites_of(nests)
+        self.late = [n > 0 and self._is_late(n) for n in range(len(self.suites))]
         self.done: list[Handover] = []
 
-    def _is_late(self, i: int) -> bool:
+    def _is_late(self, n: int) -> bool:
         """Blocks bring what they need themselves, and leave nothing in scratchpad."""
-        over_blocks = self.nests[i].blocks or self.nests[i - 1].blocks
-        return bool(over_blocks) or overlaps([self._table(i)], self._all_scratch(i - 1))
+        before, first = self.suites[n - 1], self.suites[n][0]
+        if self.nests[first].blocks or self.nests[first - 1].blocks:
+            return True
+        return overlaps([self._tables(n)], [span for i in before for span in self._all_scratch(i)])
 
     def decide(self) -> list[Handover]:
-        for i in range(len(self.nests)):
-            own = Handover(self.late[i])
+        for n, suite in enumerate(self.suites):
             if self.plan.schedule.overlaps:
-                own = self._overlapping(i, own)
-            self.done.append(own)
+                self.done += self._overlapping(n)
+            else:
+                self.done += [Handover(self.late[n]) for _ in suite]
         return self.done
 
-    def _overlapping(self, i: int, own: Handover) -> Handover:
-        early, settles = self._early(i), self._settles(i)
-        if settles:
-            self.done[i - 1] = replace(self.done[i - 1], settles=True)
-        elif self._may_still_store(i):
-            early = self._early(i, *self._on_their_way(i - 2))
-        own = replace(own, early=early, leaves=self._leaves(i))
-        taking = replace(own, taken=self._taken(i))
-        if self._begins_at_once(i, taking):
-            own = replace(taking, at_once=True)
-        return replace(own, drains=self._drains(i, own))
+    def _overlapping(self, n: int) -> list[Handover]:
+        """Of a suite. All but its first nest begin at once, whatever that one does."""
+        suite, before = self.suites[n], self.suites[n][0] - 1
+        leaving: tuple[Sequence[Span], Sequence[Bytes]] = ((), ())
+        if self._settles(n):
+            self.done[before] = replace(self.done[before], settles=True)
+        elif self._may_still_store(n):
+            leaving = self._on_their_way(before - 1)
+        early = [self._early(n, i, *leaving) for i in suite]
+        leaves = [self._leaves(n, i) for i in suite]
+
+        def taking(from_before: bool) -> list[Handover]:
+            """What lies behind something that is requested late in the engine's queue is requested behind it."""
+            found: list[Handover] = []
+            is_late = False
+            for i, own, does, taken in zip(suite, early, leaves, self._taken(n, from_before), strict=True):
+                names = () if is_late else tuple(name for name in own if name not in taken)
+                one = Handover(self.late[n] and i == suite[0], names, leaves=does, taken=taken)
+                found.append(replace(one, at_once=from_before or i > suite[0]))
+                is_late = is_late or bool(self._loads_late(i, one))
+            return found
+
+        found = taking(from_before=True)
+        if not self._begins_at_once(n, found):
+            found = taking(from_before=False)
+            found[0] = replace(found[0], drains=self._drains(n, found))
+        return found
 
     def _place(self, i: int) -> NestPlace:
         place = self.nests[i].place
@@ -99,21 +126,29 @@ class _Deciding:
     def _tile(self, i: int, number: int) -> Tile | None:
         return nth_tile(self.nests[i].nest, self._tiling(i).loops, number)
 
-    def _may_still_store(self, i: int) -> bool:
-        """Whether results of the nest two before may be on their way when this one's operands are requested."""
-        return i > 0 and self.nests[i - 1].tile_count == 1 and not self.done[i - 1].drains
+    def _may_still_store(self, n: int) -> bool:
+        """Whether results of the nest two before may be on their way when this suite's operands are requested."""
+        before = self.suites[n][0] - 1
+        return before >= 0 and self.nests[before].tile_count == 1 and not self.done[before].drains
 
-    def _settles(self, i: int) -> bool:
-        """Whether it helps this nest to wait for them then, and does not take long."""
-        if not self._may_still_store(i):
+    def _settles(self, n: int) -> bool:
+        """Whether it helps these nests to wait for them then, and does not take long."""
+        if not self._may_still_store(n):
             return False
-        leaving, arriving = self._on_their_way(i - 2)
+        leaving, arriving = self._on_their_way(self.suites[n][0] - 2)
         size_bytes = sum(stop - first for _, first, stop in leaving)
-        return size_bytes <= SETTLED_BYTES and self._early(i, leaving, arriving) != self._early(i)
+        return size_bytes <= SETTLED_BYTES and any(
+            self._early(n, i, leaving, arriving) != self._early(n, i) for i in self.suites[n]
+        )
 
     def _table(self, i: int) -> Span:
         place = self._place(i)
         return (SCRATCH, place.table_offset, place.table_offset + place.table_bytes)
+
+    def _tables(self, n: int) -> Span:
+        """Calls and tables of a suite, side by side."""
+        suite = self.suites[n]
+        return (SCRATCH, self._table(suite[0])[1], self._table(suite[-1])[2])
 
     def _all_scratch(self, i: int) -> list[Span]:
         start = self._place(i).slots_offset
@@ -146,15 +181,15 @@ class _Deciding:
         results = self.nests[i].nest.results
         return self._slots(i, results), self._homes(i, results, self._tile(i, -1))
 
-    def _early(self, i: int, leaving: Sequence[Span] = (), arriving: Sequence[Bytes] = ()) -> tuple[str, ...]:
-        """Operands that need nothing that is not there before the last tile of the nest before, and have room; beside
-        what may be on its way."""
-        if i == 0 or self.late[i]:
+    def _early(self, n: int, i: int, leaving: Sequence[Span] = (), arriving: Sequence[Bytes] = ()) -> tuple[str, ...]:
+        """Operands that need nothing that is not there before the last tile of the nest before the suite, and have
+        room; beside what may be on its way."""
+        at = self.suites[n][0] - 1
+        if at < 0 or self.late[n]:
             return ()
-        before = self.nests[i - 1]
-        taken = self.done[i - 1].taken
-        scratch = [*self._all_scratch(i - 1), *self._taken_spans(i - 1, taken), *leaving]
-        homes = [home for step in (-1, -2) for home in self._homes(i - 1, before.nest.results, self._tile(i - 1, step))]
+        before = self.nests[at]
+        scratch = [*self._all_scratch(at), *self._taken_spans(at, self.done[at].taken), *leaving]
+        homes = [home for step in (-1, -2) for home in self._homes(at, before.nest.results, self._tile(at, step))]
         homes += [*arriving, *self._arriving_from_l3(before.launch, self.nests[i].launch)]
         return tuple(
             operand.name
@@ -163,25 +198,45 @@ class _Deciding:
             and not meet(self._homes(i, [operand], self._tile(i, 0)), homes)
         )
 
-    def _taken(self, i: int) -> dict[str, int]:
-        """Operands that are whole in scratchpad when the nest before ends, as this nest needs them all the time."""
-        if i == 0:
-            return {}
-        made = {}
-        for operand in self.nests[i - 1].nest.results:
-            whole = self._whole_home(i - 1, operand)
-            if whole is not None:
-                ((_, first, _),) = self._slots(i - 1, [operand])
-                made[whole] = first
-        reads = [operand for operand in self.nests[i].nest.reads if operand.continues is None]
-        found = {operand.name: self._whole_home(i, operand) for operand in reads}
-        return {name: made[whole] for name, whole in found.items() if whole in made}
+    def _taken(self, n: int, from_before: bool) -> list[dict[str, int]]:
+        """Of each nest of a suite, operands that are whole in scratchpad when its turn comes, and that it can read
+        there: made or brought for a nest of the suite, or made by the one before it."""
+        there: dict[Span, int] = {}
+        found = []
+        suite = self.suites[n]
+        if from_before and suite[0] > 0:
+            self._leave_there(suite[0] - 1, there)
+        for i in suite:
+            nest, loops = self.nests[i].nest, self._tiling(i).loops
+            reads = [operand for operand in nest.reads if operand.continues is None]
+            readable = [operand for operand in reads if is_read_in_place(operand, nest, loops)]
+            homes = {operand.name: self._home(i, operand) for operand in readable}
+            found.append({name: there[home] for name, home in homes.items() if home in there})
+            for operand in reads:
+                home = self._whole_home(i, operand)
+                if home is not None:
+                    ((_, first, _),) = self._slots(i, [operand])
+                    there.setdefault(home, first)
+            self._leave_there(i, there)
+        return found
+
+    def _leave_there(self, i: int, there: dict[Span, int]) -> None:
+        """Results of a nest; what lived in their place is no more."""
+        for operand in self.nests[i].nest.results:
+            home = self._home(i, operand)
+            for other in [other for other in there if overlaps([other], [home])]:
+                del there[other]
+            if self._whole_home(i, operand) is not None:
+                ((_, first, _),) = self._slots(i, [operand])
+                there[home] = first
 
     def _whole_home(self, i: int, operand: Operand) -> Span | None:
         """Where a tensor lives, if one slot of the nest holds all of it, for all of its tiles."""
+        is_held = is_held_whole(operand, self.nests[i].nest, self._tiling(i).loops)
+        return self._home(i, operand) if is_held else None
+
+    def _home(self, i: int, operand: Operand) -> Span:
         assert operand.value is not None
-        if not is_held_whole(operand, self.nests[i].nest, self._tiling(i).loops):
-            return None
         address = self.plan.address(self.entry, operand.value, self.nests[i].launch)
         return address.region, address.offset, address.offset + operand.size_bytes
 
@@ -189,18 +244,23 @@ class _Deciding:
         reads = [operand for operand in self.nests[i].nest.reads if operand.name in taken]
         return [(SCRATCH, taken[o.name], taken[o.name] + o.size_bytes) for o in reads]
 
-    def _begins_at_once(self, i: int, own: Handover) -> bool:
-        """Whether nothing is left to do between the nest before and this one."""
-        if i == 0 or self.late[i] or not self.done[i - 1].leaves:
+    def _begins_at_once(self, n: int, own: Sequence[Handover]) -> bool:
+        """Whether nothing is left to do between the nest before and this suite."""
+        suite, before = self.suites[n], self.suites[n][0] - 1
+        if before < 0 or self.late[n] or not self.done[before].leaves:
             return False
-        reads = {operand.name for operand in self.nests[i].nest.reads}
-        launches = range(self.nests[i - 1].launch + 1, self.nests[i].launch + 1)
+        launches = range(self.nests[before].launch + 1, self.nests[suite[0]].launch + 1)
         has_moves = any(launch in self.starting or launch in self.arriving for launch in launches)
-        if has_moves or reads - {*own.early, *own.taken}:
+        if has_moves or self._loads_late(suite[0], own[0]):
             return False
-        following = [self._table(i + 1)] if i + 1 < len(self.nests) else []
-        is_apart = not overlaps(self._all_scratch(i), [self._table(i - 1)])
-        return is_apart and not overlaps(self._taken_spans(i, own.taken), following) and not self._drains(i, own)
+        following = [self._tables(n + 1)] if n + 1 < len(self.suites) else []
+        is_apart = not overlaps([span for i in suite for span in self._all_scratch(i)], [self._table(before)])
+        taken = [span for i, one in zip(suite, own, strict=True) for span in self._taken_spans(i, one.taken)]
+        return is_apart and not overlaps(taken, following) and not self._drains(n, own)
+
+    def _loads_late(self, i: int, own: Handover) -> list[Operand]:
+        """What is requested when the suite's turn has come, or, but for its first nest, when that has begun."""
+        return [o for o in self.nests[i].nest.reads if o.name not in own.early and o.name not in own.taken]
 
     def _arriving_from_l3(self, after: int, launch: int) -> list[Bytes]:
         return [
@@ -210,7 +270,7 @@ class _Deciding:
             if move.inward
         ]
 
-    def _leaves(self, i: int) -> bool:
+    def _leaves(self, n: int, i: int) -> bool:
         """Unless L3 takes the results, or fills their place where nobody needs them, or scratchpad has no room."""
         following = self.nests[i + 1].launch if i + 1 < len(self.nests) else self.launch_count
         results = self._homes(i, self.nests[i].nest.results, self._tile(i, -1))
@@ -219,19 +279,21 @@ class _Deciding:
             for number in range(self.nests[i].launch + 1, following + 1)
             for move in self.starting.get(number, ())
         ]
-        is_next_late = i + 1 < len(self.nests) and self.late[i + 1]
+        is_next_late = i == self.suites[n][-1] and n + 1 < len(self.suites) and self.late[n + 1]
         return not is_next_late and not self.nests[i].blocks and not meet(results, taken)
 
-    def _drains(self, i: int, own: Handover) -> bool:
-        """Whether something of nest `i`, up to its first tile, meets what the nest before still stores."""
-        leaving, arriving = self._on_their_way(i - 1)
+    def _drains(self, n: int, own: Sequence[Handover]) -> bool:
+        """Whether something of a suite, up to the end of its first tile, meets what the nest before still stores. Loads
+        for all but its first nest come behind that."""
+        suite = self.suites[n]
+        leaving, arriving = self._on_their_way(suite[0] - 1)
         if not leaving:
             return False
-        reads = [operand for operand in self.nests[i].nest.reads if operand.name not in own.taken]
-        loads = self._homes(i, [o for o in reads if o.name not in own.early], self._tile(i, 0))
-        if self._tiling(i).is_double:
-            loads += self._homes(i, reads, self._tile(i, 1))
-        scratch = self._all_scratch(i)
-        if i + 1 < len(self.nests):
-            scratch.append(self._table(i + 1))
+        loads = self._homes(suite[0], self._loads_late(suite[0], own[0]), self._tile(suite[0], 0))
+        scratch = [span for i in suite for span in self._all_scratch(i)]
+        if len(suite) == 1:
+            reads = [operand for operand in self.nests[suite[0]].nest.reads if operand.name not in own[0].taken]
+            if self._tiling(suite[0]).is_double:
+                loads += self._homes(suite[0], reads, self._tile(suite[0], 1))
+            scratch += [self._tables(n + 1)] if n + 1 < len(self.suites) else []
         return meet(loads, arriving) or overlaps(scratch, leaving)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
@@ -76,11 +76,13 @@ def pieces(near: int, far: int, row_bytes: int, rows: int, stride: int, longest_
 
 @dataclass
 class Flow:
-    """What is under way as nests follow each other: at most one transfer that loads and one that stores."""
+    """What is under way as nests follow each other: at most one transfer that loads and one that stores. Of nests that
+    come together, others load `ahead` for those behind the first, which computes meanwhile, and for the last."""
 
     queue: Queue
     transfers: int = 0
     loading: int | None = None
+    ahead: dict[bool, int | None] = field(default_factory=lambda: {False: None, True: None})
     storing: int | None = None
 
     def open(self) -> int:
@@ -178,8 +180,17 @@ class NestEvents:
         flow: Flow,
         longest: int,
         share: range | None = None,
+        *,
+        joins: bool = False,
+        is_last: bool = True,
+        kept: Collection[str] = (),
     ) -> None:
+        """`joins`: it comes together with the nest before it, and maybe others behind it (`is_last`). Results that are
+        `kept` never leave."""
         assert listed.tiling is not None
+        self.joins = joins
+        self.is_last = is_last
+        self.kept = kept
         self.number = number
         self.kernels = Queue(flow.queue.block, CORES)
         self.nest = listed.nest
@@ -202,19 +213,45 @@ class NestEvents:
 
     def first_loads(self, names: Collection[str]) -> Iterator[Load | Store]:
         """Requests operands of the first tile."""
-        tile = self.share.start
+        flow, tile = self.flow, self.share.start
+        if self.joins:
+            flow.loading, flow.ahead[self.is_last] = flow.ahead[self.is_last], flow.loading
         for one in self.moving.values():
             if one.operand.access is Access.READ and one.operand.name in names:
                 yield from self._start(one, tile, self.every[tile][0], one.slot)
+        if self.joins:
+            flow.loading, flow.ahead[self.is_last] = flow.ahead[self.is_last], flow.loading
 
-    def run(self, hands_over: bool, in_first: Iterable[Event] = (), in_last: Iterable[Event] = ()) -> Iterator[Event]:
+    def late_loads(self) -> Iterator[Load | Store]:
+        """What is requested when its turn has come, or when the first of those that it comes with has begun."""
+        yield from self.first_loads(self._late)
+
+    @property
+    def has_late_loads(self) -> bool:
+        return any(self.moving[name].operand.access is Access.READ for name in self._late)
+
+    @property
+    def _late(self) -> list[str]:
+        own = self.handover
+        return [name for name in self.moving if name not in own.early and name not in own.taken]
+
+    def run(
+        self,
+        hands_over: bool,
+        in_first: Iterable[Event] = (),
+        in_last: Iterable[Event] = (),
+    ) -> Iterator[Event]:
         """What is done for its neighbours while the first tile computes, and while the last one does: `in_first` and
         `in_last`. If it `hands_over`, its last results leave later (`last_stores`)."""
         own = self.handover
         if own.drains:
             yield from self.flow.settle_stores(self.number)
-        yield from self.first_loads([name for name in self.moving if name not in own.early and name not in own.taken])
+        if self.joins:
+            self.flow.loading, self.flow.ahead[self.is_last] = self.flow.ahead[self.is_last], None
+        else:
+            yield from self.late_loads()
         leaves_late = self.tiling.is_double and not self.is_large
+        asks_ahead = self.tiling.asks_ahead and not self.is_large
         kept: list[_Leaving] = []
         for tile in self.share:
             ranges = self.every[tile][0]
@@ -223,13 +260,17 @@ class NestEvents:
             kernel = self._kernel(tile, ranges)
             if not is_first and not self.is_large:
                 yield from self.flow.settle_stores(self.number)
-            yield from self.flow.settle_loads(self.number)
+            if asks_ahead and tile and following is not None:
+                yield from self._ask_ahead(kept, tile + 1, *following)
+                kept = []
+            else:
+                yield from self.flow.settle_loads(self.number)
             yield kernel
             yield from in_first if is_first else ()
             yield from self._leave(kept)
             if following is None:
                 yield from in_last
-            elif self.tiling.is_double:
+            elif self.tiling.is_double and not (asks_ahead and tile):
                 yield from self._load(tile + 1, *following)
             yield End(self.kernels, self.number, tile)
             if following is not None and leaves_late:
@@ -245,6 +286,14 @@ class NestEvents:
         if not own.leaves:
             yield from self.flow.settle_stores(self.number)
 
+    def _ask_ahead(self, kept: Iterable[_Leaving], tile: int, ranges: Tile, moved: int) -> Iterator[Event]:
+        """Results leave and a tile is requested, before the one that comes is waited for."""
+        coming, self.flow.loading = self.flow.loading, None
+        yield from self._leave(kept)
+        yield from self._load(tile, ranges, moved)
+        if coming is not None:
+            yield Wait(self.flow.queue, coming, self.number)
+
     def last_stores(self) -> Iterator[Load | Store]:
         """Results of the last tile leave."""
         tile = self.share.stop - 1
@@ -257,20 +306,24 @@ class NestEvents:
                 places.append(None)
                 continue
             one = self.moving[operand.name]
-            at = self.handover.taken.get(operand.name, one.at[one.slot])
-            places.append(Place(SCRATCH, at, one.box_at(ranges)))
+            at, box = one.at[one.slot], one.box_at(ranges)
+            if operand.name in self.handover.taken:
+                at = self.handover.taken[operand.name] + one.far(box) - one.home.offset
+            places.append(Place(SCRATCH, at, box))
         return Begin(self.kernels, self.number, tile, ranges, tuple(places))
 
     def _load(self, tile: int, ranges: Tile, moved: int) -> Iterator[Load | Store]:
         for one in self.moving.values():
-            if one.operand.access is Access.READ and moved & one.loops:
+            is_taken = one.operand.name in self.handover.taken
+            if one.operand.access is Access.READ and moved & one.loops and not is_taken:
                 one.slot ^= one.slots - 1
                 yield from self._start(one, tile, ranges, one.slot)
 
     def _results(self, tile: int, ranges: Tile, moved: int | None) -> Iterator[_Leaving]:
         """Results that leave, and take their other slot. `moved` None: behind the last tile."""
         for one in self.moving.values():
-            if one.operand.access is Access.WRITE and (moved is None or moved & one.loops):
+            is_result = one.operand.access is Access.WRITE and one.operand.name not in self.kept
+            if is_result and (moved is None or moved & one.loops):
                 yield _Leaving(one, tile, ranges, one.slot)
                 one.slot ^= one.slots - 1
 

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.analysis.layout import CALL
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
     SCRATCH,
@@ -91,6 +92,16 @@ def _check_sizes(listing: Listing) -> None:
             raise ListingError(f"plan: the initial values of '{tensor.name}' are not in the image")
 
 
+def _is_run(operand: Operand, place: Place, whole_at: int) -> bool:
+    """Whether a box is one run of a tensor that lies whole at `whole_at`, and its place is there."""
+    strides = row_major_strides(operand.shape)
+    elements = np.zeros(1, dtype=np.int64)
+    for r, stride in zip(place.box, strides, strict=True):
+        elements = np.add.outer(elements, (r.start + np.arange(r.size)) * stride).reshape(-1)
+    run = elements[0] + np.arange(len(elements))
+    return bool(np.array_equal(elements, run)) and place.offset == whole_at + operand.element_bytes * int(elements[0])
+
+
 @dataclass
 class _Transfer:
     """Under way: what it reads, and what is there when it is waited for."""
@@ -117,6 +128,7 @@ class _Replay(LaunchReplay):
         self.parts = plan.entries[entry].parts
         self.nests = listing.entries[entry].nests
         self.events = listing.entries[entry].events
+        self.leaving = {(event.nest, event.operand) for event in self.events if isinstance(event, Store)}
         self.schedule = plan.schedule.entries[entry]
         target = plan.schedule.target
         self.alignment = {memory.name: memory.alignment_bytes for memory in target.memories}
@@ -260,6 +272,8 @@ class _Replay(LaunchReplay):
         for operand in nest.results if listed.tiling is not None else ():
             needed = [self.needs.needed(operand, d, whole(nest))[0] for d in range(len(operand.shape))]
             stored = done.stored.get(operand.name)
+            if stored is None and listed.tile_count == 1:
+                continue  # whoever needs it has found it in scratchpad
             if all(r.size for r in needed) and (stored is None or not stored[slices(tuple(needed))].all()):
                 raise self.error(f"a part of the result '{operand.name}' never leaves", number)
 
@@ -283,7 +297,7 @@ class _Replay(LaunchReplay):
         self.expect_writable(content, readers, what)
         for i in distinct(content):
             held = self.held[i] if i >= 0 else None
-            if held is not None and held.is_result and not held.has_left:
+            if held is not None and held.is_result and not held.has_left and (held.nest, held.what) in self.leaving:
                 raise self.error(f"{what} comes to where '{held.what}' of nest {held.nest} has not left")
         content[...] = UNDER_WAY
         return content
@@ -306,17 +320,26 @@ class _Replay(LaunchReplay):
         return before[-1]
 
     def fetch(self, event: Fetch) -> None:
-        transfer, number = self.open(event), self.hold(Held(event.nest, "its table"))
+        transfer = self.open(event)
         for part in event.parts:
             if part.size_bytes > self.longest_bytes:
                 raise self.error(f"a transfer of {part.size_bytes} bytes, the engine takes {self.longest_bytes}")
-            view = self.claim_scratch(part.near_offset, part.size_bytes, "a table")
-            transfer.arrivals.append((view, number))
-        listed = self.nests[event.nest]
-        assert listed.table is not None and listed.place is not None
+            self.claim_scratch(part.near_offset, part.size_bytes, "a table")
+        first, last = event.nest, event.nest + event.count - 1
         size_bytes = sum(part.size_bytes for part in event.parts)
-        if size_bytes < 4 * len(listed.table) or size_bytes > listed.place.table_bytes:
-            raise self.error("the table is not as long as its place", event.nest)
+        for number, listed in enumerate(self.nests[first : last + 1], first):
+            assert listed.table is not None and listed.place is not None
+            words_bytes = 4 * (CALL.words + len(listed.nest.operands) + len(listed.table))
+            brought = min(words_bytes, size_bytes)
+            if brought < words_bytes or words_bytes > listed.place.table_bytes:
+                raise self.error("the table is not as long as its place", number)
+            view, _ = self.scratch(listed.place.table_offset, words_bytes, "a table")
+            if (view != UNDER_WAY).any():
+                raise self.error("the table does not come to its place", number)
+            transfer.arrivals.append((view, self.hold(Held(number, "its table"))))
+            size_bytes -= words_bytes
+        if size_bytes:
+            raise self.error("more than tables is brought", first)
 
     def expect_table(self, nest: int) -> None:
         """The conductor reads a nest's table whenever it works for it."""
@@ -380,7 +403,7 @@ class _Replay(LaunchReplay):
             readers += 1
             transfer.sources.append(readers)
         near = self.claim_scratch(event.near, box_size(event.box) * operand.element_bytes, f"'{event.operand}'")
-        held = Held(event.nest, event.operand, value, operand.shape, event.box)
+        held = Held(event.nest, event.operand, value, operand.shape, event.box, at=event.near)
         transfer.arrivals.append((near, self.hold(held)))
 
     def expect_value(self, content: View, value: int, what: str, wanted: View | int | None = None) -> None:
@@ -523,7 +546,7 @@ class _Replay(LaunchReplay):
 
     def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, Readers]:
         assert operand.value is not None
-        if place.region != SCRATCH or place.offset % self.alignment[L1]:
+        if place.region != SCRATCH or place.offset % operand.element_bytes:
             raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
         content, readers = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
         first = int(content[0])
@@ -535,8 +558,8 @@ class _Replay(LaunchReplay):
         is_same_box = (held.shape, held.box) == (operand.shape, place.box)
         if held.value != self.content_number(self.turn, operand) or not held.is_complete:
             raise self.error(f"'{operand.name}' finds '{held.what}' of nest {held.nest} in its place")
-        is_whole = held.is_whole and box_size(place.box) == prod(operand.shape) == prod(held.shape)
-        if not is_same_box and not is_whole:
+        is_part = held.is_whole and prod(operand.shape) == prod(held.shape) and _is_run(operand, place, held.at)
+        if not (is_same_box and place.offset == held.at) and not is_part:
             raise self.error(f"'{operand.name}' finds {box_text(held.box)}, the kernel needs {box_text(place.box)}")
         return content, readers
 
@@ -584,6 +607,7 @@ class _Replay(LaunchReplay):
                 is_complete=all(begun.ranges[axis.name].stop == axis.extent for axis in sums),
                 has_left=False,
                 reduced_to=tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
+                at=place.offset,
             )
             content, _ = self.scratch(place.offset, size_bytes, "a result")
             content[...] = self.hold(held)

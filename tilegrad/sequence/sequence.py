@@ -23,7 +23,8 @@ from tilegrad.ir.listing import (
 from tilegrad.ir.nest import whole
 from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Address, Plan
-from tilegrad.sequence.handover import Handover, handovers
+from tilegrad.sequence.handover import Handover, handovers, suites_of
+from tilegrad.sequence.kept import kept_results
 from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, pieces, whole_call
 from tilegrad.sequence.piped_events import PipedEvents
 from tilegrad.sequence.replay import replay
@@ -84,17 +85,30 @@ class _Sequencing:
         self.nests = listed_nests(plan, entry)
         self.handovers: list[Handover] = []
         self.runs: list[NestEvents] = []
+        self.suites: dict[int, range] = {}
         if plan.entries[entry].places:
             self.handovers = handovers(plan, entry, self.nests)
-            for i, (listed, handover) in enumerate(zip(self.nests, self.handovers, strict=True)):
-                homes = self._homes(listed)
-                self.runs.append(NestEvents(i, listed, handover, homes, self.flow, self.longest_bytes))
+            self.set_runs()
         self.fetching = 0
         self.started: dict[int, list[int]] = {}
         self.waited: dict[int, list[int]] = {}
         for i, move in enumerate(plan.entries[entry].staging):
             self.started.setdefault(move.start, []).append(i)
             self.waited.setdefault(move.wait, []).append(i)
+
+    def set_runs(self) -> None:
+        """From how nests follow each other."""
+        kept = kept_results(self.plan, self.entry, self.nests, self.handovers)
+        self.suites = {suite[0]: suite for suite in suites_of(self.nests)}
+        self.runs = [
+            NestEvents(
+                *(i, listed, handover, self._homes(listed), self.flow, self.longest_bytes),
+                joins=i not in self.suites,
+                is_last=i + 1 in self.suites or i + 1 == len(self.nests),
+                kept=kept[i],
+            )
+            for i, (listed, handover) in enumerate(zip(self.nests, self.handovers, strict=True))
+        ]
 
     def _homes(self, listed: ListedNest) -> dict[str, Address]:
         address = self.plan.address
@@ -203,7 +217,7 @@ class _Sequencing:
 
     def _run(self, number: int) -> Iterator[Event]:
         following = self.handovers[number + 1] if number + 1 < len(self.nests) else None
-        is_early = following is not None and not following.is_fetched_late
+        is_early = following is not None and not following.is_fetched_late and number + 1 in self.suites
         yield from self.runs[number].run(
             hands_over=following is not None and following.at_once,
             in_first=self._in_first(number, is_early),
@@ -213,6 +227,11 @@ class _Sequencing:
     def _in_first(self, number: int, is_next_early: bool) -> Iterator[Event]:
         if self.handovers[number].at_once:
             yield from self.runs[number - 1].last_stores()
+        further = self.suites.get(number, range(0))[1:]
+        if further and any(self.runs[i].has_late_loads for i in (number, *further)):
+            yield from self.flow.settle_stores(number)
+        for i in further:
+            yield from self.runs[i].late_loads()
         if is_next_early:
             yield from self._fetch(number + 1, self.flow)
 
@@ -220,20 +239,24 @@ class _Sequencing:
         yield from self._fetched(number, self.flow)
         if self.handovers[number - 1].settles:
             yield from self.flow.settle_stores(number - 1)
-        yield from self.runs[number].first_loads(self.handovers[number].early)
+        for i in self.suites[number]:
+            yield from self.runs[i].first_loads(self.handovers[i].early)
 
     def _fetch(self, number: int, flow: Flow) -> Iterator[Fetch]:
-        """The call and the table behind it."""
-        listed = self.nests[number]
-        assert listed.place is not None and listed.table is not None
+        """The call and the table behind it; those of nests that come together lie side by side."""
+        sizes: list[int] = []
+        for listed in (self.nests[i] for i in self.suites[number]):
+            assert listed.table is not None
+            sizes += [WORD_BYTES * (CALL_WORDS + len(listed.nest.operands)), WORD_BYTES * len(listed.table)]
+        place = self.nests[number].place
+        assert place is not None
         self.fetching = flow.open()
-        at = listed.place.table_offset
-        call_bytes = WORD_BYTES * (CALL_WORDS + len(listed.nest.operands))
+        at = place.table_offset
         parts: list[Part] = []
-        for size_bytes in (call_bytes, WORD_BYTES * len(listed.table)):
+        for size_bytes in sizes if len(self.suites[number]) == 1 else [sum(sizes)]:
             parts += pieces(at, 0, size_bytes, 1, 0, self.longest_bytes)
             at += size_bytes
-        yield Fetch(flow.queue, self.fetching, number, tuple(parts))
+        yield Fetch(flow.queue, self.fetching, number, tuple(parts), len(self.suites[number]))
 
     def _fetched(self, number: int, flow: Flow) -> Iterator[Wait]:
         yield Wait(flow.queue, self.fetching, number)

@@ -279,6 +279,10 @@ class _Timing:
 
     def box(self, event: Load | Store, act: Act, before: float) -> None:
         del act, before
+        tiling = self.listed[event.nest].tiling
+        if self.clock.forked is None and tiling is not None and tiling.asks_ahead and event.tile:
+            # The next tile begins while this moves.
+            self.clock.computes_until = self.clock.now + self.cluster.span.cycles
         self._transfer(event, event.inward, Reason.LOAD if event.inward else Reason.STORE)
 
     def _transfer(self, event: Fetch | Load | Store, inward: bool, reason: Reason) -> None:

@@ -46,6 +46,7 @@ typedef struct {
     void *const *at;
     const void *args;
     const uint32_t *nest;
+    uint32_t results; /* that leave, as bits of operands; all others are only read where they are */
 } tg_job;
 void tg_start_cores(tg_kernel_call *call, const tg_job *job);
 void tg_finish_cores(tg_kernel_call *call, const tg_job *job);

@@ -94,7 +94,7 @@ static APART int add_boxes(tg_tiles *t, const tg_call *call, tg_word *words, uin
     const tg_word *home = homes_of(call) + first;
     unsigned char *slots = t->scratch + call->slots;
     for (mask &= (1u << TG_FIRST_SHIFT) - 1; mask; mask >>= 1, operand++, home++) {
-        if (!(mask & 1))
+        if (!(mask & 1) || (what != RESULTS && (*home & TG_IN_SCRATCH)))
             continue;
         if (what == NEXT_TILE)
             operand->scratch = operand->turn - operand->scratch;
@@ -120,9 +120,24 @@ static APART int add_boxes(tg_tiles *t, const tg_call *call, tg_word *words, uin
     return request;
 }
 
-static void load_first(tg_tiles *t, const tg_word *call_words, tg_word *words, uint32_t mask)
+/* Requests operands of a nest's first tile. */
+static void load_first(tg_tiles *t, const tg_word *at, tg_word *words, int is_early, int *request)
 {
-    t->loading = add_boxes(t, (const tg_call *)(const void *)call_words, words, mask, FIRST_TILE, t->loading);
+    const tg_call *call = (const tg_call *)(const void *)at;
+    uint32_t mask = is_early ? call->early : call->late;
+    if (mask)
+        *request = add_boxes(t, call, words, mask, FIRST_TILE, *request);
+}
+
+/* The same of nests that have come together with one, which computes before them: the last one's by themselves. */
+static APART void load_further(tg_tiles *t, const tg_word *at, int is_early)
+{
+    for (const tg_call *call = (const tg_call *)(const void *)at; call->flags & TG_MORE;) {
+        tg_word *words = (tg_word *)(uintptr_t)(at + call->next_table);
+        at += call->next_words;
+        call = (const tg_call *)(const void *)at;
+        load_first(t, at, words, is_early, call->flags & TG_MORE ? &t->ahead : &t->ahead_of_last);
+    }
 }
 
 static void move_dims(tg_word *words, const tg_loop *loop, tg_dim *dim, int count)
@@ -264,7 +279,7 @@ static void set_addresses(const tg_tiles *t, tg_nest *nest, const tg_call *call,
 #endif
             *at++ = slots + operand->scratch;
         else
-            *at++ = *home == TG_ABSENT ? 0 : t->scratch + (*home & ~TG_IN_SCRATCH);
+            *at++ = *home == TG_ABSENT ? 0 : t->scratch + (*home & ~TG_IN_SCRATCH) + operand->far;
 }
 
 /* The next step of a nest, along so many loops. What it makes ready follows from these and from those of the step
@@ -332,7 +347,8 @@ static void fetch(tg_tiles *t, const tg_call *call)
     tg_word *to = (tg_word *)(void *)(t->scratch + call->next_scratch);
     t->fetching = tg_dma_open(1);
     add_words(t->fetching, to, t->program + t->position, call->next_words);
-    add_words(t->fetching, to + call->next_words, t->program + call->next_table, call->next_table_words);
+    if (call->next_table_words)
+        add_words(t->fetching, to + call->next_words, t->program + call->next_table, call->next_table_words);
     t->position += call->next_words;
 }
 
@@ -343,6 +359,12 @@ static tg_word *fetched(tg_tiles *t, const tg_call *call)
     settle(&t->fetching);
     tg_table(next, (call->next_words + call->next_table_words) * 4);
     return next;
+}
+
+/* Where the table is of a call that has come: behind it, or behind all that were fetched with it. */
+static tg_word *table_at(const tg_tiles *t, const tg_call *call, tg_word *next)
+{
+    return next + (call->next_table_words ? call->next_words : call->next_table - (t->position - call->next_words));
 }
 
 /* Makes ready the next tile where only the innermost loop moves on, and simply: the general way in `prepare_next`, in
@@ -357,12 +379,16 @@ static APART void prepare_simply(tg_tiles *t, const tg_call *call, tg_nest *nest
     void **at = t->at[t->turn];
     int32_t left = loop->extent - loop->start;
     loop->size = left < loop->tile ? left : loop->tile;
-    if (dim < results)
-        t->loading = tg_dma_open(1);
     for (; dim < results; dim++) {
         tg_operand *operand = (tg_operand *)(void *)(words + dim->operand);
-        operand->scratch = operand->turn - operand->scratch;
         step(words, loop, dim, operand);
+        if (homes[dim->index] & TG_IN_SCRATCH) {
+            at[dim->index] = t->scratch + (homes[dim->index] & ~TG_IN_SCRATCH) + operand->far;
+            continue;
+        }
+        operand->scratch = operand->turn - operand->scratch;
+        if (t->loading == NONE)
+            t->loading = tg_dma_open(1);
         at[dim->index] = slots + operand->scratch;
         tg_dma_add(t->loading, slots + operand->scratch, home_of(t, homes[dim->index]) + operand->far,
                    operand->row_bytes, operand->rows, operand->stride);
@@ -442,53 +468,108 @@ static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
     store_kept(t);
     if (t->fetching == NONE)
         return 0;
-    tg_word *next = fetched(t, call);
-    const tg_call *next_call = (const tg_call *)(const void *)next;
+    tg_word *next = fetched(t, call), *words = table_at(t, call, next);
     if (call->flags & TG_SETTLE)
         settle(&t->storing);
-    load_first(t, next, next + call->next_words, next_call->early);
+    load_first(t, next, words, 1, &t->loading);
+    load_further(t, next, 1);
     t->turn ^= 1;
-    set_addresses(t, (tg_nest *)(void *)(next + call->next_words), next_call, t->at[t->turn]);
+    set_addresses(t, (tg_nest *)(void *)words, (const tg_call *)(const void *)next, t->at[t->turn]);
     return next;
 }
 
 /* Each tile begins on the other cores, and this one joins them when it has conducted what comes next. Where a tile
- * writes, what was there has left, unless results leave right behind their tiles (`is_large`). */
-static tg_word *run_tiles(tg_tiles *t, const tg_call *call, const char *who)
+ * writes, what was there has left, unless results leave right behind their tiles (`is_large`). The first tile has
+ * begun. */
+static tg_word *run_tiles(tg_tiles *t, const tg_call *call)
 {
     tg_nest *nest = nest_of(t);
-    tg_kernel_call *kernel = t->kernels[nest->kernel];
-    tg_job job = {who, FIRST_OF(t), t->at[t->turn], t->words + nest->args, t->program + t->table};
+    tg_kernel_call *kernel = t->kernel;
+    tg_job job = t->job;
     tg_word *next = 0;
-    settle(&t->loading);
-    tg_start_cores(kernel, &job);
-    if (t->before)
-        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
     if (call->next_words && !(call->flags & TG_NEXT_LATE))
         fetch(t, call);
     t->steps = t->moved_loops = 0;
     while (job.tile < nest->tiles - 1) {
-        moved_t moved = prepare_next(t, call, nest);
+        moved_t moved = {0, 0, 0};
+        if (nest->is_double != TG_AHEAD || job.tile == 0)
+            moved = prepare_next(t, call, nest);
         tg_finish_cores(kernel, &job);
         if (nest->is_large || !nest->is_double)
             finish_step(t, call, nest, moved);
         else
             settle(&t->storing);
-        settle(&t->loading);
         job.tile++;
         job.at = t->at[t->turn];
         job.args = t->words + nest->args;
+        int coming = t->loading;
+        t->loading = NONE;
+        if (nest->is_double == TG_AHEAD && job.tile < nest->tiles - 1)
+            (void)prepare_next(t, call, nest);
+        settle(&coming);
         tg_start_cores(kernel, &job);
     }
     next = prepare_nest(t, call);
+    t->job = job;
+    t->is_running = (call->flags & TG_AT_ONCE) != 0;
+    t->before = call;
+    t->before_words = t->words;
+    if (t->is_running)
+        return next;
     tg_finish_cores(kernel, &job);
     settle(&t->storing);
     t->before = 0;
-    if (call->flags & TG_AT_ONCE)
-        t->before = call, t->before_words = t->words;
-    else
-        t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
+    t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
     return next;
+}
+
+static tg_job first_job(tg_tiles *t, const tg_call *call, const char *who)
+{
+    uint32_t results = (call->results & ((1u << TG_FIRST_SHIFT) - 1)) << (call->results >> TG_FIRST_SHIFT);
+    tg_job job = {who, FIRST_OF(t), t->at[t->turn], t->words + nest_of(t)->args, t->program + t->table, results};
+    return job;
+}
+
+/* A nest's first tile. One that begins at once does so as soon as the nest before it is done: until then that is still
+ * running, and all else was made ready meanwhile. Its last results leave then. */
+static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
+{
+    tg_nest *nest = nest_of(t);
+    tg_kernel_call *kernel = t->kernels[nest->kernel];
+    tg_job job = first_job(t, call, who);
+    if (t->is_running) {
+        tg_finish_cores(t->kernel, &t->job);
+        settle(&t->storing);
+        tg_enter(who);
+    }
+    settle(&t->loading);
+    tg_start_cores(kernel, &job);
+    t->kernel = kernel;
+    t->job = job;
+    if (t->is_running && t->before->results)
+        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
+    if ((call->flags & (TG_LATE | TG_MORE)) == (TG_LATE | TG_MORE)) {
+        settle(&t->storing);
+        load_further(t, t->call, 0);
+    }
+}
+
+/* To the next of the nests that have come together, while this one computes. */
+static void go_on(tg_tiles *t, const tg_call *call)
+{
+    t->is_running = 1;
+    t->before = call;
+    t->before_words = t->words;
+    t->words = t->call + call->next_table;
+    t->call += call->next_words;
+    t->table = t->current + call->next_table;
+    t->current += call->next_words;
+    int *ahead = ((const tg_call *)(const void *)t->call)->flags & TG_MORE ? &t->ahead : &t->ahead_of_last;
+    t->loading = *ahead;
+    *ahead = NONE;
+    t->turn ^= 1;
+    set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
+    tg_table(t->call, (uint32_t)sizeof(tg_call));
 }
 
 #ifdef TG_BLOCKS
@@ -538,7 +619,7 @@ static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
     tg_kernel_call *kernel = t->kernels[nest->kernel];
-    tg_job job = {who, t->first_tile, t->at[t->turn], t->words + nest->args, t->program + t->table};
+    tg_job job = first_job(t, call, who);
     for (;; job.tile++) {
         moved_t moved = {0, 0, call->results};
         int is_last = job.tile == nest->tiles - 1;
@@ -577,7 +658,8 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
     const tg_tiles *entry = launch->t;
     const tg_member *member = &launch->members[worker % launch->count];
     const uint32_t block = (uint32_t)(worker / launch->count), blocks = (uint32_t)(workers / launch->count);
-    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE}, *t = &tiles;
+    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE, .ahead_of_last = NONE};
+    tg_tiles *t = &tiles;
     int first, stop;
     t->m = entry->m;
     t->scratch = scratch;
@@ -606,15 +688,15 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
     t->pipes = entry->pipes;
     t->block = (int)block;
 #endif
-    if (own->late)
-        load_first(t, t->call, t->words, own->late);
+    load_first(t, t->call, t->words, 0, &t->loading);
 #ifdef TG_PIPES
     if (launch->count > 1) {
         run_piped(t, own, member->who);
         return;
     }
 #endif
-    run_tiles(t, own, member->who);
+    begin_nest(t, own, member->who);
+    (void)run_tiles(t, own);
     settle(&t->storing);
 }
 
@@ -677,7 +759,7 @@ static void run_launch(tg_tiles *t, const char *who)
     t->current = t->position;
     fetch(t, call);
     t->call = fetched(t, call);
-    t->words = t->call + words;
+    t->words = table_at(t, call, t->call);
     set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
 }
 #endif
@@ -685,14 +767,21 @@ static void run_launch(tg_tiles *t, const char *who)
 static void run_nest(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)t->call;
-    if (call->moves)
-        make_moves(t, call->moves);
-    tg_enter(who);
-    if (call->flags & TG_DRAIN)
-        settle(&t->storing);
-    if (call->late)
-        load_first(t, t->call, t->words, call->late);
-    tg_word *next = run_tiles(t, call, who);
+    if (!t->is_running) {
+        if (call->moves)
+            make_moves(t, call->moves);
+        tg_enter(who);
+        if (call->flags & TG_DRAIN)
+            settle(&t->storing);
+        if (call->flags & TG_LATE)
+            load_first(t, t->call, t->words, 0, &t->loading);
+    }
+    begin_nest(t, call, who);
+    if (call->flags & TG_MORE) {
+        go_on(t, call);
+        return;
+    }
+    tg_word *next = run_tiles(t, call);
     if (!(call->flags & TG_LEAVE))
         settle(&t->storing);
 #ifdef TG_BLOCKS
@@ -703,18 +792,22 @@ static void run_nest(tg_tiles *t, const char *who)
         return;
     }
 #endif
-    uint32_t words = call->next_words, table = call->next_table;
+    tg_call kept; /* of what comes next, that is */
+    uint32_t words = kept.next_words = call->next_words;
+    kept.next_table = call->next_table;
+    kept.next_table_words = call->next_table_words;
+    kept.next_scratch = call->next_scratch;
     if (!next && words) { /* the next may come to lie where this one is */
-        tg_call kept = *call;
         tg_table(0, 0);
         fetch(t, &kept);
         next = fetched(t, &kept);
-        set_addresses(t, (tg_nest *)(void *)(next + words), (const tg_call *)(const void *)next, t->at[t->turn]);
+        set_addresses(t, (tg_nest *)(void *)table_at(t, &kept, next), (const tg_call *)(const void *)next,
+                      t->at[t->turn]);
     }
     t->current = words ? t->position - words : TG_NO_CALL;
-    t->table = table;
+    t->table = kept.next_table;
     t->call = next;
-    t->words = words ? next + words : 0;
+    t->words = words ? table_at(t, &kept, next) : 0;
 }
 
 /* Whether it is this call's turn. Once it was not, nothing runs any more. */
@@ -752,7 +845,7 @@ void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
         const tg_operand *operand = (const tg_operand *)(const void *)(nest + 1);
         for (int i = 0; i < nest->operand_count; i++, operand++)
             t->at[0][i] = homes_of(call)[i] == TG_ABSENT ? 0 : home_of(t, homes_of(call)[i]) + operand->far;
-        tg_job job = {who, 0, t->at[0], words + nest->args, words};
+        tg_job job = {who, 0, t->at[0], words + nest->args, words, 0};
         make_moves(t, call->moves);
         tg_enter(who);
         tg_start_cores(t->kernels[nest->kernel], &job);
@@ -764,9 +857,12 @@ void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
 
 void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entry *entry)
 {
-    tg_call first = {entry->call_words, entry->table, entry->table_words, entry->scratch, 0, 0, 0, 0, 0, 0};
+    tg_call first;
     const tg_word *words = (const tg_word *)program->words;
-    *t = (tg_tiles){.m = m, .loading = NONE, .storing = NONE, .fetching = NONE};
+    t->m = m;
+    t->status = TG_OK; /* what a nest sets for itself is left as it is: a controller clears slowly */
+    t->loading = t->storing = t->fetching = t->ahead = t->ahead_of_last = NONE;
+    t->is_running = t->turn = t->leaving_count = 0;
     t->scratch = m->scratch;
     t->state = m->state;
     t->arena = m->arena;
@@ -779,6 +875,10 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->table = entry->table;
     t->move = words + entry->moves;
     tg_begin(entry->name, words, program->bytes);
+    first.next_words = entry->call_words;
+    first.next_table = entry->table;
+    first.next_table_words = entry->table_words;
+    first.next_scratch = entry->scratch;
 #ifdef TG_BLOCKS
     if (entry->call_words && ((const tg_call *)(const void *)(words + entry->position))->flags >> TG_LIMIT_SHIFT) {
         expect_launch(t, &first);
@@ -788,7 +888,7 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     if (entry->call_words) {
         fetch(t, &first);
         t->call = fetched(t, &first);
-        t->words = t->call + first.next_words;
+        t->words = table_at(t, &first, t->call);
         set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
     }
 }
@@ -800,6 +900,8 @@ tg_status tg_stop(tg_tiles *t, const tg_entry *entry)
     if (t->status == TG_OK)
         make_moves(t, entry->last_moves);
     settle(&t->loading);
+    settle(&t->ahead);
+    settle(&t->ahead_of_last);
     settle(&t->fetching);
     settle(&t->storing);
     tg_end(entry->name);

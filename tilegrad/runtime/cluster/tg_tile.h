@@ -3,7 +3,8 @@
  * One object of words, in L2, describes a program: a table for each kind of nest (loops, operands, the kernel's argument
  * words) and, for each entry, a row of calls: which table, where its operands live, where it works in scratchpad. A
  * call and its table are brought into scratchpad together, while the nest before runs, and are changed there from tile
- * to tile; everything that does not change is in them as the first tile needs it. */
+ * to tile; everything that does not change is in them as the first tile needs it. Small nests come together with the
+ * one behind them, each call with its own table behind it, side by side. */
 #ifndef TG_TILE_H
 #define TG_TILE_H
 #include "model.h"
@@ -24,7 +25,7 @@ typedef uint32_t tg_word;
 #define TG_STATIC_ASSERT(condition, what) typedef char tg_assert_##what[(condition) ? 1 : -1]
 #endif
 
-enum { TG_MAX_OPERANDS = 14, TG_MAX_RESULTS = 4 };
+enum { TG_MAX_OPERANDS = 14, TG_MAX_RESULTS = 4, TG_AHEAD = 2 };
 
 /* A table: this, then operands, loops, dimensions, fields, argument words and levels. Places in it are numbers of
  * words from its start. */
@@ -33,7 +34,8 @@ typedef struct {
     int32_t operand_count, loop_count;
     int32_t args;
     int32_t tiles;
-    int32_t is_double; /* the next tile's transfers are under way while a tile computes */
+    int32_t is_double; /* the next tile's transfers are under way while a tile computes; TG_AHEAD: where the engine has
+                        * more to do than cores, the one behind it is requested before that next tile begins */
     int32_t is_large;  /* results may need several commands, and leave right behind their tile */
     int32_t args_turn; /* the place of the arguments, plus that of the next tile's: behind the table */
     int32_t arg_count; /* 0 where none change */
@@ -108,10 +110,12 @@ enum {
     TG_DRAIN = 1,        /* what the nest before stored must have arrived before this one asks for anything */
     TG_LEAVE = 2,        /* the last results may be on their way when the nest ends */
     TG_NEXT_LATE = 4,    /* the next call and its table have no room beside this nest */
-    TG_AT_ONCE = 8,      /* the next nest waits for nothing more: the last results leave when its kernel has begun */
+    TG_AT_ONCE = 8,      /* the next nest begins when this one ends: its last results leave when that one has begun */
     TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested */
     TG_NEXT_LAUNCH = 32, /* the next nest is launched over blocks, which bring its call and table themselves */
-    TG_JOINS = 64,       /* it is launched together with the next, and a pipe leads from one to the other */
+    TG_MORE = 64,        /* the next nest has come together with this one: its call and table are so many words behind */
+    TG_JOINS = 64,       /* of a launch, of which none comes so: it is one with the next, to which a pipe leads */
+    TG_LATE = 128,       /* operands are requested when its turn comes; those of nests that came with it behind that */
 };
 
 /* A nest that is launched over blocks has more in its flags: how many loops, the innermost ones, stay with one block,
@@ -191,9 +195,13 @@ typedef struct {
     uint32_t table;        /* of the current nest */
     const tg_word *move;   /* the next one */
     tg_word *call, *words; /* of the current nest, in scratchpad */
-    const tg_call *before; /* of the nest before, where its last results have not left (TG_AT_ONCE), or null */
+    const tg_call *before; /* of the nest before, where it is still running */
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
+    int ahead, ahead_of_last;       /* those for nests that have come together with the current one */
+    int is_running;                 /* the nest before, whose last tile has not ended when the current one's turn comes: */
+    tg_kernel_call *kernel;         /* its kernel, and what that works on */
+    tg_job job;
     int steps, moved_loops;         /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
@@ -268,6 +276,13 @@ tg_status tg_stop(tg_tiles *t, const tg_entry *entry);
 /* The call that comes after this one, its table, and where in scratchpad they go. */
 #define NEXT(name, table, offset)                                                                                      \
     .next_words = WORDS(name), .next_table = PLACE(table), .next_table_words = WORDS(table), .next_scratch = (offset)
+
+/* Those that come together: from the first call, behind which is its table, to the last one's table. */
+#define SPAN(name, last_table) (PLACE(last_table) + WORDS(last_table) - PLACE(name))
+#define NEXT_TOGETHER(name, table, last_table, offset)                                                                 \
+    .next_words = SPAN(name, last_table), .next_table = PLACE(table), .next_scratch = (offset)
+#define MORE(name, following, table)                                                                                   \
+    .next_words = PLACE(following) - PLACE(name), .next_table = PLACE(table) - PLACE(name)
 
 #define RUN(name, count) tg_run_nests(t, &words.name.call, (count), __func__)
 #define RUN_FROM(first, count) tg_run_nests(t, (first), (count), __func__)

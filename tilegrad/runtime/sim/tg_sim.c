@@ -5,6 +5,7 @@
  *    must not change.
  *  - What a kernel reads in scratchpad must have been brought there for this nest, or be a result of the nest before as
  *    it was when that ended. What leaves must have been produced by a kernel of this nest or, once, of the one before.
+ *    Nests that come to scratchpad together find there what those before them brought or made.
  *    Results are poison before their first tile and after they left, or a nest later.
  *  - Nothing is brought to where a result has not left or where a table is in use, and a table is read when it is there.
  *  - A kernel sees copies of its operands, each between guard zones: what lies beside them is poison, must be unchanged
@@ -32,7 +33,7 @@
 
 enum { POISON = 0xff, GUARD_BYTES = 1024, L3_REQUESTS = 256 };
 /* What a byte of scratchpad holds; BEFORE is added where it is of the nest before. */
-enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING, LEFT, BEFORE = 8 };
+enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING, LEFT, KEPT, BEFORE = 8 };
 
 typedef struct {
     unsigned char *near, *far;
@@ -64,6 +65,7 @@ typedef struct {
     unsigned char *scratch;
     const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
     size_t table_bytes, next_table_bytes;
+    int is_further; /* the one that is up next has come together with the current one */
     const char *nest;
     int tile;
     unsigned char holds[TG_L1_BYTES];
@@ -583,21 +585,36 @@ void tg_end(const char *entry)
     sim.entry = NULL;
 }
 
+static int is_result(unsigned char held) { return held == PRODUCED || held == LEAVING || held == KEPT; }
+
 /* Results become those of the nest before; what was that is no more. */
 static void age_results(void)
 {
     const unsigned char *end = own->holds + sizeof own->holds, *left = own->holds;
     for (; (left = memchr(left, BEFORE | LEFT, (size_t)(end - left))) != NULL; left++)
         own->scratch[left - own->holds] = POISON;
+    for (left = own->holds; (left = memchr(left, BEFORE | KEPT, (size_t)(end - left))) != NULL; left++)
+        own->scratch[left - own->holds] = POISON;
     for (size_t i = 0; i < sizeof own->holds; i++)
-        own->holds[i] = own->holds[i] == PRODUCED || own->holds[i] == LEAVING ? own->holds[i] | BEFORE : ABSENT;
+        own->holds[i] = is_result(own->holds[i]) ? own->holds[i] | BEFORE : ABSENT;
+}
+
+/* Of nests that have come together, what was brought or made for one is there for those behind it. */
+static void keep_results(void)
+{
+    for (size_t i = 0; i < sizeof own->holds; i++)
+        own->holds[i] = is_result(own->holds[i]) ? own->holds[i] | BEFORE : own->holds[i];
 }
 
 void tg_enter(const char *nest)
 {
     expect_no_launch("a nest begins");
     expect_all_left(BEFORE | PRODUCED);
-    age_results();
+    if (own->is_further)
+        keep_results();
+    else
+        age_results();
+    own->is_further = 0;
     own->nest = nest;
     own->tile = 0;
     own->table = own->next_table;
@@ -614,6 +631,12 @@ void tg_table(const void *table, uint32_t bytes)
     }
     if (!is_scratch(table, bytes))
         hazard("a table of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(table));
+    if (is_inside(table, bytes, own->table, own->table_bytes)) {
+        own->is_further = 1;
+        own->next_table = own->table;
+        own->next_table_bytes = own->table_bytes;
+        return;
+    }
     expect_settled(table, bytes, 0, NULL, "the conductor");
     if (!all(table, bytes, BROUGHT))
         hazard("a table at %s, %lu bytes, was not brought", describe(table), (unsigned long)bytes);
@@ -759,7 +782,8 @@ static unsigned char *copy_of(const region_t *regions, const unsigned char *p)
 /* Whether this is a result of the nest before: to leave, leaving or left. */
 static int is_result_before(const unsigned char *at, size_t bytes)
 {
-    return all(at, bytes, BEFORE | PRODUCED) || all(at, bytes, BEFORE | LEAVING) || all(at, bytes, BEFORE | LEFT);
+    return all(at, bytes, BEFORE | PRODUCED) || all(at, bytes, BEFORE | LEAVING) || all(at, bytes, BEFORE | LEFT) ||
+           all(at, bytes, BEFORE | KEPT);
 }
 
 /* Whether a result goes on from a sum that was brought to its place: an operand that is read is where it is written. */
@@ -848,7 +872,8 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
         if (is_scratch(job->at[i], work.bytes[i]))
             touch(job->at[i], work.bytes[i]);
         if (is_scratch(job->at[i], work.bytes[i]))
-            memset(own->holds + ((unsigned char *)job->at[i] - own->scratch), PRODUCED, work.bytes[i]);
+            memset(own->holds + ((unsigned char *)job->at[i] - own->scratch), job->results >> i & 1 ? PRODUCED : KEPT,
+                   work.bytes[i]);
     }
 }
 
