@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
-from tilegrad.costs.conduct import Act
+from tilegrad.costs.conduct import Act, CodeCache
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.listing import (
     Await,
@@ -119,9 +119,35 @@ class EntryTiming:
 
 
 def time_listing(listing: Listing) -> dict[str, EntryTiming]:
-    """Timing of each entry, from nothing but the listing."""
+    """Timing of each entry, from nothing but the listing: of a step behind an update, and of an update behind a step."""
     costs = KernelCosts(listing.plan.schedule.target)
-    return {entry: _Timing(listing, entry, costs).run() for entry in listing.entries}
+    code = _code_of_training(listing, costs)
+    found = {}
+    for entry in sorted(listing.entries, key=ENTRIES.index):
+        timing = _Timing(listing, entry, costs)
+        timing.clock.code = code
+        found[entry] = timing.run()
+    return {entry: found[entry] for entry in listing.entries}
+
+
+ENTRIES = ("step", "update", "infer")
+
+
+def _code_of_training(listing: Listing, costs: KernelCosts) -> CodeCache:
+    """The instruction cache as a step and an update leave it."""
+    code = CodeCache()
+    if costs.measured is None:
+        return code
+    for name in ENTRIES[:2]:
+        entry, latest = listing.entries.get(name), Act.START
+        for event, act in () if entry is None else acts_of(entry, name):
+            code.run((latest, act), costs.conduct.cold_cycles((latest, act)))
+            latest = act
+            if isinstance(event, Begin):
+                listed = entry.nests[event.nest]
+                level = costs.target.home if listed.tiling is None else costs.target.compute
+                code.run(listed.nest.kernel, costs.cold_cycles(listed.nest.kernel, level))
+    return code
 
 
 NO_SPAN = Span(0.0, 0.0, 0.0)
@@ -308,7 +334,7 @@ class _Timing:
         cluster = self.cluster
         span = self.costs.span(listed.nest, sizes, level, self.target.cores)
         cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernel, level))
-        self.clock.begin(cluster.span.cycles)
+        self.clock.begin(cluster.span.cycles, cluster.span.accesses_per_cycle)
         self._note(event, self.clock.now, self.clock.now)
 
     def end(self, event: End, act: Act, before: float) -> None:
@@ -344,7 +370,7 @@ class _Timing:
         self._note(event, *span)
 
     def move(self, event: Move, act: Act, before: float) -> None:
-        del before
+        del act, before
         engine = self.clock.far
         assert engine is not None
         span = None
@@ -358,12 +384,13 @@ class _Timing:
         assert span is not None
         self.done[event.queue, event.transfer] = span[1]
         self.reasons[event.queue, event.transfer] = Reason.MOVE
-        self.clock.spend(self.costs.conduct.waits.get(act, 0.0))
+        self.clock.spend(self.costs.conduct.move_cycles)
         self._note(event, *span)
 
     def wait(self, event: Wait, act: Act, before: float) -> None:
+        del act
         key = (event.queue, event.transfer)
-        stall = self.clock.wait(act, self.done[key], self.reasons[key])
+        stall = self.clock.stall_until(self.done[key], self.reasons[key])
         self._note(event, before, self.clock.now, stall)
 
     def _end_nest(self) -> None:
