@@ -50,9 +50,9 @@ CASES = (
     Case("dscnn", "auto", 32 * KIB),
 )
 LONG_COUNT_LESS = 0.6
-# Short calls are measured by what they are off in cycles, long ones by the share of it.
+# Below this, calls are measured by what they are off in cycles; longer ones count by their cycles, so that what all of
+# a kernel's calls take together is right.
 SHORT_CYCLES = 400.0
-SHARE = 0.5
 # How many calls of a kernel weigh as much as what others of its kind take.
 PRIOR_CALLS = 0.3
 TYPICAL = KernelScale(1.05, 60.0, 500.0)
@@ -87,22 +87,24 @@ Ratios = dict[bool, list[tuple[float, float]]]
 
 @dataclass
 class Samples:
-    """What was measured, over all cases. A walk is what happened in an entry, in order; those of a case are together."""
+    """What was measured, over all cases. A walk is what happened in an entry, in order; an update's goes on with that
+    of the step before it, whose code it finds in the cache. Behind an update samples are made, which displaces all."""
 
-    walks: list[list[Walk]] = field(default_factory=list)
+    walks: list[Walk] = field(default_factory=list)
     moves: list[float] = field(default_factory=list)
     around: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     moved: list[Moved] = field(default_factory=list)
     far_crowded: Ratios = field(default_factory=lambda: {True: [], False: []})
 
     def add(self, compiled: Compiled, seen: Observation) -> None:
-        self.walks.append([])
         for entry, events in seen.entries.items():
             listing = compiled.listing.entries.get(entry)
             if listing is None or not listing.events:
                 continue
             happened = align_trace(listing, events)
-            self.walks[-1].append(list(walk(compiled.target, listing, happened, events[0].cycle, events[-1].cycle)))
+            if entry != "update" or not self.walks:
+                self.walks.append([])
+            self.walks[-1] += walk(compiled.target, listing, happened, events[0].cycle, events[-1].cycle)
             enqueue = compiled.target.engine(L3, L2).enqueue_cycles
             self.moves += [one.went - one.came - enqueue for one in happened if one.act is Act.MOVE]
             self.moved += moved(compiled.target, listing, happened, events)
@@ -141,33 +143,30 @@ def walk(
 
 
 def _gone(
-    walks: Sequence[Sequence[Walk]], kernels: Kernels, pairs: Mapping[Pair, PairCost]
+    walks: Sequence[Walk], kernels: Kernels, pairs: Mapping[Pair, PairCost]
 ) -> Iterator[tuple[KernelCall | Between, float]]:
-    """Each thing that happened, with the share of its code that others had displaced. A step and an update came
-    before."""
-    for case in walks:
+    """Each thing that happened, with the share of its code that others had displaced."""
+    for walk in walks:
         cache = CodeCache()
-        for is_before, one in chain(((True, one) for one in chain(*case[:2])), ((False, one) for one in chain(*case))):
+        for one in walk:
             if isinstance(one, KernelCall):
-                gone = cache.run(one.kernel, kernels.get((one.kernel, one.level), TYPICAL).cold)
+                yield one, cache.run(one.kernel, kernels.get((one.kernel, one.level), TYPICAL).cold)
             else:
                 cost = pairs.get(one.pair)
-                gone = cache.run(one.pair, 0.0 if cost is None else cost.gone)
-            if not is_before:
-                yield one, gone
+                yield one, cache.run(one.pair, 0.0 if cost is None else cost.gone)
 
 
 def fit_kernel(
     calls: Sequence[tuple[KernelCall, float]], typical: KernelScale, prior: float = PRIOR_CALLS
 ) -> KernelScale:
-    """By least squares of relative errors, none of the three below zero; little is drawn to what is typical."""
+    """By least squares, none of the three below zero; little is drawn to what is typical."""
     rows = [[call.counted, 1.0, gone] for call, gone in calls]
     measured = [float(call.cycles) for call, _ in calls]
     mean = sum(call.weight for call, _ in calls) / len(calls)
-    weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) ** SHARE for call, _ in calls]
+    weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) ** 0.5 for call, _ in calls]
     x, y, w = np.array(rows), np.array(measured), np.array(weights)
     size = float(np.median(y))
-    drawn = prior / size ** SHARE
+    drawn = prior / size**0.5
     pulls = np.array([[size, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) * drawn
     wanted = np.array([typical.factor * size, typical.call, typical.cold]) * drawn
     found = non_negative_least_squares(np.vstack([x * w[:, None], pulls]), np.concatenate([y * w, wanted]))
@@ -175,7 +174,7 @@ def fit_kernel(
     return KernelScale(round(factor, 4), round(float(found[1]), 1), round(float(found[2]), 1), len(calls))
 
 
-def fit_walks(walks: Sequence[Sequence[Walk]]) -> tuple[Kernels, dict[str, KernelScale], dict[Pair, PairCost]]:
+def fit_walks(walks: Sequence[Walk]) -> tuple[Kernels, dict[str, KernelScale], dict[Pair, PairCost]]:
     """How much of any code is gone follows from what others' code takes to fetch: so it is fitted three times."""
     kernels: Kernels = {}
     pairs: dict[Pair, PairCost] = {}
@@ -223,7 +222,7 @@ def fit_pair(values: Sequence[tuple[Between, float]]) -> PairCost:
 
 def fit_conduct(samples: Samples, pairs: Mapping[Pair, PairCost]) -> Conduct:
     acts: dict[Act, list[Between]] = defaultdict(list)
-    for one in chain.from_iterable(chain.from_iterable(samples.walks)):
+    for one in chain.from_iterable(samples.walks):
         if isinstance(one, Between):
             acts[one.pair[1]].append(one)
     return Conduct(

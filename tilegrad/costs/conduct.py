@@ -44,8 +44,8 @@ class Act(Enum):
 
 Pair = tuple[Act, Act]
 
-# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Of 600 to 4000,
-# what explains the measured trainings best.
+# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Of 600 to 9000,
+# what explains the measured trainings best; to fill all 256 lines of Siracusa's shared cache takes about 4900.
 DISPLACING_CYCLES = 4000.0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
-from tilegrad.costs.conduct import Act, CodeCache
+from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.listing import (
     Await,
@@ -119,35 +119,14 @@ class EntryTiming:
 
 
 def time_listing(listing: Listing) -> dict[str, EntryTiming]:
-    """Timing of each entry, from nothing but the listing: of a step behind an update, and of an update behind a step."""
+    """Timing of each entry, from nothing but the listing. An update finds the code of the step before it in the
+    instruction cache; before other entries, samples are made, and nothing of theirs is left."""
     costs = KernelCosts(listing.plan.schedule.target)
-    code = _code_of_training(listing, costs)
-    found = {}
-    for entry in sorted(listing.entries, key=ENTRIES.index):
-        timing = _Timing(listing, entry, costs)
-        timing.clock.code = code
-        found[entry] = timing.run()
+    timings = {entry: _Timing(listing, entry, costs) for entry in listing.entries}
+    if {"step", "update"} <= set(timings):
+        timings["update"].clock.code = timings["step"].clock.code
+    found = {entry: timings[entry].run() for entry in sorted(timings, key=lambda entry: entry == "update")}
     return {entry: found[entry] for entry in listing.entries}
-
-
-ENTRIES = ("step", "update", "infer")
-
-
-def _code_of_training(listing: Listing, costs: KernelCosts) -> CodeCache:
-    """The instruction cache as a step and an update leave it."""
-    code = CodeCache()
-    if costs.measured is None:
-        return code
-    for name in ENTRIES[:2]:
-        entry, latest = listing.entries.get(name), Act.START
-        for event, act in () if entry is None else acts_of(entry, name):
-            code.run((latest, act), costs.conduct.cold_cycles((latest, act)))
-            latest = act
-            if isinstance(event, Begin):
-                listed = entry.nests[event.nest]
-                level = costs.target.home if listed.tiling is None else costs.target.compute
-                code.run(listed.nest.kernel, costs.cold_cycles(listed.nest.kernel, level))
-    return code
 
 
 NO_SPAN = Span(0.0, 0.0, 0.0)
