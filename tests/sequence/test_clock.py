@@ -242,8 +242,9 @@ def not_crowded_any_more() -> Case:
 
 
 def opposed_transfers() -> Case:
-    """40 bytes come from 5 to 45. 40 that leave from 10 on take 80 cycles, and half of the 35 beside the load more: there
-    at 117.5. The load takes a quarter of these 35 longer, so the next byte comes from 53.75 on, in 1.25, there at 65."""
+    """40 bytes come from 5 to 45. 40 that leave from 10 on take 80 cycles, and half of the 35 beside the load more:
+    there at 117.5. The load takes a quarter of these 35 longer: the next byte comes from 53.75 on, in 1.25, there at
+    65."""
     events = [Enter(0), load(0, 40), store(1, 40), load(2, 1), wait(2), wait(1)]
     return Case(
         by_hand(events, chip({"queue_depth": 8})), 117.5, 0, 15, 50 + 52.5, spans={2: (10, 117.5), 3: (53.75, 65)},

@@ -78,8 +78,8 @@ def chip(mchan: Mapping[str, Any] | None = None, hyper: Mapping[str, Any] | None
 
 @dataclass
 class ToyCosts:
-    """A kernel call takes 20 cycles and 10 for each step, and loads or stores once a cycle; beside the core on its FPU a step takes `sharing` as long,
-    and where another kernel ran before it takes `cold` more."""
+    """A kernel call takes 20 cycles and 10 for each step, and cores load or store once a cycle; beside the core on its
+    FPU a step takes `sharing` as long, and where another kernel ran before it takes `cold` more."""
 
     target: Target = CHIP
     sharing: float = 1.0
