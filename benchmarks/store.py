@@ -213,12 +213,12 @@ def main() -> None:
     head = [
         "# Stored in two bytes",
         "",
-        "Measured on the host by `python -m benchmarks.store FOLDER`, batch 16, mean over seeds: initial weights, order",
-        "and samples are the seed's, and the same for every setting. Bytes are of a step at batch 16. Accuracy in percent",
-        f"is of samples that did not train: MNIST's 10,000, {LARGE_TESTED:,} of them at 96 × 96 (after {LARGE_EPOCHS} epochs of "
-        f"{LARGE_TRAINED:,}",
-        f"others), and all 1,797 digits in three folds (after {CCT_EPOCHS} epochs of the other two). The last column is the mean",
-        "of the seeds' differences, with its standard error.",
+        "Measured on the host by `python -m benchmarks.store FOLDER`, batch 16, mean over seeds: initial weights,",
+        "order and samples are the seed's, and the same for every setting. Bytes are of a step at batch 16. Accuracy",
+        "in percent is of samples that did not train: MNIST's 10,000;",
+        f"{LARGE_TESTED:,} of them at 96 × 96, after {LARGE_EPOCHS} epochs of {LARGE_TRAINED:,} others;",
+        f"and all 1,797 digits in three folds, after {CCT_EPOCHS} epochs of the other two. The last column is the",
+        "mean of the seeds' differences, with its standard error.",
         "",
         "| model | data | stored | saved activations | optimizer | arena | accuracy | against float32 |",
         "|---|---|---|---:|---:|---:|---:|---:|",

@@ -10,9 +10,11 @@ from functools import cache
 import pytest
 
 from tests.schedule.programs import host_state, imported, patched, recipe_of, run_once
+from tilegrad import zoo
 from tilegrad.build.toolchain import host_toolchain
 from tilegrad.codegen.project import generate
 from tilegrad.compiled import Compiled
+from tilegrad.costs.clock import SharedMemory
 from tilegrad.data.samples import make_batches
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import HarnessSession
@@ -78,9 +80,10 @@ def program(name: str, blocks: str, home: str = "auto") -> Compiled:
 
 
 def quick_sim() -> SimDevice:
+    """What nobody has set is neither zero nor what was there before: a conductor's stack is full of other numbers."""
     tools = host_toolchain()
     flags = tuple("-O1" if flag == "-O3" else flag for flag in tools.flags)
-    return SimDevice("sim:mppa", toolchain=replace(tools, flags=flags))
+    return SimDevice("sim:mppa", toolchain=replace(tools, flags=(*flags, "-ftrivial-auto-var-init=pattern")))
 
 
 def bits(run: Run) -> dict[str, bytes]:
@@ -251,6 +254,29 @@ def test_more_clusters_take_less_time_and_memory_bounds_them() -> None:
     assert cycles[0] > cycles[1] > cycles[2]
 
 
+def test_shared_memory_never_rests_while_something_is_asked_for() -> None:
+    """Engines are played in turns: what one asks for early, behind another that asked for later, is done early."""
+    memory = SharedMemory(2.0)
+    assert memory.take(10.0, 20) == 20.0
+    assert memory.take(30.0, 20) == 40.0
+    assert memory.take(0.0, 20) == 10.0
+    assert memory.take(5.0, 30) == 45.0  # ten cycles between both, and five behind
+    assert memory.take(0.0, 2) == 46.0
+    assert memory.busy == [(0.0, 46.0)]
+
+
+def test_a_launch_is_no_faster_than_its_roofline() -> None:
+    for entry, timing in time_listing(program("odd_cnn", "5").listing).items():
+        roof = timing.roofline
+        assert roof is not None or (entry == "update" and not timing.nests)
+        if roof is not None:
+            assert (roof.clusters, roof.memory) == (CLUSTERS, "L2")
+            assert max(roof.compute_cycles, roof.memory_cycles) <= roof.least_cycles <= roof.cycles <= timing.cycles
+            assert 0 <= roof.bound_launches <= roof.launches <= len(timing.nests)
+    alone = compile_model(imported("odd_cnn"), recipe_of("odd_cnn"), mppa().with_clusters(1))
+    assert all(timing.roofline is None for timing in time_listing(alone.listing).values())
+
+
 # ---- Faults: in the C, which the simulator stops, and in the listing, which the replay refuses.
 
 SHARE = "(int)((block + 1) * units / blocks * tiles)"
@@ -266,7 +292,7 @@ FAULTS = {
         r"launch of \w+: block \d writes L2 (arena|state)\+\d+, byte \d+ of \d+, which (block \d writes|.*reads)",
     ),
     "a block does not wait": (
-        "    run_tiles(t, own, member->who);\n    settle(&t->storing);", "    run_tiles(t, own, member->who);",
+        "    (void)run_tiles(t, own);\n    settle(&t->storing);", "    (void)run_tiles(t, own);",
         r"is still under way when the block ends",
     ),
     "the table of another tile": (
@@ -395,7 +421,7 @@ def test_models_give_the_hosts_bits_on_every_width(name: str, blocks: str) -> No
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", ["simplemlp", "mlp", "autoencoder", "autoencoder_tiny", "dscnn", "resnet8", "cct"])
+@pytest.mark.parametrize("name", zoo.names())
 def test_auto_is_never_slower_than_one_cluster(name: str) -> None:
     """Not even than the best program for a chip with one cluster, whose nests hand over to each other."""
     recipe = Recipe()
@@ -403,5 +429,5 @@ def test_auto_is_never_slower_than_one_cluster(name: str) -> None:
     cycles = []
     for clusters in (1, CLUSTERS):
         timing = time_listing(compile_model(model, recipe, mppa(None).with_clusters(clusters)).listing)
-        cycles.append(sum(one.cycles for one in timing.values()))
-    assert cycles[1] <= cycles[0]
+        cycles.append({entry: one.cycles for entry, one in timing.items()})
+    assert all(cycles[1][entry] <= cycles[0][entry] for entry in cycles[0])

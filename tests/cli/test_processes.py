@@ -7,14 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.command_line import finish, start
+from tests.support.command_line import finish, start, wait_for
 
 ENDLESS = ("train", "simplemlp", "--steps", 50_000, "--no-verify")
 
@@ -30,14 +27,6 @@ def processes_in(folder: Path) -> list[int]:
             except OSError:
                 continue
     return found
-
-
-def wait_for(process: Any, condition: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

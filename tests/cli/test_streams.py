@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
-from tests.support.command_line import CommandLine, finish, start
+from tests.support.command_line import CommandLine, finish, start, wait_for
 from tests.support.often import first_always
 from tests.support.small_models import linear, saved
 from tilegrad.build import written
@@ -189,8 +188,11 @@ def test_130_between_two_files(
 
 def test_130_before_anything_is_written(tmp_path: Path) -> None:
     result = tmp_path / "run.json"
-    process = start("train", "simplemlp", "--steps", 50_000, "--no-verify", "--device", "host", "--json", result)
-    time.sleep(3)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    line = ("train", "simplemlp", "--steps", 50_000, "--no-verify", "--device", "host", "--json", result)
+    process = start(*line, environment={"TMPDIR": str(scratch)})
+    wait_for(process, lambda: list(scratch.glob("tilegrad-*/harness")))
     os.kill(process.pid, signal.SIGINT)
     answer = finish(process)
     assert answer.status == 130

@@ -21,6 +21,7 @@ from tilegrad.build.folder import write_files
 from tilegrad.build.ownership import with_listing
 from tilegrad.errors import UserError
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.targets import base as targets
 
 EVERY_MODEL = pytest.mark.parametrize("name", zoo.names())
 MOST_LINES = 6000
@@ -58,6 +59,13 @@ LONGEST = [
 @pytest.mark.parametrize(("name", "options", "l1_kib"), LONGEST)
 def test_lines_of_c_for_a_scratchpad(name: str, options: ScheduleOptions, l1_kib: int) -> None:
     assert compiled_for(name, siracusa(l1_kib * 1024), options).project.line_count <= MOST_LINES_WITH_TABLES
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("chip", ["mppa", "npu"])
+@EVERY_MODEL
+def test_lines_of_c_for_several_clusters(name: str, chip: str) -> None:
+    assert compiled_for(name, targets.get(chip), ScheduleOptions()).project.line_count <= MOST_LINES_WITH_TABLES
 
 
 @EVERY_MODEL

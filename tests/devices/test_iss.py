@@ -17,10 +17,12 @@ from rich.console import Console
 
 from tests.devices.chip_programs import BARRIER, OVER, WAIT, program
 from tests.devices.siracusa import needs_compiler
+from tests.place.test_panels import dense
 from tests.schedule.programs import KIB, compiled_for, siracusa
 from tests.support.command_line import CommandLine
 from tests.support.models import model, node, value, weights
 from tilegrad import frontend, zoo
+from tilegrad.compiled import Compiled
 from tilegrad.devices.embedded import Image, Sections
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.iss import IssDevice, build_simulator, most_cycles, simulator_files
@@ -32,7 +34,8 @@ from tilegrad.recipe import Recipe
 from tilegrad.report.profile import profile_report
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
-from tilegrad.training.train import train
+from tilegrad.targets.base import L2
+from tilegrad.training.train import Run, train
 
 NAME = "iss:siracusa"
 IMAGE = Path(__file__).parent / "images" / "simplemlp.elf"
@@ -115,14 +118,18 @@ WAYS = {
 }
 
 
-def check_bits(name: str, steps: int, l1_bytes: int, options: ScheduleOptions) -> None:
-    compiled = compiled_for(name, siracusa(l1_bytes), options)
+def check_run(compiled: Compiled, steps: int) -> Run:
     with IssDevice() as device:
         ran = train(compiled, device, steps=steps, verify=False, keep_gradients=False)
     flat = compile_model(compiled.model, compiled.program.recipe, targets.get("host"))
     with HostDevice() as host:
         expected = train(flat, host, steps=steps, verify=False)
     assert ran.losses == expected.losses and ran.weights_sha256 == expected.weights_sha256
+    return ran
+
+
+def check_bits(name: str, steps: int, l1_bytes: int, options: ScheduleOptions) -> None:
+    ran = check_run(compiled_for(name, siracusa(l1_bytes), options), steps)
     assert all((ran.cycles[entry] or 0) > 0 for entry in ("step", "update", "infer"))
 
 
@@ -148,11 +155,25 @@ def test_samples_that_are_larger_than_l2() -> None:
     imported = frontend.load(model(nodes, [value("x", ["batch", 2, 64, 64])], [value("y", ["batch", 3])], tensors))
     compiled = compile_model(imported, Recipe(), siracusa(16 * KIB, l2_bytes=28 * KIB))
     assert compiled.plan.input_address("step", "x").region == "l3"
-    with IssDevice(NAME) as device:
-        ran = train(compiled, device, steps=2, verify=False)
-    with HostDevice() as host:
-        expected = train(compile_model(imported, Recipe(), targets.get("host")), host, steps=2, verify=False)
-    assert ran.losses == expected.losses and ran.weights_sha256 == expected.weights_sha256
+    check_run(compiled, 2)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("sizes", "l2_bytes"),
+    [
+        pytest.param((60, 90, 90, 5), 20 * KIB, marks=pytest.mark.slow),
+        pytest.param((256, 400, 400, 400, 400, 10), None, marks=pytest.mark.matrix),
+        pytest.param((64, 1200, 1200, 10), None, marks=pytest.mark.matrix),
+    ],
+)
+def test_weights_that_are_larger_than_l2(sizes: tuple[int, ...], l2_bytes: int | None) -> None:
+    """They are made in L3 by the image, and come to L2 as panels."""
+    target = targets.get("siracusa") if l2_bytes is None else siracusa(16 * KIB, l2_bytes=l2_bytes)
+    compiled = compile_model(dense(*sizes), Recipe(), target)
+    room = compiled.plan.memory[L2].capacity_bytes
+    assert room is not None and room < sum(tensor.type.size_bytes for tensor in compiled.program.state)
+    check_run(compiled, 1)
 
 
 @needs_compiler

@@ -93,7 +93,7 @@ def test_ram_is_what_was_predicted(name: str, model: str, tmp_path: Path) -> Non
     compiled = Subject(name).program(model)
     image = QemuDevice(name).build(compiled, tmp_path)
     predicted = compiled.plan.memory["RAM"].used_bytes
-    assert abs(image.sections.ram_bytes - predicted) <= 0.03 * predicted
+    assert image.sections.ram_bytes == predicted
 
 
 @every_cortex_m

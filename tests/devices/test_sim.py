@@ -219,8 +219,8 @@ DRIVER_FAULTS = {
         "none is under way|has not arrived|is still reading|still under way",
     ),
     "a buffer reused one tile early": (
-        "operand->scratch = operand->turn - operand->scratch;\n        step(",
-        "step(",
+        "operand->scratch = operand->turn - operand->scratch;\n        if (t->loading",
+        "if (t->loading",
         "the kernel reads L1.* where a transfer has not arrived",
     ),
     "a result's buffer reused one tile early": (
@@ -229,8 +229,8 @@ DRIVER_FAULTS = {
         "the kernel writes L1.* which a transfer is still reading|takes .* that no kernel produced|never left",
     ),
     "a kernel begun before its operands came": (
-        "        settle(&t->loading);\n        job.tile++;",
-        "        job.tile++;",
+        "        settle(&coming);\n",
+        "        (void)coming;\n",
         "the kernel reads L1.* where a transfer has not arrived",
     ),
     "arguments changed while cores read them": (
@@ -244,8 +244,8 @@ DRIVER_FAULTS = {
         "arguments changed while cores were reading them",
     ),
     "a missing transfer": (
-        "if (!(mask & 1))\n            continue;",
-        "if (!(mask & 1) || home == homes_of(call) + 1)\n            continue;",
+        "if (!(mask & 1) ||",
+        "if (!(mask & 1) || home == homes_of(call) + 1 ||",
         "operand 1 at L1.* was not brought",
     ),
     "a missing part": (
@@ -264,8 +264,8 @@ DRIVER_FAULTS = {
         "a result at L1.* never left|where a result has not left",
     ),
     "a result taken from elsewhere": (
-        "t->scratch + (*home & ~TG_IN_SCRATCH);",
-        "t->scratch + (*home & ~TG_IN_SCRATCH) + 8;",
+        "t->scratch + (*home & ~TG_IN_SCRATCH) + operand->far;",
+        "t->scratch + (*home & ~TG_IN_SCRATCH) + operand->far + 8;",
         "was not brought|has not arrived|passes the end|cannot reach",
     ),
     "the next operands requested before what is on its way": (
@@ -310,7 +310,9 @@ DRIVER_FAULTS = {
     ),
     "a table brought over another that is in use": (
         "tg_word *to = (tg_word *)(void *)(t->scratch + call->next_scratch);",
-        "tg_word *to = t->call ? (tg_word *)(uintptr_t)t->call : (tg_word *)(void *)(t->scratch + call->next_scratch);",
+        "tg_word *to = (tg_word *)(void *)(t->scratch + call->next_scratch);"
+        "if (t->call) to = (unsigned char *)t->call < t->scratch + TG_SCRATCH_BYTES / 2 ? t->call"
+        " : t->call + 4 - (call->next_words + call->next_table_words);",  # it ends there where it would pass the end
         "where a table is in use|a table at L1.* was not brought",
     ),
 }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import pytest
 
 import tilegrad as tg
+from tests.fit.training import results
 from tests.support.models import model, node, value, weights
-from tilegrad.compiled import Compiled
-from tilegrad.devices.registry import open_device
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L2, Target
 
@@ -37,16 +35,6 @@ def chip(l2_bytes: int) -> Target:
     return targets.get("siracusa").with_capacity(L2, l2_bytes)
 
 
-def results(compiled: Compiled) -> tuple[list[float], dict[str, bytes]]:
-    random = np.random.default_rng(3)
-    with open_device("sim:siracusa") as device, device.load(compiled) as session:
-        losses = []
-        for _ in range(2):
-            losses.append(float(session.step(random.standard_normal(SHAPE).astype(np.float32), np.array([3]))))
-            session.update()
-        return losses, {name: array.tobytes() for name, array in session.weights().items()}
-
-
 @pytest.mark.slow
 def test_what_is_cheaper_to_make_again_is_not_fetched(network: onnx.ModelProto) -> None:
     fetched = tg.compile(network, target=chip(320 * KIB))
@@ -55,7 +43,7 @@ def test_what_is_cheaper_to_make_again_is_not_fetched(network: onnx.ModelProto) 
     assert again.fit.before_cycles == fetched.cycles["step"]
     assert again.fit.after_cycles == again.cycles["step"]
     assert again.fit.after_cycles < again.fit.before_cycles
-    assert results(again) == results(fetched)
+    assert results(again, SHAPE, 16, "sim:siracusa") == results(fetched, SHAPE, 16, "sim:siracusa")
 
 
 @pytest.mark.slow

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import tilegrad as tg
+from tests.fit.training import results
 from tilegrad.analysis.same_results import expect_same_results
-from tilegrad.compiled import Compiled
-from tilegrad.devices.registry import open_device
 from tilegrad.errors import DoesNotFit, InternalError, UserError
 from tilegrad.fit import fitted
 from tilegrad.fit.recompute import recomputed
@@ -47,17 +45,6 @@ def test_the_zoo_trains_in_a_fraction_of_its_arena(name: str, arena_bytes: int) 
     assert program.state == compiled.program.state
 
 
-def losses_and_weights(compiled: Compiled) -> tuple[list[float], dict[str, bytes]]:
-    random = np.random.default_rng(5)
-    with open_device("host") as device, device.load(compiled) as session:
-        losses = []
-        for _ in range(3):
-            x = random.standard_normal((1, 3, 32, 32)).astype(np.float32)
-            losses.append(float(session.step(x, random.integers(0, 10, 1))))
-            session.update()
-        return losses, {name: array.tobytes() for name, array in session.weights().items()}
-
-
 def test_the_bits_are_those_of_the_program_that_keeps_everything() -> None:
     chip = targets.get("host")
     kept = tg.compile("resnet8", target=chip)
@@ -65,7 +52,7 @@ def test_the_bits_are_those_of_the_program_that_keeps_everything() -> None:
     again = tg.compile("resnet8", target=chip.with_capacity(RAM, less), fit=True)
     assert again.fit is not None and again.fit.repeated > 5
     assert again.plan.memory[RAM].used_bytes <= less
-    assert losses_and_weights(again) == losses_and_weights(kept)
+    assert results(again, (1, 3, 32, 32), 10) == results(kept, (1, 3, 32, 32), 10)
 
 
 def test_what_fits_is_left_as_it_is() -> None:

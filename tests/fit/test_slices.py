@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
 import tilegrad as tg
+from tests.devices.boards import every_cortex_m
+from tests.fit.training import results
 from tests.support.models import model, node, value, weights
 from tilegrad.analysis.lifetimes import read_inputs
 from tilegrad.analysis.same_results import expect_same_results
-from tilegrad.compiled import Compiled
-from tilegrad.devices.registry import open_device
+from tilegrad.devices.qemu import QemuDevice
 from tilegrad.errors import InternalError
 from tilegrad.fit.slices import sliced
 from tilegrad.fit.tape import facts_of
@@ -23,6 +24,7 @@ from tilegrad.targets import base as targets
 from tilegrad.targets.base import RAM
 
 KIB = 1024
+SHAPE = (1, 2, 32, 32)
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +55,6 @@ def largest_operands(graph: Graph) -> int:
     )
 
 
-def results(compiled: Compiled) -> tuple[list[float], dict[str, bytes]]:
-    random = np.random.default_rng(3)
-    with open_device("host") as device, device.load(compiled) as session:
-        losses = []
-        for _ in range(3):
-            x = random.standard_normal((1, 2, 32, 32)).astype(np.float32)
-            losses.append(float(session.step(x, random.integers(0, 4, 1))))
-            session.update()
-        return losses, {name: array.tobytes() for name, array in session.weights().items()}
-
-
 @pytest.mark.slow
 def test_a_chain_in_parts_needs_less_than_one_operator_and_learns_the_same(tokenizer: onnx.ModelProto) -> None:
     chip = targets.get("host")
@@ -73,7 +64,23 @@ def test_a_chain_in_parts_needs_less_than_one_operator_and_learns_the_same(token
     assert less.fit is not None and less.fit.parts > 4
     step = SplitConvGrad().apply(kept.program).entries["step"]
     assert less.plan.arena_bytes <= 96 * KIB < 160 * KIB < largest_operands(step)
-    assert results(less) == results(kept)
+    assert results(less, SHAPE, 4) == results(kept, SHAPE, 4)
+
+
+@pytest.mark.slow
+@every_cortex_m
+def test_boards_take_what_was_predicted_and_learn_the_same(
+    name: str, tokenizer: onnx.ModelProto, tmp_path: Path
+) -> None:
+    """In parts and with recomputation: to the byte of the linked image, and to the bit of the host's program."""
+    board = targets.get(QemuDevice.target_of(name))
+    kept = tg.compile(tokenizer, target=board)
+    limit = kept.plan.memory[RAM].used_bytes - kept.plan.arena_bytes + 96 * KIB
+    less = tg.compile(tokenizer, target=board.with_capacity(RAM, limit), fit=True)
+    assert less.fit is not None and less.fit.parts > 4 and less.plan.arena_bytes <= 96 * KIB
+    image = QemuDevice(name).build(less, tmp_path)
+    assert image.sections.ram_bytes == less.plan.memory[RAM].used_bytes <= limit
+    assert results(less, SHAPE, 4, name) == results(tg.compile(tokenizer), SHAPE, 4)
 
 
 def step_in_parts(tokenizer: onnx.ModelProto) -> tuple[Graph, Graph]:

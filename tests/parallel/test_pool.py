@@ -75,7 +75,9 @@ def shares(count: int, *engines: Told) -> Iterator[Share]:
 
 
 def pool_of(*engines: Told) -> tuple[LocalPool, list[Worker]]:
-    workers = [Worker(engine, Moved(f"device {i}", "host")) for i, engine in enumerate(engines)]
+    """They have computed before: how long a share takes is known."""
+    made = [Moved(f"device {i}", "host", shares=2, seconds=1.0) for i in range(len(engines))]
+    workers = [Worker(engine, moved) for engine, moved in zip(engines, made, strict=True)]
     return LocalPool(FORM, workers), workers
 
 
@@ -86,8 +88,6 @@ def numbers(results: Iterator[ShareResult]) -> list[int]:
 def test_the_next_share_is_sent_before_the_last_ones_gradients_are_taken() -> None:
     engine = Told()
     pool, _ = pool_of(engine)
-    assert numbers(pool.compute(shares(2))) == [0, 1]  # how long a share takes is known from here on
-    engine.events.clear()
     assert numbers(pool.compute(shares(5, engine))) == list(range(5))
     assert engine.most == 2
     for k in range(4):
@@ -106,9 +106,7 @@ def test_a_device_that_cannot_has_one_share_at_a_time() -> None:
 
 def test_an_idle_device_comes_before_one_that_would_be_ahead() -> None:
     first, second = Told(), Told()
-    pool, workers = pool_of(first, second)
-    for worker in workers:
-        worker.moved.seconds = 1.0
+    pool, _ = pool_of(first, second)
     assert numbers(pool.compute(shares(4, first, second))) == list(range(4))
     assert first.events[0] == ("begin", 0) and second.events[0] == ("begin", 1)
 
@@ -117,10 +115,18 @@ def test_an_idle_device_comes_before_one_that_would_be_ahead() -> None:
 def test_a_slow_device_takes_no_share_that_would_be_waited_for(seconds: float, takes_part: bool) -> None:
     fast, slow = Told(), Told()
     pool, workers = pool_of(fast, slow)
-    workers[0].moved.seconds, workers[1].moved.seconds = 1.0, seconds
+    workers[1].moved.seconds = seconds
     workers[0].moved.computed = workers[1].moved.computed = lambda seconds: None  # type: ignore[method-assign]
     assert numbers(pool.compute(shares(8, fast, slow))) == list(range(8))
     assert bool(slow.events) is takes_part
+
+
+def test_a_device_is_not_judged_by_its_first_share() -> None:
+    fast, new = Told(), Told()
+    pool, workers = pool_of(fast, new)
+    workers[1].moved.shares, workers[1].moved.seconds = 1, 100.0
+    numbers(pool.compute(shares(4, fast, new)))
+    assert new.events
 
 
 def test_an_error_leaves_nothing_under_way() -> None:

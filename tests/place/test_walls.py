@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from torch import nn
 from tests.place.test_panels import dense
 from tests.schedule.programs import quick_sim
 from tilegrad import frontend, zoo
+from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
 from tilegrad.frontend import ImportedModel
 from tilegrad.pipeline import compile_model
@@ -96,6 +98,45 @@ def ghostnet() -> ImportedModel:
     )
 
 
+class Residual(nn.Module):
+    """A block of ResNet."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        first = (nn.Conv2d(inner, outer, 3, stride, 1, bias=False), nn.BatchNorm2d(outer), nn.ReLU())
+        self.own = nn.Sequential(*first, nn.Conv2d(outer, outer, 3, 1, 1, bias=False), nn.BatchNorm2d(outer))
+        is_same = inner == outer and stride == 1
+        other = (nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        self.other = nn.Sequential(*(() if is_same else other))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.own(x) + self.other(x))
+
+
+def resnet18() -> ImportedModel:
+    """11.2 million parameters."""
+    stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    body: list[nn.Module] = [*stem]
+    for inner, outer in ((64, 64), (64, 128), (128, 256), (256, 512)):
+        body += [Residual(inner, outer, 1 if inner == outer else 2), Residual(outer, outer, 1)]
+    return exported(classifier(512, *body), 1, 3, 64, 64)
+
+
+class Grown(nn.Module):
+    """A layer of DenseNet: what it makes comes behind what it was given."""
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.made = nn.Sequential(nn.BatchNorm2d(inner), nn.ReLU(), nn.Conv2d(inner, 24, 3, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, self.made(x)], 1)
+
+
+def densenet() -> ImportedModel:
+    return exported(classifier(128, nn.Conv2d(3, 32, 3, 2, 1), *(Grown(32 + 24 * k) for k in range(4))), 1, 3, 96, 96)
+
+
 @dataclass(frozen=True)
 class Case:
     model: Callable[[], ImportedModel]
@@ -116,19 +157,35 @@ CASES = {
     "32 x 128 x 128": Case(lambda: exported(LargeConv(), 1, 3, 128, 128)),
     "like MobileNetV3": Case(mobilenet, l3=32 * MIB),
     "like GhostNet": Case(ghostnet, l3=32 * MIB),
+    "like DenseNet": Case(densenet, l3=32 * MIB),
+    "2000 x 2000, 64K": Case(lambda: dense(64, 2000, 2000, 10), l2=64 * KIB, l3=32 * MIB),
 }
 
 
-def same_bits(model: ImportedModel, recipe: Recipe, options: ScheduleOptions, **sizes: int | None) -> None:
+def same_bits(model: ImportedModel, recipe: Recipe, options: ScheduleOptions, **sizes: int | None) -> Compiled:
     target = get("siracusa")
     for name, size in sizes.items():
         target = target if size is None else target.with_capacity(name, size)
     compiled = compile_model(model, recipe, target, options=options)
     with quick_sim() as device:
-        found = train(compiled, device, steps=2, verify=False)
+        found = train(compiled, device, steps=2, verify=False, keep_gradients=False)
     with HostDevice() as host:
         wanted = train(compile_model(model, recipe, get("host")), host, steps=2, verify=False)
     assert (found.losses, found.weights_sha256) == (wanted.losses, wanted.weights_sha256)
+    return compiled
+
+
+@pytest.mark.timeout(1800)
+def test_resnet18() -> None:
+    """Its C is no longer than the issue allows, and planning it takes no more memory, which the process knows."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    compiled = same_bits(resnet18(), Recipe(), ScheduleOptions(), **{L3: 128 * MIB})
+    assert compiled.project.line_count <= 8000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= max(before, 1_500_000)
+
+
+def test_a_hundred_layers() -> None:
+    same_bits(dense(*[128] * 101), Recipe(), ScheduleOptions())
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,15 @@ def start(*arguments: object, environment: Mapping[str, str] | None = None, cwd:
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
+
+
+def wait_for(process: Any, condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """However slow the machine is: a process that has not got there is not interrupted."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
 
 
 def finish(process: Any) -> Answer:

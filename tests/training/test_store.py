@@ -52,7 +52,9 @@ def net() -> Net:
     return Net().eval()
 
 
-def compiled(net: nn.Module, store: str, target: str = "host", optimizer: tg.Momentum | tg.SGD | None = None) -> Compiled:
+def compiled(
+    net: nn.Module, store: str, target: str = "host", optimizer: tg.Momentum | tg.SGD | None = None
+) -> Compiled:
     recipe = tg.Recipe(batch=2, optimizer=optimizer or tg.Momentum(lr=0.05), store=tg.Stored.parse(store))
     return tg.compile(tg.load(net, example=torch.zeros(2, 2, 6, 6), batch=2), recipe, target)
 
@@ -107,10 +109,10 @@ def test_only_the_backward_pass_reads_what_is_rounded(net: Net) -> None:
     loads = {node.outputs[0] for node in step.nodes if node.op == "Load16"}
     assert loads and saved_values(step) == ()
     needed = set(step.outputs)
-    for node in reversed(step.nodes):
-        if needed & set(node.outputs):
-            assert not loads & set(node.inputs), node.name
-            needed |= set(node.inputs)
+    for each in reversed(step.nodes):
+        if needed & set(each.outputs):
+            assert not loads & set(each.inputs), each.name
+            needed |= set(each.inputs)
     assert saved_bytes(step) <= saved_bytes(plain.entries["step"]) / 2 + 8 * 2  # labels
     slots = [tensor for tensor in stored.state if tensor.role.value == "optimizer"]
     assert slots and all(tensor.type.dtype is DType.BF16 for tensor in slots)
@@ -170,6 +172,25 @@ def test_every_form_of_the_reference_agrees() -> None:
     assert run.verdict is not None and run.verdict.verified
     gradients = run.verdict.worst("gradient")
     assert gradients is not None and gradients.error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("op", "kinks"),
+    [("HardSigmoid", (-2.5, 2.5)), ("HardSwish", (-3.0, 3.0)), ("Clip", (0.0, 6.0)), ("Softsign", (0.0, 4.0))],
+)
+def test_what_rounds_onto_a_kink(op: str, kinks: tuple[float, ...], tmp_path: Path) -> None:
+    """Eight bits of precision put many values exactly where a slope jumps: there it has to be the reference's, too."""
+    draw = np.random.default_rng(0)
+    w = (draw.choice(kinks, 256) + draw.normal(0.0, 0.01, 256)).astype(np.float32)[None]
+    bounds = {"low": np.float32(0).reshape(()), "high": np.float32(6).reshape(())} if op == "Clip" else {}
+    inputs = " ".join(["a", *bounds])
+    nodes = [node("Mul", "x w", "a", "mul"), node(op, inputs, "b", "op"), node("Mul", "b b", "y", "square")]
+    made = model(nodes, [value("x", [1, 256])], [value("y", [1, 256])], {"w": w, **bounds})
+    np.savez(tmp_path / "data.npz", x=np.ones_like(w), y=draw.standard_normal(w.shape).astype(np.float32))
+    recipe = tg.Recipe(optimizer=tg.SGD(lr=0.01), loss="mse", store=tg.Stored.parse("activations=bf16"))
+    with tg.open_device("host") as device:
+        run = train(tg.compile(made, recipe), device, steps=1, data=str(tmp_path / "data.npz"))
+    assert run.verdict is not None and run.verdict.verified
 
 
 @pytest.mark.parametrize("kind", [Net, Bent])

@@ -36,7 +36,8 @@ FIRST = "first"
 FLAGS: tuple[str, ...] = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH")
 FLAGS += ("TG_MORE", "TG_JOINS", "TG_LATE")
 MASKS = ("early", "late", "results")
-MOST_NAMED_WORDS = 8_000
+MOST_NAMED_WORDS = {False: 8_000, True: 5_000}
+"""Of a program for one cluster, and for several, each of whose launches has a call and nearly each a table."""
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
 _SHAPED = re.compile(r"\S+\[[\d,]*\]")
 COMMENT_WIDTH = LINE_WIDTH - len("/*  */")
@@ -84,6 +85,7 @@ class ClusterLowering(Lowering):
         plan = listing.plan
         super().__init__(plan, kernels)
         target = plan.schedule.target
+        self.has_clusters = target.clusters > 1
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
         self.tables: dict[tuple[str, tuple[int, ...]], _Table] = {}
         self.kernel_calls: dict[str, KernelSignature] = {}
@@ -153,10 +155,10 @@ class ClusterLowering(Lowering):
                 home = self.plan.address(entry, pipe.value, pipe.producer)
                 text = c_string(" -> ".join(names))
                 sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}, {pipe.workspace.stride_bytes}"
-                rows.append(f'    {{"{text}", {pipe.number}, {sizes}}},')
+                rows.append(f'{{"{text}", {pipe.number}, {sizes}}}')
         if not rows:
             return []
-        text = "\n".join(["static const tg_pipe pipes[] = {", *rows, "};"])
+        text = "\n".join(["static const tg_pipe pipes[] = {", self._paragraph(rows), "};"])
         what = Comment("Pipes: operators, number, workspace in the arena, slot bytes, slots, slices, bytes of each.")
         return [what, Verbatim(text)]
 
@@ -295,32 +297,34 @@ class ClusterLowering(Lowering):
     def is_brief(self) -> bool:
         """A large program's tables are rows of numbers, as the fields are declared: names would be most of the C. Asked
         once every nest is there."""
-        return self._word_count() > MOST_NAMED_WORDS
+        return self._word_count() > MOST_NAMED_WORDS[self.has_clusters]
 
     @property
     def width(self) -> int:
-        return 3 * LINE_WIDTH if self.is_brief else LINE_WIDTH
+        return (6 if self.has_clusters else 3) * LINE_WIDTH if self.is_brief else LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
         return paragraph(pieces, self.width)
 
     def _initializers(self) -> list[str]:
-        lines = []
+        every = []
         for one in self.tables.values():
-            lines.append(self._table_text(one, one.name))
+            every.append(self._table_pieces(one, one.name))
         for entry, calls in self.calls.items():
             for i, call in enumerate(calls):
-                lines.append(self._paragraph(self._call_pieces(call, calls[i + 1 :])))
-                lines += [self._table_text(call.own_table, call.table)] if call.own_table is not None else []
+                every.append(self._call_pieces(call, calls[i + 1 :]))
+                every += [self._table_pieces(call.own_table, call.table)] if call.own_table is not None else []
             moves = [self._move_text(move) for move in self._all_moves(entry)]
             if moves:
                 first, *rest = in_braces(moves)
-                lines.append(self._paragraph([f".{entry}_moves = {first}", *rest]))
-        return lines or ["    0"]
+                every.append([f".{entry}_moves = {first}", *rest])
+        if self.is_brief and self.has_clusters:  # many tables, mostly short
+            every = [[piece for pieces in every for piece in pieces]]
+        return [self._paragraph(pieces) for pieces in every] or ["    0"]
 
-    def _table_text(self, one: _Table, name: str) -> str:
+    def _table_pieces(self, one: _Table, name: str) -> list[str]:
         first, *rest = table_pieces(name, one.table, one.signature, self.is_brief)
-        return self._paragraph([f"/* {_tiling_text(one.tiling)} */ {first}", *rest])
+        return [f"/* {_tiling_text(one.tiling)} */ {first}", *rest]
 
     def _call_pieces(self, call: _Call, behind: Sequence[_Call] = ()) -> list[str]:
         flags = set(call.flags)
@@ -390,13 +394,13 @@ class ClusterLowering(Lowering):
     def _move_text(self, event: Move | Wait) -> str:
         if isinstance(event, Wait):
             return f"AWAIT({event.transfer})"
-        name = f"A_{self.names.of(event.tensor, Address(L2, 'arena', event.l2_offset))}"
         macro = "BRING" if event.inward else "PUT_AWAY"
         if event.rows > 1:
             where = f"{event.transfer}, {event.l2_offset}, {event.l3_offset}"
             return f"{macro}_ROWS({where}, {event.row_bytes}, {event.rows}, {event.l3_stride})"
-        if "#" in event.tensor:
-            name = str(event.l2_offset)
+        is_part = "#" in event.tensor
+        place = Address(L2, "arena", event.l2_offset)
+        name = str(event.l2_offset) if is_part else f"A_{self.names.of(event.tensor, place)}"
         return f"{macro}({event.transfer}, {name}, {event.l3_offset}, {event.size_bytes})"
 
 

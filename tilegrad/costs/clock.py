@@ -70,7 +70,7 @@ class SharedMemory:
         later may ask for an earlier time."""
         left, at = size_bytes * self.cycles_per_byte, now
         first = last = bisect_left(self.busy, now, key=itemgetter(1))
-        while last < len(self.busy) and self.busy[last][0] <= at + left:
+        while last < len(self.busy) and self.busy[last][0] < at + left:
             start, stop = self.busy[last]
             left -= max(start - at, 0.0)
             at = stop

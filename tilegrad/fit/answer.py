@@ -113,10 +113,12 @@ class _Answering:
         limit = target.memory(target.home).capacity_bytes
         assert limit is not None
         self.limit_bytes = limit
+        self.as_is_bytes = 0
 
     def run(self, layers: int) -> Answer:
         program = self.program_of(self.recipe)
         as_is = self._way("", SAME, program, planned(program, self.target))
+        self.as_is_bytes = as_is.used_bytes
         ways: list[Way] = []
         found, fit = nearest(program, self.target, self.limit_bytes if not as_is.fits else as_is.used_bytes)
         if not as_is.fits:
@@ -148,7 +150,9 @@ class _Answering:
     def _others(self, layers: int) -> Iterator[Way | None]:
         for change in self._changes():
             plain = self._plain(change)
-            yield plain if plain is None or plain.fits else self._with_fit(change) or plain
+            if plain is not None and not plain.fits and plain.used_bytes < self.as_is_bytes:
+                plain = self._with_fit(change) or plain
+            yield plain
         yield self._smaller_batch()
         if self.recipe.train in (None, "all"):
             yield from self._last(layers)
@@ -225,5 +229,3 @@ def explained(error: DoesNotFit, ways: Callable[[], Answer]) -> DoesNotFit:
     return DoesNotFit(
         error.message, stage=error.stage, node=error.node, expected=error.expected, got=error.got, hint=hints or None
     )
-
-

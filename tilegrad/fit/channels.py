@@ -117,8 +117,10 @@ def _some_channels(
         return tuple(range(first, first + count))
 
     steps = len(squares) // FEWEST_CHANNELS
-    count = FEWEST_CHANNELS * _largest(max(steps - 1, 0), lambda k: k == 0 or fits({name: run(FEWEST_CHANNELS * k)}))
-    return {name: run(count)} if count else {}
+    if steps < 2 or not fits({name: run(FEWEST_CHANNELS)}):
+        return {}
+    count = FEWEST_CHANNELS * _largest(steps - 1, lambda k: k <= 1 or fits({name: run(FEWEST_CHANNELS * k)}))
+    return {name: run(count)}
 
 
 @dataclass(frozen=True)

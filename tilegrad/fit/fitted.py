@@ -106,7 +106,8 @@ def nearest(
     for parts in (split, sliced_program(split, limit_bytes - kept_bytes, first.alignment_bytes)):
         if best.used_bytes <= limit_bytes or (parts is split and best.plan is not first):
             break  # it fits, or there is nothing to cut
-        best = min(best, _recomputed(parts, target, limit_bytes, kept_bytes), key=lambda found: found.used_bytes)
+        again = _recomputed(parts, target, limit_bytes, kept_bytes, gives_up)
+        best = min(best, again, key=lambda found: found.used_bytes)
     parts_count = sum(_PART in node.name for node in best.program.entries["step"].nodes)
     fit = Fit(limit_bytes, before, best.used_bytes, macs, _macs(best.plan), best.repeated, bound, parts_count)
     return best.program, fit
@@ -126,18 +127,22 @@ class _Found:
 _PART = ".part"
 
 
-def _recomputed(program: Program, target: Target, limit_bytes: int, kept_bytes: int) -> _Found:
-    """The program with as little computed again as brings its plan under the limit, or as near as it gets."""
+def _recomputed(
+    program: Program, target: Target, limit_bytes: int, kept_bytes: int, gives_up: bool
+) -> _Found:
+    """The program with as little computed again as brings its plan under the limit, or as near as it gets; not so near
+    where that would still not be enough and it `gives_up`."""
     budget, graph = max(limit_bytes - kept_bytes, 0), program.entries["step"]
     best = None
-    for _ in range(MOST_PLANS if len(graph.nodes) <= FEW_NODES else 2):
+    for left in range(MOST_PLANS if len(graph.nodes) <= FEW_NODES else 2, 0, -1):
         step = recomputed(graph, budget, target.memory(target.home).alignment_bytes)
         candidate = program.with_step(step.graph)
         found = _Found(candidate, planned(candidate, target), step.repeated)
         is_better = best is None or found.used_bytes < best.used_bytes
         best = found if best is None or is_better else best
         missing = found.used_bytes - limit_bytes
-        if missing <= 0 or not is_better:
+        is_hopeless = STEP_SHARE ** (left - 1) * step.peak_bytes > max(limit_bytes - kept_bytes, 0)
+        if missing <= 0 or not is_better or (gives_up and is_hopeless):
             break
         # Holes are to be had less of; what is out of reach is better gone towards step by step.
         budget = budget - missing if step.peak_bytes <= budget else int(STEP_SHARE * step.peak_bytes)

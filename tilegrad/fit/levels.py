@@ -1,9 +1,9 @@
 """Away, or made again: what does not stay in L2 goes to L3 and comes back, or is computed again, by the same clock.
 
-The plan gives up gaps in which a tensor is away, for the cycles of its transfers (place/homes.py). Where computing it
-again in front of its next use takes fewer, that is done instead: the gap is closed by the same change as on flat
-targets (fit/recompute.py), and the clock of the whole program says whether it was worth it, since a transfer that
-nobody waits for costs nothing.
+One cost model chooses for each activation (fit/recompute.py, as on flat targets): it stays, it is fetched for the
+cycles of its transfers, or it is made again for those of its operators. How much of a transfer somebody waits for is
+not known before there is a plan, so this is asked for several shares, and the clock of the whole program says which
+choice is worth it. Where none is, single gaps that the plan gives up (place/homes.py) are closed if that saves cycles.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from tilegrad.targets.base import L2, L3, Target
 
 MOST_ROUNDS, MOST_CUTS = 2, 2
 """Bounds count plans: how often gaps are closed, and how often fewer of them are tried where all were too many."""
+LEAST_WAIT = 0.03
+"""Of a step's cycles: what waits less for L3 has little to gain, and is left as it is."""
 _BUDGET_SHARES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
 
 
@@ -64,8 +66,9 @@ def fitted_levels(program: Program, target: Target, options: ScheduleOptions) ->
         first = _timed(program, target, options)
     except DoesNotFit as error:
         first = _made_to_fit(program, target, options, error)
-    best = min((first, *_chosen(first, target, options)), key=lambda one: one.cycles)
-    for _ in range(MOST_ROUNDS):
+    is_waiting = first.timing.l3_wait_cycles > LEAST_WAIT * first.cycles
+    best = min((first, *(_chosen(first, target, options) if is_waiting else ())), key=lambda one: one.cycles)
+    for _ in range(MOST_ROUNDS if is_waiting and best is first else 0):
         better = _closed(best, target, options)
         if better is None:
             break
@@ -124,7 +127,7 @@ def _chosen(first: _Timed, target: Target, options: ScheduleOptions) -> Iterator
                 yield _timed(changed, target, options, first.repeated + len(tape) - len(facts.whole))
 
 
-_WAITED_SHARES = (1.0, 0.5, 0.25)
+_WAITED_SHARES = (0.5, 0.25)
 """Of a transfer's cycles: the rest goes on beside computation."""
 
 

@@ -280,20 +280,27 @@ class Play:
         k = bisect_right(versions, time - 1, key=self.first.__getitem__)
         return versions[k - 1] if k else None
 
+    def roots(self) -> dict[int, int]:
+        """Versions that have bytes of their own, with how many."""
+        size: dict[int, int] = {}
+        sizes, parent = self.facts.sizes, self.parent
+        for version, value in enumerate(self.value):
+            own = sizes[value]
+            if own:
+                root = version if parent[version] == version else self.root(version)
+                if own > size.get(root, 0):
+                    size[root] = own
+        return size
+
     def buffers(self) -> Iterator[Buffer]:
         """Bytes, and from when to when they are alive."""
-        size: dict[int, int] = {}
-        for version, value in enumerate(self.value):
-            if self.facts.sizes[value]:
-                root = self.root(version)
-                size[root] = max(size.get(root, 0), self.facts.sizes[value])
-        for root, own in size.items():
+        for root, own in self.roots().items():
             yield Buffer(str(root), own, self.first[root], self.root_last[root])
         for time, node in enumerate(self.tape, 1):
             if self.facts.scratch[node]:
                 yield Buffer(f"scratch {time}", self.facts.scratch[node], time, time)
 
-    def _new(self, value: int, time: int) -> int:
+    def new(self, value: int, time: int) -> int:
         version = len(self.value)
         self.value.append(value)
         self.first.append(time)
@@ -309,10 +316,10 @@ def play(facts: Facts, tape: Tape) -> Play | None:
     found = Play(facts, tape, of_value=[[] for _ in facts.names])
     current = [-1] * len(facts.names)
     for value in facts.inputs:
-        current[value] = found._new(value, 0)
+        current[value] = found.new(value, 0)
     done: set[int] = set()
     sources: list[tuple[int, list[tuple[int, int, list[int]]]]] = []
-    uses, last = found.uses, found.last
+    uses, last, new = found.uses, found.last, found.new
     for time, node in enumerate(tape, 1):
         if node in facts.once:
             if node in done:
@@ -329,7 +336,7 @@ def play(facts: Facts, tape: Tape) -> Play | None:
             last[version] = time
         before = {v: current[v] for v in facts.named[node]} if facts.takeovers[node] else current
         for value in facts.makes[node]:
-            current[value] = found._new(value, time)
+            current[value] = new(value, time)
         if facts.views[node] >= 0:
             made = current[facts.makes[node][0]]
             found.parent[made] = found.root(before[facts.views[node]])
@@ -355,9 +362,10 @@ def play(facts: Facts, tape: Tape) -> Play | None:
 
 def _take_over(found: Play, sources: Sequence[tuple[int, list[tuple[int, int, list[int]]]]]) -> None:
     root_last = list(found.last)
-    for version in range(len(found.value)):
-        root = found.root(version)
-        root_last[root] = max(root_last[root], found.last[version])
+    for version, parent in enumerate(found.parent):
+        if parent != version:
+            root = found.root(version)
+            root_last[root] = max(root_last[root], found.last[version])
     for time, pairs in sources:
         settled: set[int] = set()
         for output, source, others in pairs:
@@ -374,9 +382,14 @@ def _take_over(found: Play, sources: Sequence[tuple[int, list[tuple[int, int, li
 
 def _count(found: Play, end: int) -> None:
     change = [0] * (end + 2)
-    for buffer in found.buffers():
-        change[buffer.first] += buffer.size_bytes
-        change[buffer.last + 1] -= buffer.size_bytes
+    for root, own in found.roots().items():
+        change[found.first[root]] += own
+        change[found.root_last[root] + 1] -= own
+    scratch = found.facts.scratch
+    for time, node in enumerate(found.tape, 1):
+        if scratch[node]:
+            change[time] += scratch[node]
+            change[time + 1] -= scratch[node]
     alive = 0
     for time in range(end + 1):
         alive += change[time]

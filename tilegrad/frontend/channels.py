@@ -19,7 +19,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tilegrad.errors import UserError
-from tilegrad.frontend.inline import inline_local_functions
+from tilegrad.frontend.layers import FreshNames, copied, imported_again, in_place_of, own_proto, replace_layers
 from tilegrad.recipe.sparse import Selected
 
 if TYPE_CHECKING:
@@ -81,17 +81,12 @@ class Parted:
 
 def with_channels(model: ImportedModel, selected: Selected, text: str) -> ImportedModel:
     """The same model, imported again in parts; `text` is how this was asked for."""
-    from tilegrad.frontend import import_source  # the frontend is made of this module
-    from tilegrad.frontend.source import Source
-
     _check_names(model, selected)
     partial = {name: channels for name, channels in selected.tensors.items() if channels is not None}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.unbound)
     whole = frozenset(name for name, channels in selected.tensors.items() if channels is None)
-    parting = _Parting(inline_local_functions(proto), partial, whole)
+    parting = _Parting(own_proto(model), partial, whole)
     parted = parting.apply() if partial else ()
-    made = model if not parted else import_source(Source(model.name, model.kind, parting.proto), model.batch)
+    made = model if not parted else imported_again(model, parting.proto)
     owners = {part.name: part for each in parted for part in each.parts}
     infos = {}
     for name, info in made.parameters.items():
@@ -100,10 +95,7 @@ def with_channels(model: ImportedModel, selected: Selected, text: str) -> Import
         trains = name in selected.tensors if part is None else part.trains
         infos[name] = replace(before, name=name, type=info.type, role="parameter" if trains else before.role)
         infos[name] = replace(infos[name], is_chosen=trains)
-    notes = tuple(dict.fromkeys((*model.notes, *made.notes)))
-    return replace(
-        made, parameters=infos, notes=notes, module=model.module, adapted=Parted(model, text, selected, parted)
-    )
+    return in_place_of(model, made, infos, Parted(model, text, selected, parted))
 
 
 def _check_names(model: ImportedModel, selected: Selected) -> None:
@@ -166,13 +158,13 @@ class _Parting:
     partial: Mapping[str, tuple[int, ...]]
     whole: frozenset[str]
     arrays: dict[str, Array] = field(init=False)
-    taken: set[str] = field(init=False)
+    fresh: FreshNames = field(init=False)
     done: list[PartedWeight] = field(default_factory=list)
 
     def apply(self) -> tuple[PartedWeight, ...]:
         graph = self.proto.graph
         self.arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-        self.taken = {name for node in graph.node for name in (*node.input, *node.output)} | set(self.arrays)
+        self.fresh = FreshNames(graph)
         missing = [name for name in self.partial if name not in self.arrays]
         if missing:
             raise UserError(
@@ -182,17 +174,10 @@ class _Parting:
             )
         layers = {i: node for i, node in enumerate(graph.node) if self._is_layer(node)}
         inside = {node.input[k] for node in layers.values() for k in (1, 2) if k < len(node.input)}
-        nodes: list[onnx.NodeProto] = []
-        for name in self.partial:
-            if name not in inside:
-                nodes += self._together(name)
-        for i, node in enumerate(graph.node):
-            nodes += self._parted(node) if i in layers else [node]
-        copies = [_copied(node) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        first = [node for name in self.partial if name not in inside for node in self._together(name)]
+        replace_layers(graph, {i: self._parted(node) for i, node in layers.items()}, first)
         gone = {parted.weight for parted in self.done}
-        kept = [_copied(tensor) for tensor in graph.initializer if tensor.name not in gone]
+        kept = [copied(tensor) for tensor in graph.initializer if tensor.name not in gone]
         del graph.initializer[:]
         graph.initializer.extend(kept)
         for parted in self.done:
@@ -230,11 +215,11 @@ class _Parting:
         made = []
         results = []
         for k in range(len(pieces)):
-            piece = _copied(node)
+            piece = copied(node)
             piece.name = f"{node.name or node.output[0]}/part{k}"
             for position, each in enumerate(parts, start=1):
                 piece.input[position] = each[k].name
-            results.append(self._fresh(f"{node.output[0]}.part{k}"))
+            results.append(self.fresh(f"{node.output[0]}.part{k}"))
             piece.output[0] = results[-1]
             made.append(piece)
         axis = -1 if node.op_type == "MatMul" else 1
@@ -255,7 +240,7 @@ class _Parting:
             is_run = piece[-1] - piece[0] + 1 == len(piece)
             word = f"{piece[0]}-{piece[-1]}" if is_run else f"{len(piece)}-from-{piece[0]}"
             trains = name in self.whole or (chosen is not None and piece[0] in chosen)
-            parts.append(Part(self._fresh(f"{name}.{word}"), name, axis, piece, trains))
+            parts.append(Part(self.fresh(f"{name}.{word}"), name, axis, piece, trains))
         self.done.append(PartedWeight(name, axis, tuple(parts)))
         return tuple(parts)
 
@@ -266,18 +251,13 @@ class _Parting:
             return [helper.make_node("Identity", sources, [result], name=f"{path}/joined")]
         if is_ordered:
             return [helper.make_node("Concat", sources, [result], name=f"{path}/joined", axis=axis)]
-        together, order = self._fresh(f"{result}.together"), self._fresh(f"{result}.order")
+        together, order = self.fresh(f"{result}.together"), self.fresh(f"{result}.order")
         positions = np.argsort(np.concatenate([np.asarray(piece) for piece in pieces])).astype(np.int64)
         return [
             helper.make_node("Concat", sources, [together], name=f"{path}/joined", axis=axis),
             helper.make_node("Constant", [], [order], value=numpy_helper.from_array(positions, order)),
             helper.make_node("Gather", [together, order], [result], name=f"{path}/ordered", axis=axis),
         ]
-
-    def _fresh(self, name: str) -> str:
-        found = next(n for i in range(len(self.taken) + 1) if (n := f"{name}.{i}" if i else name) not in self.taken)
-        self.taken.add(found)
-        return found
 
 
 def _pieces(
@@ -294,9 +274,3 @@ def _pieces(
         return runs, True
     alike = sorted(range(extent), key=kind)
     return [tuple(group) for _, group in groupby(alike, kind)], False
-
-
-def _copied(proto: Any) -> Any:
-    made = type(proto)()
-    made.CopyFrom(proto)
-    return made

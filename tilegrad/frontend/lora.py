@@ -8,7 +8,7 @@ the way. One matrix has one pair of factors, whatever reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tilegrad.errors import UserError
-from tilegrad.frontend.inline import inline_local_functions
+from tilegrad.frontend.layers import FreshNames, copied, imported_again, in_place_of, own_proto, replace_layers
 from tilegrad.passes.parameters import ParameterInfo
 from tilegrad.recipe.adapters import Lora, first_factor
 
@@ -81,25 +81,20 @@ class Adapted:
 
 def with_adapters(model: ImportedModel, lora: Lora, seed: int) -> ImportedModel:
     """The same model, imported again with adapters in it; as it is where it has these already."""
-    from tilegrad.frontend import import_source  # the frontend is made of this module
-    from tilegrad.frontend.source import Source
-
     if isinstance(model.adapted, Adapted):
         if (model.adapted.lora, model.adapted.seed) == (lora, seed):
             return model
         return with_adapters(model.adapted.base, lora, seed)
-    proto = inline_local_functions(_copy(model.unbound))
+    proto = own_proto(model)
     found = _layers(proto, model.parameters, lora)
     adapters = _insert(proto, found, lora, seed)
-    made = import_source(Source(model.name, model.kind, proto), model.batch)
+    made = imported_again(model, proto)
     infos = {name: model.parameters.get(name, info) for name, info in made.parameters.items()}
     for adapter in adapters:
         for name in (adapter.down, adapter.up):
             what = f"adapter of '{adapter.weight}', rank {lora.rank}"
             infos[name] = ParameterInfo(name, made.parameters[name].type, "parameter", what, is_adapter=True)
-    notes = tuple(dict.fromkeys((*model.notes, *made.notes)))
-    adapted = Adapted(model, lora, seed, adapters)
-    return replace(made, parameters=infos, notes=notes, module=model.module, adapted=adapted)
+    return in_place_of(model, made, infos, Adapted(model, lora, seed, adapters))
 
 
 @dataclass(frozen=True)
@@ -177,14 +172,13 @@ def _layer(
 
 def _insert(proto: onnx.ModelProto, layers: list[_Layer], lora: Lora, seed: int) -> tuple[Adapter, ...]:
     graph = proto.graph
-    taken = {name for node in graph.node for name in (*node.input, *node.output)}
-    taken |= {tensor.name for tensor in graph.initializer}
+    fresh = FreshNames(graph)
     by_weight: dict[str, list[_Layer]] = {}
     for layer in layers:
         by_weight.setdefault(layer.weight, []).append(layer)
     adapters: dict[str, Adapter] = {}
     for ordinal, (weight, readers) in enumerate(by_weight.items()):
-        adapter = _adapter(graph, weight, readers, lora, taken)
+        adapter = _adapter(graph, weight, readers, lora, fresh)
         adapters[weight] = adapter
         layer = readers[0]
         first = first_factor(seed, ordinal, layer.inputs, lora.rank)
@@ -194,16 +188,11 @@ def _insert(proto: onnx.ModelProto, layers: list[_Layer], lora: Lora, seed: int)
             first, second = first.T.reshape(lora.rank, layer.inputs, *ones), second.T.reshape(-1, lora.rank, *ones)
         graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(first), adapter.down))
         graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(second), adapter.up))
-    chosen = {layer.position: layer for layer in layers}
-    nodes: list[onnx.NodeProto] = []
-    for i, node in enumerate(graph.node):
-        nodes += _with_adapter(chosen[i], adapters[chosen[i].weight], taken) if i in chosen else [_copied(node)]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_layers(graph, {layer.position: _with_adapter(layer, adapters[layer.weight], fresh) for layer in layers})
     return tuple(adapters.values())
 
 
-def _adapter(graph: onnx.GraphProto, weight: str, readers: list[_Layer], lora: Lora, taken: set[str]) -> Adapter:
+def _adapter(graph: onnx.GraphProto, weight: str, readers: list[_Layer], lora: Lora, fresh: FreshNames) -> Adapter:
     ways = {(layer.is_convolution, layer.is_transposed, _alpha(layer.node)) for layer in readers}
     labels = tuple(layer.node.name or layer.node.output[0] for layer in readers)
     if len(ways) > 1:
@@ -215,7 +204,7 @@ def _adapter(graph: onnx.GraphProto, weight: str, readers: list[_Layer], lora: L
     ((is_convolution, is_transposed, product),) = ways
     own = {layer.position for layer in readers}
     others = tuple(n.name or n.output[0] for i, n in _readers(graph, weight) if i not in own)
-    down, up = (_fresh(f"{weight}.lora_{letter}", taken) for letter in "AB")
+    down, up = (fresh(f"{weight}.lora_{letter}") for letter in "AB")
     return Adapter(weight, down, up, lora.scale, is_convolution, is_transposed, labels, others, product)
 
 
@@ -238,11 +227,11 @@ def _readers(graph: onnx.GraphProto, weight: str) -> list[tuple[int, onnx.NodePr
     return found
 
 
-def _with_adapter(layer: _Layer, adapter: Adapter, taken: set[str]) -> list[onnx.NodeProto]:
+def _with_adapter(layer: _Layer, adapter: Adapter, fresh: FreshNames) -> list[onnx.NodeProto]:
     """The node, and what adds the adapter's part to its result under the result's name."""
-    node = _copied(layer.node)
+    node = copied(layer.node)
     path, result = node.name or node.output[0], node.output[0]
-    base, narrow, wide = (_fresh(f"{result}.{word}", taken) for word in ("base", "lora_narrow", "lora_wide"))
+    base, narrow, wide = (fresh(f"{result}.{word}") for word in ("base", "lora_narrow", "lora_wide"))
     node.output[0] = base
     made = [node]
 
@@ -255,33 +244,15 @@ def _with_adapter(layer: _Layer, adapter: Adapter, taken: set[str]) -> list[onnx
         add("Conv", [x, adapter.down], narrow, "A", **kept)
     else:
         if any(attribute.name == "transA" and attribute.i for attribute in node.attribute):
-            x = _fresh(f"{result}.lora_x", taken)
+            x = fresh(f"{result}.lora_x")
             add("Transpose", [node.input[0]], x, "x", perm=[1, 0])
         add("MatMul", [x, adapter.down], narrow, "A")
     if adapter.scale != 1.0:
-        factor, scaled = _fresh(f"{result}.lora_scale", taken), _fresh(f"{result}.lora_scaled", taken)
+        factor, scaled = fresh(f"{result}.lora_scale"), fresh(f"{result}.lora_scaled")
         value = numpy_helper.from_array(np.array(adapter.scale, np.float32), factor)
         made.append(helper.make_node("Constant", [], [factor], name=f"{path}/lora_factor", value=value))
         add("Mul", [narrow, factor], scaled, "scale")
         narrow = scaled
     add("Conv" if layer.is_convolution else "MatMul", [narrow, adapter.up], wide, "B")
     add("Add", [base, wide], result, "add")
-    return made
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    found = next(n for i in range(len(taken) + 1) if (n := f"{name}.{i}" if i else name) not in taken)
-    taken.add(found)
-    return found
-
-
-def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    return made
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
     return made

@@ -21,6 +21,8 @@ from tilegrad.parallel.threaded import Threaded
 
 SHARES_AHEAD = 8
 """For each device, so that all have work while the results of a slow one are waited for."""
+_TRIAL_SHARES = 2
+"""Of each device, before it is judged by how long it takes: the first share of a program takes longer."""
 _LOOK_SECONDS = 0.2
 """A program that is lost without a word is noticed after that."""
 
@@ -84,6 +86,11 @@ class Worker:
         return index, result
 
 
+def _need(worker: Worker) -> tuple[int, int]:
+    """Who has least comes first, and of those whoever had least so far."""
+    return len(worker.begun), worker.moved.shares
+
+
 class LocalPool(Pool):
     """`workers[0]` is the one that makes the updates, and so has the parameters already."""
 
@@ -130,7 +137,7 @@ class LocalPool(Pool):
 
     def _feed(self, queue: deque[tuple[int, Share]]) -> None:
         """A device that has nothing to do comes before one that would only not have to wait."""
-        for worker in sorted(self._workers, key=lambda worker: len(worker.begun)) if queue else ():
+        for worker in sorted(self._workers, key=_need) if queue else ():
             if queue and worker.has_room and self._is_worth_it(worker, len(queue)):
                 worker.begin(self._form, *queue.popleft())
 
@@ -163,7 +170,7 @@ class LocalPool(Pool):
         """Not where the fastest device would be done with all that is left before this one is with one more share. That
         one always goes on, so that every share is computed. It has as much under way as this one, half of it done."""
         own, under_way = worker.moved.seconds, len(worker.begun)
-        if own is None:
+        if own is None or worker.moved.shares < _TRIAL_SHARES:
             return not under_way
         fastest = min(each.moved.seconds for each in self._workers if each.moved.seconds is not None)
         return own * (under_way + 1) <= fastest * (left + 1 + under_way / 2)

@@ -181,8 +181,7 @@ class Judge:
         clock.act(Act.WAIT_LOAD)
         clock.stall_until(max(loaded, default=0.0), Reason.LOAD)
         first = before = latest = computed = clock.now
-        leaving: list[float] = []
-        coming: list[float] = []
+        leaving, coming = list[float](), list[float]()
         played = min(count, MOST_PLAYED)
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
@@ -191,8 +190,7 @@ class Judge:
             if not tile:
                 clock.act(Act.FETCH)  # the next nest's table
                 clock.act(Act.PART)
-            stored: list[float] = []
-            loaded = []
+            stored, loaded = list[float](), list[float]()
             if is_double and tile + 1 < count and not (asks_ahead and tile):
                 stored = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if tile]
                 loaded = self._load(clock, reads, inner, is_simple)

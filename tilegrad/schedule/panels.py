@@ -35,7 +35,7 @@ LAUNCH_CYCLES = 3000.0
 _CUTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
 _ROUND = 8
 # Of a nest, at first; where that does not fit, as many as it takes, up to what nobody could store.
-MOST_PANELS = (512, 1 << 14)
+MOST_PANELS = (512, 4096)
 # What a size of L2 that is asked for is a multiple of, and how much more than a panel that is, for neighbours.
 _ASKED_BYTES, _ASKED_MORE = 1024, 1.1
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.ir.listing import Box, Part
+from tilegrad.ir.listing import Box, Part, Place
+from tilegrad.ir.nest import Operand
 
 NOTHING, UNDER_WAY = -1, -2
 """Bytes that nobody wrote, and bytes that a transfer or a kernel is about to write."""
@@ -62,6 +63,12 @@ class Held:
     def is_whole(self) -> bool:
         """A whole tensor is the same bytes in every view of it."""
         return all((r.start, r.size) == (0, extent) for r, extent in zip(self.box, self.shape, strict=True))
+
+    def has_run(self, operand: Operand, place: Place) -> bool:
+        """Whether a box is one run of elements of this, which is whole, and its place is where that is."""
+        positions = unit_positions(operand.shape, place.box, 1, 1)
+        is_run = np.array_equal(positions, positions[0] + np.arange(len(positions)))
+        return is_run and place.offset == self.at + operand.element_bytes * int(positions[0])
 
 
 class Memory:

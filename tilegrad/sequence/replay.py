@@ -42,15 +42,7 @@ from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
 from tilegrad.ir.plan import Address
 from tilegrad.ops import registry
 from tilegrad.sequence.bytes_of import distinct, placed, slices
-from tilegrad.sequence.contents import (
-    NOTHING,
-    UNDER_WAY,
-    Held,
-    Memory,
-    Readers,
-    View,
-    whose,
-)
+from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Memory, Readers, View, whose
 from tilegrad.sequence.launches import LaunchReplay
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
 from tilegrad.sequence.parts import wrong_parts
@@ -90,16 +82,6 @@ def _check_sizes(listing: Listing) -> None:
         address = plan.state_addresses[tensor.name]
         if tensor.initial is not None and address.offset + tensor.type.size_bytes > images.get(address.region, 0):
             raise ListingError(f"plan: the initial values of '{tensor.name}' are not in the image")
-
-
-def _is_run(operand: Operand, place: Place, whole_at: int) -> bool:
-    """Whether a box is one run of a tensor that lies whole at `whole_at`, and its place is there."""
-    strides = row_major_strides(operand.shape)
-    elements = np.zeros(1, dtype=np.int64)
-    for r, stride in zip(place.box, strides, strict=True):
-        elements = np.add.outer(elements, (r.start + np.arange(r.size)) * stride).reshape(-1)
-    run = elements[0] + np.arange(len(elements))
-    return bool(np.array_equal(elements, run)) and place.offset == whole_at + operand.element_bytes * int(elements[0])
 
 
 @dataclass
@@ -558,7 +540,7 @@ class _Replay(LaunchReplay):
         is_same_box = (held.shape, held.box) == (operand.shape, place.box)
         if held.value != self.content_number(self.turn, operand) or not held.is_complete:
             raise self.error(f"'{operand.name}' finds '{held.what}' of nest {held.nest} in its place")
-        is_part = held.is_whole and prod(operand.shape) == prod(held.shape) and _is_run(operand, place, held.at)
+        is_part = held.is_whole and prod(operand.shape) == prod(held.shape) and held.has_run(operand, place)
         if not (is_same_box and place.offset == held.at) and not is_part:
             raise self.error(f"'{operand.name}' finds {box_text(held.box)}, the kernel needs {box_text(place.box)}")
         return content, readers

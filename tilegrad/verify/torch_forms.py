@@ -1,15 +1,16 @@
 """Operators in forms of PyTorch's in which autograd saves what tilegrad saves, for runs that round that (`--store`).
 
 What a gradient is made of is a choice: PyTorch's Elu keeps its input, ours its output, and rounded they differ. Where
-PyTorch has such a form itself, that is used: Elu in place keeps its output, and `checkpoint` the inputs of a
-normalisation, from which its statistics are computed once more. Of Softplus and Div it has none: what
-is saved is ours there, inputs are restored from that, and the gradient is the one of PyTorch's operator at these.
-Elsewhere PyTorch keeps the same as tilegrad by itself.
+PyTorch has such a form itself, that is used: Elu and Hardtanh in place keep their outputs, and `checkpoint` the inputs
+of normalisations and powers, which are computed once more from these. Of Softplus and Div it has none: what is saved is
+ours there, inputs are restored from that, and the gradient is the one of PyTorch's operator at these. Elsewhere PyTorch
+keeps the same as tilegrad by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
@@ -65,6 +66,22 @@ def _elu(call: Call, x: Tensor) -> Tensor:
     return functional.elu(x.clone(), float(call.get("alpha", 1.0)), inplace=True)
 
 
+def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    if not x.is_floating_point():
+        return TABLE["Clip"](call, x, low, high)  # type: ignore[return-value]
+    bounds = (-inf if low is None else float(low), inf if high is None else float(high))
+    return functional.hardtanh(x.clone(), *bounds, inplace=True)
+
+
+def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
+    line = float(call.get("alpha", 0.2)) * x + float(call.get("beta", 0.5))
+    return functional.hardtanh(line, 0.0, 1.0, inplace=True)
+
+
+def _softsign(call: Call, x: Tensor) -> Tensor:
+    return _divide(call, x, 1.0 + x.abs())
+
+
 def _from_inputs(name: str) -> Function:
     def form(call: Call, *inputs: Tensor) -> Tensor:
         def once(*values: Tensor) -> Tensor:
@@ -79,8 +96,11 @@ def _from_inputs(name: str) -> Function:
 
 
 FORMS: dict[str, Function] = {
+    "Clip": _clip,
     "Div": _divide,
     "Elu": _elu,
+    "HardSigmoid": _hard_sigmoid,
     "Softplus": _softplus,
-    **{name: _from_inputs(name) for name in ("GroupNormalization", "InstanceNormalization")},
+    "Softsign": _softsign,
+    **{name: _from_inputs(name) for name in ("GroupNormalization", "InstanceNormalization", "Pow")},
 }

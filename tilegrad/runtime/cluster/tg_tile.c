@@ -82,6 +82,9 @@ static APART int add_large_box(const tg_word *words, const tg_operand *operand, 
 
 #ifdef TG_PIPES
 #include "tg_pipe.h"
+#define IS_LEFT(home) (((home)&TG_IN_SCRATCH) && !is_piped(home))
+#else
+#define IS_LEFT(home) ((home)&TG_IN_SCRATCH)
 #endif
 
 /* Adds boxes of operands, given as bits (from the first one on), to a request, which is opened for the first. What they are for says whether
@@ -94,7 +97,7 @@ static APART int add_boxes(tg_tiles *t, const tg_call *call, tg_word *words, uin
     const tg_word *home = homes_of(call) + first;
     unsigned char *slots = t->scratch + call->slots;
     for (mask &= (1u << TG_FIRST_SHIFT) - 1; mask; mask >>= 1, operand++, home++) {
-        if (!(mask & 1) || (what != RESULTS && (*home & TG_IN_SCRATCH)))
+        if (!(mask & 1) || (what != RESULTS && IS_LEFT(*home)))
             continue;
         if (what == NEXT_TILE)
             operand->scratch = operand->turn - operand->scratch;
@@ -272,11 +275,7 @@ static void set_addresses(const tg_tiles *t, tg_nest *nest, const tg_call *call,
     const tg_word *home = homes_of(call);
     unsigned char *slots = t->scratch + call->slots;
     for (int i = nest->operand_count; i > 0; i--, operand++, home++)
-#ifdef TG_PIPES
-        if (!(*home & TG_IN_SCRATCH) || is_piped(*home))
-#else
-        if (!(*home & TG_IN_SCRATCH))
-#endif
+        if (!IS_LEFT(*home))
             *at++ = slots + operand->scratch;
         else
             *at++ = *home == TG_ABSENT ? 0 : t->scratch + (*home & ~TG_IN_SCRATCH) + operand->far;
@@ -863,6 +862,12 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->status = TG_OK; /* what a nest sets for itself is left as it is: a controller clears slowly */
     t->loading = t->storing = t->fetching = t->ahead = t->ahead_of_last = NONE;
     t->is_running = t->turn = t->leaving_count = 0;
+#ifdef TG_BLOCKS
+    t->is_launch = t->first_tile = 0;
+#endif
+#ifdef TG_PIPES
+    t->block = t->member_count = t->pipe_count = 0;
+#endif
     t->scratch = m->scratch;
     t->state = m->state;
     t->arena = m->arena;

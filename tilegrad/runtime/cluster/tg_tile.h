@@ -113,9 +113,9 @@ enum {
     TG_AT_ONCE = 8,      /* the next nest begins when this one ends: its last results leave when that one has begun */
     TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested */
     TG_NEXT_LAUNCH = 32, /* the next nest is launched over blocks, which bring its call and table themselves */
-    TG_MORE = 64,        /* the next nest has come together with this one: its call and table are so many words behind */
-    TG_JOINS = 64,       /* of a launch, of which none comes so: it is one with the next, to which a pipe leads */
-    TG_LATE = 128,       /* operands are requested when its turn comes; those of nests that came with it behind that */
+    TG_MORE = 64,        /* the next nest has come together with this one: it is so many words behind it */
+    TG_JOINS = 64,       /* of a launch, where none comes so: one with the next, to which a pipe leads */
+    TG_LATE = 128,       /* operands are requested when its turn comes; of nests that came with it behind that */
 };
 
 /* A nest that is launched over blocks has more in its flags: how many loops, the innermost ones, stay with one block,
@@ -199,10 +199,10 @@ typedef struct {
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
     int ahead, ahead_of_last;       /* those for nests that have come together with the current one */
-    int is_running;                 /* the nest before, whose last tile has not ended when the current one's turn comes: */
+    int is_running;                 /* the nest before: its last tile is not over when the current one's turn comes */
     tg_kernel_call *kernel;         /* its kernel, and what that works on */
     tg_job job;
-    int steps, moved_loops;         /* of the current nest: how many, and how many loops moved in the last one */
+    int steps, moved_loops; /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */
     tg_leaving leaving[TG_MAX_RESULTS];

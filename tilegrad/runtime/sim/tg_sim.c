@@ -632,9 +632,9 @@ void tg_table(const void *table, uint32_t bytes)
     if (!is_scratch(table, bytes))
         hazard("a table of %lu bytes at %s passes the end of L1", (unsigned long)bytes, describe(table));
     if (is_inside(table, bytes, own->table, own->table_bytes)) {
-        own->is_further = 1;
-        own->next_table = own->table;
-        own->next_table_bytes = own->table_bytes;
+        own->is_further = 1; /* what lies before it is needed no more when its turn has come */
+        own->next_table = (const unsigned char *)table;
+        own->next_table_bytes = own->table_bytes - (size_t)(own->next_table - own->table);
         return;
     }
     expect_settled(table, bytes, 0, NULL, "the conductor");
