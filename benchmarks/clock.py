@@ -103,7 +103,7 @@ def read(path: Path = RESULTS) -> list[Row]:
         return [
             Row(
                 row["model"], row["recipe"], row["mode"], int(row["l1_kib"]), row["entry"], int(row["estimated"]),
-                int(row["measured"]), row.get("program", ""),
+                int(row["measured"]), row["program"],
             )
             for row in csv.DictReader(stream)
         ]  # fmt: skip
@@ -167,7 +167,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 def different(rows: Sequence[Row]) -> list[Row]:
     """Much of L1 and little, or two modes, often give the same program: it ran once, and counts once."""
-    return list({(row.program or (*row.key[:3], row.estimated, row.measured), row.entry): row for row in rows}.values())
+    return list({(row.program, row.entry): row for row in rows}.values())
 
 
 def summary(rows: Sequence[Row]) -> str:

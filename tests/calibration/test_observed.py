@@ -16,11 +16,12 @@ from tilegrad.calibration.chip import (
     Samples,
     fit_conduct,
     fit_kernel,
-    fit_kernels,
     fit_pair,
+    fit_walks,
     walk,
 )
 from tilegrad.calibration.observed import parse_trace
+from tilegrad.calibration.transfers import Moved, fit_moved
 from tilegrad.costs.conduct import DISPLACING_CYCLES, Act, Around, CodeCache
 from tilegrad.costs.measured import KernelScale, Measured, as_json, from_json
 from tilegrad.errors import InternalError
@@ -76,8 +77,7 @@ def test_acts_take_what_they_took() -> None:
     target = listing.plan.schedule.target
     with mock.patch.object(chip, "KernelCosts", lambda target: mock.Mock(**{"counted.return_value.cycles": 90.0})):
         samples.walks.append(list(walk(target, listing.entries[ENTRY], happened, 100, 300)))
-    samples.add_waits(happened, 20)
-    found = fit_conduct(samples, {})
+    found = fit_conduct(samples, fit_walks(samples.walks)[2])
 
     def took(before: Act, act: Act) -> float:
         return found.cycles((before, act), Around(gone=1.0))
@@ -86,7 +86,9 @@ def test_acts_take_what_they_took() -> None:
     assert took(Act.START, Act.FETCH) == pytest.approx(110 - 100 - 5, abs=0.2)
     assert took(Act.ENTER, Act.BEGIN_FIRST) == pytest.approx(10, abs=0.4)
     assert took(Act.END, Act.WAIT_LOAD) == pytest.approx(250 - 240, abs=0.4)
-    assert found.wakes == {Act.WAIT_TABLE: 3} and found.waits == {Act.WAIT_LOAD: 6}
+    # Behind a wait it counts from where the transfer was done, at 125, or from where the conductor came, at 250.
+    assert took(Act.WAIT_TABLE, Act.ENTER) == pytest.approx(130 - 125, abs=0.4)
+    assert took(Act.WAIT_LOAD, Act.STORE) == pytest.approx(260 - 250 - 5, abs=0.4)
     assert took(Act.STORE, Act.STOP) == pytest.approx(40, abs=1)
     between = {one.pair: one for one in samples.walks[0] if isinstance(one, Between)}
     beside = {pair for pair, one in between.items() if one.is_beside}
@@ -109,6 +111,20 @@ def test_what_is_in_the_way_is_told_apart() -> None:
     assert fit_pair(values) == pytest.approx((30, 20, 40, 80), abs=1.5)
 
 
+def test_what_transfers_lose_is_told_apart() -> None:
+    """Inward 6 % of their time for each access in a cycle, and 5 % beside one that leaves; outward 4 % and 20 %."""
+    found = [
+        Moved(inward, cycles - lost[0] * rate * cycles - lost[1] * both * cycles, cycles, rate * cycles, both * cycles)
+        for inward, lost in ((True, (0.06, 0.05)), (False, (0.04, 0.2)))
+        for cycles in (300.0, 1000.0, 4000.0)
+        for rate in (0.0, 1.0, 4.0)
+        for both in (0.0, 0.5, 1.0)
+    ]
+    crowded, opposed = fit_moved(found)
+    assert crowded == pytest.approx((0.06, 0.04), abs=1e-3) and opposed == pytest.approx((0.05, 0.2), abs=1e-3)
+    assert fit_moved([]) == ((0.0, 0.0), (0.0, 0.0))
+
+
 def test_code_is_displaced_by_what_others_fetch() -> None:
     cache = CodeCache()
     assert cache.run("a", 100) == 1.0 and cache.run("a", 100) == 0.0
@@ -126,8 +142,8 @@ def test_a_kernel_is_fitted() -> None:
     found = fit_kernel(calls, KernelScale(1.0, 0.0, 0.0), prior=0.0)
     assert found.factor == pytest.approx(1.1, rel=0.01)
     assert found.call == pytest.approx(50, abs=5) and found.cold == pytest.approx(300, abs=5)
-    kernels, others = fit_kernels([[call for call, _ in calls]])
-    assert set(kernels) == {("k", "L1")} and others["L1"].calls == 0
-    measured = Measured("here", kernels, others, fit_conduct(Samples(), kernels))
+    kernels, others, pairs = fit_walks([[call for call, _ in calls]])
+    assert set(kernels) == {("k", "L1")} and others["L1"].calls == 0 and not pairs
+    measured = Measured("here", kernels, others, fit_conduct(Samples(), pairs))
     assert from_json(as_json(measured)) == measured
     assert measured.scale("another", "L1") == others["L1"]

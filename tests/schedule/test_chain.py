@@ -128,7 +128,7 @@ def test_what_is_whole_in_scratchpad_is_passed_on() -> None:
     # What another nest has just made may be on its way while a nest of one tile computes.
     other = link("d", "c")
     assert exposed_cycles(before, other, False, SCRATCH, arriving=("d",)) > 0.0
-    assert exposed_cycles(link("a", "b", BY_C), other, False, SCRATCH, arriving=("d",)) == 0.0
+    assert exposed_cycles(link("a", "b", BY_C, cycles=2000.0), other, False, SCRATCH, arriving=("d",)) == 0.0
 
 
 def test_nth_tile_is_the_nth() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -219,15 +220,15 @@ def exposed_transfer() -> Case:
 
 def crowded_transfer() -> Case:
     """30 bytes come half as fast while cores compute, until 60: 27.5 bytes from 5 to 60, the rest by 62.5, there at
-    72.5. The tile is over at 65, so the wait is 7.5. While the second computes, from 72.5, 5 bytes leave at a third of
-    the speed, from 77.5 on: 30 cycles, there at 117.5, before the tile ends at 137.5."""
+    72.5. The tile is over at 65, so the wait is 7.5. While the second computes, from 72.5, 5 bytes leave half as fast,
+    from 77.5 on: 20 cycles, there at 107.5, before the tile ends at 137.5."""
     events = [
         Enter(0), begin(), load(0, 30, tile=1), end(), wait(0), begin(tile=1), store(1, 5), end(tile=1), wait(1),
     ]  # fmt: skip
     return Case(
-        by_hand(events, tiles=2), 137.5, 65 + 65, 0, 7.5, spans={2: (5, 72.5), 6: (77.5, 117.5)},
-        stalls={4: (LOAD, 7.5)}, hops={"L2-L1": HopTiming(35, 57.5 + 30, 57.5 + 30)},
-        costs=ToyCosts(conduct=Conduct(crowded=(2.0, 3.0))),
+        by_hand(events, tiles=2), 137.5, 65 + 65, 0, 7.5, spans={2: (5, 72.5), 6: (77.5, 107.5)},
+        stalls={4: (LOAD, 7.5)}, hops={"L2-L1": HopTiming(35, 57.5 + 20, 57.5 + 20)},
+        costs=ToyCosts(conduct=Conduct(crowded=(0.5, 0.7))),
     )  # fmt: skip
 
 
@@ -236,7 +237,18 @@ def not_crowded_any_more() -> Case:
     events = [Enter(0), begin(), end(), load(0, 40, tile=1), wait(0)]
     return Case(
         by_hand(events, tiles=2), 115, 60, 5, 50, stalls={4: (LOAD, 50)}, spans={3: (65, 115)},
-        costs=ToyCosts(conduct=Conduct(crowded=(2.0, 3.0))),
+        costs=ToyCosts(conduct=Conduct(crowded=(0.5, 0.7))),
+    )  # fmt: skip
+
+
+def opposed_transfers() -> Case:
+    """40 bytes come from 5 to 45. 40 that leave from 10 on take 80 cycles, and half of the 35 beside the load more:
+    there at 117.5. The load takes a quarter of these 35 longer: the next byte comes from 53.75 on, in 1.25, there at
+    65."""
+    events = [Enter(0), load(0, 40), store(1, 40), load(2, 1), wait(2), wait(1)]
+    return Case(
+        by_hand(events, chip({"queue_depth": 8})), 117.5, 0, 15, 50 + 52.5, spans={2: (10, 117.5), 3: (53.75, 65)},
+        stalls={4: (LOAD, 50), 5: (STORE, 52.5)}, costs=ToyCosts(conduct=Conduct(opposed=(0.25, 0.5))),
     )  # fmt: skip
 
 
@@ -286,31 +298,28 @@ CONDUCT = conduct(
         Act.STORE: 9, Act.PART: 11, Act.WAIT_LOAD: 1, Act.WAIT_STORE: 1, Act.BEGIN_FIRST: 2, Act.BEGIN: 10, Act.END: 6,
     },
     {(Act.BEGIN_FIRST, Act.FETCH): 12, (Act.BEGIN_FIRST, Act.STORE): 16},
-    waits={Act.WAIT_LOAD: 2},
-    wakes={Act.WAIT_LOAD: 4},
 )  # fmt: skip
 
 
 def conducting() -> Case:
-    """Entering: 9. A load: 3 and 5, so from 17 on, 1 byte, there at 28. To wait for it takes 1, to look 2, at 20; it is
-    seen 4 cycles behind its arrival, at 32: a stall of 12. Begin: 2, at 34. The way to the barrier: 6 late, 34 + 60 + 6
-    = 100. The next tile: 10, from 110, 6 late, to 176. A store: 9 + 5, from 190, 2 cycles, there at 202; 1 to wait for
-    it: a stall of 11."""
+    """Entering: 9. A load: 3 and 5, so from 17 on, 1 byte, there at 28. To wait for it takes 1, at 18: a stall of 10.
+    Begin: 2, at 30. The way to the barrier: 6 late, 30 + 60 + 6 = 96. The next tile: 10, from 106, 6 late, to 172. A
+    store: 9 + 5, from 186, 2 cycles, there at 198; 1 to wait for it: a stall of 11."""
     events = [Enter(0), load(0, 1), wait(0), begin(), end(), begin(tile=1), end(tile=1), store(1, 1), wait(1)]
     return Case(
-        by_hand(events, tiles=2), 202, 66 + 66, 9 + 8 + 3 + 2 + 10 + 14 + 1, 12 + 11,
-        spans={0: (0, 9), 1: (17, 28), 2: (17, 32), 4: (34, 100), 5: (110, 110), 6: (110, 176), 7: (190, 202)},
-        stalls={2: (LOAD, 12), 8: (STORE, 11)}, costs=ToyCosts(conduct=CONDUCT),
+        by_hand(events, tiles=2), 198, 66 + 66, 9 + 8 + 1 + 2 + 10 + 14 + 1, 10 + 11,
+        spans={0: (0, 9), 1: (17, 28), 2: (17, 28), 4: (30, 96), 5: (106, 106), 6: (106, 172), 7: (186, 198)},
+        stalls={2: (LOAD, 10), 8: (STORE, 11)}, costs=ToyCosts(conduct=CONDUCT),
     )  # fmt: skip
 
 
 def conducting_transfers() -> Case:
     """A table in two parts: 8 + 5 = 13, and 11 + 5, at 29; the second byte moves 29 to 30, is there at 40: a stall of
-    11. Entering nest 0: 9, at 49. A load of two parts: 3 + 5, 57 to 58, and 11 + 5, 73 to 74, there at 84. 1 + 2 to
-    wait, seen at 88: a stall of 12. Begin: 2, at 90. The table behind it takes 12 + 5, 107; the store 9 + 5, 121; the
-    barrier 6: 37 late, 60 + 37 = 97, so 187.
-    Entering nest 1: 9 + 2, begin at 198. Its store comes right behind that: 16 + 5, 219, and 6: 27 late, 60 + 27 = 87,
-    285. By then all has arrived: 1 for each of the waits for stores."""
+    11. Entering nest 0: 9, at 49. A load of two parts: 3 + 5, 57 to 58, and 11 + 5, 73 to 74, there at 84. 1 to
+    wait: a stall of 10. Begin: 2, at 86. The table behind it takes 12 + 5, 103; the store 9 + 5, 117; the barrier 6: 37
+    late, 60 + 37 = 97, so 183.
+    Entering nest 1: 9 + 2, begin at 194. Its store comes right behind that: 16 + 5, 215, and 6: 27 late, 60 + 27 = 87,
+    281. By then all has arrived: 1 for each of the waits for stores."""
     two = load(1, 1)
     two = Load(two.queue, 1, 0, 0, "x", two.box, 0, "arena", 0, two.parts * 2)
     events = [
@@ -318,10 +327,10 @@ def conducting_transfers() -> Case:
         Enter(1), begin(nest=1), store(4, 1, nest=0), end(1), wait(2), wait(3), wait(4),
     ]  # fmt: skip
     return Case(
-        by_hand(events, chip({"queue_depth": 8})), 287, 97 + 87, 29 + 9 + 24 + 3 + 2 + 11 + 2, 11 + 12,
-        spans={0: (13, 40), 2: (40, 49), 3: (57, 84), 6: (107, 118), 7: (121, 133), 8: (90, 187), 9: (187, 196),
-               11: (219, 231), 12: (198, 285)},
-        stalls={1: (TABLE, 11), 4: (LOAD, 12)}, costs=ToyCosts(conduct=CONDUCT),
+        by_hand(events, chip({"queue_depth": 8})), 283, 97 + 87, 29 + 9 + 24 + 1 + 2 + 11 + 2, 11 + 10,
+        spans={0: (13, 40), 2: (40, 49), 3: (57, 84), 6: (103, 114), 7: (117, 129), 8: (86, 183), 9: (183, 192),
+               11: (215, 227), 12: (194, 281)},
+        stalls={1: (TABLE, 11), 4: (LOAD, 10)}, costs=ToyCosts(conduct=CONDUCT),
     )  # fmt: skip
 
 
@@ -335,7 +344,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_while_cores_compute, both_directions,
     one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core, hidden_transfer,
     exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting, conducting_transfers,
-    cold_code, crowded_transfer, not_crowded_any_more,
+    cold_code, crowded_transfer, not_crowded_any_more, opposed_transfers,
 )  # fmt: skip
 
 
@@ -447,11 +456,9 @@ def no_set_up(patch: pytest.MonkeyPatch) -> None:
     """Transfer set-up dropped."""
     real = EngineClock.take
 
-    def take(
-        self: EngineClock, now: float, inward: bool, size_bytes: float, rows: int, crowded: float = 1, until: float = 0
-    ) -> tuple[float, float]:
+    def take(self: EngineClock, now: float, inward: bool, *rest: Any) -> tuple[float, float]:
         timing = self.engine.inward if inward else self.engine.outward
-        start, arrived = real(self, now, inward, size_bytes, rows, crowded, until)
+        start, arrived = real(self, now, inward, *rest)
         return start, arrived - timing.setup_cycles
 
     patch.setattr(EngineClock, "take", take)

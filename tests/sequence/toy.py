@@ -78,8 +78,8 @@ def chip(mchan: Mapping[str, Any] | None = None, hyper: Mapping[str, Any] | None
 
 @dataclass
 class ToyCosts:
-    """A kernel call takes 20 cycles and 10 for each step; beside the core on its FPU a step takes `sharing` as long,
-    and where another kernel ran before it takes `cold` more."""
+    """A kernel call takes 20 cycles and 10 for each step, and cores load or store once a cycle; beside the core on its
+    FPU a step takes `sharing` as long, and where another kernel ran before it takes `cold` more."""
 
     target: Target = CHIP
     sharing: float = 1.0
@@ -90,7 +90,7 @@ class ToyCosts:
     def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
         alone = 10.0 * prod(sizes.values()) * self.slower * (1 if level == L1 else 2)
         shared = self.sharing * alone
-        return Span(shared + 20, alone, shared)
+        return Span(shared + 20, alone, shared, shared + 20)
 
     def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> float:
         return self.span(nest, sizes, level, cores).cycles
@@ -102,11 +102,9 @@ class ToyCosts:
 def conduct(
     acts: Mapping[Act, float],
     pairs: Mapping[tuple[Act, Act], float] | None = None,
-    waits: Mapping[Act, float] | None = None,
-    wakes: Mapping[Act, float] | None = None,
 ) -> Conduct:
     """What each act takes, whatever comes before it, but for some pairs."""
-    return Conduct({pair: PairCost(cycles) for pair, cycles in (pairs or {}).items()}, acts, waits or {}, wakes or {})
+    return Conduct({pair: PairCost(cycles) for pair, cycles in (pairs or {}).items()}, acts)
 
 
 def timed(listing: Listing, costs: ToyCosts | None = None) -> EntryTiming:

@@ -14,7 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,13 @@ from tilegrad.calibration.aligned import Happened, align_trace
 from tilegrad.calibration.cases import KIB, TARGET, Case
 from tilegrad.calibration.document import conduct_lines, kernel_lines
 from tilegrad.calibration.fit import non_negative_least_squares
-from tilegrad.calibration.observed import Observation, TraceEvent, observe
+from tilegrad.calibration.observed import Observation, observe
+from tilegrad.calibration.transfers import Moved, far_crowded, fit_moved, moved
 from tilegrad.compiled import Compiled
 from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, around
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
-from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Store, Wait
+from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Wait
 from tilegrad.schedule.schedule import known_choices
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
@@ -49,14 +50,13 @@ CASES = (
     Case("dscnn", "auto", 32 * KIB),
 )
 LONG_COUNT_LESS = 0.6
-# Short calls are measured by what they are off in cycles, long ones by the share of it.
+# Below this, calls are measured by what they are off in cycles; longer ones count by their cycles, so that what all of
+# a kernel's calls take together is right.
 SHORT_CYCLES = 400.0
 # How many calls of a kernel weigh as much as what others of its kind take.
 PRIOR_CALLS = 0.3
 TYPICAL = KernelScale(1.05, 60.0, 500.0)
 LEAST_FACTOR = 0.3
-# Transfers whose time says how fast bytes move.
-LONG_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ Ratios = dict[bool, list[tuple[float, float]]]
 
 @dataclass
 class Samples:
-    """What was measured, over all cases. A walk is what happened in an entry, in order."""
+    """What was measured, over all cases. A walk is what happened in an entry, in order; an update's goes on with that
+    of the step before it, whose code it finds in the cache. Behind an update samples are made, which displaces all."""
 
     walks: list[Walk] = field(default_factory=list)
-    waits: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
-    wakes: dict[Act, list[float]] = field(default_factory=lambda: defaultdict(list))
+    moves: list[float] = field(default_factory=list)
     around: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    crowded: Ratios = field(default_factory=lambda: {True: [], False: []})
+    moved: list[Moved] = field(default_factory=list)
     far_crowded: Ratios = field(default_factory=lambda: {True: [], False: []})
 
     def add(self, compiled: Compiled, seen: Observation) -> None:
@@ -102,25 +102,16 @@ class Samples:
             if listing is None or not listing.events:
                 continue
             happened = align_trace(listing, events)
-            self.walks.append(list(walk(compiled.target, listing, happened, events[0].cycle, events[-1].cycle)))
-            self.add_waits(happened, compiled.target.engine(L3, L2).enqueue_cycles)
-            for inward, nominal, taken in _crowded(compiled.target, happened, events):
-                self.crowded[inward].append((nominal, taken))
-            for inward, nominal, taken in _far_crowded(compiled.target, events):
+            if entry != "update" or not self.walks:
+                self.walks.append([])
+            self.walks[-1] += walk(compiled.target, listing, happened, events[0].cycle, events[-1].cycle)
+            enqueue = compiled.target.engine(L3, L2).enqueue_cycles
+            self.moves += [one.went - one.came - enqueue for one in happened if one.act is Act.MOVE]
+            self.moved += moved(compiled.target, listing, happened, events)
+            for inward, nominal, taken in far_crowded(compiled.target, events):
                 self.far_crowded[inward].append((nominal, taken))
             if seen.counts.get(entry):
                 self.around[entry].append(seen.counts[entry][-1] - seen.cycles(entry))
-
-    def add_waits(self, happened: Sequence[Happened], enqueue_cycles: float) -> None:
-        for one in happened:
-            if one.act is Act.MOVE:
-                self.waits[one.act].append(one.went - one.came - enqueue_cycles)
-            elif not isinstance(one.event, Wait):
-                continue
-            elif one.arrived > one.came:
-                self.wakes[one.act].append(one.went - one.arrived)
-            elif one.arrived:
-                self.waits[one.act].append(one.went - one.came)
 
 
 def walk(
@@ -145,11 +136,15 @@ def walk(
             yield KernelCall(listed.nest.kernel, level, counted, computed - one.went, weight**0.5)
         elif isinstance(one.event, Fetch | Load):
             arrived = one.arrived
-        before, went = one.act, one.went
+        # Behind a wait, time counts from where there was nothing to wait for.
+        is_told = isinstance(one.event, Wait) and one.arrived > 0
+        before, went = one.act, max(one.came, one.arrived) if is_told else one.went
     yield Between((before, Act.STOP), ended - went, weight, transfer_cycles=arrived - went)
 
 
-def _gone(walks: Sequence[Walk], kernels: Kernels) -> Iterator[tuple[KernelCall | Between, float]]:
+def _gone(
+    walks: Sequence[Walk], kernels: Kernels, pairs: Mapping[Pair, PairCost]
+) -> Iterator[tuple[KernelCall | Between, float]]:
     """Each thing that happened, with the share of its code that others had displaced."""
     for walk in walks:
         cache = CodeCache()
@@ -157,62 +152,21 @@ def _gone(walks: Sequence[Walk], kernels: Kernels) -> Iterator[tuple[KernelCall 
             if isinstance(one, KernelCall):
                 yield one, cache.run(one.kernel, kernels.get((one.kernel, one.level), TYPICAL).cold)
             else:
-                yield one, cache.run(one.pair)
-
-
-def _crowded(
-    target: Target, happened: Sequence[Happened], events: Sequence[TraceEvent]
-) -> Iterator[tuple[bool, float, float]]:
-    """Long transfers that went on while cores computed: which way, what they would take alone, and what they took."""
-    engine, calls, begun = target.engine(L2, L1), [], 0
-    for one in happened:
-        if isinstance(one.event, Begin):
-            begun = one.went
-        elif isinstance(one.event, End):
-            calls.append((begun, one.computed))
-    for inward in (True, False):
-        timing = engine.inward if inward else engine.outward
-        ends = [event.cycle for event in events if event.kind == "D" and bool(event.a) is inward]
-        kinds = (Fetch, Load) if inward else (Store,)
-        parts = [
-            (part.size_bytes, started)
-            for one in happened
-            if isinstance(one.event, Fetch | Load | Store) and isinstance(one.event, kinds)
-            for part, started in zip(one.event.parts, one.parts, strict=True)
-        ]
-        free = at = 0
-        for (size_bytes, started), end in zip(parts, ends, strict=True):
-            start, free = max(started, free), end
-            while at < len(calls) and calls[at][1] < start:
-                at += 1
-            if size_bytes >= LONG_BYTES and at < len(calls) and calls[at][0] <= start and end <= calls[at][1]:
-                latency = timing.setup_cycles if start == started else 0.0
-                yield inward, size_bytes * timing.cycles_per_byte, end - start - latency
-
-
-def _far_crowded(target: Target, events: Sequence[TraceEvent]) -> Iterator[tuple[bool, float, float]]:
-    """The same of long transfers between L2 and L3, which come one after the other."""
-    engine, free = target.engine(L3, L2), 0
-    started = [event for event in events if event.kind == "h"]
-    for begin, end in zip(started, (event for event in events if event.kind == "H"), strict=True):
-        inward = bool(begin.b)
-        timing = engine.inward if inward else engine.outward
-        start, free = max(begin.cycle, free), end.cycle
-        if begin.a >= LONG_BYTES:
-            yield inward, timing.cycles(begin.a), end.cycle - start
+                cost = pairs.get(one.pair)
+                yield one, cache.run(one.pair, 0.0 if cost is None else cost.gone)
 
 
 def fit_kernel(
     calls: Sequence[tuple[KernelCall, float]], typical: KernelScale, prior: float = PRIOR_CALLS
 ) -> KernelScale:
-    """By least squares of relative errors, none of the three below zero; little is drawn to what is typical."""
+    """By least squares, none of the three below zero; little is drawn to what is typical."""
     rows = [[call.counted, 1.0, gone] for call, gone in calls]
     measured = [float(call.cycles) for call, _ in calls]
     mean = sum(call.weight for call, _ in calls) / len(calls)
-    weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) for call, _ in calls]
+    weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) ** 0.5 for call, _ in calls]
     x, y, w = np.array(rows), np.array(measured), np.array(weights)
     size = float(np.median(y))
-    drawn = prior / size
+    drawn = prior / size**0.5
     pulls = np.array([[size, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) * drawn
     wanted = np.array([typical.factor * size, typical.call, typical.cold]) * drawn
     found = non_negative_least_squares(np.vstack([x * w[:, None], pulls]), np.concatenate([y * w, wanted]))
@@ -220,16 +174,21 @@ def fit_kernel(
     return KernelScale(round(factor, 4), round(float(found[1]), 1), round(float(found[2]), 1), len(calls))
 
 
-def fit_kernels(walks: Sequence[Walk]) -> tuple[Kernels, dict[str, KernelScale]]:
-    """How much of a kernel's code is gone follows from what others' code takes to fetch: so it is fitted twice."""
+def fit_walks(walks: Sequence[Walk]) -> tuple[Kernels, dict[str, KernelScale], dict[Pair, PairCost]]:
+    """How much of any code is gone follows from what others' code takes to fetch: so it is fitted three times."""
     kernels: Kernels = {}
+    pairs: dict[Pair, PairCost] = {}
     others: dict[str, KernelScale] = defaultdict(lambda: TYPICAL)
     for _ in range(3):
-        groups: dict[tuple[str, str], list[tuple[KernelCall, float]]] = defaultdict(list)
-        for one, gone in _gone(walks, kernels):
+        calls: dict[tuple[str, str], list[tuple[KernelCall, float]]] = defaultdict(list)
+        between: dict[Pair, list[tuple[Between, float]]] = defaultdict(list)
+        for one, gone in _gone(walks, kernels, pairs):
             if isinstance(one, KernelCall):
-                groups[one.kernel, one.level].append((one, gone))
-        kernels = {key: fit_kernel(found, others[key[1]]) for key, found in groups.items()}
+                calls[one.kernel, one.level].append((one, gone))
+            else:
+                between[one.pair].append((one, gone))
+        kernels = {key: fit_kernel(found, others[key[1]]) for key, found in calls.items()}
+        pairs = {pair: fit_pair(values) for pair, values in between.items()}
         for level in {level for _, level in kernels}:
             own = [scale for (_, at), scale in kernels.items() if at == level]
             others[level] = KernelScale(
@@ -237,7 +196,7 @@ def fit_kernels(walks: Sequence[Walk]) -> tuple[Kernels, dict[str, KernelScale]]
                 round(float(np.median([scale.call for scale in own])), 1),
                 round(float(np.median([scale.cold for scale in own])), 1),
             )
-    return kernels, dict(others)
+    return kernels, dict(others), pairs
 
 
 def _kept(values: Sequence[tuple[Between, float]]) -> list[tuple[Between, float]]:
@@ -245,9 +204,9 @@ def _kept(values: Sequence[tuple[Between, float]]) -> list[tuple[Between, float]
     return sorted(values, key=lambda value: value[0].cycles)[: max(1, round(0.97 * len(values)))]
 
 
-def _mean(values: Sequence[tuple[Between, float]]) -> float:
-    kept = _kept(values)
-    return round(max(0.0, sum(one.cycles * one.weight for one, _ in kept) / sum(one.weight for one, _ in kept)), 1)
+def _mean(values: Sequence[Between]) -> float:
+    kept = [one for one, _ in _kept([(one, 0.0) for one in values])]
+    return round(max(0.0, sum(one.cycles * one.weight for one in kept) / sum(one.weight for one in kept)), 1)
 
 
 def fit_pair(values: Sequence[tuple[Between, float]]) -> PairCost:
@@ -261,20 +220,17 @@ def fit_pair(values: Sequence[tuple[Between, float]]) -> PairCost:
     return PairCost(*(round(float(cycles), 1) for cycles in found))
 
 
-def fit_conduct(samples: Samples, kernels: Kernels) -> Conduct:
-    pairs: dict[Pair, list[tuple[Between, float]]] = defaultdict(list)
-    acts: dict[Act, list[tuple[Between, float]]] = defaultdict(list)
-    for one, gone in _gone(samples.walks, kernels):
+def fit_conduct(samples: Samples, pairs: Mapping[Pair, PairCost]) -> Conduct:
+    acts: dict[Act, list[Between]] = defaultdict(list)
+    for one in chain.from_iterable(samples.walks):
         if isinstance(one, Between):
-            pairs[one.pair].append((one, gone))
-            acts[one.pair[1]].append((one, gone))
+            acts[one.pair[1]].append(one)
     return Conduct(
-        {pair: fit_pair(values) for pair, values in pairs.items()},
+        pairs,
         {act: _mean(values) for act, values in acts.items()},
-        {act: round(float(np.median(values)), 1) for act, values in samples.waits.items()},
-        {act: round(float(np.median(values)), 1) for act, values in samples.wakes.items()},
+        round(float(np.median(samples.moves or [0.0])), 1),
         {entry: round(float(np.median(cycles)), 1) for entry, cycles in samples.around.items()},
-        (_ratio(samples.crowded[True]), _ratio(samples.crowded[False])),
+        *fit_moved(samples.moved),
         (_ratio(samples.far_crowded[True]), _ratio(samples.far_crowded[False])),
     )
 
@@ -284,8 +240,8 @@ def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def fit(samples: Samples) -> Measured:
-    kernels, others = fit_kernels(samples.walks)
-    return Measured(SOURCE, kernels, others, fit_conduct(samples, kernels))
+    kernels, others, pairs = fit_walks(samples.walks)
+    return Measured(SOURCE, kernels, others, fit_conduct(samples, pairs))
 
 
 def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:

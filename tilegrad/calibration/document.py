@@ -19,6 +19,8 @@ def conduct_lines(measured: Measured) -> list[str]:
     lines = [
         f"{len(pairs)} pairs of acts, measured on `{measured.source}`. Around them a call of an entry takes:",
         f"{', '.join(f'{entry} {cycles:.0f} cycles' for entry, cycles in sorted(conduct.calls.items()))}.",
+        f"Transfers lose {_ways(conduct.crowded)} of their time for each access to L1 in a cycle, and",
+        f"{_ways(conduct.opposed)} beside one that goes the other way.",
         "",
         "| from | to, with cycles (+ if its code was displaced + beside cores + behind a transfer) |",
         "|---|---|",
@@ -27,6 +29,10 @@ def conduct_lines(measured: Measured) -> list[str]:
         then = ", ".join(f"{act.value} {_added(cost)}" for (one, act), cost in pairs if one is before)
         lines.append(f"| {before.value} | {then} |")
     return lines
+
+
+def _ways(lost: tuple[float, float]) -> str:
+    return f"{100 * lost[0]:.1f} % (inward) and {100 * lost[1]:.1f} % (outward)"
 
 
 def _added(cost: PairCost) -> str:

@@ -20,6 +20,9 @@ from tilegrad.targets.base import DmaEngine, Target
 
 Interval = tuple[float, float]
 
+# Of all cores together, where nothing is known of a kernel; and what share of a transfer's time they take at most.
+TYPICAL_ACCESSES, MOST_LOST = 1.5, 0.5
+
 
 class Reason(Enum):
     """Why the conductor stands still."""
@@ -107,10 +110,18 @@ class EngineClock:
         return max(now, self.ends[0]) if len(self.ends) == self.engine.queue_depth else now
 
     def take(
-        self, now: float, inward: bool, size_bytes: float, rows: int, crowded: float = 1.0, until: float = 0.0
+        self,
+        now: float,
+        inward: bool,
+        size_bytes: float,
+        rows: int,
+        lost: float = 0.0,
+        until: float = 0.0,
+        opposed: tuple[float, float] = (0.0, 0.0),
     ) -> Interval:
-        """A command that the queue has taken: when it begins to move bytes, and when the last has arrived. Where memory
-        is crowded, `until` some time, everything takes `crowded` times as long."""
+        """A command that the queue has taken: when it begins to move bytes, and when the last has arrived. `lost` is
+        the share of its time that others take at the memory, `until` some time; `opposed` the shares that inward and
+        outward transfers take from each other."""
         timing = self.engine.inward if inward else self.engine.outward
         channel = self.inward if inward else self.outward
         busy = size_bytes * timing.cycles_per_byte + (rows - 1) * timing.cycles_per_extra_row
@@ -120,8 +131,13 @@ class EngineClock:
         start = max(now, channel.free)
         if channel.beside is not None:
             start = max(start, channel.beside.free)
-        if start < until and crowded > 1.0:
-            busy = min(busy * crowded, busy + (until - start) * (1.0 - 1.0 / crowded))
+        if start < until and lost > 0.0:
+            busy = min(busy / (1.0 - lost), busy + (until - start) * lost)
+        other = self.outward if inward else self.inward
+        if other is not channel and other.free > start:
+            both = min(busy, other.free - start)
+            busy += both * opposed[not inward]
+            other.free += both * opposed[inward]
         channel.free = start + busy
         if self.shared is not None:
             channel.free = max(channel.free, self.shared.take(start, size_bytes))
@@ -152,6 +168,7 @@ class Clock:
         self.latest = Act.START
         self.code = CodeCache()
         self.computes_until = 0.0  # as far as is known
+        self.accesses_per_cycle = 0.0
         self.compute_cycles = 0.0
         self.conduct_cycles = 0.0
         self.stall_cycles = dict.fromkeys(Reason, 0.0)  # while no core computes
@@ -166,20 +183,16 @@ class Clock:
     def act(self, act: Act, share: float = 1.0) -> None:
         """The conductor comes to its next act, or to a share of such acts."""
         pair = self.latest, act
-        now = around(self.code.run(pair), self.now < self.computes_until, self.near.inward.free - self.now)
-        self.spend(share * self.costs.conduct.cycles(pair, now))
+        conduct = self.costs.conduct
+        gone = self.code.run(pair, conduct.cold_cycles(pair))
+        now = around(gone, self.now < self.computes_until, self.near.inward.free - self.now)
+        self.spend(share * conduct.cycles(pair, now))
         self.latest = act
 
     def cold_cycles(self, kernel: str, level: str) -> float:
         """What a kernel call that begins now takes to fetch its code."""
         cold = self.costs.cold_cycles(kernel, level)
         return self.code.run(kernel, cold) * cold
-
-    def wait(self, act: Act, time: float, reason: Reason) -> Stall | None:
-        """It comes to wait for a transfer that is done at `time`, and goes on when it has seen that."""
-        conduct, came = self.costs.conduct, self.now
-        self.spend(conduct.waits.get(act, 0.0))
-        return self.stall_until(time + conduct.wakes.get(act, 0.0), reason) if time > came else None
 
     def command(self, engine: EngineClock, inward: bool, size_bytes: float, rows: int = 1) -> Interval:
         """The conductor gives an engine a command, as soon as the queue takes it; one for each row, where it must."""
@@ -189,9 +202,11 @@ class Clock:
         self.stall_until(engine.accepted(self.now), Reason.QUEUE)
         self.spend(engine.engine.enqueue_cycles)
         if engine is not self.near:
-            return engine.take(self.now, inward, size_bytes, rows, self.costs.conduct.far_crowded[not inward], inf)
-        crowded = self.costs.conduct.crowded[not inward]
-        return engine.take(self.now, inward, size_bytes, rows, crowded, self.computes_until)
+            lost = 1.0 - 1.0 / self.costs.conduct.far_crowded[not inward]
+            return engine.take(self.now, inward, size_bytes, rows, lost, inf)
+        conduct = self.costs.conduct
+        lost = min(MOST_LOST, conduct.crowded[not inward] * self.accesses_per_cycle)
+        return engine.take(self.now, inward, size_bytes, rows, lost, self.computes_until, conduct.opposed)
 
     def stall_until(self, time: float, reason: Reason) -> Stall | None:
         """The conductor waits."""
@@ -203,9 +218,10 @@ class Clock:
             self.stall_cycles[reason] += cycles
         return Stall(reason, cycles)
 
-    def begin(self, cycles: float = 0.0) -> None:
-        """Cores begin a kernel call, which will take about so many cycles."""
+    def begin(self, cycles: float = 0.0, accesses_per_cycle: float = TYPICAL_ACCESSES) -> None:
+        """Cores begin a kernel call, which will take about so many cycles, and load and store so often together."""
         assert self.forked is None
+        self.accesses_per_cycle = accesses_per_cycle
         self.forked = self.now
         self.computes_until = self.now + cycles
 

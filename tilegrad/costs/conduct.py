@@ -44,9 +44,9 @@ class Act(Enum):
 
 Pair = tuple[Act, Act]
 
-# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Of 600 to 4000,
-# what explains the measured trainings best.
-DISPLACING_CYCLES = 1200.0
+# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Of 600 to 9000,
+# what explains the measured trainings best; to fill all 256 lines of Siracusa's shared cache takes about 4900.
+DISPLACING_CYCLES = 4000.0
 
 
 class CodeCache:
@@ -95,19 +95,26 @@ class PairCost(NamedTuple):
 class Conduct:
     """Cycles between acts, by pair. A pair that was never seen takes what its second act takes on average.
 
-    A wait for what is there already takes `waits` cycles; one that has to wait ends `wakes` cycles behind the transfer,
-    by act. `calls` are what callers of entries spend around them. `crowded` is how much longer transfers to and from
-    scratchpad take while cores compute there, inward and outward; `far_crowded` the same of those between L2 and L3,
-    which meet others at banks of L2.
+    A wait's own cycles are those to what comes behind it, from when it was come to or from when the transfer was done.
+    To start a move takes `move_cycles` beside its commands. `calls` are what callers of entries spend around them.
+
+    Of transfers to and from scratchpad, inward and outward, `crowded` is the share of their time that they lose at its
+    banks, for each access of the cores in a cycle, and `opposed` what they lose to one that goes the other way.
+    `far_crowded` is how much longer those between L2 and L3 take, which meet others at banks of L2.
     """
 
     pairs: Mapping[Pair, PairCost] = field(default_factory=dict)
     acts: Mapping[Act, float] = field(default_factory=dict)
-    waits: Mapping[Act, float] = field(default_factory=dict)
-    wakes: Mapping[Act, float] = field(default_factory=dict)
+    move_cycles: float = 0.0
     calls: Mapping[str, float] = field(default_factory=dict)
-    crowded: tuple[float, float] = (1.0, 1.0)
+    crowded: tuple[float, float] = (0.0, 0.0)
+    opposed: tuple[float, float] = (0.0, 0.0)
     far_crowded: tuple[float, float] = (1.0, 1.0)
+
+    def cold_cycles(self, pair: Pair) -> float:
+        """What all of the code between two acts takes to fetch."""
+        found = self.pairs.get(pair)
+        return 0.0 if found is None else found.gone
 
     def cycles(self, pair: Pair, now: Around) -> float:
         found = self.pairs.get(pair)

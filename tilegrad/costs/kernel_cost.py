@@ -71,15 +71,24 @@ class Span:
     """A kernel call on all cores: `cycles` where all begin together.
 
     `alone` is the busiest core's time with everything to itself, `shared` its time beside the core on the same FPU.
+    `accesses` are loads and stores of operands, by all cores.
     """
 
     cycles: float
     alone: float
     shared: float
+    accesses: float = 0.0
+
+    @property
+    def accesses_per_cycle(self) -> float:
+        return self.accesses / self.cycles if self.cycles else 0.0
 
     def later(self, cycles: float) -> Span:
         """The same where every core takes so many cycles more."""
-        return Span(self.cycles + cycles, self.alone + cycles, self.shared + cycles)
+        return Span(self.cycles + cycles, self.alone + cycles, self.shared + cycles, self.accesses)
+
+    def times(self, factor: float) -> Span:
+        return Span(self.cycles * factor, self.alone * factor, self.shared * factor, self.accesses * factor)
 
     def ending(self, delay: float) -> float:
         """Cycles from fork to barrier where the conducting core joins late.
@@ -144,6 +153,7 @@ class _Coefficients:
             if memory.core_extra_cycles is not None
         }
         self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0}, length)
+        self.accesses = self._combined({"data_loads": 1.0, "data_stores": 1.0}, length)
         divisions = tuple(classes.get("i_fdiv_sqrt", ()))
         self.divisions = divisions if any(divisions) else None
 
@@ -260,7 +270,8 @@ class KernelCosts:
         if self.measured is None:
             return replace(span, cycles=span.cycles + call_cycles(cores, self.target.costs))
         scale = self.measured.scale(bound.nest.kernel, level)
-        return Span(span.cycles * scale.factor + scale.call, span.alone * scale.factor, span.shared * scale.factor)
+        scaled = span.times(scale.factor)
+        return replace(scaled, cycles=scaled.cycles + scale.call, accesses=span.accesses)
 
     def counted(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
         """What the counted instructions of a call take, without the way to the cores and back."""
@@ -276,7 +287,8 @@ class KernelCosts:
         if coefficients.divisions is not None and cores > 1:
             divisions = _dot(coefficients.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
         alone, fpu = _dot(coefficients.alone[level], trips), _dot(coefficients.fpu, trips)
-        return cluster_span(alone, fpu, divisions, cores, self.target.fpus, self.target.costs)
+        span = cluster_span(alone, fpu, divisions, cores, self.target.fpus, self.target.costs)
+        return replace(span, accesses=cores * _dot(coefficients.accesses, trips))
 
     def mix(
         self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None = None

@@ -65,11 +65,9 @@ def from_json(table: Mapping[str, Any]) -> Measured:
     others = {level: KernelScale(**scale) for level, scale in table["others"].items()}
     conduct = table["conduct"]
     pairs = {(Act(a), Act(b)): PairCost(*cycles) for a, then in conduct["pairs"].items() for b, cycles in then.items()}
-    acts, waits, wakes = (
-        {Act(name): cycles for name, cycles in conduct[part].items()} for part in ("acts", "waits", "wakes")
-    )
-    crowded, far_crowded = ((conduct[part]["inward"], conduct[part]["outward"]) for part in ("crowded", "far_crowded"))
-    found = Conduct(pairs, acts, waits, wakes, conduct["calls"], crowded, far_crowded)
+    acts = {Act(name): cycles for name, cycles in conduct["acts"].items()}
+    ways = ((conduct[part]["inward"], conduct[part]["outward"]) for part in ("crowded", "opposed", "far_crowded"))
+    found = Conduct(pairs, acts, conduct["move_cycles"], conduct["calls"], *ways)
     return Measured(table["source"], kernels, others, found)
 
 
@@ -83,17 +81,19 @@ def as_json(measured: Measured) -> dict[str, Any]:
     pairs: dict[str, dict[str, PairCost]] = {}
     for (before, act), cost in sorted(conduct.pairs.items(), key=lambda pair: (pair[0][0].value, pair[0][1].value)):
         pairs.setdefault(before.value, {})[act.value] = cost
-    parts = {
-        name: {act.value: cycles for act, cycles in sorted(of.items(), key=lambda item: item[0].value)}
-        for name, of in (("acts", conduct.acts), ("waits", conduct.waits), ("wakes", conduct.wakes))
-    }
+    acts = {act.value: cycles for act, cycles in sorted(conduct.acts.items(), key=lambda item: item[0].value)}
+    own = {"move_cycles": conduct.move_cycles, "acts": acts}
     crowded = {
         name: dict(zip(("inward", "outward"), ratios, strict=True))
-        for name, ratios in (("crowded", conduct.crowded), ("far_crowded", conduct.far_crowded))
+        for name, ratios in (
+            ("crowded", conduct.crowded),
+            ("opposed", conduct.opposed),
+            ("far_crowded", conduct.far_crowded),
+        )
     }
     return {
         "source": measured.source,
         "kernels": kernels,
         "others": {level: scale.as_json() for level, scale in sorted(measured.others.items())},
-        "conduct": {"calls": dict(sorted(conduct.calls.items())), **crowded, **parts, "pairs": pairs},
+        "conduct": {"calls": dict(sorted(conduct.calls.items())), **crowded, **own, "pairs": pairs},
     }

@@ -179,14 +179,14 @@ class Judge:
         clock.act(Act.ENTER)
         loaded = [self._move(clock, one, 1.0, Act.FIRST_LOAD) for one in reads]
         clock.act(Act.WAIT_LOAD)
-        clock.wait(Act.WAIT_LOAD, max(loaded, default=0.0), Reason.LOAD)
+        clock.stall_until(max(loaded, default=0.0), Reason.LOAD)
         first = before = latest = computed = clock.now
         leaving, coming = list[float](), list[float]()
         played = min(count, MOST_PLAYED)
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
             cold = clock.cold_cycles(nest.kernel, self.target.compute)
-            clock.begin(span.cycles)
+            clock.begin(span.cycles, span.accesses_per_cycle)
             if not tile:
                 clock.act(Act.FETCH)  # the next nest's table
                 clock.act(Act.PART)
@@ -224,12 +224,12 @@ class Judge:
     def _settle(self, clock: Clock, ends: Sequence[float], act: Act, reason: Reason) -> None:
         if ends:
             clock.act(act)
-            clock.wait(act, max(ends), reason)
+            clock.stall_until(max(ends), reason)
 
     def _average_span(self, nest: Nest, candidate: Candidate, cycles: float) -> Span:
         whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
         factor = cycles / whole.cycles if whole.cycles else 1.0
-        return Span(whole.cycles * factor, whole.alone * factor, whole.shared * factor)
+        return whole.times(factor)
 
     def exposed(
         self, compute: float, hidden: Sequence[Bytes], stores: Sequence[Bytes] = (), waiting: Sequence[Bytes] = ()
