@@ -69,6 +69,8 @@ class _Levels:
                 if not found:
                     raise
                 break  # a node needs more than this share
+            if found and _is_same(homes, found[-1].homes):
+                continue
             found.append(_Attempt(homes, share, self.transfers(homes, 1.0)[1]))
             if not any(entry.stays for entry in homes.entries.values()):
                 break
@@ -139,6 +141,11 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
     best = _Levels(schedule, home).plan()
     _expect_fit(best)
     return _with_nests(best)
+
+
+def _is_same(one: Homes, other: Homes) -> bool:
+    stays, others = ({name: entry.stays for name, entry in homes.entries.items()} for homes in (one, other))
+    return one.state_in_l3 == other.state_in_l3 and stays == others
 
 
 def _durations(schedule: Schedule) -> dict[str, list[float]]:

@@ -54,8 +54,10 @@ class _Fit:
                 self._grow()
                 return True
             i = max(left, key=lambda i: (self.sizes[i], -i))
-            if self.sizes[i] > self.room or not (self._place(i) or self._squeeze_in(i)):
+            if self.sizes[i] > self.room:
                 return False
+            if not self._place(i):
+                self._squeeze_in(i)
         return False
 
     def _grow(self) -> None:
@@ -64,9 +66,7 @@ class _Fit:
             (first, last), offset = self.spans[i], self.offsets[i]
             if self.spans[i] == self.wanted[i] or offset is None:
                 continue
-            beside = [
-                self.spans[j] for j in _among(self._taken(self.spans, self.wanted[i]), offset, self.sizes[i]) if j != i
-            ]
+            beside = [self.spans[j] for j in _among(self._taken(self.wanted[i]), offset, self.sizes[i]) if j != i]
             self.spans[i] = (
                 max([self.wanted[i][0], *(end + 1 for _, end in beside if end < first)]),
                 min([self.wanted[i][1], *(start - 1 for start, _ in beside if start > last)]),
@@ -77,20 +77,20 @@ class _Fit:
         (first, last), (least_first, least_last) = self.wanted[i], self.least[i]
         for kept in _KEPT_EIGHTHS:
             span = least_first - (least_first - first) * kept // 8, least_last + (last - least_last) * kept // 8
-            offset = self._free(i, self._taken(self.spans, span))
+            offset = self._free(i, self._taken(span))
             if offset is not None:
                 self.spans[i], self.offsets[i] = span, offset
                 return True
         return False
 
-    def _squeeze_in(self, i: int) -> bool:
+    def _squeeze_in(self, i: int) -> None:
         """For the least that it needs, where least is in the way. That is shortened, or else loses its place, which
         costs more each time."""
         size, span = self.sizes[i], self.least[i]
-        taken = self._taken(self.spans, span)
+        taken = self._taken(span)
         edges = {0, self.room - size, *(stop for _, stop, _ in taken), *(start - size for start, _, _ in taken)}
         places = [offset for offset in sorted(edges) if 0 <= offset <= self.room - size]
-        cost, chosen = min((sum(self._price(j, span) for j in _among(taken, o, size)), o) for o in places)
+        _, chosen = min((sum(self._price(j, span) for j in _among(taken, o, size)), o) for o in places)
         for j in _among(taken, chosen, size):
             first, last = self.spans[j]
             if self.least[j][1] < span[0]:
@@ -101,17 +101,16 @@ class _Fit:
                 self.offsets[j] = None
                 self.moved[j] += 1
         self.spans[i], self.offsets[i] = span, chosen
-        return True
 
     def _price(self, j: int, span: Span) -> int:
         is_needed = self.least[j][0] <= span[1] and span[0] <= self.least[j][1]
         return self.sizes[j] * (1 + _MOVE_PRICE * self.moved[j] if is_needed else 1)
 
-    def _taken(self, spans: Sequence[Span], span: Span) -> list[tuple[int, int, int]]:
+    def _taken(self, span: Span) -> list[tuple[int, int, int]]:
         """Start, stop and number of what has a place at the same time, in order."""
         return sorted(
             (offset, offset + size, j)
-            for j, (offset, size, (first, last)) in enumerate(zip(self.offsets, self.sizes, spans, strict=True))
+            for j, (offset, size, (first, last)) in enumerate(zip(self.offsets, self.sizes, self.spans, strict=True))
             if offset is not None and size and first <= span[1] and span[0] <= last
         )
 
