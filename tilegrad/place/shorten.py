@@ -16,8 +16,8 @@ from tilegrad.ir.plan import Buffer
 Span = tuple[int, int]
 # Of what a stay is longer than it must be.
 _KEPT_EIGHTHS = (8, 6, 4, 2, 1, 0)
-# How often each of them is moved on the average, at most; and what moving one costs, against shortening it.
-MOST_MOVES, _MOVE_PRICE = 10, 2
+# How many are moved, at most; and what moving one costs, against shortening it.
+MOST_MOVES, _MOVE_PRICE = 500, 2
 
 
 def shorten(
@@ -48,7 +48,7 @@ class _Fit:
 
     def run(self) -> bool:
         """What has no place takes one from others, the larger ones first, until all have one."""
-        for _ in range(MOST_MOVES * len(self.sizes)):
+        for _ in range(MOST_MOVES):
             left = [i for i, offset in enumerate(self.offsets) if offset is None]
             if not left:
                 self._grow()
@@ -75,6 +75,8 @@ class _Fit:
     def _place(self, i: int) -> bool:
         """At the lowest offset that is free, for as long as one is."""
         (first, last), (least_first, least_last) = self.wanted[i], self.least[i]
+        if self._free(i, self._taken(self.least[i])) is None:
+            return False
         for kept in _KEPT_EIGHTHS:
             span = least_first - (least_first - first) * kept // 8, least_last + (last - least_last) * kept // 8
             offset = self._free(i, self._taken(span))
