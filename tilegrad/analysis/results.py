@@ -28,7 +28,8 @@ def check_results(entry: EntrySchedule) -> None:
             view = NodeView(node, entry.graph.types)
             own = [view.temporary(i) for i in range(len(operator.temporaries(view)))]
             declared = operator.nests(view)
-            _check_declared(node, declared, own)
+            wanted = [value for value in node.outputs if value and entry.graph.types[value].size]
+            _check_declared(node, declared, wanted, own)
             for launch in launched.get(node.name, []):
                 _check_launched(entry, launch, declared)
     for pipe in entry.pipes:
@@ -39,10 +40,9 @@ def check_results(entry: EntrySchedule) -> None:
             raise _refused(node, f"pipe {pipe.number} carries a value that does not pass it", made, [pipe.value])
 
 
-def _check_declared(node: Node, nests: Sequence[Nest], own: Sequence[str]) -> None:
-    """Each result of a node is written, and nothing but these and its own scratch; no value by two pointers of a
-    call."""
-    wanted = [value for value in node.outputs if value]
+def _check_declared(node: Node, nests: Sequence[Nest], wanted: Sequence[str], own: Sequence[str]) -> None:
+    """Each result of a node that has elements is written, and nothing but results and its own scratch; no value by two
+    pointers of a call."""
     written: set[str] = set()
     for nest in nests:
         pointers: dict[str, str] = {}
@@ -56,7 +56,7 @@ def _check_declared(node: Node, nests: Sequence[Nest], own: Sequence[str]) -> No
     unmapped = [value for value in wanted if value not in written]
     if unmapped:
         raise _refused(node, "results that no nest writes", wanted, sorted(written), unmapped)
-    strange = sorted(written - {*wanted, *own})
+    strange = sorted(written - {*node.outputs, *own})
     if strange:
         raise _refused(node, "nests write what is no result of the node", [*wanted, *own], sorted(written), strange)
 
