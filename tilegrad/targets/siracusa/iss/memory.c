@@ -173,7 +173,7 @@ static int is_memory(uint32_t address, uint32_t bytes)
 {
     return inside(l1, L1_BASE, L1_BYTES, address, bytes) || inside(shared, SHARED_BASE, SHARED_BYTES, address, bytes) ||
            inside(private0, PRIVATE0_BASE, PRIVATE_BYTES, address, bytes) ||
-           inside(private1, PRIVATE1_BASE, PRIVATE_BYTES, address, bytes);
+           inside(private1, PRIVATE1_BASE, PRIVATE_BYTES, address, bytes) || hyper_memory(address, bytes);
 }
 
 static void load_segment(const uint8_t *file, size_t size, size_t header)
