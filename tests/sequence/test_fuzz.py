@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 import pytest
 
 from tests.sequence import faults
-from tests.sequence.faults import Case, Fault
+from tests.sequence.faults import Case, Fault, may_be_left_out
 from tests.sequence.random_programs import random_listing
 from tests.sequence.random_toys import random_toy
 from tests.support.often import first_always
 from tilegrad.ir.listing import Begin, Listing, Load, Move, Store, Wait
-from tilegrad.ir.nest import Access, Range
 from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.replay import replay
 
@@ -52,49 +50,11 @@ def seeded(case: Case, seed: int) -> Counter[str]:
         edit = edits[random.integers(len(edits))]
         error = case.refusal(edit)
         if error is None:
-            assert is_already_there(case, fault, edit), (case.name, fault.__name__, edit)
+            assert may_be_left_out(case, fault, edit), (case.name, fault.__name__, edit)
             continue
         assert error.node is not None and case.names_event(error, edit), error.message
         found[fault.__name__] += 1
     return found
-
-
-def is_already_there(case: Case, fault: Fault, edit: faults.Edit) -> bool:
-    """A load that may be left out, or an operand that may be read from elsewhere: the same box of the same value came
-    to those bytes before, and nothing has been brought or written there since."""
-    (i, (*changed,)), *_ = edit.items()
-    event = case.events[i]
-    if fault is faults.missing_transfer and isinstance(event, Load):
-        size_bytes = sum(part.size_bytes for part in event.parts)
-        return has_come(case, i, event.near, size_bytes, event.box, case.operand(event).value)
-    if fault is faults.operand_from_elsewhere and isinstance(event, Begin):
-        moved = changed[0]
-        assert isinstance(moved, Begin)
-        operands = case.own.nests[event.nest].nest.operands
-        for operand, place, before in zip(operands, moved.places, event.places, strict=True):
-            if place is not None and place != before and operand.access is Access.READ:
-                size_bytes = operand.element_bytes * prod(r.size for r in place.box)
-                return has_come(case, i, place.offset, size_bytes, place.box, operand.value)
-    return False
-
-
-def has_come(case: Case, i: int, near: int, size_bytes: int, box: tuple[Range, ...], value: str | None) -> bool:
-    """Whether that box of a value is at those bytes of L1 in front of event `i`, brought by a load."""
-    stop = near + size_bytes
-    for event in reversed(case.events[:i]):
-        if isinstance(event, Load):
-            if (event.near, event.box, case.operand(event).value) == (near, box, value):
-                return True
-            if event.near < stop and near < event.near + sum(part.size_bytes for part in event.parts):
-                return False
-        if isinstance(event, Begin):
-            operands = case.own.nests[event.nest].nest.operands
-            if any(
-                operand.access is Access.WRITE and place is not None and near <= place.offset < stop
-                for operand, place in zip(operands, event.places, strict=True)
-            ):
-                return False
-    return False
 
 
 @pytest.mark.parametrize("batch", range(5))

@@ -21,6 +21,7 @@ from tilegrad.ir.schedule import Tiling
 
 # What a nest saves by coming with the next one, beside the time in which that one is made ready.
 WORTH = 1.5
+MOST_TOGETHER = 16  # nests: what one gains by being the next of so many is gained with fewer
 # The conductor makes a nest ready beside cores whose kernel has displaced some of its code.
 READYING = Around(gone=0.5, beside=1.0)
 Span = tuple[str, int, int]
@@ -73,6 +74,8 @@ class Suites:
 
     def _come_together(self, nests: Sequence[TiledNest], before: int, first: int, last: int) -> bool:
         """Whether nests from `first` to `last` do, behind those from `before` on."""
+        if last - first >= MOST_TOGETHER:
+            return False
         suite = nests[first : last + 1]
         size_bytes = sum(one.size_bytes for one in suite)
         before_bytes = sum(one.size_bytes for one in nests[before:first])

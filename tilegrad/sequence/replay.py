@@ -7,7 +7,7 @@ still needed may be disturbed, and state must be right at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from math import prod
 
@@ -43,6 +43,7 @@ from tilegrad.ir.plan import Address
 from tilegrad.ops import registry
 from tilegrad.sequence.bytes_of import distinct, placed, slices
 from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Memory, Readers, View, whose
+from tilegrad.sequence.later import loaded_later
 from tilegrad.sequence.launches import LaunchReplay
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
 from tilegrad.sequence.parts import wrong_parts
@@ -230,8 +231,9 @@ class _Replay(LaunchReplay):
             raise self.error(f"never ended: {describe(self.running)}")
         if self.launched >= 0:
             raise self.error("its blocks never meet at a barrier", self.launched)
+        again = loaded_later(self.events, self.nests)
         for number, listed in enumerate(self.nests):
-            self.check_complete(number, listed)
+            self.check_complete(number, listed, again)
         graph = self.schedule.graph
         for value in graph.outputs:
             address = self.plan.output_address(self.entry, value)
@@ -246,7 +248,7 @@ class _Replay(LaunchReplay):
             if (view != self.number(value)).any():
                 raise self.error(f"state '{tensor.name}' does not hold '{value}' at the end")
 
-    def check_complete(self, number: int, listed: ListedNest) -> None:
+    def check_complete(self, number: int, listed: ListedNest, again: Container[tuple[int, str]]) -> None:
         nest, done = listed.nest, self.progress[number]
         volume = sum(prod(stop - start for start, stop in tile) for tile in done.computed)
         if volume != prod(axis.extent for axis in nest.axes):
@@ -254,7 +256,7 @@ class _Replay(LaunchReplay):
         for operand in nest.results if listed.tiling is not None else ():
             needed = [self.needs.needed(operand, d, whole(nest))[0] for d in range(len(operand.shape))]
             stored = done.stored.get(operand.name)
-            if stored is None and listed.tile_count == 1:
+            if stored is None and listed.tile_count == 1 and (number, operand.name) not in again:
                 continue  # whoever needs it has found it in scratchpad
             if all(r.size for r in needed) and (stored is None or not stored[slices(tuple(needed))].all()):
                 raise self.error(f"a part of the result '{operand.name}' never leaves", number)
