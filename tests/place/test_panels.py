@@ -15,6 +15,7 @@ from tests.schedule.programs import KIB, compiled_for, host_state, sim_state, si
 from tests.support.models import model, node, value, weights
 from tilegrad import frontend
 from tilegrad.compiled import Compiled
+from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.devices.host import HostDevice
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.plan import Plan, Staging
@@ -23,6 +24,7 @@ from tilegrad.pipeline import compile_model
 from tilegrad.place.traffic import least_traffic_bytes
 from tilegrad.recipe import SGD, Recipe
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.panels import MOST_PANELS, Panels
 from tilegrad.sequence.replay import ListingError
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import time_listing
@@ -277,7 +279,14 @@ def test_panels_that_begin_elsewhere_share_a_table() -> None:
 
 
 def test_more_panels_than_one_would_like_are_made_where_fewer_do_not_fit() -> None:
-    options = ScheduleOptions(home="L3")
-    compiled = compile_model(dense(8, 1100, 4), Recipe(), siracusa(4 * KIB, l2_bytes=KIB), options=options)
-    assert len(compiled.plan.schedule.entries["infer"].launches) > 0
-    assert compiled.plan.memory["L2"].used_bytes <= KIB
+    """Of the 1,100 rows of a weight, L2 has room for one or two."""
+    launches = compile_model(dense(64, 1100, 2), Recipe(), siracusa()).plan.schedule.entries["infer"].launches
+    target = siracusa(l2_bytes=512)
+    panels = Panels(target, {}, is_double=True, costs=KernelCosts(target))
+    (unit,) = panels.units(launches[0].node, launches[0].nests[:1])
+    panels.check()
+    found = panels.launches(unit)
+    assert len(found) > MOST_PANELS[0]
+    rows = [one.part.ranges for one in found if one.part is not None]
+    assert len({tuple((name, r.start) for name, r in ranges.items()) for ranges in rows}) == len(found)
+    assert all(panels.whole_bytes(one.nests) <= 512 for one in found)

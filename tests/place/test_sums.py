@@ -122,9 +122,17 @@ def test_what_a_sum_goes_on_from_is_what_was_summed_before(monkeypatch: pytest.M
 
 
 def test_an_l2_too_small_for_one_panel_is_refused_with_one_that_would_do() -> None:
-    target = siracusa(8 * KIB, l2_bytes=64)
+    target = siracusa(8 * KIB, l2_bytes=24)
     with pytest.raises(DoesNotFit, match="the smallest panel of an operator does not fit into L2") as caught:
         compile_model(dense(1200, 4, 3), Recipe(), target)
     assert caught.value.hint is not None and caught.value.node is not None
     needed = int(caught.value.hint.split("at least ")[1].split()[0])
     compile_model(dense(1200, 4, 3), Recipe(), siracusa(8 * KIB, l2_bytes=needed))
+
+
+def test_an_operator_of_too_many_panels_is_refused_with_an_l2_that_takes_fewer() -> None:
+    target = siracusa(8 * KIB, l2_bytes=256)
+    with pytest.raises(DoesNotFit, match=r"in panels that fit into L2 has more than 4,096 of them") as caught:
+        compile_model(dense(600, 300, 3), Recipe(), target)
+    assert caught.value.hint is not None and caught.value.node is not None
+    assert int(caught.value.hint.split("at least ")[1].split()[0]) > 256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -15,17 +15,19 @@ from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Rows, Schedule
 from tilegrad.place.allocate import allocate, lower_bound
 from tilegrad.place.homes import EntryHomes, Homes, choose_homes
-from tilegrad.place.prefetch import state_elsewhere, with_transfers
+from tilegrad.place.prefetch import state_elsewhere, taken_cycles, with_transfers
 from tilegrad.place.scratch import place_nests
+from tilegrad.place.shorten import shorten
 from tilegrad.targets.base import L1, L2, L3
 
-# The allocator may need more than the sum of live bytes. Then stays grow into less of L2, which leaves it gaps, and at
-# last homes are chosen for less of it. Shares of L2 up to which stays are longer than they must be, and for homes: less
-# of it at home leaves room for what is on its way, and the first of these are tried for their time alone.
+# The allocator may need more than the sum of live bytes. Then single stays are shortened; where that takes much time,
+# all of them grow into less of L2, which leaves gaps, and at last homes are chosen for less of it. Shares of L2 up to
+# which stays are longer than they must be, and for homes: less of it at home leaves room for what is on its way, and
+# the first of these are tried for their time alone.
 _STAYS_SHARES = (1.0, 0.97, 0.95, 0.9, 0.75, 0.5, 0.0)
 _HOMES_SHARES = (1.0, 0.94, 0.85, 0.7, 0.55)
 _MOST_OVER_BOUND = 1.05
-_LITTLE_FASTER = 0.99
+_LITTLE_FASTER, _LITTLE_SLOWER = 0.99, 1.02
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,16 @@ class _Attempt:
     homes: Homes
     share: float
     cycles: float
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """An entry whose buffers have their places in L2; `is_shortened`: to have them, stays are shorter than wanted."""
+
+    entry: EntryHomes
+    buffers: Sequence[Buffer]
+    offsets: Mapping[str, int]
+    is_shortened: bool = False
 
 
 class _Levels:
@@ -57,6 +69,8 @@ class _Levels:
                 if not found:
                     raise
                 break  # a node needs more than this share
+            if found and _is_same(homes, found[-1].homes):
+                continue
             found.append(_Attempt(homes, share, self.transfers(homes, 1.0)[1]))
             if not any(entry.stays for entry in homes.entries.values()):
                 break
@@ -94,23 +108,44 @@ class _Levels:
 
     def fitted(self, attempt: _Attempt) -> tuple[float, Plan]:
         """Its cycles and its plan, with stays as long as the allocator finds room for."""
-        best: tuple[float, Plan] | None = None
+        found: list[tuple[int, bool, float, Plan]] = []
         for share in _STAYS_SHARES:
-            homes, cycles = self.transfers(attempt.homes, share)
-            plan = _plan(self.schedule, homes)
+            homes, wanted = self.transfers(attempt.homes, share)
+            packed = self.packed(homes, attempt.homes)
+            plan = _plan(self.schedule, packed, homes.state_in_l3)
             use = plan.memory[L2]
-            if best is None or use.used_bytes < best[1].memory[L2].used_bytes:
-                best = cycles, plan
-            if use.used_bytes <= min(self.capacity, _MOST_OVER_BOUND * use.lower_bound_bytes):
-                return cycles, plan
-        assert best is not None
-        return best
+            cycles = wanted
+            if any(one.is_shortened for one in packed.values()):
+                cycles = sum(taken_cycles(one.entry, self.schedule.target) for one in packed.values())
+            is_loose = cycles == wanted and use.used_bytes > _MOST_OVER_BOUND * use.lower_bound_bytes
+            found.append((max(use.used_bytes - self.capacity, 0), is_loose, cycles, plan))
+            if found[-1][:2] == (0, False) and cycles <= _LITTLE_SLOWER * wanted:
+                break
+        _, _, cycles, plan = min(found, key=lambda one: one[:3])
+        return cycles, plan
+
+    def packed(self, homes: Homes, least: Homes) -> dict[str, _Packed]:
+        """Where buffers are; those of `least` are there as long as they must be."""
+        room = self.capacity - sum(size for name, size in self.state_bytes.items() if name not in homes.state_in_l3)
+        found = {}
+        for name, entry in homes.entries.items():
+            buffers = _buffers(entry)
+            allocation = allocate(buffers)
+            found[name] = _Packed(entry, buffers, allocation.offsets)
+            if allocation.size_bytes > room:
+                found[name] = _shortened(found[name], least.entries[name], room)
+        return found
 
 
 def plan_levels(schedule: Schedule, home: str) -> Plan:
     best = _Levels(schedule, home).plan()
     _expect_fit(best)
     return _with_nests(best)
+
+
+def _is_same(one: Homes, other: Homes) -> bool:
+    stays, others = ({name: entry.stays for name, entry in homes.entries.items()} for homes in (one, other))
+    return one.state_in_l3 == other.state_in_l3 and stays == others
 
 
 def _durations(schedule: Schedule) -> dict[str, list[float]]:
@@ -131,15 +166,38 @@ def _durations(schedule: Schedule) -> dict[str, list[float]]:
     return result
 
 
-def _plan(schedule: Schedule, homes: Homes) -> Plan:
+def _buffers(entry: EntryHomes) -> list[Buffer]:
+    buffers = [buffer for buffer in entry.lifetimes.buffers if buffer.name not in entry.stays]
+    for name, stays in entry.stays.items():
+        size_bytes = entry.tensors[name].size_bytes
+        buffers += [Buffer(_stay_name(name, k), size_bytes, s.first, s.last) for k, s in enumerate(stays)]
+    return buffers
+
+
+def _shortened(packed: _Packed, least: EntryHomes, room_bytes: int) -> _Packed:
+    """With shorter stays within the room, or as it is where there are none."""
+    needed = {_stay_name(name, k): (s.first, s.last) for name, own in least.stays.items() for k, s in enumerate(own)}
+    found = shorten(packed.buffers, needed, packed.offsets, room_bytes)
+    if found is None:
+        return packed
+    buffers, offsets = found
+    spans = {buffer.name: (buffer.first, buffer.last) for buffer in buffers}
+    stays = {
+        name: tuple(stay.within(*spans[_stay_name(name, k)]) for k, stay in enumerate(own))
+        for name, own in packed.entry.stays.items()
+    }
+    return _Packed(replace(packed.entry, stays=stays), buffers, offsets, is_shortened=True)
+
+
+def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collection[str]) -> Plan:
     target, program = schedule.target, schedule.program
     alignment = target.memory(L2).alignment_bytes
-    placed = _place_state(program, homes, alignment)
+    placed = _place_state(program, state_in_l3, alignment)
     state_addresses, state_bytes, image_bytes, l3_state_bytes, l3_image_bytes = placed
     entries = {}
     l3_bytes = l3_bound = l3_state_bytes
-    for name, entry in homes.entries.items():
-        entries[name], used, bound = _plan_entry(entry, state_addresses, l3_state_bytes)
+    for name, own in packed.items():
+        entries[name], used, bound = _plan_entry(own, state_addresses, l3_state_bytes)
         l3_bytes, l3_bound = max(l3_bytes, used), max(l3_bound, bound)
     arena_bytes = max(entry.arena_bytes for entry in entries.values())
     arena_bound = max(entry.lower_bound_bytes for entry in entries.values())
@@ -187,13 +245,15 @@ def _hint(plan: Plan, name: str, use: MemoryUse) -> str:
     return closing_hint(plan.schedule.program, missing, activations, L3, use.used_bytes)
 
 
-def _place_state(program: Program, homes: Homes, alignment: int) -> tuple[dict[str, Address], int, int, int, int]:
+def _place_state(
+    program: Program, in_l3: Collection[str], alignment: int
+) -> tuple[dict[str, Address], int, int, int, int]:
     """State of L2 one after the other, initialised tensors first; state of L3 likewise in its own memory."""
     addresses = {}
     offset = image_bytes = l3_offset = l3_image_bytes = 0
     for tensor in sorted(program.state, key=lambda tensor: tensor.initial is None):
         size = align(tensor.type.size_bytes, alignment)
-        if tensor.name in homes.state_in_l3:
+        if tensor.name in in_l3:
             addresses[tensor.name] = Address(L3, "l3", l3_offset)
             l3_offset += size
             if tensor.initial is not None:
@@ -211,26 +271,23 @@ def _stay_name(tensor: str, k: int) -> str:
 
 
 def _plan_entry(
-    entry: EntryHomes, state_addresses: dict[str, Address], l3_state_bytes: int
+    packed: _Packed, state_addresses: dict[str, Address], l3_state_bytes: int
 ) -> tuple[EntryPlan, int, int]:
     """The entry's plan, and how much of L3 it uses and needs at least."""
-    buffers = [buffer for buffer in entry.lifetimes.buffers if buffer.name not in entry.stays]
-    for name, stays in entry.stays.items():
-        size_bytes = entry.tensors[name].size_bytes
-        buffers += [Buffer(_stay_name(name, k), size_bytes, s.first, s.last) for k, s in enumerate(stays)]
+    entry, buffers, offsets = packed.entry, packed.buffers, packed.offsets
     outside = _outside(entry)
-    allocation, l3_allocation = allocate(buffers), allocate(outside)
+    l3_allocation = allocate(outside)
     l3_offsets = {name: l3_state_bytes + offset for name, offset in l3_allocation.offsets.items()}
     l3_offsets |= {name: address.offset for name, address in state_addresses.items() if address.memory == L3}
-    addresses, stays_by_value = _where(entry, allocation.offsets, state_addresses, l3_offsets)
+    addresses, stays_by_value = _where(entry, offsets, state_addresses, l3_offsets)
     plan = EntryPlan(
         addresses,
         tuple(buffers),
-        allocation.offsets,
-        allocation.size_bytes,
+        dict(offsets),
+        max((offsets[buffer.name] + buffer.size_bytes for buffer in buffers), default=0),
         lower_bound(buffers),
         stays_by_value,
-        _staging(entry, allocation.offsets, l3_offsets),
+        _staging(entry, offsets, l3_offsets),
         l3_offsets=l3_offsets,
         parts={tensor.name: tensor.whole for tensor in entry.tensors.values() if tensor.whole is not None},
     )

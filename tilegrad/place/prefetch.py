@@ -57,6 +57,13 @@ def with_transfers(entry: EntryHomes, target: Target, room_bytes: int, overlaps:
     return replace(entry, stays={name: tuple(own) for name, own in stays.items()}), walk.now
 
 
+def taken_cycles(entry: EntryHomes, target: Target) -> float:
+    """What the entry should take with the stays that it has."""
+    if target.far_engine is None:
+        return sum(entry.durations)
+    return _Walk(entry, target, 0).follow()
+
+
 def _settled(entry: EntryHomes) -> dict[str, list[Stay]]:
     return {name: list(own) for name, own in entry.stays.items()}
 
@@ -133,6 +140,24 @@ class _Walk:
             self.now = max(self.now, after)
         self.now = max([self.now, *self.ends[-1:]])
         return self.stays
+
+    def follow(self) -> float:
+        """The cycles, if every transfer starts and is waited for where its stay says."""
+        started: dict[int, list[tuple[int, str, bool]]] = {}
+        for name, own in self.stays.items():
+            for stay in own:
+                if stay.load:
+                    started.setdefault(stay.first, []).append((stay.used, name, True))
+                if stay.store:
+                    started.setdefault(stay.leaves, []).append((max(stay.last + 1, stay.leaves), name, False))
+        awaited: dict[int, float] = {}
+        for launch in range(self.end + 1):
+            for needed, name, inward in sorted(started.get(launch, ())):
+                done = self._command(self.entry.tensors[name], inward)
+                awaited[min(needed, self.end)] = max(awaited.get(min(needed, self.end), 0.0), done)
+            self.now = max(self.now, awaited.get(launch, 0.0))
+            self.now += self.entry.durations[launch] if launch < self.end else 0.0
+        return max([self.now, *self.ends[-1:]])
 
     def _command(self, tensor: Tensor, inward: bool) -> float:
         """Gives the engine a transfer; its queue may be full, and then the conductor waits."""

@@ -8,7 +8,7 @@ tensor of its own here, and what it is a part of is away meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilegrad.ir.schedule import Rows
 
@@ -69,6 +69,11 @@ class Stay:
     def leaves(self) -> int:
         """The launch before which it starts to leave."""
         return self.changed + 1 + self.later
+
+    def within(self, first: int, last: int) -> Stay:
+        """The same for no more than these launches."""
+        later = max(min(self.later, last - self.changed), 0)
+        return replace(self, first=max(self.first, first), last=min(self.last, last), later=later)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,12 +210,10 @@ static void take_tensor(tg_model *m, int index)
 static void move_tensors(tg_model *m, uint32_t command, uint32_t payload_bytes)
 {
     static uint32_t indices[TG_TENSOR_COUNT + 1];
-    uint32_t at = 0, bytes = 0;
-    if (command & THROUGH_WINDOW && payload_bytes >= 4) {
-        receive(&at, 4);
-        payload_bytes -= 4;
-    }
-    uint32_t count = payload_bytes / 4;
+    const uint32_t head = command & THROUGH_WINDOW && payload_bytes >= 4 ? 4 : 0;
+    uint32_t at = 0, bytes = 0, count = (payload_bytes - head) / 4;
+    receive(&at, head);
+    payload_bytes -= head;
     if (payload_bytes % 4 != 0 || count > TG_TENSOR_COUNT)
         die("malformed request");
     receive(indices, payload_bytes);

@@ -38,11 +38,20 @@ class _Traffic:
     rows: int
 
 
+_Shapes = tuple[tuple[int, int], ...]
+
+
+def _shapes(boxes: Sequence[Bytes]) -> _Shapes:
+    """Rows of each, and the bytes of one: all that their transfers depend on."""
+    return tuple((len(box.starts), box.run_bytes) for box in boxes)
+
+
 class Judge:
     def __init__(self, target: Target, costs: KernelCosts) -> None:
         self.target = target
         self.costs = costs
         self.clock = Clock(target, costs)
+        self.known: dict[object, float] = {}  # waits that were played, by the shape of what is moved
 
     def _fresh(self) -> Clock:
         self.clock.restart()
@@ -236,6 +245,13 @@ class Judge:
     ) -> float:
         """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
         what that one `stores`, it waits for it, then for what is `waiting`."""
+        shapes = _shapes(hidden), _shapes(stores), _shapes(waiting)
+        key = (compute, shapes)
+        if key not in self.known:
+            self.known[key] = self._exposed(compute, *shapes)
+        return self.known[key]
+
+    def _exposed(self, compute: float, hidden: _Shapes, stores: _Shapes, waiting: _Shapes) -> float:
         clock = self._fresh()
         clock.begin(compute)
         arrived = [self._box(clock, box, Act.FIRST_LOAD) for box in hidden]
@@ -248,10 +264,10 @@ class Judge:
         clock.stall_until(max(arrived, default=0.0), Reason.LOAD)
         return clock.now - compute
 
-    def _box(self, clock: Clock, box: Bytes, act: Act) -> float:
-        rows = len(box.starts)
+    def _box(self, clock: Clock, shape: tuple[int, int], act: Act) -> float:
+        rows, row_bytes = shape
         clock.act(act)
-        return clock.command(clock.near, act is not Act.STORE, rows * box.run_bytes, rows)[1]
+        return clock.command(clock.near, act is not Act.STORE, rows * row_bytes, rows)[1]
 
     def _is_simple(self, nest: Nest, candidate: Candidate) -> bool:
         """Whether most steps are simple ones in the table that the candidate would get, nearly."""

@@ -69,7 +69,7 @@ class Panels:
     costs: KernelCosts
     cuts: bool = True
     known: dict[object, Cut | None] = field(default_factory=dict)
-    refused: list[tuple[int, Node]] = field(default_factory=list)
+    refused: list[tuple[int, str, Node]] = field(default_factory=list)
     values: dict[str, Panel] = field(default_factory=dict)
 
     @property
@@ -115,9 +115,9 @@ class Panels:
         """Refuses with the operator that needs most, so that what its hint asks for is enough for all."""
         if not self.refused:
             return
-        size_bytes, node = max(self.refused, key=lambda one: one[0])
+        size_bytes, reason, node = max(self.refused, key=lambda one: one[0])
         raise DoesNotFit(
-            "the smallest panel of an operator does not fit into L2",
+            reason,
             stage="schedule",
             node=node.name,
             expected=f"at most {self.room_bytes} bytes",
@@ -136,7 +136,7 @@ class Panels:
             search = Search(self, nest)
             self.known[key] = search.best()
             if self.known[key] is None and self.whole_bytes([nest]) > self.room_bytes:
-                self.refused.append((search.least_room(), node))
+                self.refused.append((search.least_room(), search.reason, node))
         return self.known[key]
 
     def _part(self, op: str, nest: Nest, ranges: Tile, cut: Cut) -> Nest:
@@ -327,18 +327,28 @@ class Search:
     def _bytes(self, sizes: Mapping[str, int]) -> int:
         return sum(self._split(sizes))
 
+    @property
+    def reason(self) -> str:
+        """Why the nest is not cut."""
+        if self._is_cut_for(self.panels.room_bytes, prod(axis.extent for axis in self.nest.axes)):
+            return f"an operator in panels that fit into L2 has more than {MOST_PANELS[-1]:,} of them"
+        return "the smallest panel of an operator does not fit into L2"
+
+    def _is_cut_for(self, room: int, most: int) -> bool:
+        self.room, self.most = room, most
+        self.small = self._small()
+        ways = (way(1, SINGLE_SHARE * room) for way in (self._sizes, self._summed_sizes))
+        return any(next(way, None) is not None for way in ways)
+
     def least_room(self) -> int:
         """An L2 that the nest would be cut for."""
-        self.most = MOST_PANELS[-1]
         below, above = self.room, self.panels.whole_bytes([self.nest]) * 2
         while above - below > _ASKED_BYTES:
-            self.room = (below + above) // 2
-            self.small = self._small()
-            ways = (way(1, SINGLE_SHARE * self.room) for way in (self._sizes, self._summed_sizes))
-            if any(next(way, None) is not None for way in ways):
-                above = self.room
+            room = (below + above) // 2
+            if self._is_cut_for(room, MOST_PANELS[-1]):
+                above = room
             else:
-                below = self.room
+                below = room
         return int(_ASKED_MORE * above / _ASKED_BYTES + 1) * _ASKED_BYTES
 
     def _fits(self, sizes: Mapping[str, int], times: int, room: float) -> bool:
