@@ -97,8 +97,7 @@ def test_rows_without_2d_transfers_are_commands_of_their_own() -> None:
         clock = clock_of(one)
         _, arrived = clock.command(clock.near, True, 640, rows=10)
         times.append((arrived, clock.now))
-    crowded = clock_of(chip).costs.conduct.crowded[0]
-    assert times[1] == (12 + 30 + 640 / 4, 12) and crowded >= 1
+    assert times[1] == (12 + 30 + 640 / 4, 12)  # no core computes, so nothing is lost at the memory's banks
     # Ten set-ups one behind the other, of which two are under way while the conductor brings the next.
     assert times[0][0] == pytest.approx(12 + 10 * (30 + 64 / 4)) and times[0][1] > 8 * 46
 
