@@ -11,6 +11,7 @@ import pytest
 import tilegrad as tg
 from tests.support.command_line import CommandLine
 from tilegrad.data.samples import make_batches
+from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.pipeline import DUMPS, GRAPH_PASSES, PROGRAM_PASSES, STAGES, Where
@@ -151,7 +152,7 @@ def test_closing_a_session_closes_its_companion() -> None:
             session.gradients()
             assert session._companion is not None
             companion = session._companion._session
-        assert companion is not None and companion._is_closed  # type: ignore[attr-defined]
+        assert isinstance(companion, HarnessSession) and companion.conversation.is_closed
 
 
 # ---- the table of passes
