@@ -84,7 +84,11 @@ def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
 
 
 def _hard_swish(call: Call, x: Tensor) -> Tensor:
-    return functional.hardswish(x)
+    """PyTorch's own, with its slopes and what it saves; but its sixth is one of float32, in float64 too."""
+    made = functional.hardswish(x)
+    with torch.no_grad():
+        missing = x * torch.clamp(x / 6.0 + 0.5, 0.0, 1.0) - made
+    return made + missing if x.dtype == torch.float64 else made
 
 
 def _swish(call: Call, x: Tensor) -> Tensor:
