@@ -84,10 +84,10 @@ def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
 
 
 def _hard_swish(call: Call, x: Tensor) -> Tensor:
-    """PyTorch's own, with its slopes and what it saves; but its sixth is one of float32, in float64 too."""
+    """PyTorch's own, with its slopes and what it saves; but the sixth is ONNX's, a float32 in float64 too."""
     made = functional.hardswish(x)
     with torch.no_grad():
-        missing = x * torch.clamp(x / 6.0 + 0.5, 0.0, 1.0) - made
+        missing = x * torch.clamp(x * call.get("alpha", 1.0 / 6.0) + 0.5, 0.0, 1.0) - made
     return made + missing if x.dtype == torch.float64 else made
 
 
