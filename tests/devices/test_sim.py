@@ -434,7 +434,7 @@ def test_auto_is_never_slower_than_single_or_double(name: str) -> None:
 # hideable transfers that is hidden. The smallest models have kernels shorter than what it takes to conduct a nest, and
 # small nests that come together wait for all of their first operands, which is less time, and more of it in sight.
 PROMISED = {"resnet8": 3.0, "cct": 2.9, "dscnn": 2.55, "mobilenetv1": 2.2, "autoencoder": 1.3}
-HIDDEN = {"simplemlp": 0.6, "autoencoder_tiny": 0.65, "dscnn": 0.75}
+HIDDEN = {"simplemlp": 0.6, "autoencoder_tiny": 0.6, "dscnn": 0.75}
 QUICK = ("simplemlp", "autoencoder_tiny", "autoencoder", "dscnn")
 
 
