@@ -142,6 +142,8 @@ def test_a_kernel_is_fitted() -> None:
     found = fit_kernel(calls, KernelScale(1.0, 0.0, 0.0), prior=0.0)
     assert found.factor == pytest.approx(1.1, rel=0.01)
     assert found.call == pytest.approx(50, abs=5) and found.cold == pytest.approx(300, abs=5)
+    off = [(KernelCall("k", "L1", count, round(0.9 * count + 3000), 1.0), 0.0) for count in counts]
+    assert fit_kernel(off, KernelScale(1.0, 0.0, 0.0)).call == chip.MOST_CALL_CYCLES
     kernels, others, pairs = fit_walks([[call for call, _ in calls]])
     assert set(kernels) == {("k", "L1")} and others["L1"].calls == 0 and not pairs
     measured = Measured("here", kernels, others, fit_conduct(Samples(), pairs))

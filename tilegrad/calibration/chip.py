@@ -57,6 +57,9 @@ SHORT_CYCLES = 400.0
 PRIOR_CALLS = 0.3
 TYPICAL = KernelScale(1.05, 60.0, 500.0)
 LEAST_FACTOR = 0.3
+# The way to the cores and back, with arguments and constants in L2. More is no call's: large tiles that take less than
+# their counts say would make small ones dear.
+MOST_CALL_CYCLES = 400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +162,22 @@ def _gone(
 def fit_kernel(
     calls: Sequence[tuple[KernelCall, float]], typical: KernelScale, prior: float = PRIOR_CALLS
 ) -> KernelScale:
-    """By least squares, none of the three below zero; little is drawn to what is typical."""
-    rows = [[call.counted, 1.0, gone] for call, gone in calls]
-    measured = [float(call.cycles) for call, _ in calls]
+    """By least squares, none of the three below zero; little is drawn to what is typical, and a call is no more than it
+    can be."""
     mean = sum(call.weight for call, _ in calls) / len(calls)
     weights = [call.weight / mean / max(call.cycles, SHORT_CYCLES) ** 0.5 for call, _ in calls]
-    x, y, w = np.array(rows), np.array(measured), np.array(weights)
+    x = np.array([[call.counted, 1.0, gone] for call, gone in calls])
+    y, w = np.array([float(call.cycles) for call, _ in calls]), np.array(weights)
     size = float(np.median(y))
     drawn = prior / size**0.5
     pulls = np.array([[size, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) * drawn
     wanted = np.array([typical.factor * size, typical.call, typical.cold]) * drawn
-    found = non_negative_least_squares(np.vstack([x * w[:, None], pulls]), np.concatenate([y * w, wanted]))
-    factor = max(float(found[0]), LEAST_FACTOR)
-    return KernelScale(round(factor, 4), round(float(found[1]), 1), round(float(found[2]), 1), len(calls))
+    rows, wanted = np.vstack([x * w[:, None], pulls]), np.concatenate([y * w, wanted])
+    factor, call, cold = map(float, non_negative_least_squares(rows, wanted))
+    if call > MOST_CALL_CYCLES:
+        call = MOST_CALL_CYCLES
+        factor, cold = map(float, non_negative_least_squares(rows[:, [0, 2]], wanted - call * rows[:, 1]))
+    return KernelScale(round(max(factor, LEAST_FACTOR), 4), round(call, 1), round(cold, 1), len(calls))
 
 
 def fit_walks(walks: Sequence[Walk]) -> tuple[Kernels, dict[str, KernelScale], dict[Pair, PairCost]]:
