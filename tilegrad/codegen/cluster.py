@@ -16,11 +16,25 @@ from tilegrad.analysis.decode import Table, decode_table
 from tilegrad.analysis.footprint import inner_loops
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
 from tilegrad.analysis.tables import table_of
-from tilegrad.codegen.c import LINE_WIDTH, Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
+from tilegrad.codegen.c import (
+    INDENT,
+    LINE_WIDTH,
+    Call,
+    Comment,
+    Declare,
+    Function,
+    Item,
+    Statement,
+    fill,
+    filled,
+    identifier,
+    paragraph,
+    with_commas,
+)
 from tilegrad.codegen.interface import c_string
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import Lowering, filled
-from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, table_type
+from tilegrad.codegen.lowering import Lowering
+from tilegrad.codegen.table_text import in_braces, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
@@ -160,7 +174,7 @@ class ClusterLowering(Lowering):
             return []
         text = "\n".join(["static const tg_pipe pipes[] = {", self._paragraph(rows), "};"])
         what = Comment("Pipes: operators, number, workspace in the arena, slot bytes, slots, slices, bytes of each.")
-        return [what, Verbatim(text)]
+        return [what, text]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
         """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""
@@ -210,10 +224,10 @@ class ClusterLowering(Lowering):
         return call.short_name if self.is_brief else call.name
 
     def at_start(self, entry: str) -> tuple[Statement, ...]:
-        return (Declare("tg_tiles", "tiles, *t", "&tiles"), Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
+        return ("tg_tiles tiles, *t = &tiles;", Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
 
     def at_end(self, entry: str) -> tuple[Statement, ...]:
-        return (Declare("tg_status", "status", f"tg_stop(t, &{entry}_entry)"),)
+        return (f"tg_status status = tg_stop(t, &{entry}_entry);",)
 
     result = "status"
 
@@ -240,29 +254,28 @@ class ClusterLowering(Lowering):
 
     def items(self) -> list[Item]:
         calls = [
-            Line(f"TG_KERNEL_CALL({name}, {', '.join(f'at[{i}]' for i in range(len(signature.pointers)))})")
+            f"TG_KERNEL_CALL({name}, {', '.join(f'at[{i}]' for i in range(len(signature.pointers)))})"
             for name, signature in self.kernel_calls.items()
         ]
         numbers = [f"K_{name} = {number}" for number, name in enumerate(self.kernel_calls)]
         kernels = [f"call_{name}" for name in self.kernel_calls] or ["NULL"]
         pipes, parts = self._pipes(), ("kernels", "&words", "sizeof words")
         return [
-            Line(),
+            "",
             Comment("How kernels are called from an array of addresses, and their numbers in tables."),
             *calls,
             *packed_enumerators(numbers),
-            Line(),
+            "",
             Comment("What is constant is laid out as paragraphs."),
             Comment("clang-format off"),
-            Verbatim(
-                paragraph([f"static tg_kernel_call *const kernels[] = {{{kernels[0]}", *kernels[1:]], indent="")[:-1]
-                + "};"
+            "\n".join(
+                fill(with_commas(kernels, "};"), first=" static tg_kernel_call *const kernels[] = {", hanging=INDENT)
             ),
             Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
             ),
-            Verbatim("\n".join(["typedef struct {", *self._members(), "} words_t;"])),
-            Verbatim("\n".join(["static const words_t words = {", *self._initializers(), "};"])),
+            "\n".join(["typedef struct {", *self._members(), "} words_t;"]),
+            "\n".join(["static const words_t words = {", *self._initializers(), "};"]),
             Comment("clang-format on"),
             self._assertion(),
             *pipes,
@@ -291,7 +304,7 @@ class ClusterLowering(Lowering):
             self._paragraph([f"{c_type} {names[0]}".rstrip(), *names[1:]]).removesuffix(",") + ";"
             for c_type, names in rows
         ]
-        return _packed(declared, self.width) if self.is_brief else declared
+        return fill(map(str.strip, declared), self.width, INDENT, INDENT) if self.is_brief else declared
 
     @cached_property
     def is_brief(self) -> bool:
@@ -363,7 +376,7 @@ class ClusterLowering(Lowering):
     def _assertion(self) -> Item:
         """The layout that plans counted with is the compiler's."""
         size = WORD_BYTES * self._word_count()
-        return Line(f"TG_STATIC_ASSERT(sizeof(words_t) == {size}, words_are_as_planned);")
+        return f"TG_STATIC_ASSERT(sizeof(words_t) == {size}, words_are_as_planned);"
 
     def _entry(self, entry: str) -> Item:
         calls = self.calls[entry]
@@ -470,14 +483,3 @@ def _tiling_text(tiling: Tiling | None) -> str:
     loops = ", ".join(f"{loop.axis} {loop.tile} of {loop.extent}" for loop in tiling.loops) or "one tile"
     mode = "double" if tiling.is_double else "single"
     return f"{loops}; {tiling.tile_count} in all, {mode} buffered, {tiling.scratch_bytes} bytes of L1"
-
-
-def _packed(pieces: Sequence[str], width: int) -> list[str]:
-    """Declarations as lines of up to `width`."""
-    lines: list[str] = []
-    for piece in pieces:
-        if lines and len(lines[-1]) + 1 + len(piece.strip()) <= width:
-            lines[-1] += f" {piece.strip()}"
-        else:
-            lines.append(piece)
-    return lines

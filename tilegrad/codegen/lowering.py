@@ -16,6 +16,7 @@ from tilegrad.codegen.c import (
     Item,
     Statement,
     comment_text,
+    filled,
     float_literal,
 )
 from tilegrad.codegen.kernels import KernelSet
@@ -44,16 +45,6 @@ class KernelCall:
     arguments: tuple[int | float, ...]
     places: tuple[Address | None, ...]
     values: tuple[tuple[str, int], ...]
-
-
-def filled(pieces: Sequence[str], width: int = 108, comma: str = ", ") -> str:
-    """Comma-separated pieces as lines of about `width`."""
-    lines = [""]
-    for piece in pieces:
-        if lines[-1] and len(lines[-1]) + len(piece) > width:
-            lines.append("")
-        lines[-1] += piece + comma
-    return "\n".join(line.rstrip() for line in lines).removesuffix(",")
 
 
 class Lowering(ABC):

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 from tilegrad.codegen import guard as guards
 from tilegrad.codegen.c import (
-    Assign,
     Call,
     Comment,
     For,
     Function,
     Item,
-    Line,
-    SourceFile,
     Statement,
     comment_text,
     identifier,
@@ -25,6 +22,7 @@ from tilegrad.codegen.interface import (
     ENTRY_COMMENTS,
     NOT_READY,
     Port,
+    attaching,
     entry_inputs,
     entry_outputs,
     entry_parameters,
@@ -33,11 +31,12 @@ from tilegrad.codegen.interface import (
     set_blocks,
     static_instance,
     tensor_access,
+    tensor_check,
     tensor_table,
 )
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import FlatLowering, Lowering
-from tilegrad.codegen.rate_access import rate_definitions
+from tilegrad.codegen.rate_access import rate_functions
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES, TargetInput
@@ -110,9 +109,9 @@ def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowerin
         if port.type.size_bytes:
             body.append(_copy_out(plan, entry, port, lowering))
     ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
-    body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
+    body += [f"(void){port.c_name};" for port in ports if not port.type.size_bytes]
     if has_storage and entry in _COUNTED:
-        body.append(guards.on_first_core(plan, Assign(_COUNTED[entry], f"{_COUNTED[entry]} + 1")))
+        body.append(guards.on_first_core(plan, f"{_COUNTED[entry]} = {_COUNTED[entry]} + 1;"))
     body += guards.at_end(plan, entry, lowering.result, next((p.c_name for p in entry_outputs(plan, entry)), ""))
     return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
 
@@ -144,13 +143,13 @@ def _copy_out(plan: Plan, entry: str, port: Port, lowering: Lowering) -> Call:
 
 
 _ACCESS = (
-    Line("#define STATE(tensor) ((void *)(m->state + S_##tensor))"),
-    Line("#define ARENA(tensor) ((void *)(m->arena + A_##tensor))"),
-    Line("#define ARGS(type, name, ...) static const type name = {__VA_ARGS__}"),
+    "#define STATE(tensor) ((void *)(m->state + S_##tensor))",
+    "#define ARENA(tensor) ((void *)(m->arena + A_##tensor))",
+    "#define ARGS(type, name, ...) static const type name = {__VA_ARGS__}",
 )
 
 
-_FLASH_ACCESS = Line("#define FLASH(tensor) ((const void *)((const unsigned char *)tg_flash + F_##tensor))")
+_FLASH_ACCESS = "#define FLASH(tensor) ((const void *)((const unsigned char *)tg_flash + F_##tensor))"
 
 
 def _functions(
@@ -164,17 +163,17 @@ def _functions(
     functions: list[Item] = []
     made: set[tuple[Statement, ...]] = set()
     for entry, bodies in groups.items():
-        functions += [Line(), Comment(f"---- {entry}: {ENTRY_COMMENTS[entry]}")]
+        functions += ["", Comment(f"---- {entry}: {ENTRY_COMMENTS[entry]}")]
         calls = []
         for body, first in bodies:
             group, firsts = shared[body]
             if body not in made:
                 made.add(body)
                 declared = lowering.before_function(body)
-                functions += [Line(), *declared, *([Line()] if declared else [])]
+                functions += ["", *declared, *([""] if declared else [])]
                 functions += [lowering.function(group.name, group.title, body, firsts)]
             calls.append(lowering.call(group.name, first, len(firsts) > 1))
-        functions += [Line(), _entry_function(plan, entry, calls, lowering, has_storage)]
+        functions += ["", _entry_function(plan, entry, calls, lowering, has_storage)]
     return functions
 
 
@@ -189,12 +188,9 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
             f"{program.recipe.optimizer.operator}, batch {program.recipe.batch}.\n"
             "A function is one node of the model, or its gradient; TG_RUN is one kernel call (tg_rt.h)."
         ),
-        Line("#include <string.h>"),
-        Line('#include "model.h"'),
-        Line('#include "kernels.h"'),
-        Line('#include "tg_image.h"'),
-        Line('#include "tg_rt.h"'),
-        Line(),
+        "#include <string.h>",
+        *(f'#include "{name}.h"' for name in ("model", "kernels", "tg_image", "tg_rt")),
+        "",
     ]
     is_flat = plan.schedule.target.is_flat
     lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
@@ -214,18 +210,13 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
             shared.setdefault(key, (group, []))[1].append(first)
     functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
-    items += [*tensor_table(plan, lowering.width), Line()]
+    items += [*tensor_table(plan, lowering.width), ""]
     items += guards.tables(plan, has_storage)
     access = (*_ACCESS, _FLASH_ACCESS) if plan.flash_bytes else _ACCESS
     items += [*lowering.names.items(lowering.width), *access, *constants, *functions]
-    items += [
-        Line(),
-        *init_functions(plan, has_storage),
-        Line(),
-        *tensor_access(plan),
-        *rate_definitions(plan),
-        Line(),
-        *set_blocks(plan),
-        *static_instance(plan),
-    ]
-    return print_file(SourceFile(tuple(items))), used
+    init, second = init_functions(plan)
+    items += ["", *attaching(plan, has_storage), init, "", second, "", tensor_check()]
+    items += [item for function in (*tensor_access(plan), *rate_functions(plan)) for item in ("", function)]
+    items += ["", *(item for function in set_blocks(plan) for item in (function, ""))]
+    items += ["#ifdef TG_STATIC_INSTANCE", static_instance(plan), "#endif"]
+    return print_file(items), used
