@@ -16,21 +16,7 @@ from tilegrad.analysis.decode import Table, decode_table
 from tilegrad.analysis.footprint import inner_loops
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
 from tilegrad.analysis.tables import table_of
-from tilegrad.codegen.c import (
-    INDENT,
-    LINE_WIDTH,
-    Call,
-    Comment,
-    Declare,
-    Function,
-    Item,
-    Statement,
-    fill,
-    filled,
-    identifier,
-    paragraph,
-    with_commas,
-)
+from tilegrad.codegen import c
 from tilegrad.codegen.interface import c_string
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering
@@ -54,7 +40,7 @@ MOST_NAMED_WORDS = {False: 8_000, True: 5_000}
 """Of a program for one cluster, and for several, each of whose launches has a call and nearly each a table."""
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
 _SHAPED = re.compile(r"\S+\[[\d,]*\]")
-COMMENT_WIDTH = LINE_WIDTH - len("/*  */")
+COMMENT_WIDTH = c.LINE_WIDTH - len("/*  */")
 
 
 @dataclass(frozen=True)
@@ -126,7 +112,7 @@ class ClusterLowering(Lowering):
         """A function of the forward pass serves infer and step; where its operands are is in their calls."""
         return launch.node.name not in self.inferred
 
-    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
         launch = self.launch(entry, number)
         listed, own = self.listed[entry][number, k]
         nest, tiling = listed.nest, listed.tiling
@@ -141,7 +127,7 @@ class ClusterLowering(Lowering):
         )
         number_of = len(self.calls[entry])
         number_name = f"{entry}_{number_of}"
-        names = (f"{number_name}_{identifier(launch.node.op)}", number_name)
+        names = (f"{number_name}_{c.identifier(launch.node.op)}", number_name)
         width = self._width(launch.width(k), launch.lane_count(k), listed)
         call = _call(names, table, listed, own, homes, width)
         if number_of in self.together[entry]:
@@ -149,10 +135,10 @@ class ClusterLowering(Lowering):
             kind = self.tables.pop((nest.kernel, words)) if is_new else self.tables[nest.kernel, words]
             call = replace(call, table=f"{names[1]}_table", own_table=kind, joins=joins)
         self.calls[entry].append(call)
-        run = Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
+        run = c.Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
         if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
             return (run,)  # what is said of a nest's first panel is true of all
-        return (Comment(self.describe(entry, number, k)), run)
+        return (c.Comment(self.describe(entry, number, k)), run)
 
     def _pipe(self, entry: str, listed: ListedNest, value: str | None) -> str | None:
         """What passes through a pipe lives there."""
@@ -160,7 +146,7 @@ class ClusterLowering(Lowering):
         found = [pipe for pipe in pipes if value == pipe.value and listed.launch in (pipe.producer, pipe.consumer)]
         return f"PIPE({self.first_pipe[entry] + found[0].number})" if found else None
 
-    def _pipes(self) -> list[Item]:
+    def _pipes(self) -> list[c.Item]:
         """Their table, where there are any."""
         rows = []
         for entry, schedule in self.plan.schedule.entries.items():
@@ -173,7 +159,7 @@ class ClusterLowering(Lowering):
         if not rows:
             return []
         text = "\n".join(["static const tg_pipe pipes[] = {", self._paragraph(rows), "};"])
-        what = Comment("Pipes: operators, number, workspace in the arena, slot bytes, slots, slices, bytes of each.")
+        what = c.Comment("Pipes: operators, number, workspace in the arena, slot bytes, slots, slices, bytes of each.")
         return [what, text]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
@@ -192,29 +178,29 @@ class ClusterLowering(Lowering):
         """The call that the next nest of an entry will have, as a member of the words."""
         return f"{entry}:{len(self.calls[entry])}"
 
-    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
         """What is said of the nests, and one statement that runs them all."""
-        comments = [statement for statement in statements if isinstance(statement, Comment)]
-        runs = [statement for statement in statements if isinstance(statement, Call)]
+        comments = [statement for statement in statements if isinstance(statement, c.Comment)]
+        runs = [statement for statement in statements if isinstance(statement, c.Call)]
         arguments = ("t", FIRST, str(len(runs)), "__func__")
-        return [*comments, Call(runs[0].function, arguments)]
+        return [*comments, c.Call(runs[0].function, arguments)]
 
-    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
         """Names its first call, unless it serves two entries: then they do."""
         *comments, run = body
-        text = _explained(title, [one.text for one in comments if isinstance(one, Comment)] or ["more panels"])
+        text = _explained(title, [one.text for one in comments if isinstance(one, c.Comment)] or ["more panels"])
         parameters: tuple[str, ...] = (self.parameter,)
-        assert isinstance(run, Call)
+        assert isinstance(run, c.Call)
         macro = "RUN" if run.function == RUN else "RUN_WHOLE"
         if len(firsts) > 1:
             parameters = (self.parameter, f"const tg_call *{FIRST}")
-            run = Call(f"{macro}_FROM", (FIRST, run.arguments[2]))
+            run = c.Call(f"{macro}_FROM", (FIRST, run.arguments[2]))
         else:
-            run = Call(macro, (self._member(firsts[0]), run.arguments[2]))
-        return Function("static void", name, parameters, (run,), text)
+            run = c.Call(macro, (self._member(firsts[0]), run.arguments[2]))
+        return c.Function("static void", name, parameters, (run,), text)
 
-    def call(self, name: str, first: str | None, is_shared: bool) -> Call:
-        return Call(name, ("t", f"&words.{self._member(first)}.call") if is_shared else ("t",))
+    def call(self, name: str, first: str | None, is_shared: bool) -> c.Call:
+        return c.Call(name, ("t", f"&words.{self._member(first)}.call") if is_shared else ("t",))
 
     def _member(self, first: str | None) -> str:
         entry, _, number = (first or "").partition(":")
@@ -223,10 +209,10 @@ class ClusterLowering(Lowering):
     def _name(self, call: _Call) -> str:
         return call.short_name if self.is_brief else call.name
 
-    def at_start(self, entry: str) -> tuple[Statement, ...]:
-        return ("tg_tiles tiles, *t = &tiles;", Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
+    def at_start(self, entry: str) -> tuple[c.Statement, ...]:
+        return ("tg_tiles tiles, *t = &tiles;", c.Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
 
-    def at_end(self, entry: str) -> tuple[Statement, ...]:
+    def at_end(self, entry: str) -> tuple[c.Statement, ...]:
         return (f"tg_status status = tg_stop(t, &{entry}_entry);",)
 
     result = "status"
@@ -252,7 +238,7 @@ class ClusterLowering(Lowering):
         home = f"S({name})" if address.region == "state" else f"A_{name}"
         return f"{home} + {skipped_bytes}" if skipped_bytes else home
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[c.Item]:
         calls = [
             f"TG_KERNEL_CALL({name}, {', '.join(f'at[{i}]' for i in range(len(signature.pointers)))})"
             for name, signature in self.kernel_calls.items()
@@ -262,24 +248,26 @@ class ClusterLowering(Lowering):
         pipes, parts = self._pipes(), ("kernels", "&words", "sizeof words")
         return [
             "",
-            Comment("How kernels are called from an array of addresses, and their numbers in tables."),
+            c.Comment("How kernels are called from an array of addresses, and their numbers in tables."),
             *calls,
             *packed_enumerators(numbers),
             "",
-            Comment("What is constant is laid out as paragraphs."),
-            Comment("clang-format off"),
+            c.Comment("What is constant is laid out as paragraphs."),
+            c.Comment("clang-format off"),
             "\n".join(
-                fill(with_commas(kernels, "};"), first=" static tg_kernel_call *const kernels[] = {", hanging=INDENT)
+                c.fill(
+                    c.with_commas(kernels, "};"), first=" static tg_kernel_call *const kernels[] = {", hanging=c.INDENT
+                )
             ),
-            Comment(
+            c.Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
             ),
             "\n".join(["typedef struct {", *self._members(), "} words_t;"]),
             "\n".join(["static const words_t words = {", *self._initializers(), "};"]),
-            Comment("clang-format on"),
+            c.Comment("clang-format on"),
             self._assertion(),
             *pipes,
-            Declare("static const tg_program", "program", items=(*parts, "pipes") if pipes else parts),
+            c.Declare("static const tg_program", "program", items=(*parts, "pipes") if pipes else parts),
             *(self._entry(entry) for entry in self.calls),
         ]
 
@@ -304,7 +292,7 @@ class ClusterLowering(Lowering):
             self._paragraph([f"{c_type} {names[0]}".rstrip(), *names[1:]]).removesuffix(",") + ";"
             for c_type, names in rows
         ]
-        return fill(map(str.strip, declared), self.width, INDENT, INDENT) if self.is_brief else declared
+        return c.fill(map(str.strip, declared), self.width, c.INDENT, c.INDENT) if self.is_brief else declared
 
     @cached_property
     def is_brief(self) -> bool:
@@ -314,10 +302,10 @@ class ClusterLowering(Lowering):
 
     @property
     def width(self) -> int:
-        return (6 if self.has_clusters else 4) * LINE_WIDTH if self.is_brief else LINE_WIDTH
+        return (6 if self.has_clusters else 4) * c.LINE_WIDTH if self.is_brief else c.LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
-        return paragraph(pieces, self.width)
+        return c.paragraph(pieces, self.width)
 
     def _initializers(self) -> list[str]:
         every = []
@@ -373,12 +361,12 @@ class ClusterLowering(Lowering):
             total += sum(map(_move_words, self._all_moves(entry)))
         return max(total, 1)
 
-    def _assertion(self) -> Item:
+    def _assertion(self) -> c.Item:
         """The layout that plans counted with is the compiler's."""
         size = WORD_BYTES * self._word_count()
         return f"TG_STATIC_ASSERT(sizeof(words_t) == {size}, words_are_as_planned);"
 
-    def _entry(self, entry: str) -> Item:
+    def _entry(self, entry: str) -> c.Item:
         calls = self.calls[entry]
         fields = [("name", f'"{entry}"')]
         if calls:
@@ -396,7 +384,7 @@ class ClusterLowering(Lowering):
         if self._all_moves(entry):
             last = len(self.encoded[entry].last_moves)
             fields += [("moves", f"PLACE({entry}_moves)"), ("last_moves", str(last))]
-        return Declare("static const tg_entry", f"{entry}_entry", fields=tuple(fields))
+        return c.Declare("static const tg_entry", f"{entry}_entry", fields=tuple(fields))
 
     # ---- moves between L2 and L3
 
@@ -466,7 +454,7 @@ def _explained(title: str, texts: Sequence[str]) -> str:
         nests[0][0] = f"{title}: {nests[0][0]}"
     else:
         nests.insert(0, [title])
-    return "\n".join(filled(pieces, COMMENT_WIDTH) for pieces in nests)
+    return "\n".join(c.filled(pieces, COMMENT_WIDTH) for pieces in nests)
 
 
 def _once(piece: str, seen: set[str]) -> str:

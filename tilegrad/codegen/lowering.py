@@ -7,22 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilegrad.codegen.c import (
-    LINE_WIDTH,
-    Call,
-    Comment,
-    Declare,
-    Function,
-    Item,
-    Statement,
-    comment_text,
-    filled,
-    float_literal,
-)
+from tilegrad.analysis.tables import argument_values
+from tilegrad.codegen import c
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.tensor_names import TensorNames
 from tilegrad.errors import InternalError
-from tilegrad.ir.nest import Access, Nest, NestKind, kernel_argument, operand_box, row_major_strides, whole
+from tilegrad.ir.nest import Access, Nest, NestKind, operand_box, row_major_strides, whole
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
@@ -65,34 +55,34 @@ class Lowering(ABC):
     @property
     def width(self) -> int:
         """Of lines that list constants."""
-        return LINE_WIDTH
+        return c.LINE_WIDTH
 
     @abstractmethod
-    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
         """Statements for nest `k` of launch `number`."""
 
     @abstractmethod
-    def items(self) -> list[Item]:
+    def items(self) -> list[c.Item]:
         """Tables and helper functions."""
 
-    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
         """A function's statements, from those of its nests."""
         return list(statements)
 
-    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
         """The function of a node; `firsts` are its first nests, one for each time that it is called."""
         del firsts
-        return Function("static void", name, (self.parameter,), tuple(body), title)
+        return c.Function("static void", name, (self.parameter,), tuple(body), title)
 
-    def before_function(self, body: Sequence[Statement]) -> list[Item]:
+    def before_function(self, body: Sequence[c.Statement]) -> list[c.Item]:
         """What has to be declared in front of it."""
         del body
         return []
 
-    def call(self, name: str, first: str | None, is_shared: bool) -> Call:
+    def call(self, name: str, first: str | None, is_shared: bool) -> c.Call:
         """A call of such a function."""
         del first, is_shared
-        return Call(name, (self.argument,))
+        return c.Call(name, (self.argument,))
 
     def first_of(self, entry: str) -> str | None:
         """What names the next nest of an entry, where nests have names."""
@@ -107,14 +97,14 @@ class Lowering(ABC):
         further = f" + {skipped}" if skipped else ""
         return f"{address.region.upper()}({self.names.of(value, address)}{further})"
 
-    def at_start(self, entry: str) -> tuple[Statement, ...]:
+    def at_start(self, entry: str) -> tuple[c.Statement, ...]:
         return ()
 
-    def after_inputs(self, entry: str) -> tuple[Statement, ...]:
+    def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
         """What must happen once the inputs are in place."""
         return ()
 
-    def at_end(self, entry: str) -> tuple[Statement, ...]:
+    def at_end(self, entry: str) -> tuple[c.Statement, ...]:
         return ()
 
     def has_one_place(self, launch: Launch) -> bool:
@@ -163,12 +153,12 @@ class Lowering(ABC):
                 and self.plan.address(entry, value, number) in read_at
             )
             note = self.note(entry, number, k, operand.name) if self.has_one_place(launch) else ""
-            name = f"{comment_text(value)}{shape_text(types[value])}{note}"
+            name = f"{c.comment_text(value)}{shape_text(types[value])}{note}"
             operands.append(f"{operand.name} in place" if is_in_place else f"{operand.name} {name}")
         part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
         work = f", {nest.macs} MACs" if nest.macs else ""
         title = f"{launch.node.op}{part}{work}"
-        return filled([f"{title}: {operands[0]}", *operands[1:]]) if operands else title
+        return c.filled([f"{title}: {operands[0]}", *operands[1:]]) if operands else title
 
 
 def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
@@ -179,10 +169,10 @@ def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]
 ARGUMENTS = "args"
 
 
-def _arguments(declared: Declare, name: str) -> Call:
+def _arguments(declared: c.Declare, name: str) -> c.Call:
     """`ARGS(type, name, .field = value, …)`."""
     fields = (f".{key} = {value}" for key, value in declared.fields or ())
-    return Call("ARGS", (declared.c_type.removeprefix("static const "), name, *fields))
+    return c.Call("ARGS", (declared.c_type.removeprefix("static const "), name, *fields))
 
 
 class FlatLowering(Lowering):
@@ -191,54 +181,54 @@ class FlatLowering(Lowering):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         super().__init__(plan, kernels)
         self._kinds: dict[NestKind, tuple[tuple[int | float, ...], tuple[int, ...]]] = {}
-        self._users: Counter[Declare] = Counter()
-        self._bodies: set[tuple[Statement, ...]] = set()
-        self._common: dict[Declare, str] = {}
+        self._users: Counter[c.Declare] = Counter()
+        self._bodies: set[tuple[c.Statement, ...]] = set()
+        self._common: dict[c.Declare, str] = {}
         self._counts: Counter[str] = Counter()
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[c.Item]:
         return []
 
-    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
         if tuple(statements) not in self._bodies:  # a function that serves two entries is one user
             self._bodies.add(tuple(statements))
-            self._users.update({statement for statement in statements if isinstance(statement, Declare)})
+            self._users.update({statement for statement in statements if isinstance(statement, c.Declare)})
         return list(statements)
 
-    def before_function(self, body: Sequence[Statement]) -> list[Item]:
+    def before_function(self, body: Sequence[c.Statement]) -> list[c.Item]:
         """Arguments that several functions have stand in front of the first of them."""
-        result: list[Item] = []
+        result: list[c.Item] = []
         for statement in body:
-            is_common = isinstance(statement, Declare) and self._users[statement] > 1
-            if isinstance(statement, Declare) and is_common and statement not in self._common:
+            is_common = isinstance(statement, c.Declare) and self._users[statement] > 1
+            if isinstance(statement, c.Declare) and is_common and statement not in self._common:
                 stem = statement.c_type.removeprefix("static const ").removeprefix("tg_")
                 self._common[statement] = f"{stem}_{self._counts[stem]}"
                 self._counts[stem] += 1
                 result.append(_arguments(statement, self._common[statement]))
         return result
 
-    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
         """Arguments get names of their own, and equal ones are declared once."""
-        declared: dict[Declare, str] = {}
-        result: list[Statement] = []
+        declared: dict[c.Declare, str] = {}
+        result: list[c.Statement] = []
         argument = ARGUMENTS
         for statement in body:
-            if isinstance(statement, Declare):
+            if isinstance(statement, c.Declare):
                 argument = self._common.get(statement) or declared.get(statement) or ""
                 if not argument:
                     argument = declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
                     result.append(_arguments(statement, argument))
-            elif isinstance(statement, Call):
+            elif isinstance(statement, c.Call):
                 kernel, _, *pointers = statement.arguments
                 result.append(replace(statement, arguments=(kernel, f"&{argument}", *pointers)))
             else:
                 result.append(statement)
         return super().function(name, title, result, firsts)
 
-    def after_inputs(self, entry: str) -> tuple[Statement, ...]:
+    def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
         """Every core copies the same inputs; the first kernel may write over them, so none starts before all have."""
         inputs = self.plan.schedule.entries[entry].graph.inputs
-        return (Call("tg_barrier", ()),) if self.plan.schedule.target.cores > 1 and inputs else ()
+        return (c.Call("tg_barrier", ()),) if self.plan.schedule.target.cores > 1 and inputs else ()
 
     def kernel_call(self, entry: str, number: int, k: int) -> KernelCall:
         launch = self.launch(entry, number)
@@ -267,12 +257,7 @@ class FlatLowering(Lowering):
             return self._kinds[nest.kind]
         strides = {o.name: row_major_strides(o.shape) for o in nest.operands if o.value is not None}
         tile = whole(nest)
-        arguments: list[int | float] = []
-        for c_type, field_name in signature.arguments.fields:
-            value = kernel_argument(field_name, nest, tile, strides)
-            if value is None:
-                raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
-            arguments.append(float(value) if c_type == "float" else int(value))
+        arguments = argument_values(signature.arguments.fields, nest, tile, strides)
         skipped = []
         for operand in nest.operands:
             box = operand_box(operand, tile) if operand.value is not None else ()
@@ -281,15 +266,15 @@ class FlatLowering(Lowering):
         self._kinds[nest.kind] = tuple(arguments), tuple(skipped)
         return self._kinds[nest.kind]
 
-    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
         call = self.kernel_call(entry, number, k)
         fields = tuple(
-            (name, float_literal(float(value)) if c_type == "float" else str(value))
+            (name, c.float_literal(float(value)) if c_type == "float" else str(value))
             for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
         )
         places = (self.where(entry, value, number, skipped) if value else "TG_NULL" for value, skipped in call.values)
         return (
-            Comment(self.describe(entry, number, k)),
-            Declare(f"static const {call.signature.arguments.name}", ARGUMENTS, fields=_written(fields)),
-            Call("TG_RUN", (f"tg_{call.signature.name}", f"&{ARGUMENTS}", *places)),
+            c.Comment(self.describe(entry, number, k)),
+            c.Declare(f"static const {call.signature.arguments.name}", ARGUMENTS, fields=_written(fields)),
+            c.Call("TG_RUN", (f"tg_{call.signature.name}", f"&{ARGUMENTS}", *places)),
         )
