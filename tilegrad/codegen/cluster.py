@@ -7,7 +7,7 @@ works in scratchpad. Both are members of one struct, so that they find each othe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, takewhile
@@ -33,9 +33,6 @@ from tilegrad.targets.base import L2
 
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 FIRST = "first"
-FLAGS: tuple[str, ...] = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH")
-FLAGS += ("TG_MORE", "TG_JOINS", "TG_LATE")
-MASKS = ("early", "late", "results")
 MOST_NAMED_WORDS = {False: 8_000, True: 5_000}
 """Of a program for one cluster, and for several, each of whose launches has a call and nearly each a table."""
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
@@ -45,7 +42,7 @@ COMMENT_WIDTH = c.LINE_WIDTH - len("/*  */")
 
 @dataclass(frozen=True)
 class _Call:
-    """One nest of an entry: its table, and what is its own. Operands as bits: early, late, results.
+    """One nest of an entry: its table, and what is its own.
 
     Of nests that come together each has an `own_table`, behind its call; all but the first `join` the one before.
     """
@@ -53,17 +50,24 @@ class _Call:
     name: str
     short_name: str
     table: str
-    scratch: int
-    slots: int
-    masks: tuple[int, int, int]
-    flags: frozenset[str]
+    listed: ListedNest
+    own: NestCall
     homes: tuple[str, ...]
-    is_late: bool = False
-    is_at_once: bool = False
-    moves: int = 0
+    width: str | None  # where it is launched over blocks
     own_table: _Table | None = None
-    joins: bool = False
-    width: str | None = None  # where it is launched over blocks
+
+    @property
+    def scratch(self) -> int:
+        return 0 if self.listed.place is None else self.listed.place.table_offset
+
+    @property
+    def joins(self) -> bool:
+        return self.own_table is not None and self.listed.place is not None and self.listed.place.joins
+
+    def bits(self, names: Collection[str]) -> int:
+        """Operands as bits."""
+        operands = enumerate(self.listed.nest.operands)
+        return sum(1 << i for i, operand in operands if operand.value is not None and operand.name in names)
 
 
 @dataclass(frozen=True)
@@ -129,11 +133,12 @@ class ClusterLowering(Lowering):
         number_name = f"{entry}_{number_of}"
         names = (f"{number_name}_{c.identifier(launch.node.op)}", number_name)
         width = self._width(launch.width(k), launch.lane_count(k), listed)
-        call = _call(names, table, listed, own, homes, width)
+        if listed.place is None:  # all that is said of it
+            own = NestCall(leaves=False, moves=own.moves)
+        call = _Call(*names, table, listed, own, homes, width)
         if number_of in self.together[entry]:
-            joins = listed.place is not None and listed.place.joins
             kind = self.tables.pop((nest.kernel, words)) if is_new else self.tables[nest.kernel, words]
-            call = replace(call, table=f"{names[1]}_table", own_table=kind, joins=joins)
+            call = replace(call, table=f"{names[1]}_table", own_table=kind)
         self.calls[entry].append(call)
         run = c.Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
         if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
@@ -158,9 +163,8 @@ class ClusterLowering(Lowering):
                 rows.append(f'{{"{text}", {pipe.number}, {sizes}}}')
         if not rows:
             return []
-        text = "\n".join(["static const tg_pipe pipes[] = {", self._paragraph(rows), "};"])
         what = c.Comment("Pipes: operators, number, workspace in the arena, slot bytes, slots, slices, bytes of each.")
-        return [what, text]
+        return [what, "static const tg_pipe pipes[] = {", self._paragraph(rows), "};"]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
         """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""
@@ -254,16 +258,14 @@ class ClusterLowering(Lowering):
             "",
             c.Comment("What is constant is laid out as paragraphs."),
             c.Comment("clang-format off"),
-            "\n".join(
-                c.fill(
-                    c.with_commas(kernels, "};"), first=" static tg_kernel_call *const kernels[] = {", hanging=c.INDENT
-                )
+            *c.fill(
+                c.with_commas(kernels, "};"), c.LINE_WIDTH, " static tg_kernel_call *const kernels[] = {", c.INDENT
             ),
             c.Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
             ),
-            "\n".join(["typedef struct {", *self._members(), "} words_t;"]),
-            "\n".join(["static const words_t words = {", *self._initializers(), "};"]),
+            *("typedef struct {", *self._members(), "} words_t;"),
+            *("static const words_t words = {", *self._initializers(), "};"),
             c.Comment("clang-format on"),
             self._assertion(),
             *pipes,
@@ -308,9 +310,7 @@ class ClusterLowering(Lowering):
         return c.paragraph(pieces, self.width)
 
     def _initializers(self) -> list[str]:
-        every = []
-        for one in self.tables.values():
-            every.append(self._table_pieces(one, one.name))
+        every = [self._table_pieces(one, one.name) for one in self.tables.values()]
         for entry, calls in self.calls.items():
             for i, call in enumerate(calls):
                 every.append(self._call_pieces(call, calls[i + 1 :]))
@@ -328,28 +328,37 @@ class ClusterLowering(Lowering):
         return [f"/* {_tiling_text(one.tiling)} */ {first}", *rest]
 
     def _call_pieces(self, call: _Call, behind: Sequence[_Call] = ()) -> list[str]:
-        flags = set(call.flags)
-        parts = []
-        if not call.joins and any(one.masks[1] for one in _together(call, behind)):
-            flags.add("TG_LATE")
-        for following in behind[:1]:
-            flags |= {"TG_NEXT_LATE"} if following.is_late else set()
-            flags |= {"TG_AT_ONCE"} if following.is_at_once else set()
-            flags |= {"TG_NEXT_LAUNCH"} if following.width is not None else set()
-            name, where = self._name(following), f"{following.table}, {following.scratch}"
+        own, parts = call.own, []
+        following = behind[0] if behind else None
+        if following is not None:
+            name = self._name(following)
             if following.joins:
-                flags.add("TG_MORE")
                 parts.append(f"MORE({self._name(call)}, {name}, {following.table})")
             elif following.own_table is not None:
                 last = _together(following, behind[1:])[-1]
                 parts.append(f"NEXT_TOGETHER({name}, {following.table}, {last.table}, {following.scratch})")
             else:
-                parts.append(f"NEXT({name}, {where})")
-        parts += [f".slots = {call.slots}"] if call.slots else []
-        parts += [f".{name} = {_from_first(mask)}" for name, mask in zip(MASKS, call.masks, strict=True) if mask]
-        named = [*(name for name in FLAGS if name in flags), *filter(None, [call.width])]
+                parts.append(f"NEXT({name}, {following.table}, {following.scratch})")
+        if call.listed.place is not None and call.listed.place.slots_offset:
+            parts.append(f".slots = {call.listed.place.slots_offset}")
+        for field, names in (("early", own.early), ("late", own.late), ("results", own.results)):
+            if call.bits(names):
+                parts.append(f".{field} = {_from_first(call.bits(names))}")
+        flags = {
+            "TG_DRAIN": own.drains,
+            "TG_LEAVE": own.leaves,
+            "TG_NEXT_LATE": following is not None and following.own.is_fetched_late,
+            "TG_AT_ONCE": following is not None and following.own.at_once,
+            "TG_SETTLE": own.settles,
+            "TG_NEXT_LAUNCH": following is not None and following.width is not None,
+            "TG_MORE": following is not None and following.joins,
+            "TG_JOINS": call.listed.place is not None and call.listed.joins,
+            "TG_LATE": not call.joins and any(one.bits(one.own.late) for one in _together(call, behind)),
+            call.width or "": call.width is not None,
+        }
+        named = [flag for flag, is_set in flags.items() if is_set]
         parts += [f".flags = {' | '.join(named)}"] if named else []
-        parts += [f".moves = {call.moves}"] if call.moves else []
+        parts += [f".moves = {len(own.moves)}"] if own.moves else []
         first, *rest = in_braces([*in_braces(parts or [".moves = 0"]), *in_braces(call.homes)])
         return [f".{self._name(call)} = {first}", *rest]
 
@@ -409,29 +418,6 @@ def _move_words(event: Move | Wait) -> int:
     if isinstance(event, Wait):
         return 1
     return CONSTANTS["TG_ROWS_WORDS" if event.rows > 1 else "TG_MOVE_WORDS"]
-
-
-def _call(
-    names: tuple[str, str],
-    table: str,
-    listed: ListedNest,
-    own: NestCall,
-    homes: tuple[str, ...],
-    width: str | None = None,
-) -> _Call:
-    if listed.place is None:
-        return _Call(*names, table, 0, 0, (0, 0, 0), frozenset(), homes, moves=len(own.moves))
-    early = late = results = 0
-    for i, operand in enumerate(listed.nest.operands):
-        if operand.value is not None:
-            results |= (operand.name in own.results) << i
-            early |= (operand.name in own.early) << i
-            late |= (operand.name in own.late) << i
-    told = {"TG_DRAIN": own.drains, "TG_LEAVE": own.leaves, "TG_SETTLE": own.settles, "TG_JOINS": listed.joins}
-    flags = frozenset(flag for flag, is_set in told.items() if is_set)
-    where = (listed.place.table_offset, listed.place.slots_offset)
-    masks, ways = (early, late, results), (own.is_fetched_late, own.at_once)
-    return _Call(*names, table, *where, masks, flags, homes, *ways, moves=len(own.moves), width=width)
 
 
 def _together(first: _Call, behind: Sequence[_Call]) -> list[_Call]:
