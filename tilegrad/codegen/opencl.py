@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.codegen.kernels import KernelSet, only_used
 from tilegrad.codegen.lowering import FlatLowering, KernelCall
 from tilegrad.errors import InternalError
-from tilegrad.ir.plan import Address, Plan
-from tilegrad.ir.program import ENTRIES, TargetInput
+from tilegrad.ir.plan import Plan
+from tilegrad.ir.program import ENTRIES
 from tilegrad.ops.kernels import RUNTIME_FOLDER, KernelSignature
 from tilegrad.visible import visible
 
@@ -36,66 +35,23 @@ _ARGUMENT_TYPES = {"int32_t": "<i4", "uint32_t": "<u4", "float": "<f4"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"(?P<name>[\w.]+)"[ \t]*\n', re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class KernelLaunch:
-    """One nest. The kernel takes, for each operand, a buffer and a byte offset (None: null and 0), then the struct."""
-
-    kernel: str
-    node: str
-    what: str
-    call: KernelCall
-
-    @property
-    def operands(self) -> tuple[Address | None, ...]:
-        return self.call.places
-
-    @property
-    def argument_bytes(self) -> bytes:
-        """The argument struct as a little-endian device lays it out: words of 32 bits, no gaps."""
-        fields = self.call.signature.arguments.fields
-        return b"".join(_word(c_type, value) for (c_type, _), value in zip(fields, self.call.arguments, strict=True))
-
-
-def _word(c_type: str, value: int | float) -> bytes:
-    # Through the digits that a C literal has (codegen/c.py), so that both round alike.
-    number = float(f"{value:.9g}") if c_type == "float" else value
-    return np.array(number, _ARGUMENT_TYPES[c_type]).tobytes()
-
-
-@dataclass(frozen=True)
-class OpenclProgram:
-    """`entries` in the order in which launches are enqueued."""
-
-    plan: Plan
-    kernels: KernelSet
-    entries: Mapping[str, tuple[KernelLaunch, ...]]
-
-    @property
-    def used(self) -> set[str]:
-        return {launch.call.signature.name for launches in self.entries.values() for launch in launches}
-
-
-def opencl_program(plan: Plan, kernels: KernelSet) -> OpenclProgram:
+def opencl_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
+    """The texts of the folder, apart from what every project has."""
     lowering = FlatLowering(plan, kernels)
-    entries = {}
+    used: set[str] = set()
+    launches: dict[str, list[dict[str, Any]]] = {}
     for entry in ENTRIES:
-        launches = []
+        launches[entry] = []
         for number, launch in enumerate(plan.schedule.entries[entry].launches):
             for k in range(len(launch.nests)):
                 call = lowering.kernel_call(entry, number, k)
+                used.add(call.signature.name)
                 what = " ".join(lowering.describe(entry, number, k).split())
-                launches.append(KernelLaunch(_entry_point(call.signature), launch.node.name, what, call))
-        entries[entry] = tuple(launches)
-    return OpenclProgram(plan, kernels, entries)
-
-
-def opencl_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
-    """The texts of the folder, apart from what every project has."""
-    program = opencl_program(plan, kernels)
+                launches[entry].append(_launch(call, launch.node.name, what))
     title = comment_text(plan.schedule.program.name)
     return {
-        KERNELS_FILE: kernels_source(kernels, program.used, plan.schedule.target.folder / "tg_rt.h", title),
-        LAUNCHES_FILE: launches_json(program),
+        KERNELS_FILE: kernels_source(kernels, used, plan.schedule.target.folder / "tg_rt.h", title),
+        LAUNCHES_FILE: _launches_json(plan, [kernels.signatures[name] for name in sorted(used)], launches),
         "README.md": _readme(plan),
         "run.py": (RUNTIME_FOLDER / "opencl" / "run.py").read_text(encoding="utf-8"),
     }
@@ -145,46 +101,34 @@ def _inlined(text: str, headers: Mapping[str, Path], pasted: set[str]) -> str:
 def _wrapper(kernel: KernelSignature) -> Function:
     parameters = [f"__global uchar *{name}, ulong {name}_at" for _, name in kernel.pointers]
     operands = [f"TG_OPERAND({c_type.removesuffix('*').strip()}, {name})" for c_type, name in kernel.pointers]
-    return Function(
-        "__kernel void",
-        _entry_point(kernel),
-        (*parameters, f"{kernel.arguments.name} p"),
-        (Call(f"tg_{kernel.name}", (*operands, "&p", "TG_WORK_ITEM")),),
-    )
+    run = Call(f"tg_{kernel.name}", (*operands, "&p", "TG_WORK_ITEM"))
+    return Function("__kernel void", _entry_point(kernel), (*parameters, f"{kernel.arguments.name} p"), (run,))
 
 
 # ---- launches.json
 
 
-def launches_json(program: OpenclProgram) -> str:
+def _launches_json(plan: Plan, kernels: Sequence[KernelSignature], launches: Mapping[str, list[dict[str, Any]]]) -> str:
     """Stable and readable: a launch is a line."""
-    plan = program.plan
-    kernels = {
-        _entry_point(kernel): {
-            "operands": [[c_type, name] for c_type, name in kernel.pointers],
-            "arguments": [[c_type, name] for c_type, name in kernel.arguments.fields],
+    entries = {}
+    for entry, own in launches.items():
+        inputs, outputs = entry_inputs(plan, entry), entry_outputs(plan, entry)
+        entries[entry] = {
+            "input_bytes": port_offsets(inputs)[1],
+            "inputs": _ports(plan, entry, inputs),
+            "launches": own,
+            "output_bytes": port_offsets(outputs)[1],
+            "outputs": _ports(plan, entry, outputs),
         }
-        for name, kernel in sorted(program.kernels.signatures.items())
-        if name in program.used
+    signatures = {_entry_point(k): {"operands": k.pointers, "arguments": k.arguments.fields} for k in kernels}
+    rows = {
+        "source": json.dumps(KERNELS_FILE),
+        "build_options": json.dumps(BUILD_OPTIONS),
+        "buffers": json.dumps(program_buffers(plan)),
+        "kernels": _lines(signatures, 1),
+        "entries": _lines(entries, 3),
     }
-    entries = {
-        entry: {
-            "input_bytes": port_offsets(entry_inputs(plan, entry))[1],
-            "inputs": _ports(plan, entry, entry_inputs(plan, entry)),
-            "launches": [_launch(launch) for launch in launches],
-            "output_bytes": port_offsets(entry_outputs(plan, entry))[1],
-            "outputs": _ports(plan, entry, entry_outputs(plan, entry)),
-        }
-        for entry, launches in program.entries.items()
-    }
-    head = {
-        "source": KERNELS_FILE,
-        "build_options": list(BUILD_OPTIONS),
-        "buffers": program_buffers(plan),
-    }
-    rows = [(key, json.dumps(value)) for key, value in head.items()]
-    rows += [("kernels", _lines(kernels, 1)), ("entries", _lines(entries, 3))]
-    return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in rows) + "\n}\n"
+    return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in rows.items()) + "\n}\n"
 
 
 def program_buffers(plan: Plan) -> dict[str, int]:
@@ -194,50 +138,33 @@ def program_buffers(plan: Plan) -> dict[str, int]:
 
 
 def _ports(plan: Plan, entry: str, ports: Sequence[Port]) -> list[dict[str, Any]]:
-    """Where each lies in its buffer, and `at` which byte of the packed payload that the harness takes."""
-    program = plan.schedule.program
+    """Where each lies in its buffer, and `at` which byte of the packed payload that the harness takes; of labels, which
+    numbers are refused."""
     made = []
     for port, at in zip(ports, port_offsets(ports)[0], strict=True):
-        address = plan.address(entry, port.value)
-        made.append(
-            {
-                "name": port.value,
-                "dtype": port.type.dtype.numpy.name,
-                "shape": list(port.type.shape),
-                "buffer": address.region,
-                "offset": address.offset,
-                "at": at,
-                **_label_rule(program.labels(port.value)),
-            }
-        )
+        address, labels = plan.address(entry, port.value), plan.schedule.program.labels(port.value)
+        described: dict[str, Any] = {"name": port.value, "dtype": port.type.dtype.numpy.name}
+        described |= {"shape": list(port.type.shape), "buffer": address.region, "offset": address.offset, "at": at}
+        described |= {"classes": None if labels is None else labels.classes}
+        ignored = None if labels is None else labels.ignored
+        made.append(described | ({} if ignored is None else {"ignored": ignored}))
     return made
 
 
-def _label_rule(labels: TargetInput | None) -> dict[str, int | None]:
-    """Which numbers of a port are refused."""
-    if labels is None:
-        return {"classes": None}
-    return {"classes": labels.classes} | ({} if labels.ignored is None else {"ignored": labels.ignored})
+def _launch(call: KernelCall, node: str, what: str) -> dict[str, Any]:
+    """One nest. The kernel takes, for each operand, a buffer and a byte offset (None: null and 0), then the struct."""
+    places = [None if place is None else [place.region, place.offset] for place in call.places]
+    fields = zip(call.signature.arguments.fields, call.arguments, strict=True)
+    arguments = {name: _readable(c_type, value) for (c_type, name), value in fields}
+    kernel = _entry_point(call.signature)
+    return {"kernel": kernel, "node": node, "what": what, "operands": places, "arguments": arguments}
 
 
-def _launch(launch: KernelLaunch) -> dict[str, Any]:
-    places = [None if place is None else [place.region, place.offset] for place in launch.operands]
-    words = np.frombuffer(launch.argument_bytes, "<u4")
-    fields = launch.call.signature.arguments.fields
-    arguments = {name: _readable(c_type, word) for (c_type, name), word in zip(fields, words, strict=True)}
-    return {
-        "kernel": launch.kernel,
-        "node": launch.node,
-        "what": launch.what,
-        "operands": places,
-        "arguments": arguments,
-    }
-
-
-def _readable(c_type: str, word: np.uint32) -> int | float | str:
-    """A number that reads back exactly; JSON has no infinities, so those are strings that any float parser takes."""
-    value = word.view(_ARGUMENT_TYPES[c_type]).item()
-    return value if np.isfinite(value) else str(value)
+def _readable(c_type: str, value: int | float) -> int | float | str:
+    """A number that reads back exactly, through the digits that a C literal has (codegen/c.py), so that both round
+    alike; JSON has no infinities, so those are strings that any float parser takes."""
+    number = np.array(float(f"{value:.9g}") if c_type == "float" else value, _ARGUMENT_TYPES[c_type]).item()
+    return number if np.isfinite(number) else str(number)
 
 
 def _lines(value: object, levels: int) -> str:

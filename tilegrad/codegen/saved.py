@@ -7,7 +7,6 @@ changes, by name. Neither names an address or a target's layout, so that any pro
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 import zlib
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.codegen.c import Comment, Item, aligned_comments, filled, print_file
-from tilegrad.codegen.image import HASH_WORDS, attribute_text
+from tilegrad.codegen.image import HASH_WORDS, hash_of
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Program, Role, StateTensor
@@ -70,12 +69,7 @@ def saved_hash(program: Program) -> bytes:
     """Of the model and of what trains in it; not of values, batch, rates, seeds or the target."""
     kinds = saved(program)
     tensors = [[[tensor.name, str(tensor.type)] for tensor in kind] for kind in (kinds.always, kinds.frozen)]
-    nodes = [
-        [node.op, node.inputs, node.outputs, sorted((key, attribute_text(v)) for key, v in node.attributes.items())]
-        for node in program.entries["infer"].nodes
-    ]
-    meaning = {"version": VERSION, "tensors": tensors, "nodes": nodes, "loss": str(program.loss)}
-    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).digest()[: 4 * HASH_WORDS]
+    return hash_of(program, {"version": VERSION, "tensors": tensors, "loss": str(program.loss)})
 
 
 def recipe_facts(program: Program) -> dict[str, Any]:
