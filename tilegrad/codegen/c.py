@@ -25,16 +25,6 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Declare:
-    """A constant with a braced initializer of `.field = value` pairs or plain items."""
-
-    c_type: str
-    name: str
-    fields: tuple[tuple[str, str], ...] | None = None
-    items: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
 class If:
     condition: str
     body: tuple[Statement, ...]
@@ -64,7 +54,7 @@ def declared(function: Function, comment: str | None = None) -> Function:
     return replace(function, body=None, comment=comment)
 
 
-Statement: TypeAlias = str | Comment | Call | Declare | If | For
+Statement: TypeAlias = str | Comment | Call | If | For
 """A string is C already: a statement, a preprocessor line, nothing, or a text of several lines."""
 Item: TypeAlias = Statement | Function
 
@@ -160,8 +150,6 @@ def _print_item(item: Item, depth: int) -> list[str]:
         case Call(function, arguments):
             start = f"{indent}{function}("
             return fill(with_commas(arguments, ");"), first=start, hanging=" " * len(start))
-        case Declare():
-            return _print_declaration(item, indent)
         case If(condition, body, otherwise):
             start = f"{indent}if ("
             pieces = re.split(r"(?<=&&) |(?<=\|\|) ", f"{condition})")
@@ -213,13 +201,12 @@ def enumeration(name: str, members: Sequence[tuple[str, int, str]]) -> str:
     return "\n".join(["typedef enum {", *aligned_comments(rows), f"}} {name};"])
 
 
-def _print_declaration(declared: Declare, indent: str) -> list[str]:
-    start = f"{indent}{declared.c_type} {declared.name} = {{"
-    pieces = [f".{key} = {text}" for key, text in declared.fields or ()] or list(declared.items or ())
-    one_line = f"{start}{', '.join(pieces)}}};"
+def constant(declared: str, pieces: Sequence[str]) -> str:
+    """With a braced initializer of `.field = value` pairs or plain items."""
+    one_line = f"static const {declared} = {{{', '.join(pieces)}}};"
     if len(one_line) <= LINE_WIDTH:
-        return [one_line]
-    return [start, *(f"{indent}{INDENT}{piece}," for piece in pieces), f"{indent}}};"]
+        return one_line
+    return "\n".join([f"static const {declared} = {{", *(f"{INDENT}{piece}," for piece in pieces), "};"])
 
 
 def print_file(items: Iterable[Item], guard: str | None = None) -> str:

@@ -269,7 +269,7 @@ class ClusterLowering(Lowering):
             c.Comment("clang-format on"),
             self._assertion(),
             *pipes,
-            c.Declare("static const tg_program", "program", items=(*parts, "pipes") if pipes else parts),
+            c.constant("tg_program program", (*parts, "pipes") if pipes else parts),
             *(self._entry(entry) for entry in self.calls),
         ]
 
@@ -393,7 +393,7 @@ class ClusterLowering(Lowering):
         if self._all_moves(entry):
             last = len(self.encoded[entry].last_moves)
             fields += [("moves", f"PLACE({entry}_moves)"), ("last_moves", str(last))]
-        return c.Declare("static const tg_entry", f"{entry}_entry", fields=tuple(fields))
+        return c.constant(f"tg_entry {entry}_entry", [f".{name} = {value}" for name, value in fields])
 
     # ---- moves between L2 and L3
 

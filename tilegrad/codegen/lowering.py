@@ -137,42 +137,35 @@ class Lowering(ABC):
         launch = self.launch(entry, number)
         nest = launch.nests[k]
         types = self.types(entry)
-        read_at = {
-            self.plan.address(entry, operand.value, number)
-            for operand in nest.operands
-            if operand.value is not None and operand.access is Access.READ
-        }
         present = [(operand, operand.value) for operand in nest.operands if operand.value is not None]
-        # A flag or rate says nothing new, unless there is nothing else.
-        telling = [pair for pair in present if not pair[1].startswith("tg.")] or present
+        places = {value: self.plan.address(entry, value, number) for _, value in present}
+        read_at = {places[value] for operand, value in present if operand.access is Access.READ}
+        has_one_place = self.has_one_place(launch)
         operands = []
-        for operand, value in telling:
-            is_in_place = (
-                self.has_one_place(launch)
-                and operand.access is Access.WRITE
-                and self.plan.address(entry, value, number) in read_at
-            )
-            note = self.note(entry, number, k, operand.name) if self.has_one_place(launch) else ""
-            name = f"{c.comment_text(value)}{shape_text(types[value])}{note}"
-            operands.append(f"{operand.name} in place" if is_in_place else f"{operand.name} {name}")
+        # A flag or rate says nothing new, unless there is nothing else.
+        for operand, value in [pair for pair in present if not pair[1].startswith("tg.")] or present:
+            if has_one_place and operand.access is Access.WRITE and places[value] in read_at:
+                operands.append(f"{operand.name} in place")
+                continue
+            note = self.note(entry, number, k, operand.name) if has_one_place else ""
+            operands.append(f"{operand.name} {c.comment_text(value)}{shape_text(types[value])}{note}")
         part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
         work = f", {nest.macs} MACs" if nest.macs else ""
         title = f"{launch.node.op}{part}{work}"
         return c.filled([f"{title}: {operands[0]}", *operands[1:]]) if operands else title
 
 
-def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The fields worth a word: C sets to zero what an initializer leaves out, but it must name one."""
-    return tuple(field for field in fields if field[1] not in ("0", "0.0f")) or fields[:1]
+ARGS, ARGUMENTS = "ARGS", "args"
 
 
-ARGUMENTS = "args"
+def _arguments(statements: Sequence[c.Statement]) -> list[c.Call]:
+    """Those that are `ARGS(type, name, .field = value, …)`."""
+    return [one for one in statements if isinstance(one, c.Call) and one.function == ARGS]
 
 
-def _arguments(declared: c.Declare, name: str) -> c.Call:
-    """`ARGS(type, name, .field = value, …)`."""
-    fields = (f".{key} = {value}" for key, value in declared.fields or ())
-    return c.Call("ARGS", (declared.c_type.removeprefix("static const "), name, *fields))
+def _named(arguments: c.Call, name: str) -> c.Call:
+    c_type, _, *fields = arguments.arguments
+    return c.Call(ARGS, (c_type, name, *fields))
 
 
 class FlatLowering(Lowering):
@@ -181,9 +174,9 @@ class FlatLowering(Lowering):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         super().__init__(plan, kernels)
         self._kinds: dict[NestKind, tuple[tuple[int | float, ...], tuple[int, ...]]] = {}
-        self._users: Counter[c.Declare] = Counter()
+        self._users: Counter[c.Call] = Counter()
         self._bodies: set[tuple[c.Statement, ...]] = set()
-        self._common: dict[c.Declare, str] = {}
+        self._common: dict[c.Call, str] = {}
         self._counts: Counter[str] = Counter()
 
     def items(self) -> list[c.Item]:
@@ -192,37 +185,36 @@ class FlatLowering(Lowering):
     def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
         if tuple(statements) not in self._bodies:  # a function that serves two entries is one user
             self._bodies.add(tuple(statements))
-            self._users.update({statement for statement in statements if isinstance(statement, c.Declare)})
+            self._users.update(set(_arguments(statements)))
         return list(statements)
 
     def before_function(self, body: Sequence[c.Statement]) -> list[c.Item]:
         """Arguments that several functions have stand in front of the first of them."""
         result: list[c.Item] = []
-        for statement in body:
-            is_common = isinstance(statement, c.Declare) and self._users[statement] > 1
-            if isinstance(statement, c.Declare) and is_common and statement not in self._common:
-                stem = statement.c_type.removeprefix("static const ").removeprefix("tg_")
+        for statement in _arguments(body):
+            if self._users[statement] > 1 and statement not in self._common:
+                stem = statement.arguments[0].removeprefix("tg_")
                 self._common[statement] = f"{stem}_{self._counts[stem]}"
                 self._counts[stem] += 1
-                result.append(_arguments(statement, self._common[statement]))
+                result.append(_named(statement, self._common[statement]))
         return result
 
     def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
         """Arguments get names of their own, and equal ones are declared once."""
-        declared: dict[c.Declare, str] = {}
+        declared: dict[c.Call, str] = {}
         result: list[c.Statement] = []
         argument = ARGUMENTS
         for statement in body:
-            if isinstance(statement, c.Declare):
+            if not isinstance(statement, c.Call):
+                result.append(statement)
+            elif statement.function == ARGS:
                 argument = self._common.get(statement) or declared.get(statement) or ""
                 if not argument:
                     argument = declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
-                    result.append(_arguments(statement, argument))
-            elif isinstance(statement, c.Call):
+                    result.append(_named(statement, argument))
+            else:
                 kernel, _, *pointers = statement.arguments
                 result.append(replace(statement, arguments=(kernel, f"&{argument}", *pointers)))
-            else:
-                result.append(statement)
         return super().function(name, title, result, firsts)
 
     def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
@@ -236,16 +228,11 @@ class FlatLowering(Lowering):
         signature = self.signature(launch, nest)
         arguments, inner = self._numbers(nest.anchored, signature)
         skipped = [outer + more for outer, more in zip(nest.skipped_bytes, inner, strict=True)]
+        values = [(operand.value or "", more) for operand, more in zip(nest.operands, skipped, strict=True)]
         places: list[Address | None] = []
-        values: list[tuple[str, int]] = []
-        for operand, size_bytes in zip(nest.operands, skipped, strict=True):
-            if operand.value is None:
-                places.append(None)
-                values.append(("", 0))
-                continue
-            address = self.plan.address(entry, operand.value)
-            values.append((operand.value, size_bytes))
-            places.append(replace(address, offset=address.offset + size_bytes) if size_bytes else address)
+        for value, size_bytes in values:
+            address = self.plan.address(entry, value) if value else None
+            places.append(address and replace(address, offset=address.offset + size_bytes))
         return KernelCall(signature, arguments, tuple(places), tuple(values))
 
     def _numbers(self, nest: Nest, signature: KernelSignature) -> tuple[tuple[int | float, ...], tuple[int, ...]]:
@@ -268,13 +255,16 @@ class FlatLowering(Lowering):
 
     def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
         call = self.kernel_call(entry, number, k)
-        fields = tuple(
+        signature = call.signature
+        fields = [
             (name, c.float_literal(float(value)) if c_type == "float" else str(value))
-            for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
-        )
+            for (c_type, name), value in zip(signature.arguments.fields, call.arguments, strict=True)
+        ]
+        # C sets to zero what an initializer leaves out, but it must name one.
+        written = [field for field in fields if field[1] not in ("0", "0.0f")] or fields[:1]
         places = (self.where(entry, value, number, skipped) if value else "TG_NULL" for value, skipped in call.values)
         return (
             c.Comment(self.describe(entry, number, k)),
-            c.Declare(f"static const {call.signature.arguments.name}", ARGUMENTS, fields=_written(fields)),
-            c.Call("TG_RUN", (f"tg_{call.signature.name}", f"&{ARGUMENTS}", *places)),
+            c.Call(ARGS, (signature.arguments.name, ARGUMENTS, *(f".{name} = {value}" for name, value in written))),
+            c.Call("TG_RUN", (f"tg_{signature.name}", f"&{ARGUMENTS}", *places)),
         )
