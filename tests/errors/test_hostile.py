@@ -46,7 +46,7 @@ def complaint(result: Mapping[str, Any], allowed: tuple[int, ...]) -> str | None
         return f"exit status {status}, not {allowed}: {said[-300:]}"
     if "Traceback" in said:
         return f"a traceback: {said[-300:]}"
-    messages = sum(line.startswith("error: ") for line in said.splitlines())
+    messages = sum(line.startswith("error:") for line in said.splitlines())  # a long path is on the next line
     if messages != (status != 0):
         return f"exit status {status} with {messages} messages: {said[-300:]}"
     if result["resident_bytes"] > RESIDENT_BYTES:
