@@ -732,12 +732,13 @@ class Machine:
         if self.is_running:
             assert before is not None
             self.done.append(("end", before.number, last_tile))
-            self.settle("storing")
+            if before.call.flags & self.c["TG_SETTLE"] or before.further is None:
+                self.settle("storing")
             self.done.append(("enter", nest.number))
         self.settle("loading")
         self.done.append(begun)
         if self.is_running and before is not None and before.call.results:
-            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, None)
+            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, self.storing)
         if nest.call.flags & self.c["TG_LATE"] and nest.further is not None:
             self.settle("storing")
             self.load_further(nest, is_early=False)

@@ -243,11 +243,13 @@ class NestEvents:
     def run(
         self,
         hands_over: bool,
+        goes_on: bool = False,
         in_first: Iterable[Event] = (),
         in_last: Iterable[Event] = (),
     ) -> Iterator[Event]:
         """What is done for its neighbours while the first tile computes, and while the last one does: `in_first` and
-        `in_last`. If it `hands_over`, its last results leave later (`last_stores`)."""
+        `in_last`. If it `hands_over`, its last results leave later (`last_stores`), and if it also `goes_on`, nobody
+        waits for what is on its way out by then."""
         own = self.handover
         if own.drains:
             yield from self.flow.settle_stores(self.number)
@@ -281,7 +283,8 @@ class NestEvents:
             if following is not None and leaves_late:
                 kept = list(self._results(tile, ranges, following[1]))
                 continue
-            yield from self.flow.settle_stores(self.number)
+            if not goes_on:
+                yield from self.flow.settle_stores(self.number)
             if following is None and hands_over:
                 return
             yield from self._leave(self._results(tile, ranges, None if following is None else following[1]))

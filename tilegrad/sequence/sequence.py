@@ -220,6 +220,7 @@ class _Sequencing:
         is_early = following is not None and not following.is_fetched_late and number + 1 in self.suites
         yield from self.runs[number].run(
             hands_over=following is not None and following.at_once,
+            goes_on=following is not None and number + 1 not in self.suites and not self.handovers[number].settles,
             in_first=self._in_first(number, is_early),
             in_last=self._ahead(number + 1) if is_early else (),
         )

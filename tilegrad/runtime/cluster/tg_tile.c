@@ -549,7 +549,8 @@ static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
     tg_job job = first_job(t, call, who);
     if (t->is_running) {
         tg_finish_cores(t->kernel, &t->job);
-        settle(&t->storing);
+        if ((t->before->flags & (TG_MORE | TG_SETTLE)) != TG_MORE)
+            settle(&t->storing);
         tg_enter(who);
     }
     settle(&t->loading);
@@ -557,7 +558,7 @@ static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
     t->kernel = kernel;
     t->job = job;
     if (t->is_running && t->before->results)
-        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
+        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, t->storing);
     if ((call->flags & (TG_LATE | TG_MORE)) == (TG_LATE | TG_MORE)) {
         settle(&t->storing);
         load_further(t, t->call, 0);
