@@ -150,8 +150,8 @@ class _Deciding:
         return [span for spans, _ in found for span in spans], [one for _, own in found for one in own]
 
     def _overtake(self, n: int) -> list[bool]:
-        """Of each nest of a suite, whether its results meet in L2 what those before it may still be storing; of the first
-        one also, whether the next suite's tables come to where that leaves from."""
+        """Of each nest of a suite, whether its results meet in L2 what those before it may still be storing; of the
+        first one also, whether the next suite's tables come to where that leaves from."""
         suite = self.suites[n]
         scratch, leaving = self._on_their_way(suite[0] - 1)
         following = [self._tables(n + 1)] if n + 1 < len(self.suites) else []
