@@ -35,6 +35,8 @@ class Reason(Enum):
     QUEUE = "the engine's queue is full"
     PIPE = "the other side of a pipe is not there yet"
 
+    __hash__ = object.__hash__  # as that of `Act`
+
 
 class Stall(NamedTuple):
     reason: Reason

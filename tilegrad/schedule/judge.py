@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, inner_loops, load_count, transfer_levels, units_of
+from tilegrad.analysis.footprint import Level, box_shape, inner_loops, load_count, transfer_levels, units_of
 from tilegrad.analysis.overlap import Bytes
 from tilegrad.costs.clock import Clock, Reason, SharedMemory
 from tilegrad.costs.conduct import Act
@@ -73,16 +73,12 @@ class Prepared:
 _Shapes = tuple[tuple[int, int], ...]
 
 
-def _shapes(boxes: Sequence[Bytes]) -> _Shapes:
-    """Rows of each, and the bytes of one: all that their transfers depend on."""
-    return tuple((len(box.starts), box.run_bytes) for box in boxes)
-
-
 class Judge:
     def __init__(self, target: Target, costs: KernelCosts) -> None:
         self.target = target
         self.costs = costs
         self.clock = Clock(target, costs)
+        self.levels: dict[object, list[tuple[Level, ...]]] = {}  # of each operand's boxes, by nest and axes cut
         self.known: dict[object, float] = {}  # waits that were played, by the shape of what is moved
 
     def _fresh(self) -> Clock:
@@ -147,10 +143,14 @@ class Judge:
 
     def _traffic(self, nest: Nest, candidate: Candidate) -> list[_Traffic]:
         found = []
-        for operand, moved in zip(nest.present, candidate.moved_bytes, strict=True):
+        cut = nest.kind, tuple([loop.axis for loop in candidate.loops])
+        levels = self.levels.get(cut)
+        if levels is None:
+            levels = self.levels[cut] = [transfer_levels(one, nest, candidate.loops) for one in nest.present]
+        for operand, moved, own in zip(nest.present, candidate.moved_bytes, levels, strict=True):
             loads = load_count(operand, candidate.loops)
             box = box_shape(operand, candidate.sizes)
-            counts = [level.size(box) for level in transfer_levels(operand, nest, candidate.loops)]
+            counts = [level.size(box) for level in own]
             rows = counts[1] if len(counts) > 1 else 1
             inward = operand.access is Access.READ
             found.append(_Traffic(inward, loads, moved / loads, prod(counts[2:]), rows))
@@ -287,11 +287,16 @@ class Judge:
     ) -> float:
         """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
         what that one `stores`, it waits for it, then for what is `waiting`."""
-        shapes = _shapes(hidden), _shapes(stores), _shapes(waiting)
-        key = (compute, shapes)
-        if key not in self.known:
-            self.known[key] = self._exposed(compute, *shapes)
-        return self.known[key]
+        key = (
+            compute,
+            tuple([box.shape for box in hidden]),
+            tuple([box.shape for box in stores]),
+            tuple([box.shape for box in waiting]),
+        )
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._exposed(*key)
+        return found
 
     def _exposed(self, compute: float, hidden: _Shapes, stores: _Shapes, waiting: _Shapes) -> float:
         clock = self._fresh()

@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from tilegrad.analysis.footprint import box_shape, moving_axes, tileable_axes
 from tilegrad.analysis.lifetimes import align
-from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argument_fields, described_bytes, table_of
+from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argument_fields, describing_bytes
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Nest, ordered_sizes
@@ -186,8 +186,7 @@ class TilingSearch:
         return tiling.scratch_bytes + self.table_bytes(tiling) <= self.options.scratch_bytes
 
     def table_bytes(self, tiling: Tiling) -> int:
-        words = table_of(self.op, self.nest, tiling, self.engine.longest_bytes)
-        return align(described_bytes(words, len(self.nest.operands)), self.alignment)
+        return align(describing_bytes(self.op, self.nest, tiling, self.engine.longest_bytes), self.alignment)
 
     def _candidates(self, is_double: bool) -> list[Candidate]:
         """Those that fit, the most promising by traffic and tile count."""
