@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from math import exp, inf
+from math import exp
 from typing import NamedTuple
 
 
@@ -59,7 +59,8 @@ class CodeCache:
     def run(self, code: object, cold_cycles: float = 0.0) -> float:
         """The share of the code that is gone since it ran; now it is back, and displaced others. Before it ran for the
         first time, all is gone."""
-        gone = 1.0 - exp((self.ran.get(code, -inf) - self.refill_cycles) / DISPLACING_CYCLES)
+        ran = self.ran.get(code)
+        gone = 1.0 if ran is None else 1.0 - exp((ran - self.refill_cycles) / DISPLACING_CYCLES)
         self.refill_cycles += gone * cold_cycles
         self.ran[code] = self.refill_cycles
         return gone
@@ -110,11 +111,6 @@ class Conduct:
     crowded: tuple[float, float] = (0.0, 0.0)
     opposed: tuple[float, float] = (0.0, 0.0)
     far_crowded: tuple[float, float] = (1.0, 1.0)
-
-    def cold_cycles(self, pair: Pair) -> float:
-        """What all of the code between two acts takes to fetch."""
-        found = self.pairs.get(pair)
-        return 0.0 if found is None else found.gone
 
     def cycles(self, pair: Pair, now: Around) -> float:
         found = self.pairs.get(pair)
