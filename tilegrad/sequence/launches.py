@@ -11,7 +11,7 @@ import numpy as np
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Load, Queue, Store
-from tilegrad.sequence.contents import NOTHING, Memory, View
+from tilegrad.sequence.contents import Memory, View
 from tilegrad.sequence.pipe_replay import PipeReplay
 from tilegrad.sequence.whole_calls import WholeReplay
 
@@ -93,8 +93,8 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.end_block()
         self.seen.add(block)
         self.block = block
-        scratch = self.memories[SCRATCH] = self._scratchpad(block)
-        scratch.content[...] = NOTHING
+        self.memories[SCRATCH] = self._scratchpad(block)
+        self.memories[SCRATCH].clear()
 
     def _scratchpad(self, block: int) -> Memory:
         cluster, own = block % self.clusters, self.scratchpads[0]
@@ -116,7 +116,7 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.end_pipes()
         self.launched = self.block = -1
         self.memories[SCRATCH] = self.scratchpads[0]
-        self.memories[SCRATCH].content[...] = NOTHING
+        self.memories[SCRATCH].clear()
 
     def _owner(self, event: Load | Store) -> int:
         """A unit of the launch, or a block's slice of a pipe, which both of its sides use."""
