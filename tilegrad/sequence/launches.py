@@ -135,11 +135,12 @@ class LaunchReplay(PipeReplay, WholeReplay):
         claims, own = self.claims[event.region], self._owner(event)
         written, read = claims.rows(claims.writers, event), claims.rows(claims.readers, event)
         for writers, readers in zip(written, read, strict=True):
-            wrong = (writers >= self.first) & (writers != own)
-            if not event.inward:
-                wrong |= (readers >= self.first) & (readers != own)
-            if wrong.any():
-                row, column = (int(at[0]) for at in np.nonzero(wrong))
+            is_read = int(readers.max()) >= self.first
+            suspects = [writers] if int(writers.max()) >= self.first else []
+            suspects += [readers] if is_read and not event.inward else []
+            wrong = [(one >= self.first) & (one != own) for one in suspects]
+            if any(one.any() for one in wrong):
+                row, column = (int(at[0]) for at in np.nonzero(np.logical_or.reduce(wrong)))
                 other = int(max(writers[row, column], readers[row, column]) - self.base) * self.tiles_per_unit
                 what = "reads what another block may write" if event.inward else "writes what another block may use"
                 is_one = 0 <= other < self.nests[event.nest].tile_count
@@ -148,4 +149,4 @@ class LaunchReplay(PipeReplay, WholeReplay):
             if not event.inward:
                 writers[...] = own
             else:
-                readers[...] = np.where((readers >= self.first) & (readers != own), self.many, own)
+                readers[...] = np.where((readers >= self.first) & (readers != own), self.many, own) if is_read else own
