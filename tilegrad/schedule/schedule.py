@@ -89,6 +89,15 @@ PAYS, LOST_CYCLES = 0.95, 1000
 least: its neighbours lose what they would have done for each other."""
 
 
+LEAST_OF_WHOLE = 0.75
+"""Of what a nest computes for as one tile, what no way to cut it is faster than: those are not looked at where blocks
+are faster still."""
+
+
+def _worth(cycles: float) -> float:
+    return min(PAYS * cycles, cycles - LOST_CYCLES)
+
+
 class _Tiler:
     """Searches each kind of nest once: nests that differ only in their values' names have the same choices.
 
@@ -140,15 +149,29 @@ class _Tiler:
         if self.width is not None:
             tiling = self._over_blocks(nest, node)
             return None if tiling is None else (tiling, self.width, 1)
-        alone = self._choices(nest, node)
-        cycles = alone[0][0].estimate.cycles if alone else inf
-        worth = min(PAYS * cycles, cycles - LOST_CYCLES)
-        if alone and worth < 2 * self.options.target.signal_cycles + alone[0][0].estimate.compute_cycles / blocks:
-            return None
+        least = LEAST_OF_WHOLE * self._whole_cycles(nest)
+        if not self._may_pay(least, least):
+            alone = self._choices(nest, node)
+            least = alone[0][0].estimate.cycles if alone else inf
+            if alone and not self._may_pay(least, alone[0][0].estimate.compute_cycles):
+                return None
         tiling = self._over_blocks(nest, node)
-        if tiling is None or tiling.estimate.cycles > worth:
+        if tiling is not None and tiling.estimate.cycles > _worth(least):
+            alone = self._choices(nest, node)
+            least = alone[0][0].estimate.cycles if alone else inf
+        if tiling is None or tiling.estimate.cycles > _worth(least):
             return None
         return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0])), 1
+
+    def _whole_cycles(self, nest: Nest) -> float:
+        """What a nest computes for on one cluster, as one tile."""
+        target, sizes = self.options.target, {axis.name: max(axis.extent, 1) for axis in nest.axes}
+        return self.options.costs.cycles(nest, sizes, target.compute, target.cores)
+
+    def _may_pay(self, cycles: float, compute_cycles: float) -> bool:
+        """Whether blocks could do a nest in time that takes so many cycles on one cluster."""
+        target = self.options.target
+        return _worth(cycles) >= 2 * target.signal_cycles + compute_cycles / target.clusters
 
     def _on_engine(self, engine: ComputeEngine, nest: Nest, node: Node, is_split: bool) -> Choice:
         """Every nest is launched where engines compute; one that cannot be split takes one lane of one block."""
