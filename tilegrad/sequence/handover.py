@@ -27,7 +27,8 @@ class Handover:
     it ends. If it begins `at_once`, all it reads is there when the nest before ends, whose last results leave when this
     one's kernel has begun. Then operands in `taken` are read where the nest before made them, at these offsets; nests
     that come together also read what was brought for one of them, or made by one. If it `settles`, what is on its way
-    out is waited for before the next one's `early` operands are requested.
+    out is waited for before the next one's `early` operands are requested, or, where that comes together with it, when
+    it ends.
     """
 
     is_fetched_late: bool = False
@@ -67,6 +68,8 @@ class _Deciding:
             self.starting.setdefault(move.start, []).append(move)
             self.arriving.setdefault(move.wait, []).append(move)
         self.suites = suites_of(nests)
+        target = plan.schedule.target
+        self.queue_depth = target.engine(target.home, target.compute).queue_depth
         self.late = [n > 0 and self._is_late(n) for n in range(len(self.suites))]
         self.done: list[Handover] = []
 
@@ -92,16 +95,20 @@ class _Deciding:
         if self._settles(n):
             self.done[before] = replace(self.done[before], settles=True)
         elif self._may_still_store(n):
-            leaving = self._on_their_way(before - 1)
+            leaving = self._still_on_their_way(n)
         early = [self._early(n, i, *leaving) for i in suite]
         leaves = [self._leaves(n, i) for i in suite]
 
         def taking(from_before: bool) -> list[Handover]:
-            """What lies behind something that is requested late in the engine's queue is requested behind it."""
+            """What lies behind something that is requested late in the engine's queue is requested behind it, and so is
+            what that queue has no room for: the conductor would stand still, and the first nest wait for it."""
             found: list[Handover] = []
-            is_late = False
+            is_late, queued = False, 0
             for i, own, does, taken in zip(suite, early, leaves, self._taken(n, from_before), strict=True):
                 names = () if is_late else tuple(name for name in own if name not in taken)
+                queued += len(names)
+                if i > suite[0] and queued > self.queue_depth:
+                    is_late, names = True, ()
                 one = Handover(self.late[n] and i == suite[0], names, leaves=does, taken=taken)
                 found.append(replace(one, at_once=from_before or i > suite[0]))
                 is_late = is_late or bool(self._loads_late(i, one))
@@ -111,7 +118,8 @@ class _Deciding:
         if not self._begins_at_once(n, found):
             found = taking(from_before=False)
             found[0] = replace(found[0], drains=self._drains(n, found))
-        return found
+        settles = [*self._overtake(n)[:-1], False]
+        return [replace(one, settles=does) for one, does in zip(found, settles, strict=True)]
 
     def _place(self, i: int) -> NestPlace:
         place = self.nests[i].place
@@ -129,13 +137,36 @@ class _Deciding:
     def _may_still_store(self, n: int) -> bool:
         """Whether results of the nest two before may be on their way when this suite's operands are requested."""
         before = self.suites[n][0] - 1
-        return before >= 0 and self.nests[before].tile_count == 1 and not self.done[before].drains
+        is_short = before >= 0 and self.nests[before].tile_count == 1
+        return is_short and (len(self.suites[n - 1]) > 1 or not self.done[before].drains)
+
+    def _still_on_their_way(self, n: int) -> tuple[list[Span], list[Bytes]]:
+        """What is stored while the last nest before a suite computes: that of those that came together with it, and of
+        the one before them."""
+        before = self.suites[n - 1]
+        found = [self._on_their_way(i) for i in before[:-1]]
+        if not self.done[before[0]].drains:
+            found.append(self._on_their_way(before[0] - 1))
+        return [span for spans, _ in found for span in spans], [one for _, own in found for one in own]
+
+    def _overtake(self, n: int) -> list[bool]:
+        """Of each nest of a suite, whether its results meet in L2 what those before it may still be storing; of the
+        first one also, whether the next suite's tables come to where that leaves from."""
+        suite = self.suites[n]
+        scratch, leaving = self._on_their_way(suite[0] - 1)
+        following = [self._tables(n + 1)] if n + 1 < len(self.suites) else []
+        found = []
+        for i in suite:
+            results = self._homes(i, self.nests[i].nest.results, self._tile(i, -1))
+            found.append(meet(results, leaving) or (i == suite[0] and overlaps(scratch, following)))
+            leaving = [*([] if found[-1] else leaving), *results]
+        return found
 
     def _settles(self, n: int) -> bool:
         """Whether it helps these nests to wait for them then, and does not take long."""
         if not self._may_still_store(n):
             return False
-        leaving, arriving = self._on_their_way(self.suites[n][0] - 2)
+        leaving, arriving = self._still_on_their_way(n)
         size_bytes = sum(stop - first for _, first, stop in leaving)
         return size_bytes <= SETTLED_BYTES and any(
             self._early(n, i, leaving, arriving) != self._early(n, i) for i in self.suites[n]

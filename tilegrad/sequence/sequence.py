@@ -25,7 +25,7 @@ from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.sequence.handover import Handover, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
-from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, pieces, whole_call
+from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, ahead_of, pieces, whole_call
 from tilegrad.sequence.piped_events import PipedEvents
 from tilegrad.sequence.replay import replay
 from tilegrad.targets.base import L2, L3
@@ -105,11 +105,11 @@ class _Sequencing:
         """From how nests follow each other."""
         kept = kept_results(self.plan, self.entry, self.nests, self.handovers)
         self.suites = {suite[0]: suite for suite in suites_of(self.nests)}
+        ahead = {i: ahead_of(k, i == suite[-1]) for suite in self.suites.values() for k, i in enumerate(suite[1:])}
         self.runs = [
             NestEvents(
                 *(i, listed, handover, self._homes(listed), self.flow, self.longest_bytes),
-                joins=i not in self.suites,
-                is_last=i + 1 in self.suites or i + 1 == len(self.nests),
+                ahead=ahead.get(i),
                 kept=kept[i],
             )
             for i, (listed, handover) in enumerate(zip(self.nests, self.handovers, strict=True))
@@ -225,6 +225,7 @@ class _Sequencing:
         is_early = following is not None and not following.is_fetched_late and number + 1 in self.suites
         yield from self.runs[number].run(
             hands_over=following is not None and following.at_once,
+            goes_on=following is not None and number + 1 not in self.suites and not self.handovers[number].settles,
             in_first=self._in_first(number, is_early),
             in_last=self._ahead(number + 1) if is_early else (),
         )
