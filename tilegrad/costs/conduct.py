@@ -46,8 +46,8 @@ class Act(Enum):
 
 Pair = tuple[Act, Act]
 
-# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Once it ran, no more
-# than a share is gone of what the conductor runs between two acts: the rest is other pairs' too, and they keep it. Of
+# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Once it ran, no
+# more than a share is gone of what the conductor runs between two acts: the rest is other pairs', too. Of
 # 800 to 4000 and of 0.5 to 1, what explains the measured trainings best.
 DISPLACING_CYCLES, MOST_GONE = 1500.0, 0.6
 
