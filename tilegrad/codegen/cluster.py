@@ -385,7 +385,7 @@ class ClusterLowering(Lowering):
                 last_table = _together(first, calls[1:])[-1].table
                 fields += [("call_words", f"SPAN({self._name(first)}, {last_table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
-            elif self.plan.schedule.is_tiled:
+            elif self.plan.schedule.entries[entry].is_tiled:
                 fields += [("call_words", f"WORDS({self._name(first)})"), ("table_words", f"WORDS({first.table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
         else:
