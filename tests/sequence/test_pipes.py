@@ -129,7 +129,7 @@ def test_a_ring_one_slot_short_is_caught(piped: Compiled) -> None:
             return event
         block = event.queue.block // 2
         return replace(
-            event, far=event.far - slot_offset(pipe, block, event.count) + slot_offset(short, block, event.count)
+            event, far=event.far - slot_offset(pipe, block, 0, event.count) + slot_offset(short, block, 0, event.count)
         )
 
     with pytest.raises(ListingError, match=r"may not have been read|use|write") as caught:

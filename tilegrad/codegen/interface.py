@@ -30,8 +30,10 @@ from tilegrad.codegen.c import (
 )
 from tilegrad.codegen.image import HEADER, hash_words, payload_bytes
 from tilegrad.codegen.lowering import filled, shape_text
+from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import FLASH_REGION, Plan
 from tilegrad.ir.program import ENTRIES
+from tilegrad.ir.schedule import Schedule
 from tilegrad.ir.types import TensorType
 from tilegrad.targets.base import L1, L3
 
@@ -273,7 +275,7 @@ def _scratch_sizes(plan: Plan) -> tuple[Item, ...]:
     most, divisor = (max(width.limit for width in widths), 0) if own is None else (own.limit, own.divisor)
     least_number = max(divisor, 1) if divisor else most
     return (
-        Line(f"#define TG_CLUSTERS {schedule.target.scratchpads}"),
+        Line(f"#define TG_CLUSTERS {_scratchpads(schedule)}"),
         Line(f"#define TG_L1_BYTES {align(size_bytes, plan.alignment_bytes)} /* of L1, in each cluster */"),
         Line("#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */"),
         Line(f"#define TG_BLOCKS {most} /* the most that a nest is launched over */"),
@@ -290,6 +292,15 @@ def _scratch_sizes(plan: Plan) -> tuple[Item, ...]:
     )
 
 
+def _scratchpads(schedule: Schedule) -> int:
+    """As many as there are, or as nests need that run at once in a block: those on one engine share its own."""
+    found = [schedule.target.scratchpads]
+    for entry in schedule.entries.values():
+        for first, last in groups(entry.pipes):
+            found.append(sum(max(one.lanes, default=0) for one in entry.launches[first : last + 1]))
+    return max(found)
+
+
 def _pipe_sizes(plan: Plan) -> tuple[Item, ...]:
     pipes = [pipe for entry in plan.schedule.entries.values() for pipe in entry.pipes]
     if not pipes:
@@ -297,6 +308,7 @@ def _pipe_sizes(plan: Plan) -> tuple[Item, ...]:
     return (
         Line(f"#define TG_PIPES {len(pipes)}"),
         Line(f"#define TG_PIPE_DEPTH {max(pipe.depth for pipe in pipes)} /* slots, at most */"),
+        Line(f"#define TG_PIPE_LANES {max(pipe.lanes for pipe in pipes)} /* rings of a block, at most */"),
     )
 
 
