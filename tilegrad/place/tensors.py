@@ -36,8 +36,8 @@ def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
 
 def _beside(entry: EntrySchedule, found: Lifetimes) -> Lifetimes:
     """What nests that run at once use is alive as long as any of them; a pipe has its workspace where its value would
-    be."""
-    workspaces = {pipe.value: pipe.workspace.size_bytes for pipe in entry.pipes}
+    be, unless it is in L1."""
+    workspaces = {pipe.value: pipe.shared_bytes for pipe in entry.pipes}
     buffers = []
     for buffer in found.buffers:
         first, last = buffer.first, buffer.last
