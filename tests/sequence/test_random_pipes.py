@@ -19,6 +19,7 @@ from tests.sequence.test_pipes import sharing_l1, small_npu
 from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.devices.process import HarnessSession
+from tilegrad.devices.sim import SimSession
 from tilegrad.errors import UserError
 from tilegrad.ir.pipes import DEPTHS
 from tilegrad.targets import base as targets
@@ -128,6 +129,8 @@ def outputs(program: Compiled, device: str, shapes: Sequence[tuple[int, ...]], w
                 assert isinstance(session, HarnessSession)
                 session.set_blocks(width)
             found.append(np.asarray(session.infer(*values)).tobytes())
+        if isinstance(session, SimSession):
+            assert session.timings()["infer"].cycles > 0  # the driver did what is listed
     return found
 
 

@@ -58,12 +58,14 @@ class _Play:
     """All blocks do the same; one is played."""
 
     def __init__(self, target: Target, stages: Sequence[Stage], passages: Sequence[Passage], blocks: int) -> None:
-        self.engine = EngineClock(target.engine(target.home, target.compute))
-        memory = target.memory(target.home)
-        if memory.bytes_per_cycle is not None:
-            self.engine.shared = SharedMemory(memory.bytes_per_cycle, blocks)
+        engine = target.engine(target.home, target.compute)
+        limit = target.memory(target.home).bytes_per_cycle
+        most = (2 if engine.duplex else 1) * blocks / engine.inward.cycles_per_byte
+        shared = SharedMemory(most if limit is None else min(most, limit), blocks)
+        # One engine, whose commands come in any order of stages: each has a queue of its own, and they share its bytes.
+        self.engines = [[EngineClock(engine, shared=shared) for _ in stage.places] for stage in stages]
         self.signal = float(target.signal_cycles)
-        self.begins = self.signal + self.engine.engine.inward.setup_cycles  # the table
+        self.begins = self.signal + engine.inward.setup_cycles  # the table
         self.stages = stages
         self.into = [[p for p in passages if p.consumer == k] for k in range(len(stages))]
         self.out = [[p for p in passages if p.producer == k] for k in range(len(stages))]
@@ -74,8 +76,8 @@ class _Play:
         self.computing: dict[tuple[str, int], float] = {}
         self.last = self.begins
 
-    def _move(self, now: float, inward: bool, size_bytes: float) -> float:
-        return self.engine.take(now, inward, size_bytes, 1)[1] if size_bytes else now
+    def _move(self, engine: EngineClock, now: float, inward: bool, size_bytes: float) -> float:
+        return engine.take(now, inward, size_bytes, 1)[1] if size_bytes else now
 
     def _was_freed(self, passage: Passage, number: int) -> float:
         return self.free[passage][number - passage.slots] + self.signal if number >= passage.slots else 0.0
@@ -83,11 +85,11 @@ class _Play:
     def box(self, k: int, number: int, is_last: bool) -> None:
         """A box of one stage, and what it then asks for: what waits for no pipe comes while a tile computes."""
         stage, lane = self.stages[k], number % len(self.stages[k].places)
-        far_in = [p for p in self.into[k] if not p.is_near]
+        engine, far_in = self.engines[k][lane], [p for p in self.into[k] if not p.is_near]
         came = self.came[k][lane]
         if far_in or number < len(stage.places):
             asked = max([came, *(self.ready[p][number] for p in far_in)])
-            came = self._move(asked, True, stage.first_bytes if number < len(stage.places) else stage.in_bytes)
+            came = self._move(engine, asked, True, stage.first_bytes if number < len(stage.places) else stage.in_bytes)
         for p in far_in:
             self.free[p].append(came)
         waits = [self.ready[p][number] for p in self.into[k] if p.is_near]
@@ -95,10 +97,10 @@ class _Play:
         start = max([came, self.ended[k][lane], self.computing.get(stage.places[lane], 0.0), *waits])
         end = self.computing[stage.places[lane]] = start + stage.cycles
         asks = start if stage.is_double else end
-        self.came[k][lane] = asks if far_in or is_last else self._move(asks, True, stage.in_bytes)
+        self.came[k][lane] = asks if far_in or is_last else self._move(engine, asks, True, stage.in_bytes)
         pushed = max([end, *(self._was_freed(p, number) for p in self.out[k] if not p.is_near)])
         self.ended[k][lane] = pushed
-        left = self._move(pushed, False, stage.out_bytes)
+        left = self._move(engine, pushed, False, stage.out_bytes)
         for p in self.into[k]:
             if p.is_near:
                 self.free[p].append(end)

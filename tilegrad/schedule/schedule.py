@@ -69,7 +69,7 @@ def schedule_program(
 def _joined(entries: dict[str, EntrySchedule], tiler: _Tiler, options: ScheduleOptions) -> dict[str, EntrySchedule]:
     """With pipes between neighbours, where blocks have engines for both."""
     target = tiler.options.target
-    if not target.compute_engines or target.has_l3 or options.pipes == "off":
+    if not target.compute_engines or options.pipes == "off":
         return entries
     pipes, most = Pipes(tiler.options), options.width(target)[1]
     joinings = {name: Joining(entry, pipes, tiler.width, most) for name, entry in entries.items()}

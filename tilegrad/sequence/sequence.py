@@ -144,10 +144,13 @@ class _Sequencing:
             yield from self._fetch(0, self.flow)
             yield from self._fetched(0, self.flow)
         passed, end = -1, len(self.plan.schedule.entries[self.entry].launches)
+        lasts = dict(groups(self.plan.schedule.entries[self.entry].pipes))
         for number, listed in enumerate(self.nests):
-            if listed.number == 0:
-                yield from self._moves(passed, listed.launch, number)
-                passed = listed.launch
+            # What is due before any of those that run at once is before the first of them.
+            launch = lasts[listed.launch] if listed.is_joined and listed.member == 0 else listed.launch
+            if launch > passed:
+                yield from self._moves(passed, launch, number)
+                passed = launch
             yield Enter(number)
             yield from self._nest(number, listed)
         yield from self._moves(passed, end, len(self.nests) - 1)
