@@ -280,7 +280,9 @@ def test_free_dimension_besides_the_batch() -> None:
 
 def test_huge_input() -> None:
     proto = model([node("Relu", "x", "y")], [value("x", [2**30, 8])], [value("y", None)])
-    assert refusal(proto) == ("input 'x' is too large\n  expected: at most 2147483647 elements\n  got: [1073741824, 8]")
+    assert refusal(proto) == (
+        "input 'x' is too large\n  expected: at most 2147483647 elements\n  got: [1073741824, 8]"
+    )
 
 
 def test_huge_intermediate() -> None:

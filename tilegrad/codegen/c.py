@@ -1,4 +1,4 @@
-"""A small C syntax tree and its printer: what generated files are made of."""
+"""What generated files are made of: text, and the functions, calls and conditions whose lines are filled."""
 
 from __future__ import annotations
 

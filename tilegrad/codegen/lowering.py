@@ -232,7 +232,7 @@ class FlatLowering(Lowering):
         places: list[Address | None] = []
         for value, size_bytes in values:
             address = self.plan.address(entry, value) if value else None
-            places.append(address and replace(address, offset=address.offset + size_bytes))
+            places.append(None if address is None else replace(address, offset=address.offset + size_bytes))
         return KernelCall(signature, arguments, tuple(places), tuple(values))
 
     def _numbers(self, nest: Nest, signature: KernelSignature) -> tuple[tuple[int | float, ...], tuple[int, ...]]:
