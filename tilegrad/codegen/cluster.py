@@ -301,7 +301,7 @@ class ClusterLowering(Lowering):
 
     @property
     def width(self) -> int:
-        return (6 if self.has_clusters else 4) * LINE_WIDTH if self.is_brief else LINE_WIDTH
+        return (12 if self.has_clusters else 4) * LINE_WIDTH if self.is_brief else LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
         return paragraph(pieces, self.width)
