@@ -80,11 +80,12 @@ class Memory:
         self.size_bytes = size_bytes
         self.content = np.full(-(-size_bytes // unit), NOTHING, dtype=np.int64)
         self.readers = np.zeros(len(self.content), dtype=np.int32)
-        self.reach = 0  # behind the last unit that somebody asked for
+        self.reach = 0  # behind the last unit that somebody asked for since nothing was there
 
     def clear(self) -> None:
-        """Nothing is there any more."""
+        """Nothing is there any more, nor on its way there."""
         self.content[: self.reach] = NOTHING
+        self.reach = 0
 
     def views(self, offset: int, sizes: Sequence[int], strides: Sequence[int]) -> tuple[View, Readers] | None:
         """Content and readers of a strided box of bytes, the innermost size dense; None where it passes an end."""

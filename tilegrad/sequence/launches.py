@@ -101,11 +101,13 @@ class LaunchReplay(PipeReplay, WholeReplay):
         return self.scratchpads.setdefault(cluster, Memory(SCRATCH, own.size_bytes, own.unit) if cluster else own)
 
     def end_block(self) -> None:
+        """The entry's conductor, too, before a launch: nothing is under way to a scratchpad that is cleared."""
+        what = f"block {self.block} ends" if self.block >= 0 else "a launch begins"
         if self.running is not None:
-            raise self.error(f"block {self.block} ends while a kernel runs")
+            raise self.error(f"{what} while a kernel runs")
         for queue, _ in self.under_way:
-            if queue.block == self.block and queue.engine.endswith("-L1"):
-                raise self.error(f"block {self.block} ends while a transfer is under way")
+            if queue.block == max(self.block, 0) and queue.engine.endswith("-L1"):
+                raise self.error(f"{what} while a transfer is under way")
 
     def barrier(self, event: Barrier) -> None:
         if event.nest != self.launched or event.blocks != self.nests[event.nest].blocks:
