@@ -1,13 +1,13 @@
 """Of the ways in which a program may be scheduled, the one that takes least time on the clock.
 
-Most of a schedule is decided nest by nest. Whether an entry computes in scratchpad at all, and whether what takes most
-of L2 is there whole or in parts, is not: it depends on where everything else then lives. So where it may matter, whole
-programs are listed, timed and compared.
+Most of a schedule is decided nest by nest. Whether what takes most of L2 is there whole or in parts is not: it depends
+on where everything else then lives. Nor is whether an update comes to scratchpad at all: where it divides for each
+parameter, as Adam does, cores wait for their divider wherever operands are, and tiles only cost. So where it may
+matter, whole programs are listed, timed and compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
@@ -27,8 +27,7 @@ from tilegrad.targets.base import Target
 MOST_WHOLE_SHARE = 0.95
 # What another way must gain to be taken: estimates are not better than that.
 LITTLE_FASTER = 0.99
-# Entries that share functions are tiled alike, and are judged by the first that does anything.
-TOGETHER = (("step", "infer"), ("update",))
+UPDATE = "update"
 
 
 def fastest_schedule(program: Program, target: Target, options: ScheduleOptions) -> Schedule:
@@ -42,42 +41,28 @@ def fastest_schedule(program: Program, target: Target, options: ScheduleOptions)
             best = _fastest([first, other], options)
             share = WHOLE_SHARE if best is first else MOST_WHOLE_SHARE
     if options.l2_buffering == options.blocks == "auto" and target.clusters == 1 and not target.compute_engines:
-        quick = list(_quick_in_place(best))
-        if quick:
-            in_place = schedule_program(program, target, replace(options, is_tiled=False), share)
-            best = _fastest([best, *(_with_entries(best, in_place, names) for names in quick)], options)
+        in_tiles, in_place = (sum(durations(best, is_tiled).get(UPDATE, ())) for is_tiled in (True, False))
+        if in_place < in_tiles:  # and that is what kernels take alone
+            untiled = schedule_program(program, target, replace(options, is_tiled=False), share)
+            other = replace(best, entries={**best.entries, UPDATE: untiled.entries[UPDATE]})
+            best = _fastest([best, other], options, UPDATE)
     return best
 
 
-def _with_entries(tiled: Schedule, in_place: Schedule, names: tuple[str, ...]) -> Schedule:
-    entries = {name: in_place.entries[name] if name in names else entry for name, entry in tiled.entries.items()}
-    return replace(tiled, entries=entries, overlaps=any(entry.is_tiled for entry in entries.values()))
-
-
-def _quick_in_place(tiled: Schedule) -> Iterator[tuple[str, ...]]:
-    """Entries whose kernels alone would take less time where operands live than tiles take in scratchpad."""
-    in_tiles, in_place = durations(tiled), durations(tiled, is_tiled=False)
-    found: tuple[str, ...] = ()
-    for names in TOGETHER:
-        name = next((name for name in names if sum(in_tiles.get(name, ()))), names[0])
-        if sum(in_place.get(name, ())) < sum(in_tiles.get(name, ())):
-            yield names
-            if found:
-                yield (*found, *names)
-            found = names
-
-
-def _fastest(ways: list[Schedule], options: ScheduleOptions) -> Schedule:
-    """The first, unless another takes less by more than estimates are off, or it does not fit and another does."""
+def _fastest(ways: list[Schedule], options: ScheduleOptions, entry: str | None = None) -> Schedule:
+    """The first, unless another takes less by more than estimates are off, or it does not fit and another does. Where
+    the ways differ in one entry, and nothing is moved to L3, that one is timed alone."""
     best, least = ways[0], inf
-    entries = [name for name in ("step", "update") if best.entries[name].launches] or ["infer"]
+    entries = [name for name in ("step", UPDATE) if best.entries[name].launches] or ["infer"]
     for way in ways:
         try:
-            timing = time_listing(unproved(plan_memory(way, options.home), entries))
+            plan = plan_memory(way, options.home)
         except DoesNotFit:
             continue
-        accumulate = way.program.recipe.accumulate
-        cycles = sum(own.cycles * (accumulate if name == "step" else 1) for name, own in timing.items())
+        if entry is not None and way is ways[0] and not any(own.staging for own in plan.entries.values()):
+            entries = [entry]
+        times = {name: own.cycles for name, own in time_listing(unproved(plan, entries)).items()}
+        cycles = sum(times[name] * (way.program.recipe.accumulate if name == "step" else 1) for name in entries)
         if cycles < LITTLE_FASTER * least:
             best, least = way, cycles
     return best
