@@ -106,9 +106,9 @@ class _Walk:
             whole, first, stop = store.span
             by_tensor.setdefault(whole, []).append((first, number, stop, store))
         longest = {}
-        for whole, own in by_tensor.items():
-            own.sort(key=itemgetter(0))
-            longest[whole] = max(stop - first for first, _, stop, _ in own)
+        for whole, spans in by_tensor.items():
+            spans.sort(key=itemgetter(0))
+            longest[whole] = max(stop - first for first, _, stop, _ in spans)
         for load in loads:
             whole, first, stop = load.span
             near = by_tensor.get(whole, [])
