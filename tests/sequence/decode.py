@@ -78,7 +78,8 @@ class Machine:
         self.leaving: list[_Leaving] = []
         self.before: _Nest | None = None
         self.is_running = False
-        self.ahead: dict[bool, int | None] = {False: None, True: None}
+        self.ahead: dict[int, int | None] = {}
+        self.further = 0
         self.current: _Nest | None = None
         self.c = constants()
 
@@ -233,12 +234,14 @@ class Machine:
         return found
 
     def load_further(self, nest: _Nest, is_early: bool) -> None:
-        further = nest.further
+        further, number = nest.further, 0
         while further is not None:
-            is_last = further.further is None
-            mask = further.call.early if is_early else further.call.late
-            self.ahead[is_last] = self.add_boxes(further, mask, FIRST_TILE, 0, self.ahead[is_last])
-            further = further.further
+            mask, which = further.call.early if is_early else further.call.late, self.ahead_for(further, number)
+            self.ahead[which] = self.add_boxes(further, mask, FIRST_TILE, 0, self.ahead.get(which))
+            further, number = further.further, number + 1
+
+    def ahead_for(self, nest: _Nest, number: int) -> int:
+        return self.c["TG_AHEAD_LAST"] if nest.further is None else min(number, self.c["TG_AHEAD_OTHERS"])
 
     def next_of(self, nest: _Nest) -> tuple[int, int, int, int]:
         call = nest.call
@@ -517,20 +520,21 @@ class Machine:
         if self.is_running:
             assert before is not None
             self.done.append(("end", before.number, last_tile))
-            self.settle("storing")
+            if before.call.flags & self.c["TG_SETTLE"] or before.further is None:
+                self.settle("storing")
             self.done.append(("enter", nest.number))
         self.settle("loading")
         self.done.append(begun)
         if self.is_running and before is not None and before.call.results:
-            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, None)
+            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, self.storing)
         if nest.call.flags & self.c["TG_LATE"] and nest.further is not None:
             self.settle("storing")
             self.load_further(nest, is_early=False)
 
     def go_on(self, nest: _Nest, further: _Nest) -> None:
         self.is_running, self.before, self.current = True, nest, further
-        is_last = further.further is None
-        self.loading, self.ahead[is_last] = self.ahead[is_last], None
+        self.loading = self.ahead.pop(self.ahead_for(further, self.further), None)
+        self.further = 0 if further.further is None else self.further + 1
         self.turn ^= 1
         self.set_addresses(further)
 

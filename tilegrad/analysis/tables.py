@@ -103,6 +103,11 @@ def described_bytes(words: Sequence[int], operand_count: int) -> int:
     return WORD_BYTES * (CALL.words + operand_count + len(words) + changing_arg_count)
 
 
+def describing_bytes(op: str, nest: Nest, tiling: Tiling, longest_bytes: int) -> int:
+    """The same of a table that nobody has made yet."""
+    return _Encoder(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes).described_bytes
+
+
 _KNOWN: dict[object, tuple[int, ...]] = {}
 _MOST_KNOWN = 1 << 15
 
@@ -139,6 +144,7 @@ class _Encoder:
         outermost_first = () if tiling is None else tiling.loops
         self.loops: tuple[Loop, ...] = tuple(reversed(outermost_first))
         self.first: Tile = tile_at(nest, outermost_first, [0] * len(outermost_first))
+        self.first_boxes: dict[int, tuple[Range, ...]] = {}
         present = [(i, operand) for i, operand in enumerate(nest.operands) if operand.value is not None]
         dims = [
             self._dim(i, d, operand)
@@ -166,6 +172,9 @@ class _Encoder:
         if len(moving) > 1:
             raise InternalError(f"two loops move one dimension of operand '{operand.name}' of tg_{self.nest.kernel}")
         loop = self.loops[moving[0]]
+        if self._is_along(operand, d, loop):
+            whole = loop.count - 1
+            return _Dim(i, d, moving[0], (loop.tile,) * whole + (loop.extent - whole * loop.tile,))
         sizes = []
         for step in range(loop.count):
             tile = {**self.first, loop.axis: Range(step * loop.tile, min((step + 1) * loop.tile, loop.extent))}
@@ -228,11 +237,12 @@ class _Encoder:
         return [] if self._is_plain(operand, dim) else [_Field(word, "TG_ORIGIN", offset, own, of)]
 
     def _is_plain(self, operand: Operand, dim: _Dim) -> bool:
+        return self._is_along(operand, dim.dim, self.loops[dim.loop])
+
+    def _is_along(self, operand: Operand, d: int, loop: Loop) -> bool:
         """Whether positions are just the loop's."""
         assert operand.index is not None
-        index = operand.index[dim.dim]
-        loop = self.loops[dim.loop]
-        is_inside = operand.shape[dim.dim] >= loop.extent
+        index, is_inside = operand.index[d], operand.shape[d] >= loop.extent
         return index.terms == ((loop.axis, 1),) and index.offset == 0 and index.divisor == 1 and is_inside
 
     def _stride(self, word: int, i: int, terms: Sequence[tuple[int, int]]) -> list[_Field]:
@@ -255,7 +265,9 @@ class _Encoder:
         return [_Field(word, kind, by, frozenset(every), of) for kind, by, of in found] if every else []
 
     def _first_box(self, i: int) -> tuple[Range, ...]:
-        return operand_box(self.nest.operands[i], self.first)
+        if i not in self.first_boxes:
+            self.first_boxes[i] = operand_box(self.nest.operands[i], self.first)
+        return self.first_boxes[i]
 
     def _dims_of(self, loop: int, access: Access) -> list[_Dim]:
         return [d for d in self.dims if d.loop == loop and self.nest.operands[d.operand].access is access]
@@ -275,6 +287,11 @@ class _Encoder:
         operands = [dim.operand for dim in dims]
         are_plain = all(self._is_plain(self.nest.operands[dim.operand], dim) for dim in dims)
         return are_plain and len(set(operands)) == len(operands) and not any(map(self._has_levels, operands))
+
+    @property
+    def described_bytes(self) -> int:
+        changing_arg_count = len(self.arguments) if self.fields else 0
+        return WORD_BYTES * (CALL.words + len(self.nest.operands) + self.end + changing_arg_count)
 
     def words(self) -> tuple[int, ...]:
         is_double = self.tiling is not None and self.tiling.is_double

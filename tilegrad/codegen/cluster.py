@@ -29,6 +29,7 @@ from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.ops.kernels import KernelSignature
 from tilegrad.sequence.calls import NestCall, entry_calls
 from tilegrad.sequence.handover import suites_of
+from tilegrad.sequence.piped_events import ring_offset
 from tilegrad.targets.base import L2
 
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
@@ -88,6 +89,7 @@ class ClusterLowering(Lowering):
     def __init__(self, listing: Listing, kernels: KernelSet) -> None:
         plan = listing.plan
         super().__init__(plan, kernels)
+        self.listing = listing
         target = plan.schedule.target
         self.has_clusters = target.clusters > 1
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
@@ -157,14 +159,20 @@ class ClusterLowering(Lowering):
         for entry, schedule in self.plan.schedule.entries.items():
             for pipe in schedule.pipes:
                 names = [schedule.launches[i].node.name for i in (pipe.producer, pipe.consumer)]
-                home = self.plan.address(entry, pipe.value, pipe.producer)
                 text = c_string(" -> ".join(names))
-                sizes = f"{home.offset}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}, {pipe.workspace.stride_bytes}"
-                rows.append(f'{{"{text}", {pipe.number}, {sizes}}}')
+                home, stride = self.plan.address(entry, pipe.value, pipe.producer).offset, pipe.workspace.stride_bytes
+                member = 0
+                if pipe.is_near:
+                    nests = self.listing.entries[entry].nests
+                    home, stride = ring_offset(pipe, nests), pipe.ring_bytes
+                    member = 1 + [one.member for one in nests if one.launch == pipe.producer][-1]
+                sizes = f"{home}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}, {stride}"
+                lanes = f"{pipe.lanes}, {member}, {pipe.near_lanes}"
+                rows.append(f'{{"{text}", {pipe.number}, {sizes}, {lanes}}}')
         if not rows:
             return []
-        what = c.Comment("Pipes: operators, number, workspace in the arena, slot bytes, slots, slices, bytes of each.")
-        return [what, "static const tg_pipe pipes[] = {", self._paragraph(rows), "};"]
+        what = "Pipes: operators, number, workspace, slot bytes, slots, slices, bytes of each, lanes, in L1."
+        return [c.Comment(what), "static const tg_pipe pipes[] = {", self._paragraph(rows), "};"]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
         """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""
@@ -304,7 +312,7 @@ class ClusterLowering(Lowering):
 
     @property
     def width(self) -> int:
-        return (6 if self.has_clusters else 4) * c.LINE_WIDTH if self.is_brief else c.LINE_WIDTH
+        return (12 if self.has_clusters else 4) * c.LINE_WIDTH if self.is_brief else c.LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
         return c.paragraph(pieces, self.width)
@@ -385,7 +393,7 @@ class ClusterLowering(Lowering):
                 last_table = _together(first, calls[1:])[-1].table
                 fields += [("call_words", f"SPAN({self._name(first)}, {last_table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
-            elif self.plan.schedule.is_tiled:
+            elif self.plan.schedule.entries[entry].is_tiled:
                 fields += [("call_words", f"WORDS({self._name(first)})"), ("table_words", f"WORDS({first.table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
         else:

@@ -12,8 +12,10 @@ from tilegrad.codegen import guard as guards
 from tilegrad.codegen.image import HEADER, hash_words, payload_bytes
 from tilegrad.codegen.lowering import shape_text
 from tilegrad.ir.blocks import Width
+from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import FLASH_REGION, Plan
 from tilegrad.ir.program import ENTRIES
+from tilegrad.ir.schedule import Schedule
 from tilegrad.ir.types import TensorType
 from tilegrad.targets.base import L1, L3
 
@@ -240,14 +242,18 @@ def _scratch_sizes(plan: Plan) -> list[str]:
         return [f"#define TG_SCRATCH_BYTES {size_bytes} /* of L1: free between calls */"]
     most, divisor = (max(width.limit for width in widths), 0) if own is None else (own.limit, own.divisor)
     sizes = [
-        f"#define TG_CLUSTERS {schedule.target.scratchpads}",
+        f"#define TG_CLUSTERS {_scratchpads(schedule)}",
         f"#define TG_L1_BYTES {align(size_bytes, plan.alignment_bytes)} /* of L1, in each cluster */",
         "#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */",
         f"#define TG_BLOCKS {most} /* the most that a nest is launched over */",
     ]
-    depths = [pipe.depth for entry in schedule.entries.values() for pipe in entry.pipes]
-    if depths:
-        sizes += [f"#define TG_PIPES {len(depths)}", f"#define TG_PIPE_DEPTH {max(depths)} /* slots, at most */"]
+    pipes = [pipe for entry in schedule.entries.values() for pipe in entry.pipes]
+    if pipes:
+        sizes += [
+            f"#define TG_PIPES {len(pipes)}",
+            f"#define TG_PIPE_DEPTH {max(pipe.depth for pipe in pipes)} /* slots, at most */",
+            f"#define TG_PIPE_LANES {max(pipe.lanes for pipe in pipes)} /* rings of a block, at most */",
+        ]
     if own is not None:
         sizes += [
             f"#define TG_BLOCKS_DIVISOR {divisor} /* of the n of tg_set_blocks; 0: TG_BLOCKS it is */",
@@ -255,6 +261,15 @@ def _scratch_sizes(plan: Plan) -> list[str]:
             f"#define TG_MOST_BLOCKS {schedule.blocks if divisor else most}",
         ]
     return sizes
+
+
+def _scratchpads(schedule: Schedule) -> int:
+    """As many as there are, or as nests need that run at once in a block: those on one engine share its own."""
+    found = [schedule.target.scratchpads]
+    for entry in schedule.entries.values():
+        for first, last in groups(entry.pipes):
+            found.append(sum(max(one.lanes, default=0) for one in entry.launches[first : last + 1]))
+    return max(found)
 
 
 def _model_fields(plan: Plan) -> tuple[str, ...]:

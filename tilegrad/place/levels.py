@@ -56,7 +56,7 @@ class _Levels:
         self.home = home if target.has_l3 else L2
         alignment = target.memory(L2).alignment_bytes
         self.capacity = target.memory(L2).capacity_bytes or 0
-        self.durations = _durations(schedule)
+        self.durations = durations(schedule)
         self.state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
 
     def attempts(self) -> list[_Attempt]:
@@ -148,8 +148,8 @@ def _is_same(one: Homes, other: Homes) -> bool:
     return one.state_in_l3 == other.state_in_l3 and stays == others
 
 
-def _durations(schedule: Schedule) -> dict[str, list[float]]:
-    """Estimated cycles of each launch."""
+def durations(schedule: Schedule, is_tiled: bool = True) -> dict[str, list[float]]:
+    """Estimated cycles of each launch; as they would be if nothing was tiled, where that is asked for."""
     target, costs = schedule.target, KernelCosts(schedule.target)
     result: dict[str, list[float]] = {}
     for name, entry in schedule.entries.items():
@@ -158,7 +158,7 @@ def _durations(schedule: Schedule) -> dict[str, list[float]]:
             total = 0.0
             for nest, tiling in zip(launch.nests, launch.tilings or (None,) * len(launch.nests), strict=True):
                 sizes = {axis.name: max(axis.extent, 1) for axis in nest.axes}
-                if tiling is None:
+                if tiling is None or not is_tiled:
                     total += costs.cycles(nest, sizes, target.home, target.cores)
                 else:
                     total += tiling.estimate.cycles
