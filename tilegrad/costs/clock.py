@@ -34,6 +34,7 @@ class Reason(Enum):
     MOVE = "L3 is not done"
     QUEUE = "the engine's queue is full"
     PIPE = "the other side of a pipe is not there yet"
+    ENGINE = "the engine computes for another nest"
 
     __hash__ = object.__hash__  # as that of `Act`
 

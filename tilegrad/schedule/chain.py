@@ -24,9 +24,11 @@ WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
 LITTLE_MORE = 1.005
 # How many nests behind one may come together with the next, as far as is seen before they are placed.
 SOON = 4
-# Where transfers are to be hidden and these leave more than a fifth of them exposed: more, at any price.
-MOST_EXPOSED = 0.2
-MORE_WAITING_COUNTS = (8.0, 16.0, 32.0)
+# Where transfers are to be hidden and these leave more of them exposed: more, at a price. Seen from pairs, that is a
+# third of what is exposed in the end: commands that wait for room in a queue, and tiles that take less than their
+# transfers do, are not seen.
+MOST_EXPOSED, MOST_PAID = 0.05, 1.015
+MORE_WAITING_COUNTS = (5.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,8 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
     for weight in MORE_WAITING_COUNTS if hides else ():
         if _exposed_share(choices, waits, path) <= MOST_EXPOSED:
             break
-        _, path = cheapest_path(steady, waits, weight)
+        cycles, more = cheapest_path(steady, waits, weight)
+        path = more if cycles <= MOST_PAID * fastest else path
     return [links[k].tiling for links, k in zip(choices, path, strict=True)]
 
 

@@ -44,9 +44,10 @@ class TilingOptions:
     buffering: str
     costs: KernelCosts
     engine: ComputeEngine | None = None  # that the nest is for, where not the cores
+    sharers: int = 1  # nests that have its scratchpad at once
 
-    def on(self, engine: ComputeEngine | None) -> TilingOptions:
-        return self if engine is None else replace(self, engine=engine)
+    def on(self, engine: ComputeEngine | None, sharers: int = 1) -> TilingOptions:
+        return self if engine is None else replace(self, engine=engine, sharers=sharers)
 
     @property
     def overlaps(self) -> bool:
@@ -55,7 +56,7 @@ class TilingOptions:
 
     @property
     def scratch_bytes(self) -> int:
-        return self.target.scratch_bytes(self.engine)
+        return self.target.scratch_bytes(self.engine) // self.sharers
 
 
 class TilingSearch:
@@ -128,12 +129,15 @@ class TilingSearch:
         cycles = self.options.costs.cycles(self.nest, one.sizes, self.target.compute, self.target.cores)
         return split.promise(one, cycles * prod(loop.extent / loop.tile for loop in one.loops))
 
-    def cut(self, sizes: Mapping[str, int], loops: Sequence[Loop]) -> Tiling | None:
-        """A nest that is cut like this, double buffered if that fits; None where neither does. Tables of what is cut
-        along the same axes are taken to be as long: who chooses one asks whether it `fits`."""
+    def cut(
+        self, sizes: Mapping[str, int], loops: Sequence[Loop], rings: Mapping[str, int] | None = None
+    ) -> Tiling | None:
+        """A nest that is cut like this, double buffered if that fits; None where neither does. Operands in `rings` have
+        so many slots. Tables of what is cut along the same axes are taken to be as long: who chooses one asks whether
+        it `fits`."""
         for is_double in (True, False) if self.options.overlaps and loops else (False,):
             candidate = Candidate(sizes, tuple(loops), is_double, 0, (), prod(loop.count for loop in loops))
-            tiling = self._tiling(candidate, NOT_ESTIMATED)
+            tiling = self._tiling(candidate, NOT_ESTIMATED, rings)
             key = (is_double, *(loop.axis for loop in loops))
             if key not in self.tables:
                 self.tables[key] = self.table_bytes(tiling)
@@ -219,7 +223,7 @@ class TilingSearch:
     def _candidate(self, sizes: Mapping[str, int], is_double: bool) -> Candidate:
         return one_row(self.nest, sizes, self.alignment, is_double)
 
-    def _tiling(self, candidate: Candidate, estimate: TileEstimate) -> Tiling:
+    def _tiling(self, candidate: Candidate, estimate: TileEstimate, rings: Mapping[str, int] | None = None) -> Tiling:
         slots: dict[str, Slot] = {}
         offset = 0
         for operand in self.nest.present:
@@ -228,6 +232,7 @@ class TilingSearch:
                 slots[operand.name] = slots[operand.continues]
                 continue
             count = 2 if candidate.is_double and moving_axes(operand, candidate.loops) else 1
+            count = count if rings is None else rings.get(operand.name, count)
             slots[operand.name] = Slot(offset, slot_bytes, count)
             offset += slot_bytes * count
         return Tiling(candidate.loops, slots, candidate.is_double, offset, estimate, estimate.asks_ahead)
