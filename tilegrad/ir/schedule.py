@@ -117,7 +117,7 @@ class Rows:
         return ahead < self.row_bytes or ahead + other.row_bytes > stride
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Panel:
     """A box of a value that is in L2 without the rest of it: dense there, rows of the whole where it lives."""
 
@@ -126,7 +126,7 @@ class Panel:
     box: tuple[Range, ...]
     dtype: DType
 
-    @property
+    @cached_property
     def rows(self) -> Rows:
         """With what lies side by side as one row."""
         strides, size = row_major_strides(self.shape), self.dtype.size_bytes

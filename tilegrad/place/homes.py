@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.analysis.lifetimes import Lifetimes, align
+from tilegrad.analysis.lifetimes import Lifetimes
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.schedule import EntrySchedule, Schedule
 from tilegrad.place.stays import Gap, Stay, Tensor, forced, gaps, stays_of
@@ -49,11 +49,28 @@ class Homes:
     state_in_l3: frozenset[str]
 
 
-def choose_homes(schedule: Schedule, mode: str, capacity_bytes: int, durations: Mapping[str, Sequence[float]]) -> Homes:
+Used = tuple[Lifetimes, EntryTensors]
+
+
+def used_tensors(schedule: Schedule, state_bytes: Mapping[str, int]) -> dict[str, Used]:
+    """By entry, whatever homes are chosen."""
+    alignment, found = schedule.target.memory(L2).alignment_bytes, dict[str, Used]()
+    for name, entry in schedule.entries.items():
+        lifetimes = launch_lifetimes(entry, alignment)
+        found[name] = lifetimes, entry_tensors(entry, lifetimes, state_bytes, alignment)
+    return found
+
+
+def choose_homes(
+    schedule: Schedule,
+    mode: str,
+    capacity_bytes: int,
+    durations: Mapping[str, Sequence[float]],
+    state_bytes: Mapping[str, int],
+    used: Mapping[str, Used],
+) -> Homes:
     """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `durations` by entry and launch."""
-    alignment = schedule.target.memory(L2).alignment_bytes
-    state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
-    choice = _Choice(schedule, mode, capacity_bytes, state_bytes)
+    choice = _Choice(schedule, mode, capacity_bytes, state_bytes, used)
     choice.make_room()
     entries = {
         name: EntryHomes(tuple(durations[name]), own.lifetimes, own.found.tensors, own.found.parts, own.stays())
@@ -68,12 +85,11 @@ class _Entry:
     Position 0 of `alive` is before the first launch. Gaps are rows of arrays, so that one is found quickly.
     """
 
-    def __init__(self, name: str, schedule: EntrySchedule, state_bytes: Mapping[str, int], alignment: int) -> None:
+    def __init__(self, name: str, schedule: EntrySchedule, used: Used) -> None:
         self.name = name
         self.schedule = schedule
         self.end = len(schedule.launches)
-        self.lifetimes = launch_lifetimes(schedule, alignment)
-        self.found: EntryTensors = entry_tensors(schedule, self.lifetimes, state_bytes, alignment)
+        self.lifetimes, self.found = used
         self.away = {name: forced(tensor, self.end) for name, tensor in self.found.tensors.items()}
         self.alive: _Counts = np.zeros(self.end + 2, dtype=np.int64)
         self.rows: list[tuple[str, Gap]] = []
@@ -119,7 +135,14 @@ class _Entry:
 class _Choice:
     """What is decided so far. `elsewhere` is of each entry the state that it does not use but that lies in L2."""
 
-    def __init__(self, schedule: Schedule, mode: str, capacity_bytes: int, state_bytes: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        mode: str,
+        capacity_bytes: int,
+        state_bytes: Mapping[str, int],
+        used: Mapping[str, Used],
+    ) -> None:
         target = schedule.target
         self.target: Target = target
         self.mode = mode
@@ -127,8 +150,7 @@ class _Choice:
         self.state_bytes = state_bytes
         self.schedule = schedule
         self.engine = target.far_engine
-        alignment = target.memory(L2).alignment_bytes
-        self.entries = {name: _Entry(name, entry, state_bytes, alignment) for name, entry in schedule.entries.items()}
+        self.entries = {name: _Entry(name, entry, used[name]) for name, entry in schedule.entries.items()}
         self.in_l3: set[str] = set()
         self.elsewhere = {
             name: sum(size for tensor, size in state_bytes.items() if tensor not in entry.found.tensors)

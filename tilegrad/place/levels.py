@@ -14,7 +14,7 @@ from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Stagin
 from tilegrad.ir.program import StateTensor
 from tilegrad.ir.schedule import Rows, Schedule
 from tilegrad.place.allocate import allocate, lower_bound
-from tilegrad.place.homes import EntryHomes, Homes, choose_homes
+from tilegrad.place.homes import EntryHomes, Homes, choose_homes, used_tensors
 from tilegrad.place.prefetch import state_elsewhere, taken_cycles, with_transfers
 from tilegrad.place.scratch import place_nests
 from tilegrad.place.shorten import shorten
@@ -58,13 +58,15 @@ class _Levels:
         self.capacity = target.memory(L2).capacity_bytes or 0
         self.durations = durations(schedule)
         self.state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
+        self.used = used_tensors(schedule, self.state_bytes)
 
     def attempts(self) -> list[_Attempt]:
         """The fastest first; behind it those that leave more of L2 free. Where nothing is moved, there is one."""
         found: list[_Attempt] = []
         for share in _HOMES_SHARES:
             try:
-                homes = choose_homes(self.schedule, self.home, int(self.capacity * share), self.durations)
+                room, given = int(self.capacity * share), (self.durations, self.state_bytes, self.used)
+                homes = choose_homes(self.schedule, self.home, room, *given)
             except DoesNotFit:
                 if not found:
                     raise

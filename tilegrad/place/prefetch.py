@@ -7,11 +7,9 @@ otherwise be idle, what is needed next is brought, as long as there is room for 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from operator import itemgetter
 
 import numpy as np
 
@@ -35,6 +33,7 @@ class _Transfer:
     launch: int
     is_load: bool
     after: list[_Transfer]
+    pending: list[_Transfer]  # of these, those that may not be done yet
     before: int = 0
     start: int | None = None
     done: float = 0.0
@@ -96,26 +95,22 @@ class _Walk:
             for k, stay in enumerate(own):
                 before = own[k - 1].last if k else -1
                 if stay.load:
-                    loads.append(_Transfer(tensor, k, stay.used, True, [], before))
+                    loads.append(_Transfer(tensor, k, stay.used, True, [], [], before))
                 if stay.store:
-                    stores.append(_Transfer(tensor, k, stay.changed, False, []))
+                    stores.append(_Transfer(tensor, k, stay.changed, False, [], []))
         loads.sort(key=lambda one: (one.launch, one.tensor.name))
         stores.sort(key=lambda one: (one.launch, one.tensor.name))
-        by_tensor: dict[str, list[tuple[int, int, int, _Transfer]]] = {}
-        for number, store in enumerate(stores):
-            whole, first, stop = store.span
-            by_tensor.setdefault(whole, []).append((first, number, stop, store))
-        longest = {}
-        for whole, spans in by_tensor.items():
-            spans.sort(key=itemgetter(0))
-            longest[whole] = max(stop - first for first, _, stop, _ in spans)
+        by_tensor: dict[str, list[_Transfer]] = {}
+        for store in stores:
+            by_tensor.setdefault(store.span[0], []).append(store)
+        places = {whole: np.array([(o.launch, *o.span[1:]) for o in own]).T for whole, own in by_tensor.items()}
         for load in loads:
             whole, first, stop = load.span
-            near = by_tensor.get(whole, [])
-            near = near[bisect_right(near, first - longest.get(whole, 0), key=itemgetter(0)) :] if near else near
-            near = near[: bisect_left(near, stop, key=itemgetter(0))]
-            after = [(number, store) for _, number, end, store in near if store.launch < load.launch and first < end]
-            load.after = [store for _, store in sorted(after, key=itemgetter(0))]
+            if whole in by_tensor:
+                launches, firsts, stops = places[whole]
+                met = (launches < load.launch) & (firsts < stop) & (first < stops)
+                load.after = [by_tensor[whole][i] for i in np.flatnonzero(met).tolist()]
+                load.pending = load.after[::-1]
         left: dict[int, list[_Transfer]] = {}
         for store in stores:
             left.setdefault(store.launch + 1, []).append(store)
@@ -307,9 +302,11 @@ class _Walk:
     def _may_come(self, load: _Transfer, launch: int, kept: int) -> bool:
         if launch <= max(load.before, -1):
             return False
-        for store in load.after:
+        while load.pending:
+            store = load.pending[-1]
             if store.start is None or store.done > self.now or self._least_last(store) >= launch:
                 return False
+            load.pending.pop()
         room = self.free[launch + 1 : load.launch + 1]
         return bool(room.size == 0 or room.min() >= load.tensor.size_bytes + kept)
 

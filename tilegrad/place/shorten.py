@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tilegrad.ir.plan import Buffer
 
 Span = tuple[int, int]
@@ -45,6 +47,14 @@ class _Fit:
             offsets[b.name] if offsets[b.name] + b.size_bytes <= room_bytes else None for b in buffers
         ]
         self.moved = [1] * len(buffers)  # how often it lost its place, and one
+        # The same in columns, where thousands are looked through for those of a time.
+        self.firsts, self.lasts = np.array(self.spans, dtype=np.int64).reshape(-1, 2).T.copy()
+        self.is_there = np.array([o is not None and s > 0 for o, s in zip(self.offsets, self.sizes, strict=True)])
+
+    def _put(self, i: int, span: Span, offset: int | None) -> None:
+        self.spans[i], self.offsets[i] = span, offset
+        self.firsts[i], self.lasts[i] = span
+        self.is_there[i] = offset is not None and self.sizes[i] > 0
 
     def run(self) -> bool:
         """What has no place takes one from others, the larger ones first, until all have one."""
@@ -67,10 +77,8 @@ class _Fit:
             if self.spans[i] == self.wanted[i] or offset is None:
                 continue
             beside = [self.spans[j] for j in _among(self._taken(self.wanted[i]), offset, self.sizes[i]) if j != i]
-            self.spans[i] = (
-                max([self.wanted[i][0], *(end + 1 for _, end in beside if end < first)]),
-                min([self.wanted[i][1], *(start - 1 for start, _ in beside if start > last)]),
-            )
+            begin = max([self.wanted[i][0], *(end + 1 for _, end in beside if end < first)])
+            self._put(i, (begin, min([self.wanted[i][1], *(start - 1 for start, _ in beside if start > last)])), offset)
 
     def _place(self, i: int) -> bool:
         """At the lowest offset that is free, for as long as one is."""
@@ -81,7 +89,7 @@ class _Fit:
             span = least_first - (least_first - first) * kept // 8, least_last + (last - least_last) * kept // 8
             offset = self._free(i, self._taken(span))
             if offset is not None:
-                self.spans[i], self.offsets[i] = span, offset
+                self._put(i, span, offset)
                 return True
         return False
 
@@ -96,13 +104,13 @@ class _Fit:
         for j in _among(taken, chosen, size):
             first, last = self.spans[j]
             if self.least[j][1] < span[0]:
-                self.spans[j] = first, span[0] - 1
+                self._put(j, (first, span[0] - 1), self.offsets[j])
             elif self.least[j][0] > span[1]:
-                self.spans[j] = span[1] + 1, last
+                self._put(j, (span[1] + 1, last), self.offsets[j])
             else:
-                self.offsets[j] = None
+                self._put(j, self.spans[j], None)
                 self.moved[j] += 1
-        self.spans[i], self.offsets[i] = span, chosen
+        self._put(i, span, chosen)
 
     def _price(self, j: int, span: Span) -> int:
         is_needed = self.least[j][0] <= span[1] and span[0] <= self.least[j][1]
@@ -110,11 +118,9 @@ class _Fit:
 
     def _taken(self, span: Span) -> list[tuple[int, int, int]]:
         """Start, stop and number of what has a place at the same time, in order."""
-        return sorted(
-            (offset, offset + size, j)
-            for j, (offset, size, (first, last)) in enumerate(zip(self.offsets, self.sizes, self.spans, strict=True))
-            if offset is not None and size and first <= span[1] and span[0] <= last
-        )
+        there = np.flatnonzero(self.is_there & (self.firsts <= span[1]) & (span[0] <= self.lasts)).tolist()
+        places = [(self.offsets[j] or 0, j) for j in there]
+        return sorted((offset, offset + self.sizes[j], j) for offset, j in places)
 
     def _free(self, i: int, taken: Sequence[tuple[int, int, int]]) -> int | None:
         position = 0

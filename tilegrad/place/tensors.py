@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
+
 from tilegrad.analysis.lifetimes import Lifetimes, align, analyse
 from tilegrad.ir.nest import Access
 from tilegrad.ir.pipes import groups
@@ -128,8 +130,9 @@ def entry_tensors(
     of_whole: dict[str, list[_Part]] = {}
     for part in parts:
         of_whole.setdefault(part.whole, []).append(part)
+    sharing = {whole: _Sharing(own) for whole, own in of_whole.items()}
     for part in parts:
-        is_read_later = _is_read_later(part, tensors[part.whole], of_whole[part.whole])
+        is_read_later = sharing[part.whole].is_read_later(part, tensors[part.whole])
         uses_of_part = part.uses.in_order()
         size_bytes = align(part.rows.size_bytes, alignment)
         span = uses_of_part[0].launch, uses_of_part[-1].launch
@@ -147,14 +150,25 @@ def entry_tensors(
     return EntryTensors(tensors, {value: tuple(names) for value, names in values.items()})
 
 
-def _is_read_later(part: _Part, whole: Tensor, parts: Sequence[_Part]) -> bool:
-    """Whether what a part leaves behind is read: by the caller, or by a launch behind those of the part."""
-    if whole.is_state or whole.is_output or any(use.launch > part.last and use.reads for use in whole.uses):
-        return True
-    written = part.first_written
-    return written is not None and any(
-        other is not part and other.last_read > written and part.rows.meets(other.rows) for other in parts
-    )
+class _Sharing:
+    """All parts of a tensor."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self.parts = parts
+        places = [(part.rows.offset, part.rows.stop, part.last_read) for part in parts]
+        self.offsets, self.stops, self.last_reads = np.array(places, dtype=np.int64).T
+
+    def is_read_later(self, part: _Part, whole: Tensor) -> bool:
+        """Whether what a part leaves behind is read: by the caller, or by a launch behind those of the part."""
+        last = part.last
+        if whole.is_state or whole.is_output or any(use.launch > last and use.reads for use in whole.uses):
+            return True
+        written = part.first_written
+        if written is None:
+            return False
+        met = (self.last_reads > written) & (self.offsets < part.rows.stop) & (part.rows.offset < self.stops)
+        others = (self.parts[i] for i in np.flatnonzero(met).tolist())
+        return any(other is not part and part.rows.meets(other.rows) for other in others)
 
 
 def _in_order(uses: Mapping[str, _Uses], name: str) -> tuple[Use, ...]:

@@ -103,6 +103,15 @@ class Link:
         return [box for name, box in self._last_boxes if name in self._whole]
 
     @cached_property
+    def read(self) -> set[str]:
+        """Where operands live; all of a nest's tilings have the same."""
+        return {self.homes.get(operand.value or "", operand.value or "") for operand in self.nest.reads}
+
+    @cached_property
+    def written(self) -> set[str]:
+        return {self.homes.get(operand.value or "", operand.value or "") for operand in self.nest.results}
+
+    @cached_property
     def large_results(self) -> set[str]:
         """Where results live that take long to arrive. All of a nest's tilings have the same."""
         large = [operand for operand in self.nest.results if operand.size_bytes > SETTLED_BYTES]
@@ -217,6 +226,8 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
 def _returning_cycles(judge: Judge, link: Link, soon: Sequence[Sequence[Link]]) -> float:
     """What it costs that results leave and come back. Those that scratchpad holds whole are read there, also by a nest
     that comes together with the next one."""
+    if not link.written & {home for links in soon for home in links[0].read}:
+        return 0.0
     read = {load.home.region for links in soon for load in links[0].loads}
     whole = {box.region for box in link.whole_results}
     cut = [box for box in link.last_stores if box.region in read - whole]
