@@ -145,14 +145,17 @@ class _Deciding:
 
     def _overtake(self, n: int) -> list[bool]:
         """Of each nest of a suite, whether its results meet in L2 what those before it may still be storing; of the
-        first one also, whether the next suite's tables come to where that leaves from."""
+        first one also, whether what the nest before stores is where the last one's second tile comes from, or leaves
+        from where the next suite's tables go."""
         suite = self.suites[n]
         scratch, leaving = self._on_their_way(suite[0] - 1)
         following = [self._tables(n + 1)] if n + 1 < len(self.suites) else []
+        second = self._homes(suite[-1], self.nests[suite[-1]].nest.reads, self._tile(suite[-1], 1))
+        is_soon = meet(second, leaving) or overlaps(scratch, following)
         found = []
         for i in suite:
             results = self._homes(i, self.nests[i].nest.results, self._tile(i, -1))
-            found.append(meet(results, leaving) or (i == suite[0] and overlaps(scratch, following)))
+            found.append(meet(results, leaving) or (is_soon and i == suite[0]))
             leaving = [*([] if found[-1] else leaving), *results]
         return found
 
