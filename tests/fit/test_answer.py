@@ -88,3 +88,21 @@ def test_what_is_no_size_is_one_message(tilegrad: CommandLine, size: str) -> Non
     found = tilegrad("inspect", "simplemlp", "--target", "mcu", f"--ram={size}", "--fit")
     assert found.status == 2 and found.out == ""
     assert found.err.count("error:") == 1 and "Traceback" not in found.err
+
+
+def test_a_budget_of_ram_and_flash_needs_no_chip(tilegrad: CommandLine) -> None:
+    """What is asked for is a microcontroller; what runs it is the host, or a board where flash is asked for."""
+    asked = ("--ram", "256K", "--flash", "1M")
+    found = tilegrad("inspect", "simplemlp", *asked, "--fit", "--json", "-")
+    assert found.status == 0 and found.json["target"] == "mcu"
+    assert [found.json["memory"][name]["capacity"] for name in ("RAM", "FLASH")] == [256 * KIB, 1024 * KIB]
+    trained = tilegrad("train", "simplemlp", "--ram", "256K", "--fit", "--steps", "1", "--json", "-")
+    assert trained.status == 0 and trained.json["device"] == "host"
+
+
+def test_where_nothing_helps_what_comes_nearest_is_told(tilegrad: CommandLine) -> None:
+    found = tilegrad("inspect", "simplemlp", "--ram", "300", "--fit", "--json", "-")
+    assert found.status == 2
+    ways = [way for way in found.json["ways"]["ways"] if way["results"] == "other"]
+    assert ways and not any(way["fits"] for way in ways)
+    assert min(way["used_bytes"] for way in ways) < found.json["ways"]["least_bytes"]

@@ -27,7 +27,7 @@ def row(size: int) -> TensorType:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Elementwise operators (in place), and such as enlarge and shrink; the last may update a parameter."""
+    """Elementwise operators (in place; of three operands with scratch), and such as enlarge and shrink; an update."""
     types = {"x": row(draw(st.sampled_from((2, 4, 8)))), "w": row(4)}
     nodes: list[Node] = []
     made = ["x"]
@@ -35,9 +35,9 @@ def graphs(draw: st.DrawFn) -> Graph:
         source = draw(st.sampled_from(made))
         size = types[source].shape[0]
         name = f"v{k}"
-        kind = draw(st.sampled_from(("Relu", "Neg", "Add", "Concat", "Slice", "Reshape")))
+        kind = draw(st.sampled_from(("Relu", "Neg", "Add", "Max", "Concat", "Slice", "Reshape")))
         same = [other for other in made if types[other].shape == types[source].shape]
-        other = draw(st.sampled_from(same if kind == "Add" else made))
+        other = draw(st.sampled_from(same if kind in ("Add", "Max") else made))
         if kind == "Concat" and size + types[other].shape[0] <= 16:
             types[name] = row(size + types[other].shape[0])
             nodes.append(Node(name, kind, (source, other), (name,), {"axis": 0}))
@@ -48,6 +48,9 @@ def graphs(draw: st.DrawFn) -> Graph:
         elif kind == "Add":
             types[name] = row(size)
             nodes.append(Node(name, kind, (source, other), (name,)))
+        elif kind == "Max":
+            types[name] = row(size)
+            nodes.append(Node(name, kind, (source, other, same[0]), (name,)))
         else:
             op = kind if kind in ("Relu", "Neg") else "Tanh"
             types[name] = row(size)

@@ -38,6 +38,7 @@ from tilegrad.targets import files as target_files
 from tilegrad.targets.base import Target
 
 R = TypeVar("R")
+MICROCONTROLLER, BOARD, HOST = "mcu", "qemu:mps2-an500", "host"
 
 
 @dataclass
@@ -70,9 +71,7 @@ class Watch(Observer):
             )
 
 
-def watch(
-    output: Output, progress: Progress, dump_after: str | None, residency: Residency | None = None
-) -> Watch:
+def watch(output: Output, progress: Progress, dump_after: str | None, residency: Residency | None = None) -> Watch:
     check_stage(dump_after)
     return Watch(output=output, progress=progress, dump_after=dump_after, residency=residency or Residency())
 
@@ -111,6 +110,22 @@ def running_device(device: str, target: str | None, default: str = DEFAULT_DEVIC
             hint=f"tilegrad compile MODEL --target {target} -o DIR writes its C",
         )
     return own[0]
+
+
+def flat_chip(device: str, target: str | None, budget: BudgetOptions) -> str | None:
+    """A budget of RAM or flash, and no chip: a microcontroller with so much of them."""
+    return MICROCONTROLLER if _is_only_flat(device, target, budget) else target
+
+
+def flat_device(device: str, target: str | None, budget: BudgetOptions) -> str:
+    """The same of a device to run on: a board where flash is asked for, which the host has not."""
+    if not _is_only_flat(device, target, budget):
+        return device
+    return HOST if budget.flash is None else BOARD
+
+
+def _is_only_flat(device: str, target: str | None, budget: BudgetOptions) -> bool:
+    return target is None and device == DEFAULT_DEVICE and not (budget.ram is None and budget.flash is None)
 
 
 def chip_of(device: str, budget: BudgetOptions, name: str | None = None) -> Target:

@@ -17,6 +17,7 @@ from tilegrad.commands.compiling import (
     check_output,
     chip_of,
     compile_for,
+    flat_chip,
     import_model,
     running_device,
     watch,
@@ -150,6 +151,7 @@ def compile_project(
         )
     check_output(output_folder, force=force)
     devices = parse_devices(device)
+    target = flat_chip(device, target, chip)
     recipe = recipe_options.with_shares(shares).recipe(None)
     expect_count("the number of steps", steps)
     if devices.is_several:
@@ -242,7 +244,7 @@ def inspect(
     """Show operators, MACs, parameters and the memory budget of training a model, and whether it fits."""
     output = Output(json_to)
     recipe = recipe_options.recipe()
-    limited = chip_of(device, chip, target)
+    limited = chip_of(device, chip, flat_chip(device, target, chip))
     schedule = chip.schedule(limited)
     if tiles and limited.is_flat:
         raise UserError(

@@ -52,7 +52,12 @@ def _size(option: str, of: str) -> Any:
 L1Size = Annotated[str | None, _size("--l1", "L1 for tiles, as 64K")]
 L2Size = Annotated[str | None, _size("--l2", "L2 for tensors, as 1M")]
 L3Size = Annotated[str | None, _size("--l3", "L3 for tensors, as 32M")]
-RamSize = Annotated[str | None, _size("--ram", "RAM, as 256K")]
+RamSize = Annotated[
+    str | None,
+    _size(
+        "--ram", "RAM, as 256K. Without --device: of a microcontroller (train: of the host, with --flash of a board)"
+    ),
+]
 FlashSize = Annotated[str | None, _size("--flash", "Flash for what never changes, as 1M")]
 FitRam = Annotated[
     bool,

@@ -17,6 +17,7 @@ from tilegrad.commands.compiling import (
     chip_of,
     compile_for,
     compile_others,
+    flat_device,
     running_device,
     schedule_of,
     watch,
@@ -165,7 +166,7 @@ def train(
 ) -> int:
     """Compile a model to C, train it on a device, and compare losses, gradients and weights with a reference."""
     output = Output(json_to)
-    device = running_device(device, target_name)
+    device = running_device(flat_device(device, target_name, chip), target_name)
     specification = parse_devices(device)
     target = chip_of(specification.first, chip)
     recipe_options = recipe_options.with_shares(shares)

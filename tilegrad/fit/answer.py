@@ -125,7 +125,11 @@ class _Answering:
             ways.append(self._recomputed("--fit", SAME, found, fit))
             others = [way for way in self._others(layers) if way is not None]
             others.sort(key=lambda way: (not way.fits, -way.trained, way.macs, way.options))
-            ways += [way for k, way in enumerate(others) if way.fits or not k]
+            # Where none helps: the one that trains most, and the one that comes nearest.
+            nearest_way = min(others, key=lambda way: way.used_bytes, default=None)
+            ways += [
+                way for k, way in enumerate(others) if way.fits or not k or (not others[0].fits and way is nearest_way)
+            ]
         return Answer(self.target.home, self.limit_bytes, as_is, tuple(ways), fit.bound_bytes, as_is.trained)
 
     def _way(self, options: str, results: str, program: Program, plan: Plan, repeated: int = 0) -> Way:
