@@ -25,7 +25,7 @@ from tilegrad.schedule.joining import Joining, Names, expect_all
 from tilegrad.schedule.judge import Judge
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
-from tilegrad.schedule.panels import Panels
+from tilegrad.schedule.panels import WHOLE_SHARE, Panels
 from tilegrad.schedule.pipes import Pipes
 from tilegrad.schedule.splitting import may_split
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
@@ -34,7 +34,13 @@ from tilegrad.targets.base import ComputeEngine, Target
 LARGEST_ELEMENT_COUNT = 2**31 - 1
 
 
-def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
+def schedule_program(
+    program: Program,
+    target: Target,
+    options: ScheduleOptions | None = None,
+    whole_share: float = WHOLE_SHARE,
+) -> Schedule:
+    """`whole_share`: of L2, what operands of a launch may take that does not work on parts of them."""
     options = options or ScheduleOptions()
     tiler = None
     costs = KernelCosts(target)
@@ -47,7 +53,8 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
         panels = None
         if target.has_l3 and options.home != "L2":
             owner = analyse(graph, target.memory(target.home).alignment_bytes).owner
-            panels = Panels(target, owner, options.l3_buffering != "single", costs, cuts=tiler is not None)
+            is_double = options.l3_buffering != "single"
+            panels = Panels(target, owner, is_double, costs, tiler is not None, whole_share)
         entries[name] = _schedule_entry(graph, tiler, panels)
     if tiler is not None:
         tiler.check()
@@ -62,7 +69,7 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
 def _joined(entries: dict[str, EntrySchedule], tiler: _Tiler, options: ScheduleOptions) -> dict[str, EntrySchedule]:
     """With pipes between neighbours, where blocks have engines for both."""
     target = tiler.options.target
-    if not target.compute_engines or target.has_l3 or options.pipes == "off":
+    if not target.compute_engines or options.pipes == "off":
         return entries
     pipes, most = Pipes(tiler.options), options.width(target)[1]
     joinings = {name: Joining(entry, pipes, tiler.width, most) for name, entry in entries.items()}

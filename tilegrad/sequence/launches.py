@@ -49,7 +49,7 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.launched = self.block = -1
         self.first, self.many, self.tiles_per_unit = NOBODY + 1, NOBODY, 1
         self.base = self.first
-        self.slices: dict[tuple[int, int], int] = {}  # whose a block's slice of a pipe is
+        self.slices: dict[tuple[int, int, int], int] = {}  # whose a ring of a block is
         self.seen: set[int] = set()
         has_launches = any(listed.blocks for listed in self.nests)
         names = [name for name in sizes if name != SCRATCH] if has_launches else []
@@ -121,10 +121,10 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.memories[SCRATCH].clear()
 
     def _owner(self, event: Load | Store) -> int:
-        """A unit of the launch, or a block's slice of a pipe, which both of its sides use."""
+        """A unit of the launch, or a ring of a block, which both of its sides use."""
         if event.pipe is None:
             return self.base + event.tile // self.tiles_per_unit
-        key = (event.pipe, event.queue.block // self.members)
+        key = (event.pipe, event.queue.block // self.members, event.ring)
         if key not in self.slices:
             self.many += 1
             self.slices[key] = self.many - 1

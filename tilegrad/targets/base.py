@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -197,7 +198,8 @@ class Target:
     walks the listing, drives the DMA engines and calls kernels on them. There are `clusters` of these, each with a
     scratchpad and engines of its own, over which blocks of a launch are spread; `signal_cycles` pass until one of them
     knows what another tells it. Where a cluster has `compute_engines`, these compute instead of cores, and every nest
-    is launched on one of them; L1 is then the largest of their scratchpads.
+    is launched on one of them; L1 is then the largest of their scratchpads. Where they share one L1 (`shares_l1`), that
+    is all of these side by side, each engine reaches every part of it, and pipes have their rings there.
     """
 
     name: str
@@ -210,6 +212,7 @@ class Target:
     clusters: int = 1
     signal_cycles: int = 0
     compute_engines: tuple[ComputeEngine, ...] = ()
+    shares_l1: bool = False
     fpus: int = 1
     conductor: str = WORKER
     clock_hz: int = 0
@@ -224,24 +227,27 @@ class Target:
         is_name = isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None
         _expect(is_name, "the name (name)", "a letter, then letters, digits, _, - and .", repr(self.name))
         names = [memory.name for memory in self.memories]
-        _expect(bool(names), "the memories", "at least one", "none")
-        _expect(len(set(names)) == len(names), "the memories", "one of each name", ", ".join(names))
+        _expect(bool(names), "the memories (memories)", "at least one", "none")
+        _expect(len(set(names)) == len(names), "the memories (memories)", "one of each name", ", ".join(names))
         for what, name in (("home", self.home), ("compute", self.compute)):
             _expect(name in names, f"the {what} memory ({what})", " or ".join(names), name)
         for engine in self.engines:
-            _expect({engine.near, engine.far} <= set(names), f"engine {engine.name}", "two of its memories", engine.hop)
+            what = f"engine {engine.name} (near, far)"
+            _expect({engine.near, engine.far} <= set(names), what, "two of its memories", engine.hop)
         _expect_whole("the number of cores (cores)", self.cores, 1, MOST_CORES)
         _expect_whole("the number of FPUs (fpus)", self.fpus, 1, MOST_CORES)
-        _expect(self.conductor in (WORKER, CONTROLLER), "the conductor", f"{WORKER} or {CONTROLLER}", self.conductor)
+        what = "the conductor (conductor)"
+        _expect(self.conductor in (WORKER, CONTROLLER), what, f"{WORKER} or {CONTROLLER}", self.conductor)
         has_cluster = not self.is_flat or self.conductor == WORKER
-        _expect(has_cluster, "the conductor", f"{WORKER}: one flat memory needs no other", self.conductor)
+        _expect(has_cluster, what, f"{WORKER}: one flat memory needs no other", self.conductor)
         _expect_whole("the number of clusters (clusters)", self.clusters, 1, MOST_BLOCKS)
         _expect_whole("the way between clusters (signal_cycles)", self.signal_cycles, 0, unit=" cycles")
         _expect_whole("the clock (clock_hz)", self.clock_hz, 0, unit=" Hz")
         extra = self.memory(self.compute).core_extra_cycles
-        _expect(extra is not None, f"{self.compute}, where kernels compute,", "a memory that cores address", "none")
+        what = f"{self.compute}, where kernels compute (core_extra_cycles),"
+        _expect(extra is not None, what, "a memory that cores address", "none")
         if self.is_flat:
-            what = f"a chip that computes in {self.compute}, where tensors live,"
+            what = f"a chip that computes in {self.compute}, where tensors live (memories),"
             has_one = [name for name in names if name != FLASH] == [self.home]
             _expect(has_one, what, f"one memory (and {FLASH}), or tensors in L2 and kernels in L1", ", ".join(names))
         else:
@@ -250,19 +256,26 @@ class Target:
 
     def _expect_compute_engines(self) -> None:
         own = self.compute_engines
+        _expect(isinstance(self.shares_l1, bool), "one L1 for all engines (shares_l1)", "True or False", self.shares_l1)
+        _expect(bool(own) or not self.shares_l1, "one L1 for all engines (shares_l1)", "compute engines", "none")
         if not own:
             return
-        _expect(not self.is_flat, "the compute engines", "a chip that computes in a scratchpad", "one flat memory")
+        if self.shares_l1:
+            parts = sum(engine.lanes * engine.scratch_bytes for engine in own)
+            shared, capacity = "one L1 for all engines (shares_l1)", self.memory(self.compute).capacity_bytes
+            _expect(parts <= (capacity or 0), shared, f"{parts} bytes, the parts of its engines", f"{capacity} bytes")
+        what = "the compute engines (compute_engines)"
+        _expect(not self.is_flat, what, "a chip that computes in a scratchpad", "one flat memory")
         names = [engine.name for engine in own]
-        _expect(len(set(names)) == len(names), "the compute engines", "one of each name", ", ".join(names))
+        _expect(len(set(names)) == len(names), what, "one of each name", ", ".join(names))
         takes_all = any(engine.elements_per_cycle is not None for engine in own)
-        what = "one with elements_per_cycle, for what others leave"
-        _expect(takes_all, "the compute engines", what, ", ".join(names))
+        _expect(takes_all, what, "one with elements_per_cycle, for what others leave", ", ".join(names))
 
     def _expect_hierarchy(self) -> None:
         """L1, where kernels compute, L2, where tensors live, and if there is one, L3, where they may have to go."""
         names = [memory.name for memory in self.memories]
-        _expect(set(names) in ({L1, L2}, {L1, L2, L3}), "the memories", "L1 and L2, or L1, L2 and L3", ", ".join(names))
+        is_known = set(names) in ({L1, L2}, {L1, L2, L3})
+        _expect(is_known, "the memories (memories)", "L1 and L2, or L1, L2 and L3", ", ".join(names))
         for what, name, wanted in (("home", self.home, L2), ("compute", self.compute, L1)):
             _expect(name == wanted, f"the {what} memory ({what})", wanted, name)
         for memory in self.memories:
@@ -273,7 +286,8 @@ class Target:
         _expect(extra is not None, what, "a number: the conductor reads its tables there", extra)
         hops = [engine.hop for engine in self.engines]
         for far, near in ((L2, L1), (L3, L2)):
-            what, wanted = f"a hierarchy without a way from {far} to {near}", f"an engine near {near}, far {far}"
+            what = f"a hierarchy without a way from {far} to {near} (engines)"
+            wanted = f"an engine near {near}, far {far}"
             has_way = (far, near) in [(engine.far, engine.near) for engine in self.engines]
             _expect(has_way or not self.has_memory(far), what, wanted, ", ".join(hops) or "no engine")
         ways = f"{L2}-{L1}" + (f" and {L3}-{L2}" if self.has_l3 else "")
@@ -281,7 +295,7 @@ class Target:
             is_other = engine.shares in [other.name for other in self.engines if other is not engine]
             what = f"the engine that {engine.name} shares (shares)"
             _expect(engine.shares is None or (engine.far == L3 and is_other), what, f"the {L2}-{L1} one", engine.shares)
-        _expect(len(hops) == len(names) - 1, "the engines", f"one for each of {ways}", ", ".join(hops))
+        _expect(len(hops) == len(names) - 1, "the engines (engines)", f"one for each of {ways}", ", ".join(hops))
 
     @property
     def has_l3(self) -> bool:
@@ -314,6 +328,17 @@ class Target:
     def scratchpads(self) -> int:
         """Of all clusters: one each, or one of each lane of its engines."""
         return self.clusters * (sum(engine.lanes for engine in self.compute_engines) or 1)
+
+    def places_of(self, engines: Sequence[tuple[ComputeEngine, int]]) -> list[tuple[str, int]]:
+        """Where nests run that run at once, each on an engine and so many lanes of it: engine and lane of every one in
+        turn. Those with the same place take turns, and share its scratchpad."""
+        taken: dict[str, int] = {}
+        found = []
+        for engine, lanes in engines:
+            for _ in range(lanes):
+                taken[engine.name] = taken.get(engine.name, -1) + 1
+                found.append((engine.name, taken[engine.name] % engine.lanes))
+        return found
 
     def scratch_bytes(self, engine: ComputeEngine | None) -> int:
         """What a nest on it has for its tiles."""
@@ -459,9 +484,7 @@ def _adopted(target: Target) -> Target:
     costs = target.costs or (None if target.is_flat else CoreCosts())
     memories = target.memories if target.is_flat else tuple(sorted(target.memories, key=lambda memory: memory.name))
     engines = tuple(sorted(target.engines, key=lambda engine: engine.near))
-    return replace(
-        target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False
-    )
+    return replace(target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False)
 
 
 def register(target: Target) -> Target:
@@ -471,9 +494,7 @@ def register(target: Target) -> Target:
     Installed packages do the same without a call, through the entry point group `tilegrad.targets`.
     """
     if not isinstance(target, Target):
-        raise UserError(
-            "the target cannot be used", stage="target", expected="a tg.Target", got=type(target).__name__
-        )
+        raise UserError("the target cannot be used", stage="target", expected="a tg.Target", got=type(target).__name__)
     adopted = _adopted(target)
     _registered[adopted.name] = adopted
     return adopted

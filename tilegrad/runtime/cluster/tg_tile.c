@@ -104,7 +104,8 @@ static APART int add_boxes(tg_tiles *t, const tg_call *call, tg_word *words, uin
         unsigned char *scratch = slots + operand->scratch, *far = home_of(t, *home) + operand->far;
 #ifdef TG_PIPES
         if (is_piped(*home)) {
-            request = add_piped(t, words, operand, *home, scratch, what == RESULTS, request);
+            if (!t->pipes[*home & ~TG_IN_PIPE].near)
+                request = add_piped(t, words, operand, *home, scratch, what == RESULTS, request);
             if (what == RESULTS)
                 operand->scratch = operand->turn - operand->scratch;
             continue;
@@ -132,14 +133,25 @@ static void load_first(tg_tiles *t, const tg_word *at, tg_word *words, int is_ea
         *request = add_boxes(t, call, words, mask, FIRST_TILE, *request);
 }
 
-/* The same of nests that have come together with one, which computes before them: the last one's by themselves. */
+/* Which request is for a nest that has come together with others, the how manieth behind the first. */
+static inline int *ahead_for(tg_tiles *t, const tg_call *call, int number)
+{
+    if (!(call->flags & TG_MORE))
+        number = TG_AHEAD_LAST;
+    else if (number > TG_AHEAD_OTHERS)
+        number = TG_AHEAD_OTHERS;
+    return &t->ahead[number];
+}
+
+/* The same of nests that have come together with one, which computes before them. */
 static APART void load_further(tg_tiles *t, const tg_word *at, int is_early)
 {
+    int number = 0;
     for (const tg_call *call = (const tg_call *)(const void *)at; call->flags & TG_MORE;) {
         tg_word *words = (tg_word *)(uintptr_t)(at + call->next_table);
         at += call->next_words;
         call = (const tg_call *)(const void *)at;
-        load_first(t, at, words, is_early, call->flags & TG_MORE ? &t->ahead : &t->ahead_of_last);
+        load_first(t, at, words, is_early, ahead_for(t, call, number++));
     }
 }
 
@@ -538,7 +550,8 @@ static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
     tg_job job = first_job(t, call, who);
     if (t->is_running) {
         tg_finish_cores(t->kernel, &t->job);
-        settle(&t->storing);
+        if ((t->before->flags & (TG_MORE | TG_SETTLE)) != TG_MORE)
+            settle(&t->storing);
         tg_enter(who);
     }
     settle(&t->loading);
@@ -546,7 +559,7 @@ static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
     t->kernel = kernel;
     t->job = job;
     if (t->is_running && t->before->results)
-        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
+        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, t->storing);
     if ((call->flags & (TG_LATE | TG_MORE)) == (TG_LATE | TG_MORE)) {
         settle(&t->storing);
         load_further(t, t->call, 0);
@@ -563,11 +576,14 @@ static void go_on(tg_tiles *t, const tg_call *call)
     t->call += call->next_words;
     t->table = t->current + call->next_table;
     t->current += call->next_words;
-    int *ahead = ((const tg_call *)(const void *)t->call)->flags & TG_MORE ? &t->ahead : &t->ahead_of_last;
+    call = (const tg_call *)(const void *)t->call;
+    int *ahead = ahead_for(t, call, t->further++);
     t->loading = *ahead;
     *ahead = NONE;
+    if (!(call->flags & TG_MORE))
+        t->further = 0;
     t->turn ^= 1;
-    set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
+    set_addresses(t, nest_of(t), call, t->at[t->turn]);
     tg_table(t->call, (uint32_t)sizeof(tg_call));
 }
 
@@ -612,28 +628,43 @@ static void seek(tg_tiles *t, tg_nest *nest, int tile)
 }
 
 #ifdef TG_PIPES
+/* The next tile of a lane. */
+static moved_t advance_lane(const tg_tiles *t, tg_nest *nest, tg_word *words)
+{
+    moved_t moved = {0, 0, 0};
+    for (int i = 0; i < t->lanes; i++) {
+        moved_t own = advance(nest, words);
+        moved.loops = own.loops > moved.loops ? own.loops : moved.loops;
+        moved.reads |= own.reads;
+        moved.results |= own.results;
+    }
+    return moved;
+}
+
 /* A nest of those that pipes join. Results leave right behind their tiles, and whoever is to know of a transfer knows as
- * soon as it is done. */
+ * soon as it is done. What passes through L1 is awaited before a tile, and told behind it. */
 static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
     tg_kernel_call *kernel = t->kernels[nest->kernel];
     tg_job job = first_job(t, call, who);
-    for (;; job.tile++) {
-        moved_t moved = {0, 0, call->results};
-        int is_last = job.tile == nest->tiles - 1;
+    for (;; job.tile += t->lanes) {
+        moved_t moved = {0, ~0u, call->results};
+        int is_last = job.tile + t->lanes >= nest->tiles;
         settle(&t->loading);
-        tell(t, t->piped, 0);
+        tell(t, t->piped, 0, 0);
+        await_near(t);
         job.at = t->at[t->turn];
         job.args = t->words + nest->args;
         tg_start_cores(kernel, &job);
         if (!is_last)
-            moved = advance(nest, t->words);
-        if (nest->is_double)
+            moved = advance_lane(t, nest, t->words);
+        if (nest->is_double && !is_last)
             t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
         settle(&t->storing);
-        tell(t, t->piped, 1);
+        tell(t, t->piped, 1, 0);
         tg_finish_cores(kernel, &job);
+        tell_near(t, moved.reads, is_last ? ~0u : moved.results);
         t->storing = add_boxes(t, call, t->words, moved.results, RESULTS, NONE);
         if (is_last)
             break;
@@ -641,11 +672,11 @@ static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
         if (nest->is_double)
             continue;
         settle(&t->storing);
-        tell(t, t->piped, 1);
+        tell(t, t->piped, 1, 0);
         t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
     }
     settle(&t->storing);
-    tell(t, t->piped, 1);
+    tell(t, t->piped, 1, 0);
 }
 #endif
 
@@ -657,7 +688,7 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
     const tg_tiles *entry = launch->t;
     const tg_member *member = &launch->members[worker % launch->count];
     const uint32_t block = (uint32_t)(worker / launch->count), blocks = (uint32_t)(workers / launch->count);
-    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE, .ahead_of_last = NONE};
+    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE}; /* of the rest, a single nest needs nothing */
     tg_tiles *t = &tiles;
     int first, stop;
     t->m = entry->m;
@@ -670,7 +701,15 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
     t->table = member->table;
     const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
     take_share((tg_nest *)(uintptr_t)(t->program + t->table), call->flags, block, blocks, &first, &stop);
-    if (first == stop)
+#ifdef TG_PIPES
+    t->pipes = entry->pipes;
+    t->block = (int)block;
+    t->member = worker % launch->count;
+    t->lane = member->lane;
+    t->lanes = member->lanes;
+    first += t->lane;
+#endif
+    if (first >= stop)
         return;
     fetch(t, &member->launch);
     t->call = fetched(t, &member->launch);
@@ -684,8 +723,7 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
         seek(t, nest, first);
     set_addresses(t, nest, own, t->at[t->turn]);
 #ifdef TG_PIPES
-    t->pipes = entry->pipes;
-    t->block = (int)block;
+    find_piped(t, nest, homes_of(own));
 #endif
     load_first(t, t->call, t->words, 0, &t->loading);
 #ifdef TG_PIPES
@@ -726,13 +764,15 @@ static void expect_launch(tg_tiles *t, const tg_call *call)
 static void run_launch(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
-    tg_member own = {who, t->current, t->table, t->launch};
+    tg_member own = {who, t->current, t->table, t->launch, 0, 1};
     launch_t launch = {t, &own, 1};
     if (call->moves)
         make_moves(t, call->moves);
     tg_enter(who);
 #ifdef TG_PIPES
-    t->members[t->member_count++] = own;
+    int lanes = (int)(1 + (call->flags >> TG_LANES_SHIFT)), is_alone = !t->member_count && !(call->flags & TG_JOINS);
+    for (own.lanes = is_alone ? 1 : lanes; own.lane < own.lanes; own.lane++)
+        t->members[t->member_count++] = own;
     if (call->flags & TG_JOINS) {
         expect_launch(t, call);
         return;
@@ -740,7 +780,8 @@ static void run_launch(tg_tiles *t, const char *who)
     launch.members = t->members;
     launch.count = t->member_count;
     t->member_count = 0;
-    tg_launch_joined(who, run_block, &launch, launch.count * width_of(t, call->flags), launch.count);
+    tg_launch_joined(who, run_block, &launch, launch.count * width_of(t, call->flags) / (is_alone ? 1 : lanes),
+                     launch.count);
 #else
     tg_launch(who, run_block, &launch, width_of(t, call->flags));
 #endif
@@ -818,10 +859,20 @@ static int is_next(tg_tiles *t, const tg_call *call)
     return t->status == TG_OK;
 }
 
+/* The entry's first call and its table, which were on their way while the caller had inputs to check and to copy. */
+static APART void arrive(tg_tiles *t)
+{
+    settle(&t->fetching);
+    tg_table(t->call, t->arriving);
+    set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
+}
+
 void tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who)
 {
     if (!is_next(t, first))
         return;
+    if (t->fetching != NONE)
+        arrive(t);
     for (; count > 0 && t->current != TG_NO_CALL; count--) {
 #ifdef TG_BLOCKS
         if (t->is_launch) {
@@ -860,13 +911,16 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     const tg_word *words = (const tg_word *)program->words;
     t->m = m;
     t->status = TG_OK; /* what a nest sets for itself is left as it is: a controller clears slowly */
-    t->loading = t->storing = t->fetching = t->ahead = t->ahead_of_last = NONE;
-    t->is_running = t->turn = t->leaving_count = 0;
+    t->loading = t->storing = t->fetching = NONE;
+    for (int i = 0; i < TG_AHEAD_COUNT; i++)
+        t->ahead[i] = NONE;
+    t->is_running = t->turn = t->leaving_count = t->further = 0;
 #ifdef TG_BLOCKS
     t->is_launch = t->first_tile = 0;
 #endif
 #ifdef TG_PIPES
-    t->block = t->member_count = t->pipe_count = 0;
+    t->block = t->member_count = t->pipe_count = t->member = t->lane = 0;
+    t->lanes = 1;
 #endif
     t->scratch = m->scratch;
     t->state = m->state;
@@ -890,11 +944,11 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
         return;
     }
 #endif
+    t->arriving = (entry->call_words + entry->table_words) * 4;
     if (entry->call_words) {
         fetch(t, &first);
-        t->call = fetched(t, &first);
+        t->call = (tg_word *)(void *)(t->scratch + entry->scratch);
         t->words = table_at(t, &first, t->call);
-        set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
     }
 }
 
@@ -905,8 +959,8 @@ tg_status tg_stop(tg_tiles *t, const tg_entry *entry)
     if (t->status == TG_OK)
         make_moves(t, entry->last_moves);
     settle(&t->loading);
-    settle(&t->ahead);
-    settle(&t->ahead_of_last);
+    for (int i = 0; i < TG_AHEAD_COUNT; i++)
+        settle(&t->ahead[i]);
     settle(&t->fetching);
     settle(&t->storing);
     tg_end(entry->name);

@@ -111,7 +111,8 @@ enum {
     TG_LEAVE = 2,        /* the last results may be on their way when the nest ends */
     TG_NEXT_LATE = 4,    /* the next call and its table have no room beside this nest */
     TG_AT_ONCE = 8,      /* the next nest begins when this one ends: its last results leave when that one has begun */
-    TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested */
+    TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested, or,
+                            where that has come together with this one, when this one ends */
     TG_NEXT_LAUNCH = 32, /* the next nest is launched over blocks, which bring its call and table themselves */
     TG_MORE = 64,        /* the next nest has come together with this one: it is so many words behind it */
     TG_JOINS = 64,       /* of a launch, where none comes so: one with the next, to which a pipe leads */
@@ -168,10 +169,10 @@ typedef struct {
 /* An operand that passes through a pipe: how many boxes were moved, and how many of these the other side knows of. */
 typedef struct {
     const tg_pipe *pipe;
-    int is_result;
+    int is_result, operand; /* which one it is */
     uint32_t moved, told;
 } tg_piped;
-enum { TG_MOST_MEMBERS = 4 };
+enum { TG_MOST_MEMBERS = 8 };
 #endif
 
 #ifdef TG_BLOCKS
@@ -180,8 +181,13 @@ typedef struct {
     const char *who;
     uint32_t current, table;
     tg_call launch;
+    int lane, lanes; /* of those that take the nest's tiles in turn */
 } tg_member;
 #endif
+
+/* Requests for nests that have come together: one for each of the first that are behind another, one for those that
+ * follow, and one for the last. */
+enum { TG_AHEAD_OTHERS = 2, TG_AHEAD_LAST, TG_AHEAD_COUNT };
 
 /* An entry while it runs: on the conducting core's stack. */
 typedef struct {
@@ -193,12 +199,14 @@ typedef struct {
     uint32_t position;     /* of the call that is fetched next */
     uint32_t current;      /* of the call whose turn it is, or TG_NO_CALL behind the last */
     uint32_t table;        /* of the current nest */
+    uint32_t arriving;     /* bytes of the entry's first call and table, until they have come */
     const tg_word *move;   /* the next one */
     tg_word *call, *words; /* of the current nest, in scratchpad */
     const tg_call *before; /* of the nest before, where it is still running */
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
-    int ahead, ahead_of_last;       /* those for nests that have come together with the current one */
+    int ahead[TG_AHEAD_COUNT];      /* those for nests that have come together with the current one */
+    int further;                    /* how many of these have had their turn */
     int is_running;                 /* the nest before: its last tile is not over when the current one's turn comes */
     tg_kernel_call *kernel;         /* its kernel, and what that works on */
     tg_job job;
@@ -213,7 +221,7 @@ typedef struct {
 #endif
 #ifdef TG_PIPES
     const tg_pipe *pipes;
-    int block; /* whose slices it uses */
+    int block, member, lane, lanes; /* whose slices it uses, which of the block's members it is, and of the nest's */
     int member_count, pipe_count;
     tg_member members[TG_MOST_MEMBERS]; /* that wait for the last of those they are launched with */
     tg_piped piped[TG_MOST_MEMBERS];
