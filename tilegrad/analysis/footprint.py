@@ -121,7 +121,7 @@ def load_count(operand: Operand, loops: Sequence[Loop]) -> int:
 
 
 def tile_at(nest: Nest, loops: Sequence[Loop], indices: Sequence[int]) -> dict[str, Range]:
-    tile = {axis.name: Range(0, axis.extent) for axis in nest.axes}
+    tile = dict(nest.everything)
     for loop, index in zip(loops, indices, strict=True):
         tile[loop.axis] = Range(index * loop.tile, min((index + 1) * loop.tile, loop.extent))
     return tile
@@ -160,12 +160,7 @@ def tiles(nest: Nest, loops: Sequence[Loop]) -> list[tuple[Tile, int]]:
 def inner_loops(nest: Nest, loops: Sequence[Loop]) -> int:
     """How many loops, the innermost ones, no block leaves to another: reductions, those that a result stays put in,
     and what lies inside these. All are such where a nest cannot be split over blocks."""
-    results = [set(moving_axes(operand, loops)) for operand in nest.results]
-    split = 0
-    for i, loop in enumerate(loops):
-        if nest.axis(loop.axis).kind is not AxisKind.PARALLEL or not all(i in moving for moving in results):
-            break
-        split += 1
+    split = next((i for i, loop in enumerate(loops) if loop.axis not in nest.shared_axes), len(loops))
     return len(loops) - split
 
 

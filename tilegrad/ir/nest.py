@@ -186,6 +186,13 @@ class Nest:
         return replace(self, operands=operands)
 
     @cached_property
+    def shared_axes(self) -> frozenset[str]:
+        """Parallel axes that all results move along."""
+        moving = [{axis for index in one.index or () for axis, _ in index.terms} for one in self.results]
+        parallel = {axis.name for axis in self.axes if axis.kind is AxisKind.PARALLEL}
+        return frozenset(parallel.intersection(*moving))
+
+    @cached_property
     def everything(self) -> Tile:
         return {axis.name: Range(0, axis.extent) for axis in self.axes}
 
