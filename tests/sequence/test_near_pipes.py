@@ -19,13 +19,13 @@ from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.devices.sim import SimSession
 from tilegrad.errors import DeviceError, UserError
-from tilegrad.ir.listing import RING, Await, Begin, End, Event, Load, Place, Signal, Store
+from tilegrad.ir.listing import RING, Await, Begin, End, Event, Load, Move, Place, Signal, Store
 from tilegrad.ir.pipes import groups
 from tilegrad.sequence.replay import ListingError, replay
 from tilegrad.sequence.timing import time_listing
 from tilegrad.targets import base as targets
 from tilegrad.targets import files
-from tilegrad.targets.base import Target
+from tilegrad.targets.base import DmaTiming, Memory, Target
 
 ROWS = 181
 EXAMPLE = Path(__file__).parents[2] / "examples/target/shared_l1.toml"
@@ -232,3 +232,32 @@ def test_faults_in_the_emitted_code_stop_the_run(piped: Compiled, fault: str) ->
         with pytest.raises(DeviceError) as caught:
             session.infer(*values)
     assert text in (caught.value.got or ""), caught.value.got
+
+
+def with_l3(target: Target) -> Target:
+    """The same with a memory behind L2."""
+    timing = DmaTiming(setup_cycles=500.0, cycles_per_byte=0.25)
+    near = target.engine("L2", "L1")
+    far = replace(near, name="far", near="L2", far="L3", inward=timing, outward=timing)
+    return replace(target, memories=(*target.memories, Memory("L3", 1 << 22, 64, None)), engines=(near, far))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_near", [True, False])
+def test_what_pipes_join_may_be_at_home_in_l3(is_near: bool) -> None:
+    """What any of them needs is in L2 before the first one begins, and until the last one ends."""
+    rows, model = 41, chain(41, 5, 11, is_two_way=True)
+    target = with_l3(sharing_l1(small_npu(2)) if is_near else small_npu(2))
+    pipes = [("first", "second", 2), ("second", "third", 2)]
+    program = tg.compile(model, tg.Recipe(loss="mse", batch=rows), target=target, pipes=pipes, home="L3")
+    assert len(program.plan.schedule.entries["infer"].pipes) == 2
+    moves = [i for i, e in enumerate(events_of(program)) if isinstance(e, Move) and e.inward]
+    begun = next(i for i, e in enumerate(events_of(program)) if isinstance(e, Begin))
+    assert len(moves) == 2 and moves[-1] < begun  # the weights of both products
+    values = np.random.default_rng(1).standard_normal((rows, 5)).astype(np.float32)
+    on_host = tg.compile(model, tg.Recipe(loss="mse", batch=rows), target="host")
+    found = []
+    for device, own in (("host", on_host), ("sim:npu", program)):
+        with registry.open_device(device) as opened:
+            found.append(np.asarray(opened.load(own).infer(values)).tobytes())
+    assert found[0] == found[1]

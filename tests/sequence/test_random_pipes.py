@@ -185,7 +185,7 @@ def test_random_pipes_end_with_the_bits_of_the_host(
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(7200)
 @runs(25)
 def test_a_thousand_random_pipes_end_with_the_bits_of_the_host(
     every: list[Group], target: Target, is_near: bool, blocks: str

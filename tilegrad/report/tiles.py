@@ -54,6 +54,8 @@ def pipes_json(compiled: Compiled) -> list[dict[str, Any]]:
             "slots": pipe.depth,
             "slot_bytes": pipe.slot_bytes,
             "blocks": pipe.blocks,
+            "rings": pipe.lanes,
+            "memory": compiled.target.compute if pipe.is_near else compiled.target.home,
         }
         for pipe in entry.pipes
     ]
@@ -61,7 +63,8 @@ def pipes_json(compiled: Compiled) -> list[dict[str, Any]]:
 
 def _ring(pipe: Mapping[str, Any]) -> str:
     slots = "1 slot" if pipe["slots"] == 1 else f"{pipe['slots']} slots"
-    return f"{slots} of {bytes_text(pipe['slot_bytes'])} in each of {pipe['blocks']} blocks"
+    lanes = f" for each of {pipe['rings']} lanes" if pipe["rings"] > 1 else ""
+    return f"{slots} of {bytes_text(pipe['slot_bytes'])}{lanes} in {pipe['memory']}, in each of {pipe['blocks']} blocks"
 
 
 def why(tiling: Tiling) -> str:

@@ -52,8 +52,8 @@ static void await_slot(const tg_tiles *t, const tg_piped *own)
 }
 
 /* A box goes into a slot that is free, or comes out of one that is ready: dense, and as long as it is. */
-static int add_piped(tg_tiles *t, const tg_word *words, const tg_operand *operand, uint32_t home, unsigned char *scratch,
-                     int is_result, int request)
+static int add_piped(tg_tiles *t, const tg_word *words, const tg_operand *operand, uint32_t home,
+                     unsigned char *scratch, int is_result, int request)
 {
     tg_piped *own = t->piped;
     uint32_t bytes = operand->row_bytes * operand->rows;

@@ -13,7 +13,7 @@ static const char *const slot_words[] = {"free", "filled", "ready", "taken"};
 
 typedef struct {
     const tg_pipe *pipe;
-    uint32_t counts[2]; /* free, ready */
+    uint32_t counts[2];            /* free, ready */
     uint32_t filled, taken, slice; /* which of the pipe's rings it is */
     unsigned char slots[TG_PIPE_DEPTH];
 } ring_t;
@@ -83,8 +83,8 @@ static const char *slots_text(const ring_t *ring)
     static char text[16 * TG_PIPE_DEPTH];
     size_t length = 0;
     for (uint32_t i = 0; i < ring->pipe->depth; i++)
-        length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", i ? ", " : "",
-                                   slot_words[ring->slots[i]]);
+        length +=
+            (size_t)snprintf(text + length, sizeof text - length, "%s%s", i ? ", " : "", slot_words[ring->slots[i]]);
     return text;
 }
 

@@ -104,6 +104,17 @@ static struct {
 } launch;
 #endif
 
+#ifdef TG_PIPES
+static int use_near(unsigned char *p, uint32_t bytes, int writing);
+static long near_offset(const unsigned char *p);
+#else
+static long near_offset(const unsigned char *p)
+{
+    (void)p;
+    return -1;
+}
+#endif
+
 static void hazard(const char *format, ...)
 {
     va_list arguments;
@@ -373,12 +384,6 @@ static void expect_free(const unsigned char *p, size_t bytes)
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
 }
 
-#ifdef TG_PIPES
-static long near_offset(const unsigned char *p);
-#else
-#define near_offset(p) ((void)(p), -1L)
-#endif
-
 #ifdef TG_BLOCKS
 /* ---- Races: which block of a launch writes and reads which byte of L2, by its number + 1. */
 
@@ -407,7 +412,6 @@ static void expect_no_race(size_t at, size_t bytes, int block, int writing, cons
 
 #ifdef TG_PIPES
 static int use_slot(const unsigned char *p, uint32_t bytes, int writing);
-static int use_near(unsigned char *p, uint32_t bytes, int writing);
 #endif
 
 /* What a block moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes. */
@@ -845,8 +849,7 @@ void tg_start_cores(tg_kernel_call *call, const tg_job *job)
     event("k %s %d", job->name, job->tile);
     for (int i = 0; i < work.operand_count; i++) {
         int is_in_scratch = work.bytes[i] && is_scratch(job->at[i], work.bytes[i]);
-        event(" %ld:%u",
-              is_in_scratch ? (long)((unsigned char *)job->at[i] - own->scratch) : near_offset(job->at[i]),
+        event(" %ld:%u", is_in_scratch ? (long)((unsigned char *)job->at[i] - own->scratch) : near_offset(job->at[i]),
               (unsigned)work.bytes[i]);
         if (work.bytes[i])
             expect_operand(&work, i);
