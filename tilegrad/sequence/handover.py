@@ -68,8 +68,6 @@ class _Deciding:
             self.starting.setdefault(move.start, []).append(move)
             self.arriving.setdefault(move.wait, []).append(move)
         self.suites = suites_of(nests)
-        target = plan.schedule.target
-        self.queue_depth = target.engine(target.home, target.compute).queue_depth
         self.late = [n > 0 and self._is_late(n) for n in range(len(self.suites))]
         self.done: list[Handover] = []
 
@@ -100,15 +98,11 @@ class _Deciding:
         leaves = [self._leaves(n, i) for i in suite]
 
         def taking(from_before: bool) -> list[Handover]:
-            """What lies behind something that is requested late in the engine's queue is requested behind it, and so is
-            what that queue has no room for: the conductor would stand still, and the first nest wait for it."""
+            """What lies behind something that is requested late in the engine's queue is requested behind it."""
             found: list[Handover] = []
-            is_late, queued = False, 0
+            is_late = False
             for i, own, does, taken in zip(suite, early, leaves, self._taken(n, from_before), strict=True):
                 names = () if is_late else tuple(name for name in own if name not in taken)
-                queued += len(names)
-                if i > suite[0] and queued > self.queue_depth:
-                    is_late, names = True, ()
                 one = Handover(self.late[n] and i == suite[0], names, leaves=does, taken=taken)
                 found.append(replace(one, at_once=from_before or i > suite[0]))
                 is_late = is_late or bool(self._loads_late(i, one))
