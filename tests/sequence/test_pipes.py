@@ -26,11 +26,20 @@ from tilegrad.targets.base import Target
 PAIR = ("first", "second")
 
 
-def small_npu(blocks: int = 3) -> Target:
+def small_npu(blocks: int = 3, lanes: int = 2, elements_per_cycle: float = 64.0) -> Target:
     """With so little scratchpad that there are many boxes."""
     npu = targets.get("npu")
-    engines = [replace(one, scratch_bytes=size) for one, size in zip(npu.compute_engines, (16384, 3072), strict=True)]
-    return replace(npu, clusters=blocks, compute_engines=tuple(engines))
+    matrix, vector = npu.compute_engines
+    matrix = replace(matrix, scratch_bytes=16384)
+    vector = replace(vector, scratch_bytes=3072, lanes=lanes, elements_per_cycle=elements_per_cycle)
+    return replace(npu, clusters=blocks, compute_engines=(matrix, vector))
+
+
+def sharing_l1(target: Target) -> Target:
+    """The same with one L1 for all engines of a block."""
+    size_bytes = sum(engine.lanes * engine.scratch_bytes for engine in target.compute_engines)
+    l1 = replace(target.memory("L1"), capacity_bytes=size_bytes)
+    return replace(target, shares_l1=True, memories=(l1, *target.memories[1:]))
 
 
 def product_then_sum(rows: int, inner: int, width: int, is_backwards: bool = False) -> onnx.ModelProto:
@@ -129,7 +138,7 @@ def test_a_ring_one_slot_short_is_caught(piped: Compiled) -> None:
             return event
         block = event.queue.block // 2
         return replace(
-            event, far=event.far - slot_offset(pipe, block, event.count) + slot_offset(short, block, event.count)
+            event, far=event.far - slot_offset(pipe, block, 0, event.count) + slot_offset(short, block, 0, event.count)
         )
 
     with pytest.raises(ListingError, match=r"may not have been read|use|write") as caught:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tilegrad as tg
 from tests.schedule.programs import patched
-from tests.sequence.test_pipes import compiled, product_then_sum
+from tests.sequence.test_pipes import PAIR, compiled, product_then_sum, small_npu
 from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.errors import DeviceError
@@ -95,6 +96,25 @@ def test_the_replay_names_the_operator(
     assert caught.value.node == "first"
 
 
+def test_what_a_group_needs_rises_to_the_entry_that_runs_it() -> None:
+    """For the most blocks there can be, before the entry's arena is laid out and the model's size is told."""
+    found = []
+    for blocks, most in (("1", None), ("n/2", 16)):
+        recipe, model = tg.Recipe(loss="mse", batch=ROWS), product_then_sum(ROWS, INNER, WIDTH)
+        made = tg.compile(model, recipe, target=small_npu(), pipes=[(*PAIR, 2)], blocks=blocks, most_blocks=most)
+        plan, sizes = made.plan, []
+        for name, entry in plan.schedule.entries.items():
+            rings = sum(pipe.workspace.size_bytes for pipe in entry.pipes)
+            assert {pipe.blocks for pipe in entry.pipes} <= {1 if most is None else most // 2}
+            sizes.append(plan.entries[name].arena_bytes - rings)
+        header = made.project.files["model.h"].decode()
+        assert plan.arena_bytes == max(entry.arena_bytes for entry in plan.entries.values())
+        assert re.search(rf"#define TG_ARENA_BYTES {plan.arena_bytes}\b", header)
+        found.append((sizes, plan.arena_bytes))
+    (few, narrow), (many, wide) = found
+    assert few == many and narrow < wide
+
+
 # ---- The formula of the emitted code.
 
 SLOT = re.search(
@@ -108,11 +128,14 @@ STRUCT = re.search(
 def c_offset(folder: Path, change: tuple[str, str] = ("", "")) -> ctypes.CDLL:
     assert SLOT is not None and STRUCT is not None and change[0] in SLOT[0]
     text = (
-        "#include <stdint.h>\n#include <stddef.h>\ntypedef struct { int block; unsigned char *arena; } tg_tiles;\n"
+        "#include <stdint.h>\n#include <stddef.h>\ntypedef struct "
+        "{ int block, member; unsigned char *arena, *scratch; } tg_tiles;\n#define TG_L1_BYTES 4096\n"
         f"{STRUCT[0]}\n{SLOT[0].replace(*change) if change[0] else SLOT[0]}"
-        "uint64_t offset(int block, uint32_t slot, uint32_t depth, uint32_t stride, uint32_t count)\n"
-        '{ tg_pipe p = {"", 0, 0, slot, depth, 0, stride}; tg_tiles t = {block, (unsigned char *)64};\n'
-        "  return (uint64_t)((uintptr_t)slot_at(&t, &p, count) - 64); }\n"
+        "uint64_t offset(int block, uint32_t slot, uint32_t depth, uint32_t stride, uint32_t lanes, uint32_t ring, "
+        "uint32_t count)\n"
+        '{ tg_pipe p = {"", 0, 0, slot, depth, 0, stride, lanes, 0, 0};\n'
+        "  tg_tiles t = {block, 0, (unsigned char *)64, 0};\n"
+        "  return (uint64_t)((uintptr_t)slot_at(&t, &p, ring, count) - 64); }\n"
     )
     library = folder / "slots.so"
     command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
@@ -120,7 +143,7 @@ def c_offset(folder: Path, change: tuple[str, str] = ("", "")) -> ctypes.CDLL:
     assert done.returncode == 0, done.stderr
     found = ctypes.CDLL(str(library))
     found.offset.restype = ctypes.c_uint64
-    found.offset.argtypes = [ctypes.c_int, *[ctypes.c_uint32] * 4]
+    found.offset.argtypes = [ctypes.c_int, *[ctypes.c_uint32] * 6]
     return found
 
 
@@ -132,35 +155,37 @@ def test_emitted_code_has_the_formula_of_the_plan(tmp_path: Path) -> None:
         block=st.integers(0, 127),
         units=st.integers(1, (1 << 32) // 64 // 8 - 2),
         depth=st.sampled_from([1, 2, 4, 8]),
+        lanes=st.integers(1, 4),
         count=st.integers(0, 1 << 31),
     )
-    def agree(block: int, units: int, depth: int, count: int) -> None:
-        pipe = Pipe(0, "p", 0, 1, depth, 64 * units, 128)
+    def agree(block: int, units: int, depth: int, lanes: int, count: int) -> None:
+        pipe, ring = Pipe(0, "p", 0, 1, depth, 64 * units, 128, lanes=lanes), count % lanes
         stride = pipe.workspace.stride_bytes
-        assert library.offset(block, 64 * units, depth, stride, count) == slot_offset(pipe, block, count)
+        wanted = slot_offset(pipe, block, ring, count)
+        assert library.offset(block, 64 * units, depth, stride, lanes, ring, count) == wanted
 
     agree()
 
 
 def test_a_formula_in_32_bits_is_another(tmp_path: Path) -> None:
     pipe = Pipe(0, "p", 0, 1, 4, 1 << 24, 128)
-    wanted, stride = slot_offset(pipe, 127, 3), pipe.workspace.stride_bytes
-    assert wanted > 1 << 32 and c_offset(tmp_path).offset(127, 1 << 24, 4, stride, 3) == wanted
+    wanted, stride = slot_offset(pipe, 127, 0, 3), pipe.workspace.stride_bytes
+    assert wanted > 1 << 32 and c_offset(tmp_path).offset(127, 1 << 24, 4, stride, 1, 0, 3) == wanted
     (tmp_path / "narrow").mkdir()
-    change = "uint64_t slice = (uint64_t)t->block", "uint32_t slice = (uint32_t)t->block"
+    change = "uint64_t slice = ((uint64_t)t->block", "uint32_t slice = ((uint32_t)t->block"
     narrow = c_offset(tmp_path / "narrow", change)
-    assert narrow.offset(127, 1 << 24, 4, stride, 3) != wanted
+    assert narrow.offset(127, 1 << 24, 4, stride, 1, 0, 3) != wanted
 
 
 # ---- The simulator.
 
 FAULTS = {
     "every block the same slice": (
-        "tg_pipe.h", "(uint64_t)t->block * pipe->slice_bytes", "0 * (uint64_t)t->block * pipe->slice_bytes",
+        "tg_pipe.h", "((uint64_t)t->block * pipe->lanes", "(0 * (uint64_t)t->block * pipe->lanes",
         r"pipe 0, first -> second: block \d is in the slice of block 0",
     ),
     "slices without guards": (
-        "tg_pipe.h", "* pipe->slice_bytes", "* (pipe->depth * pipe->slot_bytes)",
+        "tg_pipe.h", "+ ring) * pipe->slice_bytes", "+ ring) * (pipe->depth * pipe->slot_bytes)",
         r"pipe 0, first -> second: block \d is in the (slice of block \d|guard)",
     ),
     "a ring one slot longer than it is": (

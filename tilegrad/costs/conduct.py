@@ -117,11 +117,6 @@ class Conduct:
     opposed: tuple[float, float] = (0.0, 0.0)
     far_crowded: tuple[float, float] = (1.0, 1.0)
 
-    def cold_cycles(self, pair: Pair) -> float:
-        """What all of the code between two acts takes to fetch."""
-        found = self.pairs.get(pair)
-        return 0.0 if found is None else found.gone
-
     def cycles(self, pair: Pair, now: Around) -> float:
         found = self.pairs.get(pair)
         if found is None:

@@ -19,6 +19,8 @@ Box = tuple[Range, ...]
 
 SCRATCH = "L1"
 """The region of scratchpad addresses. Those of L2 are "state" and "arena", that of L3 is "l3"."""
+RING = "ring"
+"""The region of rings of pipes in L1: an address in the scratchpad of the lane that makes what passes."""
 WORDS = "words"
 """The program's constant tables."""
 CORES = "cores"
@@ -82,8 +84,9 @@ class Load:
     parts: tuple[Part, ...]
 
     inward = True
-    # A box that comes out of slot `count` of its block's ring: which pipe, and the how manieth it is.
+    # A box that comes out of a ring of its block: which pipe and ring, and the how manieth of that it is.
     pipe: int | None = None
+    ring: int = 0
     count: int = 0
 
 
@@ -104,6 +107,7 @@ class Store:
 
     inward = False
     pipe: int | None = None
+    ring: int = 0
     count: int = 0
 
 
@@ -144,11 +148,14 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a kernel finds an operand, and which box of it."""
+    """Where a kernel finds an operand, and which box of it; in a ring, as `Load` and `Store` have it."""
 
     region: str
     offset: int
     box: Box
+    pipe: int | None = None
+    ring: int = 0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,22 +189,24 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A block's count of a pipe goes up to `count`: of boxes that are ready, or of slots that are free again."""
+    """The count of a block's ring goes up to `count`: of boxes that are ready, or of slots that are free again."""
 
     queue: Queue
     nest: int
     pipe: int
+    ring: int
     ready: bool
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """The conductor goes on when a block's count of a pipe is `count` or more."""
+    """The conductor goes on when the count of a block's ring is `count` or more."""
 
     queue: Queue
     nest: int
     pipe: int
+    ring: int
     ready: bool
     count: int
 
@@ -210,8 +219,9 @@ Event = Transfer | Wait | Enter | Begin | End | Barrier | Signal | Await
 class ListedNest:
     """A nest in the order of its entry. `place` and `table` are None where it computes where its operands live.
     `blocks` are those that it is launched over, each lane of a block for one, 0 where the entry's conductor runs it.
-    Nests that pipes join are launched together: this is number `member` of `members`, each with as many `blocks`, and
-    of these it takes every `members`th from the one with its number."""
+    Nests that pipes join are launched together, on `members` lanes of every block, side by side in number: this one is
+    number `member` of them, and the next ones where it takes several. `lanes` are those that it takes, each an engine's
+    name and which of its lanes; none where cores compute."""
 
     launch: int
     number: int
@@ -222,11 +232,20 @@ class ListedNest:
     blocks: int = 0
     member: int = 0
     members: int = 1
+    lanes: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_joined(self) -> bool:
+        return self.members > max(len(self.lanes), 1)
 
     @property
     def joins(self) -> bool:
         """Whether it runs beside the next one, and has no barrier of its own."""
-        return self.member + 1 < self.members
+        return self.is_joined and self.member + len(self.lanes) < self.members
+
+    def block_of(self, worker: int) -> tuple[int, int]:
+        """Of a block that it is launched over: which of the chip's, and which lane of it."""
+        return divmod(worker, self.members)
 
     @property
     def tile_count(self) -> int:
@@ -262,7 +281,7 @@ def describe(event: Event) -> str:
         return f"barrier of the {event.blocks} blocks of nest {event.nest}"
     if isinstance(event, Signal | Await):
         word, what = "tells" if isinstance(event, Signal) else "awaits", "ready" if event.ready else "free"
-        return f"nest {event.nest} {word} {event.count} {what} of pipe {event.pipe}"
+        return f"nest {event.nest} {word} {event.count} {what} of ring {event.ring} of pipe {event.pipe}"
     if isinstance(event, Begin):
         return f"begin nest {event.nest} tile {event.tile}"
     if isinstance(event, End):

@@ -31,7 +31,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where an operand's boxes lie in scratchpad: one slot, or two that take turns."""
+    """Where an operand's boxes lie in scratchpad: one slot, or two that take turns; those of a ring in L1, where a pipe
+    has one, and none where that is another nest's."""
 
     offset_bytes: int
     slot_bytes: int

@@ -32,7 +32,8 @@ def place_nests(plan: Plan) -> tuple[Plan, int]:
         for one, joins in zip(nests, Suites(plan, name, costs).joined(nests), strict=True):
             suites[-1:] = [[*suites[-1], one]] if joins else [*suites[-1:], [one]]
         sizes = [_size_bytes(suite, scratchpad.alignment_bytes) for suite in suites]
-        offsets = nest_offsets(sizes, scratchpad.capacity_bytes)
+        # What is launched leaves nothing behind; of L1, an engine has its own scratchpad.
+        offsets = [0] * len(sizes) if target.compute_engines else nest_offsets(sizes, scratchpad.capacity_bytes)
         places = []
         for suite, first, size in zip(suites, offsets, sizes, strict=True):
             places += _places(suite, first, 0 < first == scratchpad.capacity_bytes - size, scratchpad.alignment_bytes)

@@ -18,11 +18,9 @@ from tilegrad.place.stays import Tensor, Use
 def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
     """Lifetimes by launches, of which an operator may have several."""
     found = analyse(entry.graph, alignment, entry.apart)
-    if entry.pipes:
-        return _beside(entry, found)
     spans, end = entry.node_launches, len(entry.launches)
     if len(spans) == end:
-        return found
+        return _beside(entry, found)
     # Operators whose panels take turns overlap: the last launch of any up to a node, the first of any from it on.
     lasts = list(accumulate((last for _, last in spans), max))
     firsts = list(accumulate((first for first, _ in reversed(spans)), min))[::-1]
@@ -31,13 +29,15 @@ def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
         return -1 if number < 0 else places[number] if number < len(places) else end
 
     moved = (replace(b, first=launch(b.first, firsts), last=launch(b.last, lasts)) for b in found.buffers)
-    return Lifetimes(tuple(moved), found.owner)
+    return _beside(entry, Lifetimes(tuple(moved), found.owner))
 
 
 def _beside(entry: EntrySchedule, found: Lifetimes) -> Lifetimes:
     """What nests that run at once use is alive as long as any of them; a pipe has its workspace where its value would
-    be."""
-    workspaces = {pipe.value: pipe.workspace.size_bytes for pipe in entry.pipes}
+    be, unless it is in L1."""
+    if not entry.pipes:
+        return found
+    workspaces = {pipe.value: pipe.shared_bytes for pipe in entry.pipes}
     buffers = []
     for buffer in found.buffers:
         first, last = buffer.first, buffer.last
@@ -162,6 +162,7 @@ def _in_order(uses: Mapping[str, _Uses], name: str) -> tuple[Use, ...]:
 
 
 def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Uses], dict[str, _Uses], list[_Part]]:
+    beside = {i: range(first, last + 1) for first, last in groups(entry.pipes) for i in range(first, last + 1)}
     whole: dict[str, _Uses] = {}
     streamed: dict[str, _Uses] = {}
     parts: dict[tuple[str, Rows], list[_Part]] = {}
@@ -181,7 +182,8 @@ def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Us
                 is_part = not is_read and nest.whole_sizes[operand.name] != operand.shape
                 if is_part and made.get(owner, i) < i:  # what it leaves as it is has to be there
                     whole.setdefault(owner, _Uses()).add(i, True)
-                whole.setdefault(owner, _Uses()).add(i, is_read)
+                for k in beside.get(i, (i,)):  # what runs at once uses it as long
+                    whole.setdefault(owner, _Uses()).add(k, is_read)
                 if not is_read:
                     made.setdefault(owner, i)
                 continue

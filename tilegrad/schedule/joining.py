@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from tilegrad.analysis.lifetimes import analyse
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.blocks import Width
+from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Nest, Operand
-from tilegrad.ir.pipes import Pipe
+from tilegrad.ir.pipes import MOST_MEMBERS, Pipe
 from tilegrad.ir.schedule import EntrySchedule, Launch
 from tilegrad.ops import registry
-from tilegrad.schedule.pipes import PAYS, Joined, Pipes, with_tiling
+from tilegrad.schedule.pipes import PAYS, Joined, Link, Pipes, with_tiling
 from tilegrad.schedule.splitting import may_split
 
 Names = tuple[str, str] | tuple[str, str, int]
+MOST_JOINED = 3
+"""Operators of a group that is chosen by cost."""
 
 
 class Refused(Exception):
-    """Why two neighbours cannot be joined."""
+    """Why neighbours cannot be joined."""
 
     def __init__(self, what: str, got: str) -> None:
         super().__init__(what)
@@ -28,11 +32,11 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _Group:
     """Launches that could be joined, and what that takes instead of `apart` cycles."""
 
-    launches: tuple[int, int]
-    value: str
+    launches: tuple[int, ...]
+    links: tuple[Link, ...]
     joined: Joined
     apart: float
 
@@ -61,112 +65,140 @@ class Joining:
 
     def chosen(self) -> EntrySchedule:
         """By cost: of neighbours that overlap, those that save most together."""
-        pairs: dict[int, _Pair] = {}
-        for k, (first, second) in enumerate(zip(self.busy, self.busy[1:], strict=False)):
-            try:
-                pair = self.pair(first, second)
-            except Refused:
-                continue
-            if pair.joined.cycles <= PAYS * pair.apart:
-                pairs[k] = pair
-        best: list[tuple[float, tuple[_Pair, ...]]] = [(0.0, ()), (0.0, ())]
-        for k in range(len(self.busy)):
+        best: list[tuple[float, tuple[_Group, ...]]] = [(0.0, ())]
+        for stop in range(1, len(self.busy) + 1):
             options = [best[-1]]
-            if k in pairs:
-                saved = pairs[k].apart - pairs[k].joined.cycles
-                options.append((best[-2][0] + saved, (*best[-2][1], pairs[k])))
+            for count in range(2, min(MOST_JOINED, stop) + 1):
+                try:
+                    group = self.group(self.busy[stop - count : stop])
+                except Refused:
+                    continue
+                saved, others = best[stop - count]
+                if group.joined.cycles <= PAYS * group.apart:
+                    options.append((saved + group.apart - group.joined.cycles, (*others, group)))
             best.append(max(options, key=lambda one: one[0]))
-        return self.with_pairs(best[-1][1])
+        return self.with_groups(best[-1][1])
 
     def asked(self, names: Sequence[Names], refusals: dict[Names, UserError | None]) -> EntrySchedule:
         """Those that were asked for by the names of their nodes. One that some entry has is not refused for another,
-        where the value is read again."""
-        found: list[_Pair] = []
+        where the value is read again. Those with an operator in common run at once, and what is between them."""
+        spans: list[tuple[int, int, list[Names]]] = []  # in `busy`
         for pair in names:
-            launches = [[i for i in self.busy if self.entry.launches[i].node.name == name] for name in pair[:2]]
-            if not launches[0] or not launches[1]:
+            numbers = [[k for k, i in enumerate(self.busy) if self._node(i) == name] for name in pair[:2]]
+            if not numbers[0] or not numbers[1]:
                 continue
+            first, last, pairs = numbers[0][-1], numbers[1][0], [pair]
+            for other in [one for one in spans if one[0] <= last and first <= one[1]]:
+                spans.remove(other)
+                first, last, pairs = min(first, other[0]), max(last, other[1]), [*other[2], *pairs]
+            spans.append((first, last, pairs))
+        found: list[_Group] = []
+        for first, last, pairs in sorted(spans, key=lambda one: one[0]):
             try:
-                first, second = launches[0][-1], launches[1][0]
-                if (first, second) not in zip(self.busy, self.busy[1:], strict=False):
+                if not 1 <= last - first < MOST_MEMBERS:
                     raise Refused("one right behind the other", "other operators between them")
-                if any({first, second} & set(other.launches) for other in found):
-                    raise Refused("pipes that have no operator in common", "one that another pipe joins already")
-                found.append(self.pair(first, second, asked=pair))
-                refusals[pair] = None
+                found.append(self.group(self.busy[first : last + 1], pairs))
+                refusals |= dict.fromkeys(pairs)
             except Refused as refused:
-                if pair not in refusals:
-                    refusals[pair] = UserError(
-                        f"there can be no pipe from '{pair[0]}' to '{pair[1]}' in {self.entry.graph.name}",
-                        stage="schedule",
-                        node=pair[1],
-                        expected=refused.what,
-                        got=refused.got,
-                    )
-        return self.with_pairs(tuple(found))
+                for pair in pairs:
+                    refusals.setdefault(pair, self._refusal(pair, refused))
+        return self.with_groups(found)
 
-    def pair(self, first: int, second: int, asked: Names | None = None) -> _Pair:
-        launches = [self.entry.launches[i] for i in (first, second)]
-        nests = (launches[0].nests[-1], launches[1].nests[0])
-        operands = self._operands(*nests)
-        self._expect_engines(*nests)
-        self._expect_apart(launches, nests, operands)
+    def _refusal(self, pair: Names, refused: Refused) -> UserError:
+        return UserError(
+            f"there can be no pipe from '{pair[0]}' to '{pair[1]}' in {self.entry.graph.name}",
+            stage="schedule",
+            node=pair[1],
+            expected=refused.what,
+            got=refused.got,
+        )
+
+    def _node(self, launch: int) -> str:
+        return self.entry.launches[launch].node.name
+
+    def group(self, numbers: Sequence[int], asked: Sequence[Names] | None = None) -> _Group:
+        launches = [self.entry.launches[i] for i in numbers]
+        if any(len(launch.nests) > 1 for launch in launches[1:-1]) or any(launch.part for launch in launches):
+            raise Refused("operators of one part", "one of several")
+        at = [len(launch.nests) - 1 if k == 0 else 0 for k, launch in enumerate(launches)]
+        nests = [launch.nests[k] for launch, k in zip(launches, at, strict=True)]
+        links = self._links(nests)
+        self._expect_asked(links, [launch.node.name for launch in launches], asked or ())
+        self._expect_engines(nests)
+        self._expect_apart(launches, nests, links)
         limit = self.pipes.options.target.clusters if self.width is None else self._most_blocks(self.width)
         nodes = [(launch.node, nest) for launch, nest in zip(launches, nests, strict=True)]
-        joined = self.pipes.join(nodes, operands, limit, asked[2] if asked is not None and len(asked) > 2 else None)
+        joined = self.pipes.join(nodes, links, limit, [self._depth(nodes, link, asked or ()) for link in links])
         if joined is None:
-            reason = self.pipes.reason(nodes, operands, limit) if asked is not None else ""
+            reason = self.pipes.reason(nodes, links, limit) if asked is not None else ""
             if isinstance(reason, DoesNotFit):
                 raise reason
             raise Refused("boxes that are one to one, whole sums of the first and whole tiles of the second", reason)
-        tilings = (launches[0].tilings[-1], launches[1].tilings[0])
+        tilings = [launch.tilings[k] for launch, k in zip(launches, at, strict=True)]
         apart = sum(tiling.estimate.cycles for tiling in tilings if tiling is not None)
         if self.width is not None:  # other estimates are for all the blocks there are
-            lanes = (launches[0].lane_count(len(launches[0].nests) - 1), launches[1].lane_count(0))
+            lanes = [launch.lane_count(k) for launch, k in zip(launches, at, strict=True)]
             sides = zip(nests, tilings, lanes, strict=True)
             apart = sum(self.pipes.apart(nest, t, own, limit) for nest, t, own in sides if t is not None)
-        return _Pair((first, second), operands[0].value or "", joined, apart)
+        return _Group(tuple(numbers), tuple(links), joined, apart)
 
-    def _operands(self, first: Nest, second: Nest) -> tuple[Operand, Operand]:
-        """The one value that goes from one to the other, and nowhere else."""
-        made = {operand.value: operand for operand in first.results}
-        read = [operand for operand in second.reads if operand.value in made]
-        if len(read) != 1:
-            raise Refused("one value that the first makes and the second reads once", f"{len(read)}")
-        value = read[0].value or ""
-        if value in self.kept or self.reads[value] != 1 or self.writes[value] != 1:
-            got = "others read it, too" if self.reads[value] != 1 else "it is seen from outside, or under another name"
-            raise Refused(f"that nobody else reads '{value}'", got)
-        return made[value], read[0]
+    def _links(self, nests: Sequence[Nest]) -> list[Link]:
+        """Every value that goes from one to another, and nowhere else: all have at least one."""
+        found: list[Link] = []
+        for producer, first in enumerate(nests):
+            made = {operand.value: operand for operand in first.results if operand.value is not None}
+            for consumer, second in enumerate(nests[producer + 1 :], producer + 1):
+                read = [operand for operand in second.reads if operand.value in made]
+                found += [Link(producer, consumer, made[one.value or ""], one) for one in read]
+        reached = {0}
+        for _ in nests:
+            reached |= {
+                k for one in found for k in (one.producer, one.consumer) if {one.producer, one.consumer} & reached
+            }
+        if len(reached) < len(nests):
+            raise Refused("one value that the first makes and the second reads once", "0")
+        for value in (link.made.value or "" for link in found):
+            if value in self.kept or self.reads[value] != 1 or self.writes[value] != 1:
+                is_outside = self.reads[value] == 1
+                got = "it is seen from outside, or under another name" if is_outside else "others read it, too"
+                raise Refused(f"that nobody else reads '{value}'", got)
+        return found
 
-    def _expect_engines(self, first: Nest, second: Nest) -> None:
-        own, other = self.pipes.engine(first), self.pipes.engine(second)
-        if own == other and own.lanes == 1:
-            raise Refused("two engines", f"both run on {own.name}")
+    def _expect_asked(self, links: Sequence[Link], nodes: Sequence[str], asked: Sequence[Names]) -> None:
+        found = {(nodes[link.producer], nodes[link.consumer]) for link in links}
+        if any(pair[:2] not in found for pair in asked):
+            raise Refused("one value that the first makes and the second reads once", "0")
 
-    def _expect_apart(
-        self, launches: Sequence[Launch], nests: tuple[Nest, Nest], operands: tuple[Operand, Operand]
-    ) -> None:
-        """Neither writes what the other uses, but for what passes through, and both can be split."""
+    def _depth(self, nodes: Sequence[tuple[Node, Nest]], link: Link, asked: Sequence[Names]) -> int | None:
+        names = (nodes[link.producer][0].name, nodes[link.consumer][0].name)
+        return next((pair[2] for pair in asked if pair[:2] == names and len(pair) > 2), None)
+
+    def _expect_engines(self, nests: Sequence[Nest]) -> None:
+        engines = [self.pipes.engine(nest) for nest in nests]
+        if len(set(self.pipes.options.target.places_of([(engine, 1) for engine in engines]))) == 1:
+            raise Refused("two engines", f"both run on {engines[0].name}")
+
+    def _expect_apart(self, launches: Sequence[Launch], nests: Sequence[Nest], links: Sequence[Link]) -> None:
+        """None writes what another uses, but for what passes through, and all can be split."""
+        through = {link.made.value for link in links}
         try:  # what is apart where anything may take over bytes is so where these do not
-            self._expect_places_apart(self.owner, launches, nests, operands)
+            self._expect_places_apart(self.owner, launches, nests, through)
         except Refused:
             values = {one.value or "" for nest in nests for one in nest.reads}
             owner = analyse(self.entry.graph, self.alignment, frozenset(values)).owner
-            self._expect_places_apart(owner, launches, nests, operands)
+            self._expect_places_apart(owner, launches, nests, through)
 
     def _expect_places_apart(
         self,
         owner: Mapping[str, str],
         launches: Sequence[Launch],
-        nests: tuple[Nest, Nest],
-        operands: tuple[Operand, Operand],
+        nests: Sequence[Nest],
+        through: Collection[str | None],
     ) -> None:
         def places(some: Sequence[Operand]) -> set[str]:
-            through = {operands[0].value}
             return {owner.get(o.value, o.value) for o in some if o.value is not None and o.value not in through}
 
-        if places(nests[1].results) & places(nests[0].present) or places(nests[0].results) & places(nests[1].present):
+        if any(places(one.results) & places(other.present) for one, other in permutations(nests, 2)):
             raise Refused("that neither writes what the other uses", "they share memory")
         if not all(may_split(nest, owner) for nest in nests) or not all(launch.widths for launch in launches):
             raise Refused("operators whose tiles do not depend on each other", "one in place of what others read")
@@ -174,25 +206,29 @@ class Joining:
     def _most_blocks(self, width: Width) -> int:
         return width.at(self.most) if width.divisor else width.limit
 
-    def with_pairs(self, pairs: Sequence[_Pair]) -> EntrySchedule:
+    def with_groups(self, groups: Sequence[_Group]) -> EntrySchedule:
         launches, target = list(self.entry.launches), self.pipes.options.target
-        found = []
-        for number, pair in enumerate(pairs):
-            width = self.width or Width(pair.joined.blocks)
-            for side, i in enumerate(pair.launches):
+        found: list[Pipe] = []
+        for group in groups:
+            joined = group.joined
+            width = self.width or Width(joined.blocks)
+            for k, i in enumerate(group.launches):
                 one = launches[i]
-                at = len(one.nests) - 1 if side == 0 else 0
-                cycles = pair.joined.cycles if side == 0 else 0.0
+                at = len(one.nests) - 1 if k == 0 else 0
+                cycles = joined.cycles if k == 0 else 0.0
                 lanes = one.lanes or (1,) * len(one.nests)
                 launches[i] = replace(
                     one,
-                    tilings=with_tiling(one.tilings, at, pair.joined.tilings[side], cycles),
+                    tilings=with_tiling(one.tilings, at, joined.tilings[k], cycles),
                     widths=(*one.widths[:at], width, *one.widths[at + 1 :]),
-                    lanes=(*lanes[:at], 1, *lanes[at + 1 :]),
+                    lanes=(*lanes[:at], joined.lanes[k], *lanes[at + 1 :]),
                 )
-            blocks, joined = self._most_blocks(width), pair.joined
-            ring = (joined.depth, joined.slot_bytes, blocks, target.memory(target.home).alignment_bytes)
-            found.append(Pipe(number, pair.value, *pair.launches, *ring))
+            for link, ring in zip(group.links, joined.rings, strict=True):
+                ends = group.launches[link.producer], group.launches[link.consumer]
+                memory = target.memory(target.compute if ring.near_lanes else target.home)
+                sizes = (ring.depth, ring.slot_bytes, self._most_blocks(width), memory.alignment_bytes)
+                value = link.made.value or ""
+                found.append(Pipe(len(found), value, *ends, *sizes, ring.lanes, ring.near_lanes))
         return replace(self.entry, launches=tuple(launches), pipes=tuple(found))
 
 

@@ -115,12 +115,12 @@ class ScheduleOptions:
         return hop_buffering(self.buffering)["l3"]
 
     def _check_pipes(self, target: Target) -> None:
-        if self.pipes == "auto" or (target.compute_engines and not target.has_l3 and self.is_tiled):
+        if self.pipes == "auto" or (target.compute_engines and self.is_tiled):
             return
         raise UserError(
             f"--pipes does not apply to target '{target.name}'",
             stage="options",
-            expected="a chip whose blocks have engines and no memory behind L2, and programs in tiles",
+            expected="a chip whose blocks have engines, and programs in tiles",
             got=f"--pipes {self.pipes}",
         )
 

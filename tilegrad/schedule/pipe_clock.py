@@ -1,8 +1,8 @@
-"""Two nests of a block at once, played tile by tile: what a pipe between them is expected to take."""
+"""Nests of a block at once, played tile by tile: what pipes between them are expected to take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -15,19 +15,25 @@ from tilegrad.targets.base import Target
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One of the two: cycles of a tile, bytes that it brings and takes away, on average, and what it needs at first."""
+    """One of them: cycles of a tile, bytes that it brings and takes away, on average, and what it needs at first. It
+    runs on `places`, lanes of engines, which take its tiles in turn."""
 
     cycles: float
     first_bytes: float
     in_bytes: float
     out_bytes: float
     is_double: bool
+    places: tuple[tuple[str, int], ...] = (("", 0),)
 
     @classmethod
-    def of(cls, nest: Nest, tiling: Tiling, sizes: dict[str, int], cycles: float, count: int) -> Stage:
-        """`count` tiles. What does not move is brought once."""
+    def of(
+        cls, nest: Nest, tiling: Tiling, sizes: dict[str, int], cycles: float, count: int, near: Collection[str] = ()
+    ) -> Stage:
+        """`count` tiles. What does not move is brought once; what is `near` is there."""
         first = moving = leaving = 0.0
         for one in nest.present:
+            if one.name in near:
+                continue
             box_bytes = prod(box_shape(one, sizes)) * one.element_bytes
             per_tile = load_count(one, tiling.loops) / max(tiling.tile_count, 1)
             if one.access is Access.WRITE:
@@ -38,39 +44,78 @@ class Stage:
         return cls(cycles, first, moving, leaving, tiling.is_double)
 
 
-def play(target: Target, stages: Sequence[Stage], blocks: int, count: int, depth: int) -> float:
-    """Cycles of a launch whose longest share is `count` boxes, while all blocks do the same."""
-    engine = EngineClock(target.engine(target.home, target.compute))
-    memory = target.memory(target.home)
-    if memory.bytes_per_cycle is not None:
-        engine.shared = SharedMemory(memory.bytes_per_cycle, blocks)
-    signal, latency = float(target.signal_cycles), engine.engine.inward.setup_cycles
-    producer, consumer = stages
-    begins = signal + latency  # the table
-    made = engine.take(begins, True, producer.first_bytes, 1)[1]
-    used = begins
-    ready: list[float] = []
-    free: list[float] = []
-    ended = [made, 0.0]
-    for i in range(count):
-        # The producer: a tile, then its box into a slot.
-        start = max(made, ended[0])
-        if i + 1 < count and producer.in_bytes:
-            at = start if producer.is_double else start + producer.cycles
-            made = engine.take(at, True, producer.in_bytes, 1)[1]
-        ended[0] = start + producer.cycles
-        pushed = max(ended[0], free[i - depth] + signal if i >= depth else 0.0)
-        ended[0] = pushed
-        ready.append(engine.take(pushed, False, producer.out_bytes, 1)[1] + signal)
-        # The consumer: its box, then a tile, then what leaves.
-        brought = consumer.in_bytes if i else consumer.first_bytes
-        came = engine.take(max(ready[i], used), True, brought, 1)[1]
-        free.append(came)
-        start = max(came, ended[1])
-        used = start if consumer.is_double else start + consumer.cycles
-        ended[1] = start + consumer.cycles
-        last = engine.take(ended[1], False, consumer.out_bytes, 1)[1]
-    return last + signal
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A pipe between two stages, with so many slots in all: in L1, or in the memory that all share."""
+
+    producer: int
+    consumer: int
+    slots: int
+    is_near: bool
+
+
+class _Play:
+    """All blocks do the same; one is played."""
+
+    def __init__(self, target: Target, stages: Sequence[Stage], passages: Sequence[Passage], blocks: int) -> None:
+        engine = target.engine(target.home, target.compute)
+        limit = target.memory(target.home).bytes_per_cycle
+        most = (2 if engine.duplex else 1) * blocks / engine.inward.cycles_per_byte
+        shared = SharedMemory(most if limit is None else min(most, limit), blocks)
+        # One engine, whose commands come in any order of stages: each has a queue of its own, and they share its bytes.
+        self.engines = [[EngineClock(engine, shared=shared) for _ in stage.places] for stage in stages]
+        self.signal = float(target.signal_cycles)
+        self.begins = self.signal + engine.inward.setup_cycles  # the table
+        self.stages = stages
+        self.into = [[p for p in passages if p.consumer == k] for k in range(len(stages))]
+        self.out = [[p for p in passages if p.producer == k] for k in range(len(stages))]
+        self.ready: dict[Passage, list[float]] = {p: [] for p in passages}
+        self.free: dict[Passage, list[float]] = {p: [] for p in passages}
+        self.came = [[self.begins] * len(stage.places) for stage in stages]  # what the next tile of a lane needs
+        self.ended = [[self.begins] * len(stage.places) for stage in stages]
+        self.computing: dict[tuple[str, int], float] = {}
+        self.last = self.begins
+
+    def _move(self, engine: EngineClock, now: float, inward: bool, size_bytes: float) -> float:
+        return engine.take(now, inward, size_bytes, 1)[1] if size_bytes else now
+
+    def _was_freed(self, passage: Passage, number: int) -> float:
+        return self.free[passage][number - passage.slots] + self.signal if number >= passage.slots else 0.0
+
+    def box(self, k: int, number: int, is_last: bool) -> None:
+        """A box of one stage, and what it then asks for: what waits for no pipe comes while a tile computes."""
+        stage, lane = self.stages[k], number % len(self.stages[k].places)
+        engine, far_in = self.engines[k][lane], [p for p in self.into[k] if not p.is_near]
+        came = self.came[k][lane]
+        if far_in or number < len(stage.places):
+            asked = max([came, *(self.ready[p][number] for p in far_in)])
+            came = self._move(engine, asked, True, stage.first_bytes if number < len(stage.places) else stage.in_bytes)
+        for p in far_in:
+            self.free[p].append(came)
+        waits = [self.ready[p][number] for p in self.into[k] if p.is_near]
+        waits += [self._was_freed(p, number) for p in self.out[k] if p.is_near]
+        start = max([came, self.ended[k][lane], self.computing.get(stage.places[lane], 0.0), *waits])
+        end = self.computing[stage.places[lane]] = start + stage.cycles
+        asks = start if stage.is_double else end
+        self.came[k][lane] = asks if far_in or is_last else self._move(engine, asks, True, stage.in_bytes)
+        pushed = max([end, *(self._was_freed(p, number) for p in self.out[k] if not p.is_near)])
+        self.ended[k][lane] = pushed
+        left = self._move(engine, pushed, False, stage.out_bytes)
+        for p in self.into[k]:
+            if p.is_near:
+                self.free[p].append(end)
+        for p in self.out[k]:
+            self.ready[p].append((end if p.is_near else left) + self.signal)
+        self.last = max(self.last, left)
+
+
+def play(target: Target, stages: Sequence[Stage], passages: Sequence[Passage], blocks: int, count: int) -> float:
+    """Cycles of a launch whose longest share is `count` boxes."""
+    own = _Play(target, stages, passages, blocks)
+    for number in range(count):
+        for k, stage in enumerate(stages):
+            own.box(k, number, number + len(stage.places) >= count)
+    return own.last + own.signal
 
 
 def alone(target: Target, stage: Stage, blocks: int, lanes: int, count: int) -> float:

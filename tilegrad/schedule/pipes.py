@@ -1,7 +1,7 @@
-"""Which neighbours become a pipe: nests on different engines of a block, of which one reads what the other makes.
+"""Which neighbours become pipes: nests on different engines of a block, of which some read what others make.
 
-Both are cut alike, so that each box that goes in comes out as one box of the other, and the pair is played on the clock
-with both engines at once. It is chosen where that is faster than one behind the other.
+All are cut alike, so that each box that goes in comes out as one box of the other, and they are played on the clock
+with their engines at once. A group is chosen where that is faster than one behind the other.
 """
 
 from __future__ import annotations
@@ -10,33 +10,68 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, nth_tile, tileable_axes, units_of
+from tilegrad.analysis.footprint import box_shape, inner_loops, nth_tile, tileable_axes, units_of
 from tilegrad.analysis.lifetimes import align
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.blocks import share
 from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, operand_box, ordered_sizes
-from tilegrad.ir.pipes import DEPTHS
+from tilegrad.ir.pipes import DEPTHS, MOST_WORKERS
 from tilegrad.ir.schedule import Loop, Panel, Rows, TileEstimate, Tiling
-from tilegrad.schedule.pipe_clock import Stage, alone, play
+from tilegrad.schedule.pipe_clock import Passage, Stage, alone, play
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import ComputeEngine, Target
 
 PAYS = 0.97
-"""Of the cycles one behind the other, what a pipe takes at most where it is chosen."""
+"""Of the cycles one behind the other, what pipes take at most where they are chosen."""
 MOST_BOXES = 512
 CUTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48, 96, 192)
+
+Loops = tuple[Loop, ...]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A value that goes from one nest of a group to another, by their numbers in it."""
+
+    producer: int
+    consumer: int
+    made: Operand
+    read: Operand
+
+
+@dataclass(frozen=True)
+class Ring:
+    """How a link becomes a pipe (`ir.pipes.Pipe`)."""
+
+    depth: int
+    slot_bytes: int
+    lanes: int
+    near_lanes: int
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Two nests with their tilings, over so many blocks, through a ring of `depth` slots."""
+    """Nests with their tilings and the lanes that each takes, over so many blocks, and a ring of each link."""
 
-    tilings: tuple[Tiling, Tiling]
+    tilings: tuple[Tiling, ...]
+    lanes: tuple[int, ...]
     blocks: int
-    depth: int
-    slot_bytes: int
+    rings: tuple[Ring, ...]
     cycles: float
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Nests that are to run at once. Those on the same lane of an engine share its scratchpad."""
+
+    searches: tuple[TilingSearch, ...]
+    engines: tuple[ComputeEngine, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def nests(self) -> list[Nest]:
+        return [search.nest for search in self.searches]
 
 
 def box_of(nest: Nest, operand: Operand, loops: Sequence[Loop], unit: int) -> Rows:
@@ -65,44 +100,89 @@ class Pipes:
         return found
 
     def join(
-        self, pair: Sequence[tuple[Node, Nest]], operands: tuple[Operand, Operand], limit: int, depth: int | None = None
+        self, nodes: Sequence[tuple[Node, Nest]], links: Sequence[Link], limit: int, depths: Sequence[int | None]
     ) -> Joined | None:
-        """The fastest way to run two nests at once, through so many slots if that was asked for; None where no boxes of
-        theirs are one to one, or nothing fits."""
-        (_, first), (_, second) = pair
-        key = (first.kind, first.skipped, second.kind, second.skipped, operands[0].name, operands[1].name, limit, depth)
+        """The fastest way to run nests at once, through so many slots of a link if that was asked for; None where no
+        boxes of theirs are one to one, or nothing fits."""
+        kinds = [(nest.kind, nest.skipped) for _, nest in nodes]
+        passing = [(one.producer, one.consumer, one.made.name, one.read.name) for one in links]
+        key = (*kinds, *passing, *depths, limit)
         if key not in self.known:
-            searches = [TilingSearch(self.options.on(self.engine(nest)), node.op, nest) for node, nest in pair]
+            group = self._group(nodes, links)
             found: list[Joined] = []
-            for loops in self._loops(first, second, operands, limit):
-                found += self._judged(searches, loops, operands, limit, depth)
-            found.sort(key=lambda one: (one.cycles, one.depth))
-            best = next((one for one in found if self._is_right(searches, one, operands)), None)
-            self.known[key] = best
+            for loops in self._loops(group, limit):
+                found += self._judged(group, loops, limit, depths)
+            found.sort(key=lambda one: (one.cycles, [ring.depth for ring in one.rings]))
+            self.known[key] = next((one for one in found if self._is_right(group, one)), None)
         return self.known[key]
 
-    def _loops(
+    def _group(self, nodes: Sequence[tuple[Node, Nest]], links: Sequence[Link]) -> _Group:
+        engines = tuple(self.engine(nest) for _, nest in nodes)
+        places = self.options.target.places_of([(engine, 1) for engine in engines])
+        searches = tuple(
+            TilingSearch(self.options.on(engine, places.count(place)), node.op, nest)
+            for (node, nest), engine, place in zip(nodes, engines, places, strict=True)
+        )
+        return _Group(searches, engines, tuple(links))
+
+    def _loops(self, group: _Group, limit: int) -> Iterator[tuple[Loops, ...]]:
+        """Ways to cut all of them so that boxes of every link are one to one."""
+        first, *others = group.links
+        nests = group.nests
+        for made, read in self._alike(nests[first.producer], nests[first.consumer], (first.made, first.read), limit):
+            found = self._extended(nests, others, {first.producer: made, first.consumer: read})
+            if found is not None:
+                yield tuple(found[k] for k in range(len(nests)))
+
+    def _extended(
+        self, nests: Sequence[Nest], links: Sequence[Link], known: dict[int, Loops]
+    ) -> dict[int, Loops] | None:
+        """With the other nests cut as these links need it."""
+        link = next((one for one in links if one.producer in known or one.consumer in known), None)
+        if link is None:
+            return known if len(known) == len(nests) else None
+        others = [one for one in links if one is not link]
+        ends = [(link.producer, link.made), (link.consumer, link.read)]
+        (own, operand), (other, wanted) = ends if link.producer in known else ends[::-1]
+        for loops in self._answered(nests[own], operand, known[own], nests[other], wanted, known.get(other)):
+            found = self._extended(nests, others, {**known, other: loops})
+            if found is not None:
+                return found
+        return None
+
+    def _answered(
+        self, nest: Nest, operand: Operand, loops: Loops, other: Nest, wanted: Operand, known: Loops | None = None
+    ) -> Iterator[Loops]:
+        """How another nest may be cut so that its boxes are those of one that is cut; `known`, if it is, too."""
+        units = unit_count(nest, operand, loops)
+        if not units:
+            return
+        some = [u for u in (0, 1, 2, units // 2, units - 1) if u < units]  # tell if a cut is worth a look
+        boxes = {0: box_of(nest, operand, loops, 0)}
+        answers = self._answers(other, wanted, loops, boxes[0].size_bytes, units) if known is None else [known]
+        for answer in answers:
+            if unit_count(other, wanted, answer) != units:
+                continue
+            for unit in some:
+                boxes[unit] = boxes.get(unit) or box_of(nest, operand, loops, unit)
+                if boxes[unit] != box_of(other, wanted, answer, unit):
+                    break
+            else:
+                yield answer
+
+    def _alike(
         self, first: Nest, second: Nest, operands: tuple[Operand, Operand], limit: int
-    ) -> Iterator[tuple[tuple[Loop, ...], tuple[Loop, ...]]]:
-        """Ways to cut both so that boxes are one to one: one is cut, and the other answers to that."""
+    ) -> Iterator[tuple[Loops, Loops]]:
+        """One is cut, and the other answers to that."""
         seen = set()
         for nests, own in (((first, second), operands), ((second, first), operands[::-1])):
             for loops in self._cuts(nests[0], own[0], limit):
-                units = unit_count(nests[0], own[0], loops)
-                if not units:
-                    continue
-                some = [u for u in (0, 1, 2, units // 2, units - 1) if u < units]  # tell if a cut is worth a look
-                first_box = box_of(nests[0], own[0], loops, 0)
-                for other in self._answers(nests[1], own[1], loops, first_box.size_bytes, units):
-                    if unit_count(nests[1], own[1], other) == units and all(
-                        (box_of(nests[0], own[0], loops, u) if u else first_box) == box_of(nests[1], own[1], other, u)
-                        for u in some
-                    ):
-                        found = (loops, other) if nests[0] is first else (other, loops)
-                        if found not in seen:
-                            yield found
-                        seen.add(found)
-                        break
+                other = next(self._answered(nests[0], own[0], loops, nests[1], own[1]), None)
+                if other is not None:
+                    found = (loops, other) if nests[0] is first else (other, loops)
+                    if found not in seen:
+                        yield found
+                    seen.add(found)
 
     def _cuts(self, nest: Nest, operand: Operand, limit: int) -> Iterator[tuple[Loop, ...]]:
         """Of one or two parallel axes that the operand moves along, the outermost first; and of one that reads what
@@ -151,66 +231,153 @@ class Pipes:
         )
         return alone(target, stage, min(blocks, target.clusters), lanes, count)
 
-    def _is_right(self, searches: Sequence[TilingSearch], one: Joined, operands: tuple[Operand, Operand]) -> bool:
+    def _is_right(self, group: _Group, one: Joined) -> bool:
         """Every box is one to one, and tables have room."""
-        sides = list(zip(searches, operands, one.tilings, strict=True))
-        if not all(search.fits(tiling) for search, _, tiling in sides):
+        if not all(search.fits(tiling) for search, tiling in zip(group.searches, one.tilings, strict=True)):
             return False
-        units, _ = units_of(searches[0].nest, one.tilings[0].loops)
-        made, read = ([box_of(s.nest, o, t.loops, unit) for unit in range(units)] for s, o, t in sides)
-        return made == read
+        units, _ = units_of(group.searches[0].nest, one.tilings[0].loops)
+        for link in group.links:
+            sides = ((link.producer, link.made), (link.consumer, link.read))
+            made, read = (
+                [box_of(group.nests[k], operand, one.tilings[k].loops, unit) for unit in range(units)]
+                for k, operand in sides
+            )
+            if made != read:
+                return False
+        return True
 
     def _judged(
-        self,
-        searches: Sequence[TilingSearch],
-        loops: tuple[tuple[Loop, ...], tuple[Loop, ...]],
-        operands: tuple[Operand, Operand],
-        limit: int,
-        asked: int | None,
-    ) -> list[Joined]:
-        """What the pair takes, double buffered where that fits, with each depth of which all slots are used."""
-        found = [search.cut(_tile_sizes(search.nest, own), own) for search, own in zip(searches, loops, strict=True)]
-        tilings = [tiling for tiling in found if tiling is not None]
-        if len(tilings) < len(found):
-            return []
-        units = units_of(searches[0].nest, loops[0])[0]
+        self, group: _Group, loops: tuple[Loops, ...], limit: int, asked: Sequence[int | None]
+    ) -> Iterator[Joined]:
+        """What they take, double buffered where that fits, on one lane each or all, with each depth of which all slots
+        are used; in L1 where engines share that and have room."""
+        units = units_of(group.nests[0], loops[0])[0]
         blocks = min(limit, units)
         longest = max(stop - start for start, stop in (share(units, block, blocks) for block in range(blocks)))
-        target, costs = self.options.target, self.options.costs
-        stages = []
-        for search, tiling in zip(searches, tilings, strict=True):
-            sizes = _tile_sizes(search.nest, tiling.loops)
-            cycles = costs.cycles(search.nest, sizes, target.compute, target.cores)
-            stages.append(Stage.of(search.nest, tiling, sizes, cycles, longest))
-        tilings = [_estimated(target, one, stage) for one, stage in zip(tilings, stages, strict=True)]
-        alignment = target.memory(target.home).alignment_bytes
-        box = prod(box_shape(operands[0], _tile_sizes(searches[0].nest, loops[0])))
-        slot_bytes = align(box * operands[0].element_bytes, alignment)
-        both = (tilings[0], tilings[1])
-        return [
-            Joined(both, blocks, depth, slot_bytes, play(target, stages, blocks, longest, depth))
-            for depth in DEPTHS
-            if depth == asked or (asked is None and depth < 2 * longest)
+        target = self.options.target
+        sizes = [_tile_sizes(nest, own) for nest, own in zip(group.nests, loops, strict=True)]
+        cycles = [
+            self.options.costs.cycles(nest, own, target.compute, target.cores)
+            for nest, own in zip(group.nests, sizes, strict=True)
         ]
+        depths = {tuple(one or depth for one in asked) for depth in DEPTHS if all(asked) or depth < 2 * longest}
+        far_tilings = self._tilings(group, loops, sizes, {})
+        for lanes in self._lanes(group, loops, cycles):
+            for wanted in sorted(depths):
+                made = self._rings(group, sizes, lanes, wanted, loops) if target.shares_l1 else None
+                near = None if made is None else self._tilings(group, loops, sizes, made[1])
+                rings = made[0] if made is not None and near is not None else self._far(group, sizes, lanes, wanted)
+                tilings = near or far_tilings
+                if tilings is None or rings is None:
+                    continue
+                yield self._played(group, tilings, (sizes, cycles), lanes, rings, (blocks, longest))
 
-    def reason(
-        self, pair: Sequence[tuple[Node, Nest]], operands: tuple[Operand, Operand], limit: int
-    ) -> str | DoesNotFit:
-        """Why two nests cannot be joined."""
-        (_, first), (node, second) = pair
-        loops = list(self._loops(first, second, operands, limit))
+    def _tilings(
+        self,
+        group: _Group,
+        loops: tuple[Loops, ...],
+        sizes: Sequence[dict[str, int]],
+        slots: Mapping[int, dict[str, int]],
+    ) -> tuple[Tiling, ...] | None:
+        found = []
+        for k, search in enumerate(group.searches):
+            tiling = search.cut(sizes[k], loops[k], slots.get(k))
+            if tiling is None:
+                return None
+            found.append(tiling)
+        return tuple(found)
+
+    def _lanes(self, group: _Group, loops: tuple[Loops, ...], cycles: Sequence[float]) -> Iterator[tuple[int, ...]]:
+        """One of each; and all there are, where that is what the others wait for."""
+        yield (1,) * len(group.engines)
+        own = []
+        for nest, cut, engine in zip(group.nests, loops, group.engines, strict=True):
+            is_able = units_of(nest, cut)[1] == 1
+            own.append(max(engine.lanes // group.engines.count(engine), 1) if is_able else 1)
+        sides = [(own[link.producer], own[link.consumer]) for link in group.links]
+        is_slowest = own[max(range(len(own)), key=lambda k: cycles[k])] > 1
+        if is_slowest and sum(own) <= MOST_WORKERS and all(1 in side or side[0] == side[1] for side in sides):
+            yield tuple(own)
+
+    def _rings(
+        self,
+        group: _Group,
+        sizes: Sequence[dict[str, int]],
+        lanes: Sequence[int],
+        depths: Sequence[int],
+        loops: tuple[Loops, ...],
+    ) -> tuple[list[Ring], dict[int, dict[str, int]]] | None:
+        """In L1, as slots of the nests that make what passes; None where a box is not made in one go."""
+        rings, slots = [], dict[int, dict[str, int]]()
+        alignment = self.options.target.memory(self.options.target.compute).alignment_bytes
+        for link, depth in zip(group.links, depths, strict=True):
+            nest, cut = group.nests[link.producer], loops[link.producer]
+            inner = cut[len(cut) - inner_loops(nest, cut) :]
+            if any(nest.axis(loop.axis).kind is not AxisKind.REDUCTION for loop in inner):
+                return None
+            count = max(lanes[link.producer], lanes[link.consumer])
+            own = lanes[link.producer]
+            rings.append(Ring(depth, _slot_bytes(link, sizes, alignment), count, own))
+            slots.setdefault(link.producer, {})[link.made.name] = depth * count // own
+            slots.setdefault(link.consumer, {})[link.read.name] = 0
+        return rings, slots
+
+    def _far(
+        self, group: _Group, sizes: Sequence[dict[str, int]], lanes: Sequence[int], depths: Sequence[int]
+    ) -> list[Ring] | None:
+        """In the memory that all share; None where a box is more than a transfer."""
+        target, rings = self.options.target, []
+        for link, depth in zip(group.links, depths, strict=True):
+            slot_bytes = _slot_bytes(link, sizes, target.memory(target.home).alignment_bytes)
+            if slot_bytes > target.engine(target.home, target.compute).longest_bytes:
+                return None
+            rings.append(Ring(depth, slot_bytes, max(lanes[link.producer], lanes[link.consumer]), 0))
+        return rings
+
+    def _played(
+        self,
+        group: _Group,
+        tilings: Sequence[Tiling],
+        work: tuple[Sequence[dict[str, int]], Sequence[float]],
+        lanes: tuple[int, ...],
+        rings: Sequence[Ring],
+        counts: tuple[int, int],
+    ) -> Joined:
+        target, (blocks, longest) = self.options.target, counts
+        places = target.places_of(list(zip(group.engines, lanes, strict=True)))
+        stages, first = [], 0
+        for k, (nest, tiling) in enumerate(zip(group.nests, tilings, strict=True)):
+            near = {
+                (link.made if link.producer == k else link.read).name
+                for link, ring in zip(group.links, rings, strict=True)
+                if ring.near_lanes and k in (link.producer, link.consumer)
+            }
+            stage = Stage.of(nest, tiling, work[0][k], work[1][k], longest, near)
+            stages.append(replace(stage, places=tuple(places[first : first + lanes[k]])))
+            first += lanes[k]
+        passages = [
+            Passage(link.producer, link.consumer, ring.depth * ring.lanes, ring.near_lanes > 0)
+            for link, ring in zip(group.links, rings, strict=True)
+        ]
+        cycles = play(target, stages, passages, blocks, longest)
+        estimated = tuple(_estimated(target, one, stage) for one, stage in zip(tilings, stages, strict=True))
+        return Joined(estimated, lanes, blocks, tuple(rings), cycles)
+
+    def reason(self, nodes: Sequence[tuple[Node, Nest]], links: Sequence[Link], limit: int) -> str | DoesNotFit:
+        """Why nests cannot be joined."""
+        group = self._group(nodes, links)
+        loops = list(self._loops(group, limit))
         if not loops:
-            return "no way to cut both alike"
-        smallest = min(loops, key=lambda own: prod(_tile_sizes(first, own[0]).values()))
-        for (_, nest), own in zip(pair, smallest, strict=True):
-            engine = self.engine(nest)
-            room = self.options.target.scratch_bytes(engine)
-            sizes = _tile_sizes(nest, own)
+            return "no way to cut both alike" if len(nodes) == 2 else "no way to cut all of them alike"
+        smallest = min(loops, key=lambda own: prod(_tile_sizes(group.nests[0], own[0]).values()))
+        for (node, nest), search, own in zip(nodes, group.searches, smallest, strict=True):
+            room, sizes = search.options.scratch_bytes, _tile_sizes(nest, own)
             needed = {o.name: prod(box_shape(o, sizes)) * o.element_bytes for o in nest.present}
             if sum(needed.values()) > room:
                 budget = ", ".join(f"{name} {size}" for name, size in needed.items())
                 return DoesNotFit(
-                    f"the slots of a pipe from '{pair[0][0].name}' to '{node.name}' do not fit into {engine.name}",
+                    f"the slots of a pipe from '{nodes[0][0].name}' to '{nodes[-1][0].name}' do not fit into "
+                    f"{self.engine(nest).name}",
                     stage="schedule",
                     node=node.name,
                     expected=f"at most {room} bytes",
@@ -234,6 +401,10 @@ def _estimated(target: Target, tiling: Tiling, stage: Stage) -> Tiling:
     busy = size_bytes * target.engine(target.home, target.compute).inward.cycles_per_byte
     estimate = TileEstimate(0.0, count * stage.cycles, busy, round(size_bytes), "piped")
     return replace(tiling, estimate=estimate)
+
+
+def _slot_bytes(link: Link, sizes: Sequence[dict[str, int]], alignment: int) -> int:
+    return align(prod(box_shape(link.made, sizes[link.producer])) * link.made.element_bytes, alignment)
 
 
 def _sizes(extent: int, limit: int) -> list[int]:

@@ -118,9 +118,9 @@ class _Moving:
         self.operand = operand
         self.home = home
         self.loops = sum(1 << i for i in moving_axes(operand, tiling.loops))
-        self.slots = slot.count
+        self.slots = max(slot.count, 1)
         self.slot = 0
-        self.at = tuple(place.slots_offset + slot.offset_bytes + k * slot.slot_bytes for k in range(slot.count))
+        self.at = tuple(place.slots_offset + slot.offset_bytes + k * slot.slot_bytes for k in range(self.slots))
         self.levels = transfer_levels(operand, listed.nest, tiling.loops)
         self.longest_bytes = longest_bytes
         self.is_long = slot.slot_bytes > longest_bytes

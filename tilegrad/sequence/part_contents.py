@@ -15,6 +15,8 @@ from tilegrad.ir.schedule import EntrySchedule
 from tilegrad.sequence.contents import Memory, Readers, View, part_base, unit_positions, whose
 from tilegrad.targets.base import L2, L3
 
+STATE, ARENA, OUTSIDE = "state", "arena", "l3"
+
 
 class PartReplay:
     """The part of a replay that is about parts."""
@@ -27,6 +29,7 @@ class PartReplay:
     memories: dict[str, Memory]
     parts: Mapping[str, str]
     positions: dict[str, View]
+    far_homes: dict[str, int]
 
     @abstractmethod
     def number(self, value: str) -> int: ...
@@ -93,3 +96,18 @@ class PartReplay:
         if held < 0 or whose(held) == held or (source != part_base(whose(held)) + places).any():
             raise self.error(f"{what} is not the part of '{whole}' that belongs where it goes")
         return whose(held)
+
+    def expect_whole(self, event: Move) -> None:
+        """All of a tensor, from where it begins to where it begins: memories know whose bytes lie where, but not which
+        of them."""
+        name, plan, size_bytes = event.tensor, self.plan, self.schedule.types[event.tensor].size_bytes
+        stays = plan.entries[self.entry].stays.get(name)
+        near = {stay.address for stay in stays} if stays else {plan.address(self.entry, name)}
+        state = plan.state_addresses.get(name)
+        if state is not None and state.region == OUTSIDE:
+            self.far_homes[name] = state.offset
+        elif not event.inward or name not in self.far_homes:
+            self.far_homes[name] = event.l3_offset
+        at_home = Address(L2, ARENA, event.l2_offset) in near and event.l3_offset == self.far_homes[name]
+        if not at_home or event.size_bytes < size_bytes:
+            raise self.error(f"'{name}' is not moved whole, from where it begins to where it begins")

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilegrad.ir.listing import Await, Box, Event, Load, Signal, Store, box_size
-from tilegrad.ir.nest import Operand
+from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Load, Place, Signal, Store, box_size
+from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.schedule import Panel, Rows
 from tilegrad.ir.workspaces import fault
+from tilegrad.sequence.needs import summed_axes
 from tilegrad.sequence.part_contents import PartReplay
+from tilegrad.sequence.piped_events import ring_offset
 
 
 @dataclass
 class _Ring:
-    """A pipe of one block: boxes that went in and that came out, how many of these transfers are known to be done, what
-    was told, and what the other side has awaited."""
+    """Of one block: boxes that went in and that came out, how many of these transfers are known to be done, what was
+    told, and what the other side has awaited. In L1, `making` is the box that is made, to these steps of sums."""
 
     pushed: list[tuple[int, int, Rows]] = field(default_factory=list)  # where, how long, which elements
     popped: int = 0
@@ -28,80 +30,142 @@ class _Ring:
     loaded: int = 0
     told: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     awaited: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    making: tuple[tuple[int, int, Rows], tuple[int, ...]] | None = None
+
+
+_Key = tuple[int, int, int]  # pipe, block and ring
 
 
 class PipeReplay(PartReplay):
     """The part of a replay that is about pipes."""
 
+    turn: int
+
     def prepare_pipes(self) -> None:
-        self.rings: dict[tuple[int, int], _Ring] = {}
-        self.steps: dict[int, list[tuple[tuple[int, int], Signal | Await]]] = {}  # by worker
+        self.rings: dict[_Key, _Ring] = {}
+        self.steps: dict[int, list[tuple[_Key, Signal | Await]]] = {}  # by worker
         self.members = 1
+        self.ring_spans: dict[int, list[tuple[int, int]]] = {}  # in scratchpad, by nest
         buffers = {buffer.name: buffer.size_bytes for buffer in self.plan.entries[self.entry].buffers}
         for pipe in self.schedule.pipes:
+            nest = [i for i, listed in enumerate(self.nests) if listed.launch == pipe.producer][-1]
+            if pipe.is_near:
+                start = ring_offset(pipe, self.nests)
+                stop = start + pipe.lanes // pipe.near_lanes * pipe.ring_bytes
+                self.ring_spans.setdefault(nest, []).append((start, stop))
+                continue
             home = self.plan.address(self.entry, pipe.value, pipe.producer)
             wrong = fault(pipe.workspace, home.offset, buffers[pipe.value])
             if wrong is not None:
-                nest = next(i for i, listed in enumerate(self.nests) if listed.launch == pipe.producer)
                 raise self.error(f"the workspace of pipe {pipe.number} ('{pipe.value}'): {wrong}", nest)
 
-    def ring(self, event: Event) -> tuple[Pipe, _Ring]:
-        assert isinstance(event, Load | Store | Signal | Await) and event.pipe is not None
-        if not 0 <= event.pipe < len(self.schedule.pipes):
-            raise self.error(f"there is no pipe {event.pipe}", event.nest)
-        key = (event.pipe, event.queue.block // self.members)
-        return self.schedule.pipes[event.pipe], self.rings.setdefault(key, _Ring())
+    def ring(self, number: int | None, worker: int, ring: int, nest: int) -> tuple[Pipe, _Ring]:
+        if number is None or not 0 <= number < len(self.schedule.pipes):
+            raise self.error(f"there is no pipe {number}", nest)
+        pipe = self.schedule.pipes[number]
+        if not 0 <= ring < pipe.lanes:
+            raise self.error(f"pipe {number} has no ring {ring}", nest)
+        return pipe, self.rings.setdefault((number, worker // self.members, ring), _Ring())
+
+    def ring_of(self, event: Event) -> tuple[Pipe, _Ring]:
+        assert isinstance(event, Load | Store | Signal | Await)
+        return self.ring(event.pipe, event.queue.block, event.ring, event.nest)
+
+    def expect_no_ring(self, offset: int, size_bytes: int, what: str) -> None:
+        for start, stop in self.ring_spans.get(self.turn, ()):
+            if offset < stop and start < offset + size_bytes:
+                raise self.error(f"{what} comes to where a ring is")
 
     def expect_slot(self, event: Load | Store, operand: Operand, home: int, size_bytes: int) -> None:
         """A box is dense, and in a slot of its block's slice."""
-        pipe, _ = self.ring(event)
+        pipe, _ = self.ring_of(event)
         if operand.value != pipe.value or pipe.value is None:
             raise self.error(f"'{event.operand}' is not what pipe {pipe.number} carries", event.nest)
         sizes = [(part.near_offset, part.far_offset, part.row_bytes, part.rows) for part in event.parts]
         if sizes != [(0, 0, size_bytes, 1)] or size_bytes > pipe.slot_bytes:
             raise self.error(f"'{event.operand}' does not pass pipe {pipe.number} as one dense box", event.nest)
         block, whose = event.queue.block // self.members, pipe.workspace
-        start = home + whose.offset(block)
+        start = home + whose.offset(block, event.ring)
         if not start <= event.far <= start + whose.slice_bytes - size_bytes:
             raise self.error(f"'{event.operand}' leaves the slice of block {block} of pipe {pipe.number}", event.nest)
 
-    def push(self, event: Store, rows: Rows) -> None:
-        pipe, ring = self.ring(event)
-        if event.count != len(ring.pushed):
-            raise self.error(f"box {event.count} goes into pipe {pipe.number} as number {len(ring.pushed)}", event.nest)
-        stop = event.far + rows.size_bytes
+    def _expect_free(self, pipe: Pipe, ring: _Ring, count: int, at: int, rows: Rows, nest: int) -> None:
+        if count != len(ring.pushed):
+            raise self.error(f"box {count} goes into pipe {pipe.number} as number {len(ring.pushed)}", nest)
         for number in range(ring.awaited[False], len(ring.pushed)):
             start, size_bytes, _ = ring.pushed[number]
-            if start < stop and event.far < start + size_bytes:
-                raise self.error(
-                    f"box {event.count} of pipe {pipe.number} comes to where box {number} may not have been read",
-                    event.nest,
-                )
+            if start < at + rows.size_bytes and at < start + size_bytes:
+                where = f"box {count} of pipe {pipe.number} comes to where box {number} may not have been read"
+                raise self.error(where, nest)
+
+    def _expect_ready(self, pipe: Pipe, ring: _Ring, count: int, at: int, rows: Rows, nest: int) -> None:
+        if count != ring.popped:
+            raise self.error(f"box {count} leaves pipe {pipe.number} as number {ring.popped}", nest)
+        if count >= ring.awaited[True]:
+            raise self.error(f"box {count} of pipe {pipe.number} is read before it is ready", nest)
+        if count >= len(ring.pushed):
+            raise self.error(f"box {count} never goes into pipe {pipe.number}", nest)
+        if ring.pushed[count] != (at, rows.size_bytes, rows):
+            raise self.error(f"box {count} of pipe {pipe.number} is not what went in, or elsewhere", nest)
+
+    def push(self, event: Store, rows: Rows) -> None:
+        pipe, ring = self.ring_of(event)
+        self._expect_free(pipe, ring, event.count, event.far, rows, event.nest)
         ring.pushed.append((event.far, rows.size_bytes, rows))
 
     def pop(self, event: Load, rows: Rows) -> None:
-        pipe, ring = self.ring(event)
-        if event.count != ring.popped:
-            raise self.error(f"box {event.count} leaves pipe {pipe.number} as number {ring.popped}", event.nest)
-        if event.count >= ring.awaited[True]:
-            raise self.error(f"box {event.count} of pipe {pipe.number} is read before it is ready", event.nest)
-        if event.count >= len(ring.pushed):
-            raise self.error(f"box {event.count} never goes into pipe {pipe.number}", event.nest)
-        if ring.pushed[event.count] != (event.far, rows.size_bytes, rows):
-            raise self.error(f"box {event.count} of pipe {pipe.number} is not what went in, or elsewhere", event.nest)
+        pipe, ring = self.ring_of(event)
+        self._expect_ready(pipe, ring, event.count, event.far, rows, event.nest)
         ring.popped += 1
+
+    # Rings in L1: kernels make boxes there, and read them.
+
+    def begin_in_ring(self, event: Begin, nest: Nest, operand: Operand, place: Place) -> None:
+        pipe, ring = self.ring(place.pipe, event.queue.block, place.ring, event.nest)
+        if place.region != RING or not pipe.is_near or operand.value != pipe.value:
+            raise self.error(f"'{operand.name}' is not what pipe {pipe.number} has in L1", event.nest)
+        rows = elements(operand, place.box)
+        if operand.access is Access.READ:
+            self._expect_ready(pipe, ring, place.count, place.offset, rows, event.nest)
+            return
+        spans = self.ring_spans.get(event.nest, [])
+        is_inside = any(start <= place.offset and place.offset + rows.size_bytes <= stop for start, stop in spans)
+        if not is_inside or rows.size_bytes > pipe.slot_bytes or place.offset % pipe.alignment_bytes:
+            raise self.error(f"'{operand.name}' is not in a slot of pipe {pipe.number}", event.nest)
+        first = tuple(event.ranges[axis.name].start for axis in summed_axes(nest, operand))
+        own = (place.offset, rows.size_bytes, rows)
+        if any(first) and (ring.making is None or ring.making[0] != own or not ring.making[1] < first):
+            raise self.error(f"'{operand.name}' does not find the sum to continue in pipe {pipe.number}", event.nest)
+        if ring.making is not None and not any(first):
+            raise self.error(f"'{operand.name}' is made where a box of pipe {pipe.number} is not complete", event.nest)
+        self._expect_free(pipe, ring, place.count, place.offset, rows, event.nest)
+        ring.making = own, first
+
+    def end_in_ring(self, event: Begin, nest: Nest, operand: Operand, place: Place) -> Box | None:
+        """The box that is complete with this, if one is."""
+        _, ring = self.ring(place.pipe, event.queue.block, place.ring, event.nest)
+        if operand.access is Access.READ:
+            ring.popped += 1
+            ring.loaded = ring.popped
+            return None
+        if any(event.ranges[axis.name].stop < axis.extent for axis in summed_axes(nest, operand)):
+            return None
+        assert ring.making is not None
+        ring.pushed.append(ring.making[0])
+        ring.making, ring.stored = None, len(ring.pushed)
+        return place.box
 
     def settled(self, event: Event) -> None:
         """A transfer has been waited for."""
         if isinstance(event, Load | Store) and event.pipe is not None:
-            _, ring = self.ring(event)
+            _, ring = self.ring_of(event)
             if event.inward:
                 ring.loaded = max(ring.loaded, event.count + 1)
             else:
                 ring.stored = max(ring.stored, event.count + 1)
 
     def signal(self, event: Signal) -> None:
-        pipe, ring = self.ring(event)
+        pipe, ring = self.ring_of(event)
         done = ring.stored if event.ready else ring.loaded
         if not ring.told[event.ready] < event.count <= done:
             what = "ready" if event.ready else "free"
@@ -110,22 +174,21 @@ class PipeReplay(PartReplay):
         self._step(event)
 
     def awaits(self, event: Await) -> None:
-        _, ring = self.ring(event)
+        _, ring = self.ring_of(event)
         ring.awaited[event.ready] = max(ring.awaited[event.ready], event.count)
         self._step(event)
 
     def _step(self, event: Signal | Await) -> None:
-        assert isinstance(event.pipe, int)
-        key = (event.pipe, event.queue.block // self.members)
+        key = (event.pipe, event.queue.block // self.members, event.ring)
         self.steps.setdefault(event.queue.block, []).append((key, event))
 
     def end_pipes(self) -> None:
         """Nothing stays in a pipe, and both sides come to their ends: since counts only grow, any order shows it."""
-        for (number, block), ring in self.rings.items():
+        for (number, block, _), ring in self.rings.items():
             if ring.popped != len(ring.pushed):
                 left = len(ring.pushed) - ring.popped
                 raise self.error(f"{left} boxes of block {block} stay in pipe {number}")
-        counts: dict[tuple[tuple[int, int], bool], int] = {}
+        counts: dict[tuple[_Key, bool], int] = {}
         at = dict.fromkeys(self.steps, 0)
         moved = True
         while moved:

@@ -46,11 +46,11 @@ from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Memory, Readers
 from tilegrad.sequence.later import loaded_later
 from tilegrad.sequence.launches import LaunchReplay
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
+from tilegrad.sequence.part_contents import ARENA, OUTSIDE, STATE
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.sequence.pipe_replay import dense_bytes, elements
 from tilegrad.targets.base import L1, L2, L3
 
-STATE, ARENA, OUTSIDE = "state", "arena", "l3"
 _REGION_MEMORY = {STATE: L2, ARENA: L2, OUTSIDE: L3}
 
 MOST_TRANSFERS = 8
@@ -278,6 +278,7 @@ class _Replay(LaunchReplay):
     def claim_scratch(self, offset: int, size_bytes: int, what: str) -> View:
         """Bytes of scratchpad that something is about to be written to. A result there must have left."""
         content, readers = self.scratch(offset, size_bytes, what)
+        self.expect_no_ring(offset, size_bytes, what)
         self.expect_writable(content, readers, what)
         for i in distinct(content):
             held = self.held[i] if i >= 0 else None
@@ -417,10 +418,7 @@ class _Replay(LaunchReplay):
             raise self.error(f"the result {what} is not there when it leaves", event.nest)
         if not held.is_complete:
             raise self.error(f"the result {what} leaves before its last reduction tile", event.nest)
-        stored = self.progress[event.nest].stored.setdefault(event.operand, np.zeros(operand.shape, dtype=bool))
-        if stored[slices(event.box)].any():
-            raise self.error(f"the result {what} leaves twice", event.nest)
-        stored[slices(event.box)] = True
+        self.left(event.nest, operand, event.box)
         held.has_left = True
         readers += 1
         transfer.sources.append(readers)
@@ -433,6 +431,12 @@ class _Replay(LaunchReplay):
             self.expect_writable(content, far_readers, what)
             content[...] = UNDER_WAY
             transfer.arrivals.append((content, arriving))
+
+    def left(self, nest: int, operand: Operand, box: Box) -> None:
+        stored = self.progress[nest].stored.setdefault(operand.name, np.zeros(operand.shape, dtype=bool))
+        if stored[slices(box)].any():
+            raise self.error(f"the result '{operand.name}' leaves twice", nest)
+        stored[slices(box)] = True
 
     def move(self, event: Move) -> None:
         transfer, what = self.open(event), f"'{event.tensor}'"
@@ -450,21 +454,6 @@ class _Replay(LaunchReplay):
         target[...] = UNDER_WAY
         source_readers += 1
         transfer.sources.append(source_readers)
-
-    def expect_whole(self, event: Move) -> None:
-        """All of a tensor, from where it begins to where it begins: memories know whose bytes lie where, but not which
-        of them."""
-        name, plan, size_bytes = event.tensor, self.plan, self.schedule.types[event.tensor].size_bytes
-        stays = plan.entries[self.entry].stays.get(name)
-        near = {stay.address for stay in stays} if stays else {plan.address(self.entry, name)}
-        state = plan.state_addresses.get(name)
-        if state is not None and state.region == OUTSIDE:
-            self.far_homes[name] = state.offset
-        elif not event.inward or name not in self.far_homes:
-            self.far_homes[name] = event.l3_offset
-        at_home = Address(L2, ARENA, event.l2_offset) in near and event.l3_offset == self.far_homes[name]
-        if not at_home or event.size_bytes < size_bytes:
-            raise self.error(f"'{name}' is not moved whole, from where it begins to where it begins")
 
     def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
@@ -512,13 +501,18 @@ class _Replay(LaunchReplay):
             return
         self.expect_table(event.nest)
         for operand, place, size_bytes in placed(listed.nest, event, Access.READ):
-            if operand.continues is None:
+            if place.pipe is not None:
+                self.begin_in_ring(event, listed.nest, operand, place)
+            elif operand.continues is None:
                 _, readers = self.expect_operand(operand, place, size_bytes)
                 readers += 1
             else:
                 self.expect_begun(listed.nest, operand, place, size_bytes, event)
         for operand, place, size_bytes in placed(listed.nest, event, Access.WRITE):
-            self.expect_room(listed.nest, operand, place, size_bytes, event)
+            if place.pipe is not None:
+                self.begin_in_ring(event, listed.nest, operand, place)
+            else:
+                self.expect_room(listed.nest, operand, place, size_bytes, event)
 
     def expect_begun(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
         """A sum that a panel before began is where its result is computed, before the first tile adds to it."""
@@ -577,9 +571,17 @@ class _Replay(LaunchReplay):
             self.end_whole(listed, begun)
             return
         for operand, place, size_bytes in placed(listed.nest, begun, Access.READ):
+            if place.pipe is not None:
+                self.end_in_ring(begun, listed.nest, operand, place)
+                continue
             _, readers = self.scratch(place.offset, size_bytes, "an operand")
             readers -= operand.continues is None
         for operand, place, size_bytes in placed(listed.nest, begun, Access.WRITE):
+            if place.pipe is not None:
+                box = self.end_in_ring(begun, listed.nest, operand, place)
+                if box is not None:
+                    self.left(event.nest, operand, box)
+                continue
             sums = summed_axes(listed.nest, operand)
             held = Held(
                 event.nest,

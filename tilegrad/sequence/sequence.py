@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, product
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.tables import CALL_WORDS, table_of
@@ -20,13 +21,13 @@ from tilegrad.ir.listing import (
     Queue,
     Wait,
 )
-from tilegrad.ir.nest import whole
+from tilegrad.ir.nest import Nest, whole
 from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.sequence.handover import Handover, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
 from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, ahead_of, pieces, whole_call
-from tilegrad.sequence.piped_events import PipedEvents
+from tilegrad.sequence.piped_events import PipedEvents, PipeEnd, ring_offset
 from tilegrad.sequence.replay import replay
 from tilegrad.targets.base import L2, L3
 
@@ -51,27 +52,42 @@ def listed_nests(plan: Plan, entry: str) -> tuple[ListedNest, ...]:
     longest_bytes = target.engine(target.home, target.compute).longest_bytes
     places = {(place.launch, place.nest): place for place in plan.entries[entry].places}
     found = []
-    members = _members(plan, entry)
+    joined = _joined_lanes(plan, entry)
     for number, launch in enumerate(plan.schedule.entries[entry].launches):
         tilings = launch.tilings or (None,) * len(launch.nests)
         for k, (nest, tiling) in enumerate(zip(launch.nests, tilings, strict=True)):
             table = None if tiling is None else table_of(launch.node.op, nest, tiling, longest_bytes)
             width = launch.width(k)
-            blocks = 0 if width is None else width.at(plan.schedule.blocks) * launch.lane_count(k)
-            member, count = members.get((number, k), (0, 1))
-            own = (places.get((number, k)), table, blocks * count, member, count)
+            blocks = 0 if width is None else width.at(plan.schedule.blocks)
+            member, members, lanes = joined.get((number, k)) or _lanes(plan, [(nest, launch.lane_count(k))])[0]
+            own = (places.get((number, k)), table, blocks * members, member, members, lanes)
             found.append(ListedNest(number, k, nest, tiling, *own))
     return tuple(found)
 
 
-def _members(plan: Plan, entry: str) -> dict[tuple[int, int], tuple[int, int]]:
-    """Of nests that are launched together, by launch and nest: the how manieth each is, and of how many."""
-    schedule, found = plan.schedule.entries[entry], {}
+_Lanes = tuple[int, int, tuple[tuple[str, int], ...]]
+
+
+def _lanes(plan: Plan, nests: Sequence[tuple[Nest, int]]) -> list[_Lanes]:
+    """Of nests that are launched together, each on so many lanes: which of all lanes is its first one, how many these
+    are, and which it has."""
+    target = plan.schedule.target
+    engines = [(target.compute_engine(nest.counts_macs), lanes) for nest, lanes in nests]
+    every = target.places_of([(engine, lanes) for engine, lanes in engines if engine is not None])
+    firsts = accumulate((lanes for _, lanes in nests), initial=0)
+    total = sum(lanes for _, lanes in nests)
+    return [(first, total, tuple(every[first : first + n])) for first, (_, n) in zip(firsts, nests, strict=False)]
+
+
+def _joined_lanes(plan: Plan, entry: str) -> dict[tuple[int, int], _Lanes]:
+    """The same of all nests that pipes join, by launch and nest."""
+    schedule = plan.schedule.entries[entry]
+    found: dict[tuple[int, int], _Lanes] = {}
     for first, last in groups(schedule.pipes):
         numbers = [number for number in range(first, last + 1) if schedule.launches[number].nests]
-        for member, number in enumerate(numbers):
-            nest = len(schedule.launches[number].nests) - 1 if member == 0 else 0
-            found[number, nest] = (member, len(numbers))
+        keys = [(number, len(schedule.launches[number].nests) - 1 if number == first else 0) for number in numbers]
+        nests = [(schedule.launches[i].nests[k], schedule.launches[i].lane_count(k)) for i, k in keys]
+        found |= dict(zip(keys, _lanes(plan, nests), strict=True))
     return found
 
 
@@ -128,10 +144,13 @@ class _Sequencing:
             yield from self._fetch(0, self.flow)
             yield from self._fetched(0, self.flow)
         passed, end = -1, len(self.plan.schedule.entries[self.entry].launches)
+        lasts = dict(groups(self.plan.schedule.entries[self.entry].pipes))
         for number, listed in enumerate(self.nests):
-            if listed.number == 0:
-                yield from self._moves(passed, listed.launch, number)
-                passed = listed.launch
+            # What is due before any of those that run at once is before the first of them.
+            launch = lasts[listed.launch] if listed.is_joined and listed.member == 0 else listed.launch
+            if launch > passed:
+                yield from self._moves(passed, launch, number)
+                passed = launch
             yield Enter(number)
             yield from self._nest(number, listed)
         yield from self._moves(passed, end, len(self.nests) - 1)
@@ -181,7 +200,7 @@ class _Sequencing:
         """Over blocks. Each brings the table and what it needs, and waits for its results: none is late for what comes
         behind the barrier."""
         assert listed.tiling is not None
-        if listed.members > 1:
+        if listed.is_joined:
             yield from self._member(number, listed)
             return
         units, tiles = units_of(listed.nest, listed.tiling.loops)
@@ -201,24 +220,30 @@ class _Sequencing:
         """Of nests that pipes join. The last of them meets the others at the barrier."""
         assert listed.tiling is not None
         units, tiles = units_of(listed.nest, listed.tiling.loops)
-        pipes = {}
-        for pipe in self.plan.schedule.entries[self.entry].pipes:
-            for launch, operands in ((pipe.producer, listed.nest.results), (pipe.consumer, listed.nest.reads)):
-                if launch == listed.launch:
-                    pipes.update({one.name: pipe for one in operands if one.value == pipe.value})
-        every = PipedEvents(number, listed, self._homes(listed), self.longest_bytes, pipes)
-        blocks = listed.blocks // listed.members
-        for block in range(blocks):
+        every = PipedEvents(number, listed, self._homes(listed), self.longest_bytes, self._ends_of(listed))
+        blocks, lanes = listed.blocks // listed.members, len(listed.lanes)
+        for block, lane in product(range(blocks), range(lanes)):
             first, stop = share(units, block, blocks)
-            if first == stop:
+            own = range(first * tiles + lane, stop * tiles, lanes)
+            if not own:
                 continue
-            worker = block * listed.members + listed.member
+            worker = block * listed.members + listed.member + lane
             flow = self.flows.setdefault(worker, Flow(Queue(worker, self.flow.queue.engine)))
             yield from self._fetch(number, flow)
             yield from self._fetched(number, flow)
-            yield from every.at(flow, range(first * tiles, stop * tiles), block).events()
+            yield from every.at(flow, own, block, lane).events()
         if not listed.joins:
             yield Barrier(number, listed.blocks)
+
+    def _ends_of(self, listed: ListedNest) -> dict[str, PipeEnd]:
+        """The pipes of a nest, by operand."""
+        found = {}
+        for pipe in self.plan.schedule.entries[self.entry].pipes:
+            for launch, operands in ((pipe.producer, listed.nest.results), (pipe.consumer, listed.nest.reads)):
+                if launch == listed.launch:
+                    end = PipeEnd(pipe, ring_offset(pipe, self.nests) if pipe.is_near else None)
+                    found.update({one.name: end for one in operands if one.value == pipe.value})
+        return {one.name: found[one.name] for one in listed.nest.operands if one.name in found}
 
     def _run(self, number: int) -> Iterator[Event]:
         following = self.handovers[number + 1] if number + 1 < len(self.nests) else None

@@ -150,7 +150,8 @@ class _Timing:
         self.listed = self.own.nests
         self.target = listing.plan.schedule.target
         blocks = max((listed.blocks for listed in self.listed), default=0)
-        count = min(self.target.scratchpads, max(blocks, 1))
+        members = max((listed.members for listed in self.listed), default=1)
+        count = min(max(self.target.scratchpads, self.target.clusters * members), max(blocks, 1))
         self.clusters = [_Cluster(Clock(self.target, costs)) for _ in range(count)]
         self.nears = [cluster.clock.near for cluster in self.clusters]
         self.cluster = self.clusters[0]
@@ -165,7 +166,8 @@ class _Timing:
         self.timed: list[TimedEvent] = []
         self.nests: list[NestTiming] = []
         self.nest: int | None = None
-        self.told: dict[tuple[int, int, bool], list[tuple[int, float]]] = {}
+        self.told: dict[tuple[int, int, int, bool], list[tuple[int, float]]] = {}
+        self.computing: dict[tuple[int, tuple[str, int]], float] = {}  # until when, by block and lane of an engine
         self.nest_start = self.compute_before = self.stalled_before = 0.0
 
     @property
@@ -183,7 +185,7 @@ class _Timing:
             clock.act(Act.STOP)
             clock.spend(self.costs.conduct.calls.get(self.entry, 0.0))
         self._end_nest()
-        near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE, Reason.PIPE)
+        near = (Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.QUEUE, Reason.PIPE, Reason.ENGINE)
         clocks = [cluster.clock for cluster in self.clusters]
         engines = [self.nears, [one.far for one in clocks if one.far is not None]]
         return EntryTiming(
@@ -247,6 +249,7 @@ class _Timing:
         if self.roofline is not None:
             self.roofline = self.roofline.beside(main.now - began, max(computed), self._moved_bytes() - moved)
         self.told.clear()
+        self.computing.clear()
         for event, act in joined:
             self._play(event, act)
         self.timed.append(TimedEvent(Barrier(nest, self.listed[nest].blocks), began, main.now))
@@ -262,8 +265,8 @@ class _Timing:
         told = self.told.get(self._count_of(event), [(0, 0.0)])
         return next((time for count, time in told if count >= event.count), None)
 
-    def _count_of(self, event: Signal | Await) -> tuple[int, int, bool]:
-        return event.pipe, event.queue.block // self.listed[event.nest].members, event.ready
+    def _count_of(self, event: Signal | Await) -> tuple[int, int, int, bool]:
+        return event.pipe, self.listed[event.nest].block_of(event.queue.block)[0], event.ring, event.ready
 
     def signal(self, event: Signal, act: Act, before: float) -> None:
         del act
@@ -279,10 +282,8 @@ class _Timing:
 
     def _place_of(self, nest: int, block: int) -> int:
         """Which of the clusters runs a block. Lanes of one block lie side by side, and share its DMA engine."""
-        listed = self.listed[nest]
-        lanes = self.listing.plan.schedule.entries[self.entry].launches[listed.launch].lane_count(listed.number)
-        lanes = listed.members if listed.members > 1 else lanes
-        number, lane = divmod(block, lanes)
+        lanes = self.listed[nest].members
+        number, lane = self.listed[nest].block_of(block)
         place = number % self.target.clusters * lanes + lane
         self.clusters[place].clock.near = self.nears[place - lane]
         return place
@@ -313,6 +314,11 @@ class _Timing:
         cluster = self.cluster
         span = self.costs.span(listed.nest, sizes, level, self.target.cores)
         cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernel, level))
+        if listed.is_joined:  # another one of them may be on the same lane
+            number, worker = listed.block_of(event.queue.block)
+            own = number % self.target.clusters, listed.lanes[worker - listed.member]
+            self.clock.stall_until(self.computing.get(own, 0.0), Reason.ENGINE)
+            self.computing[own] = self.clock.now + cluster.span.cycles
         self.clock.begin(cluster.span.cycles, cluster.span.accesses_per_cycle)
         self._note(event, self.clock.now, self.clock.now)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
+    RING,
     SCRATCH,
     Await,
     Barrier,
@@ -155,7 +156,8 @@ class _Lines:
             numbers = (self.far if is_far else self.near).numbers
             yield f"{'v' if is_far else 'w'} {numbers.pop(event.transfer)}"
         elif isinstance(event, Signal | Await):
-            yield f"{'t' if isinstance(event, Signal) else 'p'} {event.pipe} {int(event.ready)} {event.count}"
+            word = "t" if isinstance(event, Signal) else "p"
+            yield f"{word} {event.pipe} {event.ring} {int(event.ready)} {event.count}"
         elif isinstance(event, Fetch):
             yield f"o {self.near.open(event.transfer)} 1"
             for part in event.parts:
@@ -176,7 +178,7 @@ class _Lines:
         listed = self.listing.nests[event.nest]
         for operand, place in zip(listed.nest.operands, event.places, strict=True):
             size_bytes = 0 if place is None else _span_bytes(listed, operand, place.box)
-            is_near = place is not None and place.region == SCRATCH and size_bytes > 0
+            is_near = place is not None and place.region in (SCRATCH, RING) and size_bytes > 0
             spans.append(f"{place.offset if place is not None and is_near else -1}:{size_bytes}")
         return " ".join(["k", str(event.tile), *spans])
 

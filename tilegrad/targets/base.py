@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -197,7 +198,8 @@ class Target:
     walks the listing, drives the DMA engines and calls kernels on them. There are `clusters` of these, each with a
     scratchpad and engines of its own, over which blocks of a launch are spread; `signal_cycles` pass until one of them
     knows what another tells it. Where a cluster has `compute_engines`, these compute instead of cores, and every nest
-    is launched on one of them; L1 is then the largest of their scratchpads.
+    is launched on one of them; L1 is then the largest of their scratchpads. Where they share one L1 (`shares_l1`), that
+    is all of these side by side, each engine reaches every part of it, and pipes have their rings there.
     """
 
     name: str
@@ -210,6 +212,7 @@ class Target:
     clusters: int = 1
     signal_cycles: int = 0
     compute_engines: tuple[ComputeEngine, ...] = ()
+    shares_l1: bool = False
     fpus: int = 1
     conductor: str = WORKER
     clock_hz: int = 0
@@ -253,8 +256,14 @@ class Target:
 
     def _expect_compute_engines(self) -> None:
         own = self.compute_engines
+        _expect(isinstance(self.shares_l1, bool), "one L1 for all engines (shares_l1)", "True or False", self.shares_l1)
+        _expect(bool(own) or not self.shares_l1, "one L1 for all engines (shares_l1)", "compute engines", "none")
         if not own:
             return
+        if self.shares_l1:
+            parts = sum(engine.lanes * engine.scratch_bytes for engine in own)
+            shared, capacity = "one L1 for all engines (shares_l1)", self.memory(self.compute).capacity_bytes
+            _expect(parts <= (capacity or 0), shared, f"{parts} bytes, the parts of its engines", f"{capacity} bytes")
         what = "the compute engines (compute_engines)"
         _expect(not self.is_flat, what, "a chip that computes in a scratchpad", "one flat memory")
         names = [engine.name for engine in own]
@@ -319,6 +328,17 @@ class Target:
     def scratchpads(self) -> int:
         """Of all clusters: one each, or one of each lane of its engines."""
         return self.clusters * (sum(engine.lanes for engine in self.compute_engines) or 1)
+
+    def places_of(self, engines: Sequence[tuple[ComputeEngine, int]]) -> list[tuple[str, int]]:
+        """Where nests run that run at once, each on an engine and so many lanes of it: engine and lane of every one in
+        turn. Those with the same place take turns, and share its scratchpad."""
+        taken: dict[str, int] = {}
+        found = []
+        for engine, lanes in engines:
+            for _ in range(lanes):
+                taken[engine.name] = taken.get(engine.name, -1) + 1
+                found.append((engine.name, taken[engine.name] % engine.lanes))
+        return found
 
     def scratch_bytes(self, engine: ComputeEngine | None) -> int:
         """What a nest on it has for its tiles."""
@@ -464,9 +484,7 @@ def _adopted(target: Target) -> Target:
     costs = target.costs or (None if target.is_flat else CoreCosts())
     memories = target.memories if target.is_flat else tuple(sorted(target.memories, key=lambda memory: memory.name))
     engines = tuple(sorted(target.engines, key=lambda engine: engine.near))
-    return replace(
-        target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False
-    )
+    return replace(target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False)
 
 
 def register(target: Target) -> Target:
@@ -476,9 +494,7 @@ def register(target: Target) -> Target:
     Installed packages do the same without a call, through the entry point group `tilegrad.targets`.
     """
     if not isinstance(target, Target):
-        raise UserError(
-            "the target cannot be used", stage="target", expected="a tg.Target", got=type(target).__name__
-        )
+        raise UserError("the target cannot be used", stage="target", expected="a tg.Target", got=type(target).__name__)
     adopted = _adopted(target)
     _registered[adopted.name] = adopted
     return adopted

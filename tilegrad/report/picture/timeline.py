@@ -43,9 +43,8 @@ def _who(compiled: Listed, entry: str, queue: Queue, nest: int) -> str:
     engine = None if listed is None else compiled.plan.schedule.target.compute_engine(listed.nest.counts_macs)
     if listed is None or engine is None:
         return "" if queue.block == 0 else f"block {queue.block} "
-    launch = compiled.plan.schedule.entries[entry].launches[listed.launch]
-    block, lane = divmod(queue.block, listed.members if listed.members > 1 else launch.lane_count(listed.number))
-    lane = lane if listed.members == 1 else 0
+    block, worker = listed.block_of(queue.block)
+    lane = listed.lanes[worker - listed.member][1]
     return ("" if block == 0 else f"block {block} ") + engine.name + (f" {lane} " if lane else " ")
 
 

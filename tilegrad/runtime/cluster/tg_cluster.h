@@ -60,19 +60,22 @@ void tg_launch(const char *name, tg_block *run, void *context, int blocks);
 void tg_barrier(void);
 
 #ifdef TG_PIPES
-/* A pipe from one nest to another of those that are launched together: of each block a ring of slots, in a workspace in
- * the arena, with a count of the boxes that are ready and one of those that were read, whose slots are free again.
- * Slices are `slice_bytes` apart; what a ring leaves of that is nobody's. */
+/* A pipe from one nest to another of those that are launched together: of each block `lanes` rings of slots, which boxes
+ * take in turn, with a count of the boxes that are ready and one of those that were read, whose slots are free again.
+ * Rings lie in a workspace in the arena, `slice_bytes` apart; what a ring leaves of that is nobody's. Where engines share
+ * their L1, those of a block lie there: ring i in the scratchpad of its member `near` - 1 + i % `near_lanes`. */
 typedef struct {
     const char *name; /* of its operators */
-    uint32_t number, workspace, slot_bytes, depth, slices, slice_bytes;
+    uint32_t number, workspace, slot_bytes, depth, slices, slice_bytes, lanes, near, near_lanes;
 } tg_pipe;
 /* As tg_launch, where `members` of every block are one after the other in number and run side by side: each goes on
- * while others wait. Counts begin at 0. */
+ * while others wait. Their scratchpads are TG_L1_BYTES apart, and where pipes lie in L1, each reaches the others'. Counts
+ * begin at 0. */
 void tg_launch_joined(const char *name, tg_block *run, void *context, int blocks, int members);
-/* Returns when a block's count (`ready`, or free) is `count` or more; makes it `count`, behind all that was written. */
-void tg_pipe_await(const tg_pipe *pipe, int block, int ready, uint32_t count);
-void tg_pipe_tell(const tg_pipe *pipe, int block, int ready, uint32_t count);
+/* Returns when the count (`ready`, or free) of a ring of a block is `count` or more; makes it `count`, behind all that
+ * was written. */
+void tg_pipe_await(const tg_pipe *pipe, int block, uint32_t ring, int ready, uint32_t count);
+void tg_pipe_tell(const tg_pipe *pipe, int block, uint32_t ring, int ready, uint32_t count);
 #endif
 
 #endif

@@ -104,7 +104,8 @@ static APART int add_boxes(tg_tiles *t, const tg_call *call, tg_word *words, uin
         unsigned char *scratch = slots + operand->scratch, *far = home_of(t, *home) + operand->far;
 #ifdef TG_PIPES
         if (is_piped(*home)) {
-            request = add_piped(t, words, operand, *home, scratch, what == RESULTS, request);
+            if (!t->pipes[*home & ~TG_IN_PIPE].near)
+                request = add_piped(t, words, operand, *home, scratch, what == RESULTS, request);
             if (what == RESULTS)
                 operand->scratch = operand->turn - operand->scratch;
             continue;
@@ -627,28 +628,43 @@ static void seek(tg_tiles *t, tg_nest *nest, int tile)
 }
 
 #ifdef TG_PIPES
+/* The next tile of a lane. */
+static moved_t advance_lane(const tg_tiles *t, tg_nest *nest, tg_word *words)
+{
+    moved_t moved = {0, 0, 0};
+    for (int i = 0; i < t->lanes; i++) {
+        moved_t own = advance(nest, words);
+        moved.loops = own.loops > moved.loops ? own.loops : moved.loops;
+        moved.reads |= own.reads;
+        moved.results |= own.results;
+    }
+    return moved;
+}
+
 /* A nest of those that pipes join. Results leave right behind their tiles, and whoever is to know of a transfer knows as
- * soon as it is done. */
+ * soon as it is done. What passes through L1 is awaited before a tile, and told behind it. */
 static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
     tg_kernel_call *kernel = t->kernels[nest->kernel];
     tg_job job = first_job(t, call, who);
-    for (;; job.tile++) {
-        moved_t moved = {0, 0, call->results};
-        int is_last = job.tile == nest->tiles - 1;
+    for (;; job.tile += t->lanes) {
+        moved_t moved = {0, ~0u, call->results};
+        int is_last = job.tile + t->lanes >= nest->tiles;
         settle(&t->loading);
-        tell(t, t->piped, 0);
+        tell(t, t->piped, 0, 0);
+        await_near(t);
         job.at = t->at[t->turn];
         job.args = t->words + nest->args;
         tg_start_cores(kernel, &job);
         if (!is_last)
-            moved = advance(nest, t->words);
-        if (nest->is_double)
+            moved = advance_lane(t, nest, t->words);
+        if (nest->is_double && !is_last)
             t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
         settle(&t->storing);
-        tell(t, t->piped, 1);
+        tell(t, t->piped, 1, 0);
         tg_finish_cores(kernel, &job);
+        tell_near(t, moved.reads, is_last ? ~0u : moved.results);
         t->storing = add_boxes(t, call, t->words, moved.results, RESULTS, NONE);
         if (is_last)
             break;
@@ -656,11 +672,11 @@ static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
         if (nest->is_double)
             continue;
         settle(&t->storing);
-        tell(t, t->piped, 1);
+        tell(t, t->piped, 1, 0);
         t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
     }
     settle(&t->storing);
-    tell(t, t->piped, 1);
+    tell(t, t->piped, 1, 0);
 }
 #endif
 
@@ -685,7 +701,15 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
     t->table = member->table;
     const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
     take_share((tg_nest *)(uintptr_t)(t->program + t->table), call->flags, block, blocks, &first, &stop);
-    if (first == stop)
+#ifdef TG_PIPES
+    t->pipes = entry->pipes;
+    t->block = (int)block;
+    t->member = worker % launch->count;
+    t->lane = member->lane;
+    t->lanes = member->lanes;
+    first += t->lane;
+#endif
+    if (first >= stop)
         return;
     fetch(t, &member->launch);
     t->call = fetched(t, &member->launch);
@@ -699,8 +723,7 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
         seek(t, nest, first);
     set_addresses(t, nest, own, t->at[t->turn]);
 #ifdef TG_PIPES
-    t->pipes = entry->pipes;
-    t->block = (int)block;
+    find_piped(t, nest, homes_of(own));
 #endif
     load_first(t, t->call, t->words, 0, &t->loading);
 #ifdef TG_PIPES
@@ -741,13 +764,15 @@ static void expect_launch(tg_tiles *t, const tg_call *call)
 static void run_launch(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
-    tg_member own = {who, t->current, t->table, t->launch};
+    tg_member own = {who, t->current, t->table, t->launch, 0, 1};
     launch_t launch = {t, &own, 1};
     if (call->moves)
         make_moves(t, call->moves);
     tg_enter(who);
 #ifdef TG_PIPES
-    t->members[t->member_count++] = own;
+    int lanes = (int)(1 + (call->flags >> TG_LANES_SHIFT)), is_alone = !t->member_count && !(call->flags & TG_JOINS);
+    for (own.lanes = is_alone ? 1 : lanes; own.lane < own.lanes; own.lane++)
+        t->members[t->member_count++] = own;
     if (call->flags & TG_JOINS) {
         expect_launch(t, call);
         return;
@@ -755,7 +780,8 @@ static void run_launch(tg_tiles *t, const char *who)
     launch.members = t->members;
     launch.count = t->member_count;
     t->member_count = 0;
-    tg_launch_joined(who, run_block, &launch, launch.count * width_of(t, call->flags), launch.count);
+    tg_launch_joined(who, run_block, &launch, launch.count * width_of(t, call->flags) / (is_alone ? 1 : lanes),
+                     launch.count);
 #else
     tg_launch(who, run_block, &launch, width_of(t, call->flags));
 #endif
@@ -893,7 +919,8 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->is_launch = t->first_tile = 0;
 #endif
 #ifdef TG_PIPES
-    t->block = t->member_count = t->pipe_count = 0;
+    t->block = t->member_count = t->pipe_count = t->member = t->lane = 0;
+    t->lanes = 1;
 #endif
     t->scratch = m->scratch;
     t->state = m->state;

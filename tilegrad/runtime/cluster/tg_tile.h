@@ -169,10 +169,10 @@ typedef struct {
 /* An operand that passes through a pipe: how many boxes were moved, and how many of these the other side knows of. */
 typedef struct {
     const tg_pipe *pipe;
-    int is_result;
+    int is_result, operand; /* which one it is */
     uint32_t moved, told;
 } tg_piped;
-enum { TG_MOST_MEMBERS = 4 };
+enum { TG_MOST_MEMBERS = 8 };
 #endif
 
 #ifdef TG_BLOCKS
@@ -181,6 +181,7 @@ typedef struct {
     const char *who;
     uint32_t current, table;
     tg_call launch;
+    int lane, lanes; /* of those that take the nest's tiles in turn */
 } tg_member;
 #endif
 
@@ -220,7 +221,7 @@ typedef struct {
 #endif
 #ifdef TG_PIPES
     const tg_pipe *pipes;
-    int block; /* whose slices it uses */
+    int block, member, lane, lanes; /* whose slices it uses, which of the block's members it is, and of the nest's */
     int member_count, pipe_count;
     tg_member members[TG_MOST_MEMBERS]; /* that wait for the last of those they are launched with */
     tg_piped piped[TG_MOST_MEMBERS];

@@ -14,52 +14,67 @@ static const char *const slot_words[] = {"free", "filled", "ready", "taken"};
 typedef struct {
     const tg_pipe *pipe;
     uint32_t counts[2]; /* free, ready */
-    uint32_t filled, taken;
+    uint32_t filled, taken, slice; /* which of the pipe's rings it is */
     unsigned char slots[TG_PIPE_DEPTH];
 } ring_t;
-static ring_t rings[TG_PIPES][TG_BLOCKS];
+static ring_t rings[TG_PIPES][TG_BLOCKS * TG_PIPE_LANES];
+static const tg_pipe *known[TG_PIPES]; /* those that the launch has asked for */
 
 typedef struct {
     ucontext_t context;
     unsigned char *stack;
     int block, is_done;
-    const tg_pipe *pipe; /* that it waits for, or null */
+    const ring_t *ring; /* that it waits for, or null */
     int ready;
     uint32_t count;
 } worker_t;
 static worker_t workers[TG_CLUSTERS], *current;
 static ucontext_t main_context;
 
-/* What a ring leaves of its slice is a guard: poison that is still there when the launch ends. */
+/* What a ring leaves of its slice is a guard: poison that is still there when the launch ends. Rings in L1 have none: a
+ * kernel sees copies of them, and a transfer never goes there. */
 static unsigned char *guard_of(const tg_pipe *pipe, size_t slice, size_t *bytes)
 {
     size_t used = (size_t)pipe->depth * pipe->slot_bytes;
-    *bytes = pipe->slice_bytes - used;
+    *bytes = pipe->near ? 0 : pipe->slice_bytes - used;
     return sim.arena + pipe->workspace + slice * pipe->slice_bytes + used;
 }
 
-static ring_t *ring_of(const tg_pipe *pipe, int block)
+/* Where a ring begins. */
+static unsigned char *first_slot(const ring_t *ring)
 {
-    ring_t *ring = &rings[pipe->number][block];
-    size_t bytes;
-    unsigned char *guard = guard_of(pipe, (size_t)block, &bytes);
+    const tg_pipe *pipe = ring->pipe;
+    if (!pipe->near)
+        return sim.arena + pipe->workspace + (size_t)ring->slice * pipe->slice_bytes;
+    uint32_t own_ring = ring->slice % pipe->lanes, lane = own_ring % pipe->near_lanes;
+    int worker = (int)(ring->slice / pipe->lanes) * launch.members + (int)(pipe->near - 1 + lane);
+    return clusters[cluster_of(worker)].scratch + pipe->workspace +
+           (size_t)(own_ring / pipe->near_lanes) * pipe->slice_bytes;
+}
+
+static ring_t *ring_of(const tg_pipe *pipe, int block, uint32_t number)
+{
+    size_t slice = (size_t)block * pipe->lanes + number, bytes;
+    ring_t *ring = &rings[pipe->number][slice];
+    unsigned char *guard = guard_of(pipe, slice, &bytes);
     if (ring->pipe == NULL)
         memset(guard, POISON, bytes);
-    ring->pipe = pipe;
+    ring->pipe = known[pipe->number] = pipe;
+    ring->slice = (uint32_t)slice;
     return ring;
 }
 
 static void expect_guards(void)
 {
     for (int i = 0; i < TG_PIPES; i++)
-        for (int block = 0; block < TG_BLOCKS; block++) {
-            const tg_pipe *pipe = rings[i][block].pipe;
+        for (int slice = 0; slice < TG_BLOCKS * TG_PIPE_LANES; slice++) {
+            const tg_pipe *pipe = rings[i][slice].pipe;
             size_t bytes = 0;
-            const unsigned char *guard = pipe == NULL ? NULL : guard_of(pipe, (size_t)block, &bytes);
+            const unsigned char *guard = pipe == NULL ? NULL : guard_of(pipe, (size_t)slice, &bytes);
             for (size_t at = 0; at < bytes; at++)
                 if (guard[at] != POISON)
                     hazard("pipe %u, %s: byte %lu of the guard behind the slice of block %d was written",
-                           (unsigned)pipe->number, pipe->name, (unsigned long)at, block);
+                           (unsigned)pipe->number, pipe->name, (unsigned long)at, slice / (int)pipe->lanes);
         }
 }
 
@@ -73,25 +88,46 @@ static const char *slots_text(const ring_t *ring)
     return text;
 }
 
-/* Whose slot an address is, or null: only of a pipe that this block has asked for. */
+/* Whose slot an address in the arena is, or null. */
 static ring_t *ring_at(const unsigned char *p, uint32_t *slot)
 {
     for (int i = 0; i < TG_PIPES && sim.block >= 0 && launch.members > 1; i++) {
-        ring_t *ring = &rings[i][sim.block / launch.members];
-        const tg_pipe *pipe = ring->pipe;
+        int block = sim.block / launch.members;
+        const tg_pipe *pipe = known[i];
         const unsigned char *first = pipe == NULL ? NULL : sim.arena + pipe->workspace;
-        if (pipe == NULL || !is_inside(p, 1, first, (size_t)pipe->slices * pipe->slice_bytes))
+        if (pipe == NULL || pipe->near ||
+            !is_inside(p, 1, first, (size_t)pipe->slices * pipe->lanes * pipe->slice_bytes))
             continue;
         size_t slice = (size_t)(p - first) / pipe->slice_bytes, at = (size_t)(p - first) % pipe->slice_bytes;
-        if (slice != (size_t)(sim.block / launch.members))
-            hazard("pipe %u, %s: block %d is in the slice of block %lu", (unsigned)pipe->number, pipe->name,
-                   sim.block / launch.members, (unsigned long)slice);
+        if (slice / pipe->lanes != (size_t)block)
+            hazard("pipe %u, %s: block %d is in the slice of block %lu", (unsigned)pipe->number, pipe->name, block,
+                   (unsigned long)(slice / pipe->lanes));
         *slot = (uint32_t)(at / pipe->slot_bytes);
         if (*slot >= pipe->depth)
-            hazard("pipe %u, %s: block %d is in the guard behind its slice", (unsigned)pipe->number, pipe->name,
-                   sim.block / launch.members);
-        return ring;
+            hazard("pipe %u, %s: block %d is in the guard behind its slice", (unsigned)pipe->number, pipe->name, block);
+        return ring_of(pipe, block, (uint32_t)(slice % pipe->lanes));
     }
+    return NULL;
+}
+
+/* The same of an operand in L1, where the slot begins. */
+static ring_t *near_ring_at(const unsigned char *p, uint32_t *slot)
+{
+    for (int i = 0; i < TG_PIPES && sim.block >= 0 && launch.members > 1; i++)
+        for (int k = 0; k < TG_PIPE_LANES; k++) {
+            const tg_pipe *pipe = known[i];
+            if (pipe == NULL || !pipe->near || (uint32_t)k >= pipe->lanes)
+                continue;
+            ring_t *ring = ring_of(pipe, sim.block / launch.members, (uint32_t)k);
+            unsigned char *first = first_slot(ring);
+            if (!is_inside(p, 1, first, (size_t)pipe->depth * pipe->slot_bytes))
+                continue;
+            *slot = (uint32_t)((size_t)(p - first) / pipe->slot_bytes);
+            if ((size_t)(p - first) % pipe->slot_bytes)
+                hazard("pipe %u, %s: an operand is not where slot %u begins", (unsigned)pipe->number, pipe->name,
+                       (unsigned)*slot);
+            return ring;
+        }
     return NULL;
 }
 
@@ -112,30 +148,62 @@ static int use_slot(const unsigned char *p, uint32_t bytes, int writing)
     return 1 + launch.blocks + sim.block / launch.members;
 }
 
+/* A kernel begins or ends with an operand in a slot of a ring in L1; whether it is in one. */
+static int use_near(unsigned char *p, uint32_t bytes, int writing)
+{
+    uint32_t slot;
+    ring_t *ring = near_ring_at(p, &slot);
+    if (ring == NULL)
+        return 0;
+    const tg_pipe *pipe = ring->pipe;
+    int before = writing ? FREE : READY, now = writing ? FILLED : TAKEN;
+    if (bytes > pipe->slot_bytes)
+        hazard("pipe %u, %s: %lu bytes in a slot of %lu", (unsigned)pipe->number, pipe->name, (unsigned long)bytes,
+               (unsigned long)pipe->slot_bytes);
+    if (ring->slots[slot] != before && ring->slots[slot] != now)
+        hazard("pipe %u, %s: slot %u is %s while it is %s", (unsigned)pipe->number, pipe->name, (unsigned)slot,
+               writing ? "written" : "read", slot_words[ring->slots[slot]]);
+    if (writing && ring->slots[slot] == FREE)
+        memset(p, POISON, pipe->slot_bytes);
+    ring->slots[slot] = (unsigned char)now;
+    return 1;
+}
+
+/* Where in its scratchpad an operand in such a slot lies, or -1. */
+static long near_offset(const unsigned char *p)
+{
+    uint32_t slot;
+    const ring_t *ring = near_ring_at(p, &slot);
+    if (ring == NULL)
+        return -1;
+    uint32_t before = ring->slice % ring->pipe->lanes / ring->pipe->near_lanes;
+    return (long)(ring->pipe->workspace + before * ring->pipe->slice_bytes + slot * ring->pipe->slot_bytes);
+}
+
 static void pause_worker(void) { swapcontext(&current->context, &main_context); }
 
-void tg_pipe_await(const tg_pipe *pipe, int block, int ready, uint32_t count)
+void tg_pipe_await(const tg_pipe *pipe, int block, uint32_t number, int ready, uint32_t count)
 {
-    ring_t *ring = ring_of(pipe, block);
-    event("p %u %d %u\n", (unsigned)pipe->number, ready, (unsigned)count);
-    current->pipe = pipe;
+    ring_t *ring = ring_of(pipe, block, number);
+    event("p %u %u %d %u\n", (unsigned)pipe->number, (unsigned)number, ready, (unsigned)count);
+    current->ring = ring;
     current->ready = ready;
     current->count = count;
     if (launch.order % 4 == 3)
         pause_worker(); /* the other side comes at every chance */
     while (ring->counts[ready] < count)
         pause_worker();
-    current->pipe = NULL;
+    current->ring = NULL;
 }
 
-void tg_pipe_tell(const tg_pipe *pipe, int block, int ready, uint32_t count)
+void tg_pipe_tell(const tg_pipe *pipe, int block, uint32_t number, int ready, uint32_t count)
 {
     static long tells;
     const char *fault = getenv("TG_SIM_DROP_TELL");
-    ring_t *ring = ring_of(pipe, block);
+    ring_t *ring = ring_of(pipe, block, number);
     if (fault && ++tells == atol(fault))
         return;
-    event("t %u %d %u\n", (unsigned)pipe->number, ready, (unsigned)count);
+    event("t %u %u %d %u\n", (unsigned)pipe->number, (unsigned)number, ready, (unsigned)count);
     for (uint32_t *done = ready ? &ring->filled : &ring->taken; *done < count; ++*done) {
         uint32_t slot = *done % pipe->depth;
         if (ring->slots[slot] != (ready ? FILLED : TAKEN))
@@ -143,8 +211,7 @@ void tg_pipe_tell(const tg_pipe *pipe, int block, int ready, uint32_t count)
                    (unsigned)slot, slot_words[ready ? READY : FREE], slot_words[ring->slots[slot]]);
         ring->slots[slot] = ready ? READY : FREE;
         if (!ready)
-            memset(sim.arena + pipe->workspace + (size_t)block * pipe->slice_bytes + (size_t)slot * pipe->slot_bytes,
-                   POISON, pipe->slot_bytes);
+            memset(first_slot(ring) + (size_t)slot * pipe->slot_bytes, POISON, pipe->slot_bytes);
     }
     ring->counts[ready] = count;
 }
@@ -163,13 +230,13 @@ static void expect_not_wedged(int count)
 {
     for (int i = 0; i < count; i++) {
         const worker_t *one = &workers[i];
-        if (one->is_done || one->pipe == NULL)
+        if (one->is_done || one->ring == NULL)
             continue;
-        const ring_t *ring = &rings[one->pipe->number][one->block / launch.members];
-        own = &clusters[one->block % TG_CLUSTERS];
+        const ring_t *ring = one->ring;
+        own = &clusters[cluster_of(one->block)];
         sim.block = one->block;
         hazard("pipe %u, %s, is wedged: %u awaited as %s, %u are ready, %u free; slots: %s",
-               (unsigned)one->pipe->number, one->pipe->name, (unsigned)one->count, one->ready ? "ready" : "free",
+               (unsigned)ring->pipe->number, ring->pipe->name, (unsigned)one->count, one->ready ? "ready" : "free",
                (unsigned)ring->counts[1], (unsigned)ring->counts[0], slots_text(ring));
     }
     hazard("the launch of %s does not end", launch.name);
@@ -177,15 +244,13 @@ static void expect_not_wedged(int count)
 
 static int is_able(const worker_t *one)
 {
-    if (one->is_done || one->pipe == NULL)
-        return !one->is_done;
-    return rings[one->pipe->number][one->block / launch.members].counts[one->ready] >= one->count;
+    return !one->is_done && (one->ring == NULL || one->ring->counts[one->ready] >= one->count);
 }
 
 static void resume(worker_t *one)
 {
     current = one;
-    own = &clusters[one->block % TG_CLUSTERS];
+    own = &clusters[cluster_of(one->block)];
     sim.block = one->block;
     event("b %d\n", one->block);
     swapcontext(&main_context, &one->context);
@@ -197,7 +262,7 @@ static void prepare_worker(worker_t *one, int block)
         one->stack = grown(NULL, STACK_BYTES);
     one->block = block;
     one->is_done = 0;
-    one->pipe = NULL;
+    one->ring = NULL;
     getcontext(&one->context);
     one->context.uc_stack.ss_sp = one->stack;
     one->context.uc_stack.ss_size = STACK_BYTES;
@@ -228,6 +293,7 @@ static void run_joined(uint32_t order)
 {
     int together = TG_CLUSTERS / launch.members * launch.members;
     memset(rings, 0, sizeof rings);
+    memset(known, 0, sizeof known);
     launch.order = order;
     for (int first = 0; first < launch.blocks; first += together) {
         int count = launch.blocks - first < together ? launch.blocks - first : together;

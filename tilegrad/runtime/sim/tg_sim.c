@@ -373,6 +373,12 @@ static void expect_free(const unsigned char *p, size_t bytes)
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
 }
 
+#ifdef TG_PIPES
+static long near_offset(const unsigned char *p);
+#else
+#define near_offset(p) ((void)(p), -1L)
+#endif
+
 #ifdef TG_BLOCKS
 /* ---- Races: which block of a launch writes and reads which byte of L2, by its number + 1. */
 
@@ -401,6 +407,7 @@ static void expect_no_race(size_t at, size_t bytes, int block, int writing, cons
 
 #ifdef TG_PIPES
 static int use_slot(const unsigned char *p, uint32_t bytes, int writing);
+static int use_near(unsigned char *p, uint32_t bytes, int writing);
 #endif
 
 /* What a block moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes. */
@@ -460,6 +467,8 @@ void tg_dma_add(int id, void *scratch, void *far, uint32_t row_bytes, uint32_t r
         claim(far, rows, row_bytes, far_stride, !own->requests[id].is_inward);
 #endif
     }
+    if (near_offset(scratch) >= 0)
+        hazard("a transfer of %lu bytes at %s, in a slot of a pipe", (unsigned long)bytes, describe(scratch));
     touch(scratch, bytes);
     /* The engine takes no longer ones; the runtime splits by rows. */
     if (bytes > TG_DMA_LONGEST)
@@ -798,6 +807,10 @@ static int is_continued(const work_t *job, int i)
 static void expect_operand(const work_t *job, int i)
 {
     unsigned char *at = job->at[i];
+#ifdef TG_PIPES
+    if (use_near(at, job->bytes[i], job->access[i] == TG_WRITE))
+        return;
+#endif
     if (!is_scratch(at, job->bytes[i]) && !is_l2(at, job->bytes[i]))
         hazard("operand %d lies where a core cannot reach: %s", i, describe(at));
     expect_settled(at, job->bytes[i], job->access[i] == TG_WRITE, NULL, "the kernel");
@@ -832,7 +845,8 @@ void tg_start_cores(tg_kernel_call *call, const tg_job *job)
     event("k %s %d", job->name, job->tile);
     for (int i = 0; i < work.operand_count; i++) {
         int is_in_scratch = work.bytes[i] && is_scratch(job->at[i], work.bytes[i]);
-        event(" %ld:%u", is_in_scratch ? (long)((unsigned char *)job->at[i] - own->scratch) : -1L,
+        event(" %ld:%u",
+              is_in_scratch ? (long)((unsigned char *)job->at[i] - own->scratch) : near_offset(job->at[i]),
               (unsigned)work.bytes[i]);
         if (work.bytes[i])
             expect_operand(&work, i);
@@ -869,6 +883,8 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
         if (!work.bytes[i] || work.access[i] != TG_WRITE)
             continue;
         memcpy(job->at[i], at[i], work.bytes[i]);
+        if (near_offset(job->at[i]) >= 0)
+            continue; /* a slot of a pipe */
         if (is_scratch(job->at[i], work.bytes[i]))
             touch(job->at[i], work.bytes[i]);
         if (is_scratch(job->at[i], work.bytes[i]))
@@ -913,9 +929,15 @@ static void clear_scratch(void)
     own->touched = own->touched_stop = NULL;
 }
 
+/* Members of a block are on scratchpads side by side. */
+static int cluster_of(int block)
+{
+    return block % (launch.members > 1 ? TG_CLUSTERS / launch.members * launch.members : TG_CLUSTERS);
+}
+
 static void enter_block(int block)
 {
-    own = &clusters[block % TG_CLUSTERS];
+    own = &clusters[cluster_of(block)];
     sim.block = block;
     own->nest = launch.name;
     own->tile = 0;
