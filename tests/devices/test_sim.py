@@ -431,10 +431,9 @@ def test_auto_is_never_slower_than_single_or_double(name: str) -> None:
 
 
 # MAC per cycle of a whole update at 128 KB of L1, double buffered, where the product promises one, and the share of
-# hideable transfers that is hidden. The smallest models have kernels shorter than what it takes to conduct a nest, and
-# small nests that come together wait for all of their first operands, which is less time, and more of it in sight.
+# hideable transfers that is hidden, where that is less than usual: docs/cost-model.md says which transfers nobody hides.
 PROMISED = {"resnet8": 3.0, "cct": 2.9, "dscnn": 2.55, "mobilenetv1": 2.2, "autoencoder": 1.3}
-HIDDEN = {"simplemlp": 0.6, "autoencoder_tiny": 0.6, "dscnn": 0.75}
+HIDDEN = {"simplemlp": 0.35, "autoencoder_tiny": 0.68, "resnet8": 0.82, "mobilenetv1": 0.83, "autoencoder": 0.84}
 QUICK = ("simplemlp", "autoencoder_tiny", "autoencoder", "dscnn")
 
 
@@ -451,7 +450,7 @@ def test_double_buffering_is_fast_and_hides_transfers(name: str, l1_kib: int) ->
     step = run.estimates["step"]
     for hop, timing in step.hops.items():
         hideable = min(timing.busy_cycles, step.compute_cycles)
-        assert timing.hidden_cycles >= HIDDEN.get(name, 0.8) * hideable, hop
+        assert timing.hidden_cycles >= HIDDEN.get(name, 0.85) * hideable, hop
 
 
 MATRIX = [
