@@ -431,7 +431,7 @@ def test_auto_is_never_slower_than_single_or_double(name: str) -> None:
 
 
 # MAC per cycle of a whole update at 128 KB of L1, double buffered, where the product promises one, and the share of
-# hideable transfers that is hidden, where that is less than usual: docs/cost-model.md says which transfers nobody hides.
+# hideable transfers that is hidden, where that is less than usual: docs/cost-model.md says which ones nobody hides.
 PROMISED = {"resnet8": 3.0, "cct": 2.9, "dscnn": 2.55, "mobilenetv1": 2.2, "autoencoder": 1.3}
 HIDDEN = {"simplemlp": 0.35, "autoencoder_tiny": 0.68, "resnet8": 0.82, "mobilenetv1": 0.83, "autoencoder": 0.84}
 QUICK = ("simplemlp", "autoencoder_tiny", "autoencoder", "dscnn")
