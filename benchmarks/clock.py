@@ -114,12 +114,14 @@ def read(path: Path = RESULTS) -> list[Row]:
 
 
 def write(rows: Sequence[Row], path: Path = RESULTS) -> None:
-    """What is there already stays, but for the same cases."""
+    """What is there already stays, but for the same cases; others may be reading."""
     kept = {row.key: row for row in (*read(path), *rows)}
-    with path.open("w", encoding="utf-8", newline="") as stream:
+    written = path.with_suffix(".new")
+    with written.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for _, row in sorted(kept.items()))
+    written.replace(path)
 
 
 def slower_than_another(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
