@@ -11,10 +11,11 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 
 from tilegrad import zoo
 from tilegrad.calibration.cases import KIB, MODES, RECIPES, SIZES, Case
@@ -53,27 +54,30 @@ class Row:
         return self.model, self.recipe, self.mode, self.l1_kib, self.entry
 
 
-def measure(case: Case) -> list[Row]:
-    """Nothing where the training does not fit."""
+def measure(case: Case, known: Mapping[str, Mapping[str, int]] = MappingProxyType({})) -> list[Row]:
+    """Nothing where the training does not fit. A program that is `known`, by its digest, does not run again."""
     try:
         compiled = case.compile()
-        ran = training_cycles(compiled)
+        program = program_digest(compiled)[:DIGITS]
+        ran = known.get(program) or {entry: own[-1] for entry, own in training_cycles(compiled).items() if own}
     except TilegradError as error:
         print(f"{case.name}: {error}", file=sys.stderr)
         return []
     rows = []
     for entry in ENTRIES:
-        cycles = ran.get(entry, ())
-        if cycles and (entry == "step" or cycles[-1] >= NOTHING_CYCLES):
+        cycles = ran.get(entry, 0)
+        if cycles and (entry == "step" or cycles >= NOTHING_CYCLES):
             estimated = round(compiled.timing[entry].cycles)
             kib = case.scratch_bytes // KIB
-            program = program_digest(compiled)[:DIGITS]
-            rows.append(Row(case.model, case.recipe, case.mode, kib, entry, estimated, cycles[-1], program))
+            rows.append(Row(case.model, case.recipe, case.mode, kib, entry, estimated, cycles, program))
     return rows
 
 
 def measure_all(group: Sequence[Case]) -> list[Row]:
-    return [row for case in group for row in measure(case)]
+    known: dict[str, dict[str, int]] = {}
+    for row in read():
+        known.setdefault(row.program, {})[row.entry] = row.measured
+    return [row for case in group for row in measure(case, known)]
 
 
 def groups(chosen: Sequence[Case]) -> list[list[Case]]:
@@ -110,12 +114,14 @@ def read(path: Path = RESULTS) -> list[Row]:
 
 
 def write(rows: Sequence[Row], path: Path = RESULTS) -> None:
-    """What is there already stays, but for the same cases."""
+    """What is there already stays, but for the same cases; others may be reading."""
     kept = {row.key: row for row in (*read(path), *rows)}
-    with path.open("w", encoding="utf-8", newline="") as stream:
+    written = path.with_suffix(".new")
+    with written.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for _, row in sorted(kept.items()))
+    written.replace(path)
 
 
 def slower_than_another(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:

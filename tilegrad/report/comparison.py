@@ -86,7 +86,8 @@ def _rooflines(rows: Sequence[Row]) -> Iterator[Text]:
         lines.append(text)
     if lines:
         yield Text()
-        yield Text("roofline of a step, estimated: each alone")
+        word = rows[0].compiled.target.cycles_are if rows[0].compiled is not None else "estimated"
+        yield Text(f"roofline of a step, {word}: each alone")
         yield from (Text(f"  {line}") for line in lines)
 
 

@@ -48,13 +48,14 @@ def uncounted_text(kernels: Sequence[str]) -> str:
     return f"uncounted, a guess from other kernels: {', '.join(kernels)}" if kernels else ""
 
 
-def roofline_text(roof: Roofline | None) -> str:
-    """Of launches over blocks: what they would take if only one thing took time; empty where there are none."""
+def roofline_text(roof: Roofline | None, word: str) -> str:
+    """Of launches over blocks: what they would take if only one thing took time, under the target's
+    word for cycles; empty where there are none."""
     if roof is None or not roof.least_cycles:
         return ""
     each = f"compute {count_text(round(roof.compute_cycles))}, {roof.memory} {count_text(round(roof.memory_cycles))}"
     return (
-        f"roofline of a step's launches, estimated: {each} cycles alone ({roof.bytes_per_cycle:g} bytes/cycle for "
+        f"roofline of a step's launches, {word}: {each} alone ({roof.bytes_per_cycle:g} bytes/cycle for "
         f"{roof.clusters} clusters); each the longer of both: {count_text(round(roof.least_cycles))}, "
         f"{roof.bound_launches} of {roof.launches} for {roof.memory}; "
         f"they take {roof.cycles / roof.least_cycles:.2f} × that"

@@ -35,11 +35,11 @@ def inspection_report(facts: Inspection) -> Iterator[RenderableType]:
     yield Text()
     yield Text(str(facts.stack))
     cycles = cycles_text(facts.cycles, facts.cycles_word, facts.uncounted)
-    yield from (Text(line) for line in (cycles, roofline_text(facts.roofline)) if line)
+    yield from (Text(line) for line in (cycles, roofline_text(facts.roofline, facts.cycles_word)) if line)
     if facts.store != "f32":
         yield Text(f"stored {facts.store}: saved activations take {bytes_text(facts.saved_activation_bytes)}")
     if facts.fit is not None:
-        yield Text(fit_text(facts.fit))
+        yield Text(fit_text(facts.fit, facts.cycles_word))
     if facts.ways is not None:
         yield Text()
         yield from ways_report(facts.ways)
@@ -90,14 +90,14 @@ def budget_table(facts: Inspection) -> FittingTable:
     return made
 
 
-def fit_text(fit: Fit) -> str:
+def fit_text(fit: Fit, word: str) -> str:
     """What it took to fit."""
     if fit.before_cycles is not None and fit.after_cycles is not None:
         if not fit.repeated:
             return "fit: nothing is cheaper to compute again than to keep, or to fetch from L3"
         return (
             f"fit: {count_text(fit.repeated)} operators are computed again where that is cheaper than L3, with the "
-            f"same bits: a step takes {count_text(fit.after_cycles)} estimated cycles instead of "
+            f"same bits: a step takes {count_text(fit.after_cycles)} {word} instead of "
             f"{count_text(fit.before_cycles)}"
         )
     if fit.is_as_it_was:

@@ -101,6 +101,7 @@ def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
     yield made
     yield from (Text(f"pipe: {one['from']} -> {one['to']}, {_ring(one)}") for one in pipes_json(compiled))
     total = sum(tiling.estimate.cycles for _, _, tiling in _tilings(compiled) if tiling is not None)
-    yield Text(f"sum of the operators' estimates: {count_text(round(total))} cycles, waits for L3 apart")
+    word = compiled.target.cycles_word
+    yield Text(f"sum of the operators' {word}: {count_text(round(total))}, waits for L3 apart")
     if uncounted:
         yield Text(uncounted_text(uncounted))

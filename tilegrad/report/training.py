@@ -72,7 +72,9 @@ def run_report(run: Run, folder: Path | None) -> Iterator[RenderableType]:
     yield Text()
     if run.estimates or run.counted_cycles:
         yield cycles_line(run)
-        roofline = roofline_text(run.estimates["step"].roofline if "step" in run.estimates else None)
+        roofline = roofline_text(
+            run.estimates["step"].roofline if "step" in run.estimates else None, run.compiled.target.cycles_word
+        )
         yield from [Text(roofline)] if roofline else []
     if run.profile is not None:
         yield Text()

@@ -6,7 +6,7 @@ arrived. What is decided here is only seen in the order of the listing's events.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -112,7 +112,7 @@ class _Deciding:
         if not self._begins_at_once(n, found):
             found = taking(from_before=False)
             found[0] = replace(found[0], drains=self._drains(n, found))
-        settles = [*self._overtake(n, found)[:-1], False]
+        settles = [*self._overtake(n)[:-1], False]
         return [replace(one, settles=does) for one, does in zip(found, settles, strict=True)]
 
     def _place(self, i: int) -> NestPlace:
@@ -143,28 +143,21 @@ class _Deciding:
             found.append(self._on_their_way(before[0] - 1))
         return [span for spans, _ in found for span in spans], [one for _, own in found for one in own]
 
-    def _overtake(self, n: int, own: Sequence[Handover]) -> list[bool]:
-        """Of each nest of a suite, whether its results meet in L2 what those before it may still be storing, or later
-        tiles of the next one read it; of the first one also, whether the next suite's tables come to where that leaves
-        from."""
+    def _overtake(self, n: int) -> list[bool]:
+        """Of each nest of a suite, whether its results meet in L2 what those before it may still be storing; of the
+        first one also, whether what the nest before stores is where the last one's second tile comes from, or leaves
+        from where the next suite's tables go."""
         suite = self.suites[n]
         scratch, leaving = self._on_their_way(suite[0] - 1)
         following = [self._tables(n + 1)] if n + 1 < len(self.suites) else []
+        second = self._homes(suite[-1], self.nests[suite[-1]].nest.reads, self._tile(suite[-1], 1))
+        is_soon = meet(second, leaving) or overlaps(scratch, following)
         found = []
         for i in suite:
             results = self._homes(i, self.nests[i].nest.results, self._tile(i, -1))
-            read = self._later_reads(i + 1, own[i + 1 - suite[0]].taken) if i < suite[-1] else []
-            is_met = meet(results, leaving) or meet(read, [*leaving, *results])
-            found.append(is_met or (i == suite[0] and overlaps(scratch, following)))
+            found.append(meet(results, leaving) or (is_soon and i == suite[0]))
             leaving = [*([] if found[-1] else leaving), *results]
         return found
-
-    def _later_reads(self, i: int, taken: Collection[str]) -> list[Bytes]:
-        """What tiles behind the first may read of L2."""
-        nest = self.nests[i].nest
-        if self.nests[i].tile_count == 1:
-            return []
-        return self._homes(i, [operand for operand in nest.reads if operand.name not in taken], nest.everything)
 
     def _settles(self, n: int) -> bool:
         """Whether it helps these nests to wait for them then, and does not take long."""
