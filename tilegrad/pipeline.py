@@ -58,7 +58,7 @@ from tilegrad.recipe.adapters import lora_of
 from tilegrad.recipe.sparse import Selected, parse_sparse, sparse_of
 from tilegrad.recipe.storage import Storage
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.schedule.schedule import schedule_program
+from tilegrad.sequence.fastest import fastest_schedule
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L2, L3, Target
@@ -332,7 +332,7 @@ def _compile_program(
             return fitted(unfit, target, limit_bytes) if flat else fitted_levels(unfit, target, options)
 
         program, fit = watch.run("fit", fitting, "program")
-    schedule: Schedule = watch.run("schedule", lambda: schedule_program(program, target, options))
+    schedule: Schedule = watch.run("schedule", lambda: fastest_schedule(program, target, options))
     plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
     project: Project = watch.run(

@@ -13,7 +13,7 @@ import pytest
 import tilegrad as tg
 from tests.support.models import model, node, value, weights
 from tests.support.projects import CONTRACT_FLAGS, opened, toolchain
-from tilegrad.codegen.c import Comment, SourceFile, comment_text, identifier, print_file
+from tilegrad.codegen.c import Comment, comment_text, identifier, print_file
 from tilegrad.codegen.interface import c_string
 from tilegrad.compiled import Compiled
 
@@ -145,7 +145,7 @@ def test_inputs_called_like_words_of_c(standard: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_comment_stays_one(text: str) -> None:
-    printed = print_file(SourceFile((Comment(f"{comment_text(text)}\n{comment_text(text)}"),)))
+    printed = print_file((Comment(f"{comment_text(text)}\n{comment_text(text)}"),))
     assert printed.count("*/") == 1 and printed.endswith("*/\n") and printed.count("/*") == 1
     assert all(len(line) < 200 and line.isascii() and line.isprintable() for line in printed.splitlines())
     assert "??/" not in printed

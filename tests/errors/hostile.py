@@ -12,297 +12,26 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from tests.support.models import ints, mlp, model, node, value, weights
-
-Maker = Callable[[Path], Path]
-REFUSED: dict[str, Maker] = {}
-SOUND: dict[str, Maker] = {}
-EITHER: dict[str, Maker] = {}
-
-X, Y = [value("x", [1, 4])], [value("y", [1, 4])]
-W = {"w": weights(4, 4)}
-MATMUL = node("MatMul", "x w", "h", "first")
-
-
-def _saved(proto: onnx.ModelProto, folder: Path) -> Path:
-    path = folder / "model.onnx"
-    path.write_bytes(proto.SerializeToString())
-    return path
-
-
-def _add(table: dict[str, Maker], name: str, make: Callable[[], onnx.ModelProto]) -> None:
-    assert not any(name in known for known in (REFUSED, SOUND, EITHER))
-    table[name] = lambda folder: _saved(make(), folder)
-
-
-def refused(make: Callable[[], onnx.ModelProto]) -> Callable[[], onnx.ModelProto]:
-    _add(REFUSED, make.__name__, make)
-    return make
-
-
-def sound(make: Callable[[], onnx.ModelProto]) -> Callable[[], onnx.ModelProto]:
-    _add(SOUND, make.__name__, make)
-    return make
-
-
-def chained(*nodes: onnx.NodeProto, initializers: dict[str, object] | None = None, opset: int = 17) -> onnx.ModelProto:
-    """x → MatMul → h → `nodes` → y."""
-    return model([MATMUL, *nodes], X, [value("y", None)], {**W, **(initializers or {})}, opset=opset)
-
-
-def either(make: Callable[[], onnx.ModelProto]) -> Callable[[], onnx.ModelProto]:
-    _add(EITHER, make.__name__, make)
-    return make
-
-
-# ---- growth: a few lines that mean a great deal
-
-
-def nested_functions(depth: int, calls: int) -> onnx.ModelProto:
-    functions = []
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    for level in range(depth):
-        if level == depth - 1:
-            body = [node("Relu", "x", "y")]
-        else:
-            names = ["x", *(f"t{i}" for i in range(calls - 1)), "y"]
-            body = [helper.make_node(f"f{level + 1}", [a], [b], domain="local") for a, b in itertools.pairwise(names)]
-        functions.append(helper.make_function("local", f"f{level}", ["x"], ["y"], body, imports))
-    call = helper.make_node("f0", ["h"], ["y"], name="call", domain="local")
-    return model([MATMUL, call], X, Y, W, functions=functions, domains=["local"])
-
-
-_add(REFUSED, "functions_twice_40_deep", lambda: nested_functions(40, 2))
-_add(REFUSED, "functions_ten_times_6_deep", lambda: nested_functions(6, 10))
-_add(REFUSED, "functions_3000_deep", lambda: nested_functions(3000, 1))
-_add(SOUND, "functions_twice_8_deep", lambda: nested_functions(8, 2))
-
-
-@refused
-def functions_that_call_themselves() -> onnx.ModelProto:
-    proto = nested_functions(3, 1)
-    proto.functions[2].node[0].CopyFrom(helper.make_node("f0", ["x"], ["y"], domain="local"))
-    return proto
-
-
-@refused
-def functions_with_large_bodies() -> onnx.ModelProto:
-    proto = nested_functions(9, 3)
-    body = proto.functions[8]
-    body.node.insert(0, node("Constant", "", "c", value=numpy_helper.from_array(np.zeros(50_000, np.float32))))
-    return proto
-
-
-@sound
-def thousands_of_unused_functions() -> onnx.ModelProto:
-    proto = nested_functions(2, 1)
-    for i in range(2000):
-        proto.functions.append(helper.make_function("local", f"u{i}", ["x"], ["y"], [node("Relu", "x", "y")], []))
-        proto.functions[-1].opset_import.extend(proto.functions[0].opset_import)
-    return proto
-
-
-@refused
-def defined_operators_by_the_thousand() -> onnx.ModelProto:
-    names = ["h", *(f"m{i}" for i in range(19_999)), "y"]
-    nodes = [node("Mish", a, b) for a, b in itertools.pairwise(names)]
-    return chained(*nodes, opset=18)
-
-
-def doubled(op: str, times: int, start: onnx.NodeProto, **attributes: object) -> onnx.ModelProto:
-    nodes = [start, *(node(op, f"c{i} c{i}", f"c{i + 1}", **attributes) for i in range(times))]
-    return chained(*nodes, node("Add", f"h c{times}", "y"))
-
-
-_ONES = node("ConstantOfShape", "shape", "c0")
-_add(
+from tests.errors import hostile_growth  # noqa: F401 - it registers its own
+from tests.errors.hostile_kinds import (
+    EITHER,
+    MATMUL,
     REFUSED,
-    "constant_doubled_40_times",
-    lambda: doubled("Concat", 40, node("Constant", "", "c0", value_floats=[1.0]), axis=0),
+    SOUND,
+    Maker,
+    W,
+    X,
+    Y,
+    add,
+    chained,
+    either,
+    refused,
+    saved,
+    sound,
 )
-_add(REFUSED, "value_doubled_40_times", lambda: doubled("Concat", 40, node("Identity", "h", "c0"), axis=0))
-_add(
-    REFUSED, "text_doubled_40_times", lambda: doubled("StringConcat", 40, node("Constant", "", "c0", value_string="a"))
-)
-
-
-def constant_of(op: str, inputs: str, initializers: dict[str, object], **attributes: object) -> onnx.ModelProto:
-    return chained(node(op, inputs, "c", "big", **attributes), node("Add", "h c", "y"), initializers=initializers)
-
-
-for _exponent in (20, 31, 40, 62):
-    _size = ints(2**_exponent, 4)
-    _table = SOUND if _exponent == 20 else REFUSED
-    _add(_table, f"constant_of_shape_2_{_exponent}", lambda s=_size: constant_of("ConstantOfShape", "s", {"s": s * 1}))
-    _add(
-        _table,
-        f"expand_to_2_{_exponent}",
-        lambda s=_size: constant_of("Expand", "one s", {"one": np.ones(1, np.float32), "s": s}),
-    )
-    _add(
-        _table,
-        f"tile_2_{_exponent}",
-        lambda s=_size: constant_of("Tile", "one s", {"one": np.ones((1, 1), np.float32), "s": s}),
-    )
-    _add(
-        _table,
-        f"pad_by_2_{_exponent}",
-        lambda s=_size: chained(node("Pad", "h p", "y", "big"), initializers={"p": ints(0, 0, 0, int(s[0]))}),
-    )
-    _add(
-        REFUSED,
-        f"range_to_2_{_exponent}",
-        lambda s=_size: constant_of("Range", "a b d", {"a": 0.0, "b": float(s[0]), "d": 1.0}),
-    )
-
-
-@refused
-def one_hot_of_a_huge_depth() -> onnx.ModelProto:
-    content = {"i": ints(0, 1), "depth": np.array(2**40), "v": np.array([0.0, 1.0], np.float32)}
-    return constant_of("OneHot", "i depth v", content)
-
-
-@refused
-def a_thousand_large_constants() -> onnx.ModelProto:
-    nodes = []
-    for i in range(1000):
-        nodes += [node("ConstantOfShape", "s", f"k{i}"), node("Add", f"{'h' if i == 0 else f'a{i - 1}'} k{i}", f"a{i}")]
-    return chained(*nodes, node("Relu", "a999", "y"), initializers={"s": ints(2**20, 4)})
-
-
-@refused
-def einsum_of_many_vectors() -> onnx.ModelProto:
-    letters = "abcdefghij"
-    content = {f"v{letter}": ints(*range(50)) for letter in letters}
-    names = " ".join(content)
-    return chained(
-        node("Einsum", names, "e", equation=f"{','.join(letters)}->"),
-        node("Cast", "e", "f", to=TensorProto.FLOAT),
-        node("Add", "h f", "y"),
-        initializers=content,
-    )
-
-
-@refused
-def integer_product_that_takes_an_hour() -> onnx.ModelProto:
-    return chained(
-        node("ConstantOfShape", "s", "a", value=numpy_helper.from_array(ints(1))),
-        node("MatMul", "a a", "b"),
-        node("MatMul", "b b", "c"),
-        node("ReduceMax", "c", "m", keepdims=0),
-        node("Cast", "m", "f", to=TensorProto.FLOAT),
-        node("Add", "h f", "y"),
-        initializers={"s": ints(2800, 2800)},
-    )
-
-
-def body_of(level: int, nodes: list[onnx.NodeProto]) -> onnx.GraphProto:
-    """Of a Loop: names of one level only, since a body sees those around it."""
-    inputs = [value(f"i{level}", [], "i64"), value(f"go{level}", [], "bool"), value(f"v{level}", None)]
-    return helper.make_graph(
-        [node("Identity", f"go{level}", f"on{level}"), *nodes],
-        f"body{level}",
-        inputs,
-        [value(f"on{level}", [], "bool"), value(f"after{level}", None)],
-    )
-
-
-def loop(trips: int, body: list[onnx.NodeProto], start: np.ndarray) -> onnx.ModelProto:
-    return chained(
-        node("Loop", "trips go start", "c", "loop", body=body_of(0, body)),
-        node("ReduceSum", "c", "s", keepdims=0),
-        node("Add", "h s", "y"),
-        initializers={"trips": np.array(trips), "go": np.array(True), "start": start},
-    )
-
-
-_STEP = [node("Add", "v0 v0", "after0")]
-_DOUBLE = [node("Concat", "v0 v0", "after0", axis=0)]
-_add(REFUSED, "loop_that_doubles", lambda: loop(40, _DOUBLE, np.ones(1, np.float32)))
-_add(REFUSED, "loop_of_2_40_trips", lambda: loop(2**40, _STEP, np.ones(1, np.float32)))
-_add(REFUSED, "loop_of_doubles", lambda: loop(5, _STEP, np.ones(1)))
-_add(SOUND, "loop_of_five_trips", lambda: loop(5, _STEP, np.array(1.0, np.float32)))
-
-
-@refused
-def loops_in_loops() -> onnx.ModelProto:
-    """9000 to the fourth trips."""
-    nodes = [node("Add", "v3 v3", "after3")]
-    for level in (3, 2, 1):
-        outer = level - 1
-        nodes = [node("Loop", f"trips go{outer} v{outer}", f"after{outer}", body=body_of(level, nodes))]
-    return loop(9000, nodes, np.ones(1, np.float32))
-
-
-def nested_ifs(depth: int) -> onnx.ModelProto:
-    nodes = [node("Relu", "h", f"z{depth}")]
-    for level in reversed(range(depth)):
-        branch = helper.make_graph(nodes, f"b{level}", [], [value(f"z{level + 1}", None)])
-        nodes = [node("If", "yes", f"z{level}", f"if{level}", then_branch=branch, else_branch=branch)]
-    return chained(*nodes, node("Relu", "z0", "y"), initializers={"yes": np.array(True)})
-
-
-_add(SOUND, "ifs_4_deep", lambda: nested_ifs(4))
-_add(SOUND, "ifs_12_deep_both_branches", lambda: nested_ifs(12))
-
-
-@sound
-def a_thousand_ifs() -> onnx.ModelProto:
-    nodes = []
-    for i in range(1000):
-        before = "h" if i == 0 else f"z{i - 1}"
-        branch = helper.make_graph([node("Relu", before, "t")], "b", [], [value("t", None)])
-        nodes.append(node("If", "yes", f"z{i}", then_branch=branch, else_branch=branch))
-    return chained(*nodes, node("Relu", "z999", "y"), initializers={"yes": np.array(True)})
-
-
-@refused
-def scan_of_constants() -> onnx.ModelProto:
-    body = helper.make_graph(
-        [node("Add", "s e", "t"), node("Identity", "t", "o")],
-        "b",
-        [value("s", []), value("e", [])],
-        [value("t", []), value("o", [])],
-    )
-    return chained(
-        node("Scan", "s0 es", "last all", body=body, num_scan_inputs=1),
-        node("Add", "h last", "y"),
-        initializers={"s0": 0.0, "es": np.ones(9, np.float32)},
-    )
-
-
-@refused
-def sequence_of_large_tensors() -> onnx.ModelProto:
-    return chained(
-        node("ConstantOfShape", "s", "c"),
-        node("SequenceConstruct", " ".join(["c"] * 500), "q"),
-        node("ConcatFromSequence", "q", "k", axis=0),
-        node("ReduceSum", "k", "m", keepdims=0),
-        node("Add", "h m", "y"),
-        initializers={"s": ints(2**20)},
-    )
-
-
-@sound
-def normalisation_over_2_30_elements() -> onnx.ModelProto:
-    """What would be a LayerNormalization without a scale, for which a scale would have to be made."""
-    nodes = [
-        node("Expand", "x s", "e"),
-        node("ReduceMean", "e", "m", axes=[-1]),
-        node("Sub", "e m", "d"),
-        node("Pow", "d two", "q"),
-        node("ReduceMean", "q", "v", axes=[-1]),
-        node("Add", "v eps", "ve"),
-        node("Sqrt", "ve", "r"),
-        node("Div", "d r", "n"),
-        node("ReduceMean", "n", "o", axes=[-1]),
-        node("Mul", "o w", "y"),
-    ]
-    initializers = {"s": ints(1, 2**30), "two": 2.0, "eps": 1e-5, "w": weights(1, 4)}
-    return model(nodes, [value("x", [1, 1])], [value("y", None)], initializers)
-
+from tests.support.models import ints, mlp, model, node, value, weights
 
 # ---- wires and names
 
@@ -409,7 +138,7 @@ for _number, _text in enumerate(
         "\\",
     )
 ):
-    _add(SOUND, f"name_{_number}", lambda text=_text: named(text))
+    add(SOUND, f"name_{_number}", lambda text=_text: named(text))
 
 
 # ---- numbers and types
@@ -420,15 +149,15 @@ def declared(shape: list[int | str | None]) -> onnx.ModelProto:
 
 
 for _number, _shape in enumerate(([2**31, 4], [2**62, 4], [1, 2**40], [-5, 4], [1, -4], [2**31, 2**31, 2**31, 4])):
-    _add(
+    add(
         EITHER if _shape[0] in (2**31, 2**62, -5) else REFUSED,
         f"input_of_shape_{_number}",
         lambda shape=_shape: declared(list(shape)),
     )
-_add(REFUSED, "input_of_free_dimensions", lambda: declared([None, "n", 4]))
-_add(SOUND, "input_of_rank_12", lambda: declared([1] * 11 + [4]))
-_add(REFUSED, "input_without_samples", lambda: declared([0, 4]))
-_add(SOUND, "input_without_elements", lambda: model([node("Relu", "x", "y")], [value("x", [1, 0])], [value("y", None)]))
+add(REFUSED, "input_of_free_dimensions", lambda: declared([None, "n", 4]))
+add(SOUND, "input_of_rank_12", lambda: declared([1] * 11 + [4]))
+add(REFUSED, "input_without_samples", lambda: declared([0, 4]))
+add(SOUND, "input_without_elements", lambda: model([node("Relu", "x", "y")], [value("x", [1, 0])], [value("y", None)]))
 
 
 @sound
@@ -478,7 +207,7 @@ for _name, _change in {
     "data_nan": _set(raw_data=np.full((4, 4), np.nan, np.float32).tobytes()),
     "data_infinite": _set(raw_data=np.full((4, 4), np.inf, np.float32).tobytes()),
 }.items():
-    _add(REFUSED, f"tensor_{_name}", lambda change=_change: with_tensor(change))
+    add(REFUSED, f"tensor_{_name}", lambda change=_change: with_tensor(change))
 
 
 @either
@@ -539,7 +268,7 @@ for _number, _attributes in enumerate(
         *({"auto_pad": "SIDEWAYS"}, {"auto_pad": b"\xff\xfe"}, {"group": 1.5}, {"kernel_shape": [1.0, 2.0]}),
     )
 ):
-    _add(
+    add(
         SOUND if _attributes == {"strides": [2**40, 1]} else REFUSED,
         f"convolution_{_number}",
         lambda attributes=_attributes: convolution(**attributes),
@@ -568,7 +297,7 @@ for _number, (_op, _attributes) in enumerate(
         ),
     )
 ):
-    _add(
+    add(
         REFUSED,
         f"operator_{_number}",
         lambda op=_op, attributes=_attributes: chained(node(op, "h", "y", "odd", **attributes)),
@@ -593,7 +322,7 @@ def unknown_domain() -> onnx.ModelProto:
 
 
 for _version in (0, -1, 1, 999, 2**40):
-    _add(
+    add(
         REFUSED,
         f"opset_{_version}",
         lambda version=_version: model([MATMUL, node("Relu", "h", "y")], X, Y, W, opset=version),
@@ -656,7 +385,7 @@ def external(location: str, *, offset: str = "0", length: str = "64", data: byte
             tensor.external_data.add(key=key, value=content)
         if data is not None:
             (folder / "data.bin").write_bytes(data)
-        return _saved(proto, folder)
+        return saved(proto, folder)
 
     return make
 

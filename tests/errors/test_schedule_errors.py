@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+import tilegrad as tg
 from tests.schedule.programs import UNTILED, compiled_for, siracusa
+from tests.sequence.test_pipes import PAIR, product_then_sum
 from tests.support.models import mlp
 from tests.support.small_models import linear
 from tilegrad import frontend, pipeline
@@ -18,6 +20,7 @@ from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
+from tilegrad.targets import base as targets
 
 
 def test_an_l1_that_cannot_hold_one_element() -> None:
@@ -165,3 +168,25 @@ def test_a_fused_program_that_fits_l2_has_readable_gradients() -> None:
     assert not unfused.program.is_fused and unfused.plan.memory["L3"].used_bytes > 0
     with pytest.raises(DoesNotFit):
         compiled_for("autoencoder", siracusa(), ScheduleOptions(home="L2"))
+
+
+@pytest.mark.parametrize(
+    ("width", "engine", "budget"),
+    [(2048, "matrix", "a 96, b 196608, y 8192"), (1024, "vector", "a 4096, b 4096, y 4096")],
+)
+def test_slots_of_a_pipe_that_do_not_fit_are_refused_with_their_bytes(width: int, engine: str, budget: str) -> None:
+    """On the side that makes boxes, and on the one that reads them."""
+    sizes = {"matrix": 65536 if engine == "matrix" else 1 << 20, "vector": 3072}
+    npu = targets.get("npu")
+    engines = tuple(replace(one, scratch_bytes=sizes[one.name]) for one in npu.compute_engines)
+    with pytest.raises(DoesNotFit) as caught:
+        tg.compile(
+            product_then_sum(16, 24, width),
+            tg.Recipe(loss="mse", batch=16),
+            target=replace(npu, clusters=3, compute_engines=engines),
+            pipes=[(*PAIR, 2)],
+        )
+    error = caught.value
+    assert error.message == f"the slots of a pipe from 'first' to 'second' do not fit into {engine}"
+    assert error.expected == f"at most {sizes[engine]} bytes" and budget in (error.got or "")
+    assert error.exit_status == 2 and error.node is not None

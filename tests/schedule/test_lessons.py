@@ -188,7 +188,7 @@ def test_generated_code_is_silent() -> None:
 def search_work(name: str, l1_bytes: int) -> tuple[int, int]:
     """Tile sizes that a schedule's search looks at, and those that it keeps because they fit."""
     seen = kept = 0
-    real = tiling_module.best_candidates
+    real = tiling_module.best_rows
 
     def counted(*arguments: Any) -> Any:
         nonlocal seen, kept
@@ -198,7 +198,7 @@ def search_work(name: str, l1_bytes: int) -> tuple[int, int]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling_module, "best_candidates", counted)
+        patch.setattr(tiling_module, "best_rows", counted)
         patch.setattr(schedule_module, "known_choices", lambda target, buffering: {})
         compiled_for(name, siracusa(l1_bytes))
     return seen, kept

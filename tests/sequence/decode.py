@@ -1,231 +1,19 @@
 """Reads a program's constant words as the tile runtime does, and says what it would do.
 
-The layout of records is read from runtime/cluster/tg_tile.h, the words from the generated C by way of a compiler: how
-they are written there does not matter. What follows mirrors tg_tile.c function by function, on lists of words.
+What follows mirrors tg_tile.c function by function, on lists of words.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from math import prod
-from pathlib import Path
 
-from tilegrad.analysis.tables import argument_fields, float_word
-from tilegrad.build.toolchain import host_toolchain
-from tilegrad.ir.listing import SCRATCH, Begin, End, Enter, Fetch, Listing, Load, Move, Place, Store, Wait
-from tilegrad.ir.nest import kernel_argument, row_major_strides
-from tilegrad.ops.kernels import RUNTIME_FOLDER
-from tilegrad.pipeline import Compiled
+from tests.sequence.emitted_words import U32, DecodeError, Program, Record, constants, has_calls, move_words, words_in
 
 Action = tuple[object, ...]
 """(kind, ...): an event in plain numbers, as words can say it."""
-U32 = 1 << 32
-
-
-class DecodeError(Exception):
-    """Words that no runtime could follow."""
-
-
-# The layout.
-
-
-@cache
-def header() -> str:
-    text = (RUNTIME_FOLDER / "cluster" / "tg_tile.h").read_text(encoding="utf-8")
-    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-
-
-@cache
-def layout(name: str) -> tuple[tuple[str, bool], ...]:
-    """Fields of a record, each one word: name, and whether it is signed."""
-    found = re.search(r"typedef struct \{([^{}]*)\} " + name + ";", header())
-    assert found is not None, name
-    fields = []
-    for declaration in filter(None, (part.strip() for part in found[1].split(";"))):
-        c_type, names = declaration.split(None, 1)
-        assert c_type in ("int32_t", "uint32_t"), f"{declaration} of {name} is no word"
-        fields += [(field.strip(), c_type == "int32_t") for field in names.split(",")]
-    return tuple(fields)
-
-
-@cache
-def constants() -> dict[str, int]:
-    """Enumerators, and what is defined as a plain number."""
-    found = {}
-    for body in re.findall(r"enum \{(.*?)\}", header(), flags=re.DOTALL):
-        following = 0
-        for one in filter(None, (part.strip() for part in body.split(","))):
-            name, _, value = one.partition("=")
-            following = int(value) if value else following
-            found[name.strip()] = following
-            following += 1
-    for name, value in re.findall(r"#define (TG_\w+) (0x[0-9a-f]+)u", header()):
-        found[name] = int(value, 16)
-    return found
-
-
-def words_in(name: str) -> int:
-    return len(layout(name))
-
-
-class Record:
-    """A record at a place in a list of words."""
-
-    __slots__ = ("_at", "_fields", "_words")
-
-    def __init__(self, name: str, words: list[int], at: int) -> None:
-        object.__setattr__(self, "_words", words)
-        object.__setattr__(self, "_at", at)
-        object.__setattr__(self, "_fields", _places(name))
-        if not 0 <= at <= len(words) - words_in(name):
-            raise DecodeError(f"a {name} at {at} of {len(words)} words")
-
-    def __getattr__(self, field: str) -> int:
-        place, is_signed = self._fields[field]
-        word: int = self._words[self._at + place]
-        return word - U32 if is_signed and word >= U32 // 2 else word
-
-    def __setattr__(self, field: str, value: int) -> None:
-        self._words[self._at + self._fields[field][0]] = value % U32
-
-
-@cache
-def _places(name: str) -> dict[str, tuple[int, bool]]:
-    return {field: (place, is_signed) for place, (field, is_signed) in enumerate(layout(name))}
-
-
-# The words.
-
-
-@dataclass(frozen=True)
-class Program:
-    """What the generated C says: all words, each entry's fields, and the names of kernels by number. Kernels' C files
-    say how many argument words each takes."""
-
-    words: tuple[int, ...]
-    entries: dict[str, dict[str, int]]
-    kernels: tuple[str, ...]
-    argument_counts: dict[str, int]
-
-
-ENTRY_FIELDS = ("position", "call_words", "table", "table_words", "scratch", "moves", "last_moves")
-
-
-def emitted(compiled: Compiled, folder: Path) -> Program:
-    """From model.c, compiled into a program that prints its constants."""
-    kernels = sorted({one.nest.kernel for own in compiled.listing.entries.values() for one in own.nests})
-    for name, content in compiled.project.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    numbers = "%u " * len(ENTRY_FIELDS)
-    prints = "\n".join(
-        f'    printf("{entry} {numbers}\\n", {", ".join(f"{entry}_entry.{field}" for field in ENTRY_FIELDS)});'
-        for entry in compiled.listing.entries
-    )
-    known = "\n".join(f'        if (kernels[i] == call_{name}) printf("{name} ");' for name in kernels)
-    main = f"""
-#include "model.c"
-#include <stdio.h>
-int main(void)
-{{
-    const unsigned char *bytes = (const unsigned char *)program.words;
-    for (unsigned i = 0; i < program.bytes; i += 4) {{
-        uint32_t word;
-        __builtin_memcpy(&word, bytes + i, 4);
-        printf("%u ", (unsigned)word);
-    }}
-    puts("");
-    for (unsigned i = 0; i < sizeof kernels / sizeof *kernels; i++) {{
-{known}
-    }}
-    puts("");
-{prints}
-    return 0;
-}}
-"""
-    source = next(path for path in folder.rglob("model.c")).parent / "dump.c"
-    source.write_text(main, encoding="utf-8")
-    include = sorted({str(path.parent) for path in folder.rglob("*.h")})
-    flags = ["-std=gnu11", "-O0", "-w", "-no-pie", "-static", "-Wl,--unresolved-symbols=ignore-all"]
-    command = [host_toolchain().compiler, *flags, *(f"-I{path}" for path in include), str(source), "-o", "dump"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    lines = subprocess.run([str(folder / "dump")], check=True, capture_output=True, text=True).stdout.splitlines()
-    entries = {}
-    for line in lines[2:]:
-        name, *fields = line.split()
-        entries[name] = dict(zip(ENTRY_FIELDS, map(int, fields), strict=True))
-    counts = {}
-    for entry, own in compiled.listing.entries.items():
-        for number, one in enumerate(own.nests):
-            op = compiled.listing.launch_of(entry, number).node.op
-            counts[one.nest.kernel] = len(argument_fields(op, one.nest.kernel))
-    return Program(tuple(map(int, lines[0].split())), entries, tuple(lines[1].split()), counts)
-
-
-def has_calls(program: Program, entry: dict[str, int]) -> bool:
-    none = constants().get("TG_NO_CALL")
-    return entry["position"] != none if none is not None else entry["table_words"] > 0
-
-
-def named_words(program: Program, entry: str) -> dict[int, str]:
-    """Which field of which record each word of an entry in tiles is."""
-    found: dict[int, str] = {}
-    fields, words = program.entries[entry], list(program.words)
-    at, table, move = fields["position"], fields["table"], fields["moves"]
-    moves, end = fields["last_moves"], at + fields["call_words"]
-    while True:
-        call, nest = Record("tg_call", words, at), Record("tg_nest", words, table)
-        found |= {at + i: f"tg_call.{name}" for i, (name, _) in enumerate(layout("tg_call"))}
-        homes = at + words_in("tg_call")
-        found |= {homes + i: "home" for i in range(nest.operand_count)}
-        found |= _named_table(program, words, table)
-        moves += call.moves
-        if not call.next_words:
-            break
-        if call.flags & constants()["TG_MORE"]:
-            at, table = at + call.next_words, at + call.next_table
-        else:
-            at, table, end = end, call.next_table, end + call.next_words
-    for _ in range(moves):
-        size = move_words(words[move])
-        found |= {move + i: "move" for i in range(size)}
-        move += size
-    return found
-
-
-def move_words(first: int) -> int:
-    c = constants()
-    if first & c["TG_MOVE_WAIT"]:
-        return 1
-    return c["TG_ROWS_WORDS"] if first & c["TG_MOVE_ROWS"] else c["TG_MOVE_WORDS"]
-
-
-def _named_table(program: Program, words: list[int], table: int) -> dict[int, str]:
-    nest = Record("tg_nest", words, table)
-    at = words_in("tg_nest")
-    records = [("tg_nest", 0)]
-    records += [("tg_operand", at + i * words_in("tg_operand")) for i in range(nest.operand_count)]
-    at += nest.operand_count * words_in("tg_operand")
-    loops = [at + i * words_in("tg_loop") for i in range(nest.loop_count)]
-    for place in loops:
-        loop = Record("tg_loop", words, table + place)
-        count = loop.read_count + loop.write_count
-        records += [("tg_loop", place), *(("tg_dim", loop.dims + i * words_in("tg_dim")) for i in range(count))]
-        records += [("tg_field", loop.fields + i * words_in("tg_field")) for i in range(loop.field_count)]
-    count = program.argument_counts[program.kernels[nest.kernel]]
-    found = {table + nest.args + i: "argument" for i in range(count)}
-    for name, place in records:
-        found |= {table + place + i: f"{name}.{field}" for i, (field, _) in enumerate(layout(name))}
-    return found
-
-
-# The runtime.
 
 FIRST_TILE, NEXT_TILE, RESULTS = range(3)
 
@@ -290,7 +78,8 @@ class Machine:
         self.leaving: list[_Leaving] = []
         self.before: _Nest | None = None
         self.is_running = False
-        self.ahead: dict[bool, int | None] = {False: None, True: None}
+        self.ahead: dict[int, int | None] = {}
+        self.further = 0
         self.current: _Nest | None = None
         self.c = constants()
 
@@ -445,12 +234,14 @@ class Machine:
         return found
 
     def load_further(self, nest: _Nest, is_early: bool) -> None:
-        further = nest.further
+        further, number = nest.further, 0
         while further is not None:
-            is_last = further.further is None
-            mask = further.call.early if is_early else further.call.late
-            self.ahead[is_last] = self.add_boxes(further, mask, FIRST_TILE, 0, self.ahead[is_last])
-            further = further.further
+            mask, which = further.call.early if is_early else further.call.late, self.ahead_for(further, number)
+            self.ahead[which] = self.add_boxes(further, mask, FIRST_TILE, 0, self.ahead.get(which))
+            further, number = further.further, number + 1
+
+    def ahead_for(self, nest: _Nest, number: int) -> int:
+        return self.c["TG_AHEAD_LAST"] if nest.further is None else min(number, self.c["TG_AHEAD_OTHERS"])
 
     def next_of(self, nest: _Nest) -> tuple[int, int, int, int]:
         call = nest.call
@@ -466,9 +257,7 @@ class Machine:
                 own = words[self.move + 1 : self.move + move_words(first)]
                 rows = own[3:] if first & c["TG_MOVE_ROWS"] else (1, 0)
                 size = own[2] * rows[0]
-                self.done.append(
-                    ("move", first >> c["TG_MOVE_SHIFT"], *own[:2], size, first & c["TG_MOVE_IN"], *rows)
-                )
+                self.done.append(("move", first >> c["TG_MOVE_SHIFT"], *own[:2], size, first & c["TG_MOVE_IN"], *rows))
             self.move += move_words(first)
 
     # Tiles.
@@ -731,20 +520,21 @@ class Machine:
         if self.is_running:
             assert before is not None
             self.done.append(("end", before.number, last_tile))
-            self.settle("storing")
+            if before.call.flags & self.c["TG_SETTLE"] or before.further is None:
+                self.settle("storing")
             self.done.append(("enter", nest.number))
         self.settle("loading")
         self.done.append(begun)
         if self.is_running and before is not None and before.call.results:
-            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, None)
+            self.storing = self.add_boxes(before, before.call.results, RESULTS, before.nest.tiles - 1, self.storing)
         if nest.call.flags & self.c["TG_LATE"] and nest.further is not None:
             self.settle("storing")
             self.load_further(nest, is_early=False)
 
     def go_on(self, nest: _Nest, further: _Nest) -> None:
         self.is_running, self.before, self.current = True, nest, further
-        is_last = further.further is None
-        self.loading, self.ahead[is_last] = self.ahead[is_last], None
+        self.loading = self.ahead.pop(self.ahead_for(further, self.further), None)
+        self.further = 0 if further.further is None else self.further + 1
         self.turn ^= 1
         self.set_addresses(further)
 
@@ -799,79 +589,3 @@ class Machine:
             table, number = call.next_table, number + 1
             if not call.next_words:
                 return
-
-
-# What a listing says, in the same words.
-
-
-def listed_actions(listing: Listing, entry: str) -> Iterator[Action]:
-    own = listing.entries[entry]
-    moves = {(e.queue, e.transfer) for e in own.events if isinstance(e, Move)}
-    for event in own.events:
-        if isinstance(event, Wait):
-            yield ("wait l3" if (event.queue, event.transfer) in moves else "wait", event.transfer)
-        elif isinstance(event, Enter):
-            yield ("enter", event.nest)
-        elif isinstance(event, End):
-            yield ("end", event.nest, event.tile)
-        elif isinstance(event, Move):
-            rows = event.rows, event.l3_stride
-            yield ("move", event.transfer, event.l2_offset, event.l3_offset, event.size_bytes, int(event.inward), *rows)
-        elif isinstance(event, Fetch):
-            yield ("fetch", event.transfer, event.nest, tuple((p.near_offset, p.size_bytes) for p in event.parts))
-        elif isinstance(event, Begin):
-            yield _listed_begin(listing, entry, event)
-        else:
-            yield _listed_box(listing, entry, event)
-
-
-def _listed_box(listing: Listing, entry: str, event: Load | Store) -> Action:
-    names = [operand.name for operand in listing.entries[entry].nests[event.nest].nest.operands]
-    parts = tuple(
-        (event.near + p.near_offset, event.region, event.far + p.far_offset, p.row_bytes, p.rows, p.far_stride)
-        for p in event.parts
-    )
-    kind = "load" if event.inward else "store"
-    return (kind, event.transfer, event.nest, event.tile, names.index(event.operand), parts)
-
-
-def _listed_begin(listing: Listing, entry: str, event: Begin) -> Action:
-    listed = listing.entries[entry].nests[event.nest]
-    nest, tiling = listed.nest, listed.tiling
-    places = tuple(None if place is None else (place.region, place.offset) for place in event.places)
-    op = listing.launch_of(entry, event.nest).node.op
-    args = _arguments(listing, op, event, entry)
-    loops = () if tiling is None else tiling.loops[::-1]
-    ranges = tuple((event.ranges[loop.axis].start, event.ranges[loop.axis].size) for loop in loops)
-    return ("begin", event.nest, event.tile, nest.kernel, ranges, places, args)
-
-
-def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int, ...]:
-    """What the kernel is told of the tile: sizes, positions and strides of its boxes."""
-    nest = listing.entries[entry].nests[event.nest].nest
-    strides = {}
-    for operand, place in zip(nest.operands, event.places, strict=True):
-        if isinstance(place, Place):
-            is_box = place.region == SCRATCH
-            strides[operand.name] = row_major_strides(tuple(r.size for r in place.box) if is_box else operand.shape)
-    found = []
-    for c_type, name in argument_fields(op, nest.kernel):
-        value = kernel_argument(name, nest, event.ranges, strides)
-        assert value is not None
-        found.append((float_word(float(value)) if c_type == "float" else int(value)) % U32)
-    return tuple(found)
-
-
-def first_difference(found: Iterator[Action], wanted: Sequence[Action]) -> str | None:
-    """None where they are the same, event by event."""
-    count = 0
-    try:
-        for count, action in enumerate(found, 1):
-            if count > len(wanted):
-                return f"event {count}: {action}, nothing is listed"
-            expected = wanted[count - 1]
-            if action != expected:
-                return f"event {count}: {action}, listed is {expected}"
-    except DecodeError as error:
-        return f"event {count + 1}: {error}"
-    return None if count == len(wanted) else f"{count} events, {len(wanted)} are listed"

@@ -143,5 +143,3 @@ def random_toy(seed: int) -> Listing:
         is_first = bool(chain.random.random() < 0.5)
         places[number] = (start, start + table + gap) if is_first else (start + slots + gap, start)
     return replace(toy, places=places).listing()
-
-

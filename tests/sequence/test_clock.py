@@ -467,9 +467,7 @@ def no_set_up(patch: pytest.MonkeyPatch) -> None:
 def l3_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """L3 waits not counted: nobody waits."""
     real = Clock.stall_until
-    patch.setattr(
-        Clock, "stall_until", lambda self, time, reason: None if reason is MOVE else real(self, time, reason)
-    )
+    patch.setattr(Clock, "stall_until", lambda self, time, reason: None if reason is MOVE else real(self, time, reason))
 
 
 def l3_waits_not_counted(patch: pytest.MonkeyPatch) -> None:

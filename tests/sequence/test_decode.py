@@ -11,17 +11,9 @@ import numpy as np
 import pytest
 
 from tests.schedule.programs import KIB, compiled_for, siracusa
-from tests.sequence.decode import (
-    Action,
-    Machine,
-    Program,
-    constants,
-    emitted,
-    first_difference,
-    layout,
-    listed_actions,
-    named_words,
-)
+from tests.sequence.decode import Action, Machine
+from tests.sequence.emitted_words import Program, constants, emitted, layout, named_words
+from tests.sequence.listed_actions import first_difference, listed_actions
 from tests.sequence.test_trace import odd_engine
 from tilegrad.ir.listing import Listing
 from tilegrad.schedule.options import ScheduleOptions

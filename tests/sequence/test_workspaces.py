@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tilegrad as tg
 from tests.schedule.programs import patched
-from tests.sequence.test_pipes import compiled, product_then_sum
+from tests.sequence.test_pipes import PAIR, compiled, product_then_sum, small_npu
 from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.errors import DeviceError
@@ -93,6 +94,25 @@ def test_the_replay_names_the_operator(
     with pytest.raises(ListingError, match=r"the workspace of pipe 0 .* share bytes") as caught:
         replay(piped.listing)
     assert caught.value.node == "first"
+
+
+def test_what_a_group_needs_rises_to_the_entry_that_runs_it() -> None:
+    """For the most blocks there can be, before the entry's arena is laid out and the model's size is told."""
+    found = []
+    for blocks, most in (("1", None), ("n/2", 16)):
+        recipe, model = tg.Recipe(loss="mse", batch=ROWS), product_then_sum(ROWS, INNER, WIDTH)
+        made = tg.compile(model, recipe, target=small_npu(), pipes=[(*PAIR, 2)], blocks=blocks, most_blocks=most)
+        plan, sizes = made.plan, []
+        for name, entry in plan.schedule.entries.items():
+            rings = sum(pipe.workspace.size_bytes for pipe in entry.pipes)
+            assert {pipe.blocks for pipe in entry.pipes} <= {1 if most is None else most // 2}
+            sizes.append(plan.entries[name].arena_bytes - rings)
+        header = made.project.files["model.h"].decode()
+        assert plan.arena_bytes == max(entry.arena_bytes for entry in plan.entries.values())
+        assert re.search(rf"#define TG_ARENA_BYTES {plan.arena_bytes}\b", header)
+        found.append((sizes, plan.arena_bytes))
+    (few, narrow), (many, wide) = found
+    assert few == many and narrow < wide
 
 
 # ---- The formula of the emitted code.

@@ -40,6 +40,7 @@ def kernels_of(target: Target) -> Path:
 
 
 FOLDER = kernels_of(HOST)
+Sizes = st.SearchStrategy[int]
 AWKWARD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-41, -3e-45, 1e-25, -1e-25, 3e38], np.float32)
 # What the host device compiles with, then a machine with vectors of eight, then one without fma.
 FLAG_SETS = (("-O3", "-march=native", "-fno-trapping-math"), ("-O3", "-mavx2", "-mfma"), ("-O1",))
@@ -68,9 +69,7 @@ every_machine = pytest.mark.parametrize(
 )
 
 
-def compile_kernels(
-    compiler: str, flags: Sequence[str], portable: Path, output: Path, target: Target = HOST
-) -> None:
+def compile_kernels(compiler: str, flags: Sequence[str], portable: Path, output: Path, target: Target = HOST) -> None:
     """What a target runs in place of a portable kernel file, with the target's headers."""
     common = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
     folders = (f"-I{kernels_of(target)}", f"-I{RUNTIME_FOLDER}")
@@ -176,9 +175,7 @@ def test_a_target_keeps_the_signatures(change: tuple[str, str], tmp_path: Path) 
 
 
 SEEDS = st.integers(0, 2**32 - 1)
-SOURCES = sorted(
-    {p for p in (registry.kernel_source(op) for op in registry.names()) if p is not None}
-)
+SOURCES = sorted({p for p in (registry.kernel_source(op) for op in registry.names()) if p is not None})
 
 
 def _uses_host_headers(source: Path) -> bool:
@@ -194,34 +191,40 @@ def test_they_compile_without_warnings(compiler: str, flags: Sequence[str], tmp_
         compile_kernels(compiler, flags, source, tmp_path / "library.so")
 
 
+def gemms(m: Sizes, n: Sizes, k: Sizes) -> st.SearchStrategy[Graph]:
+    """Products of these sizes, of operands as they are or transposed, with every kind of bias and with scales."""
+
+    def product(
+        sizes: tuple[int, int, int],
+        transposed: tuple[int, int],
+        bias: str | tuple[int, ...] | None,
+        scales: tuple[float, float],
+    ) -> Graph:
+        m, n, k = sizes
+        named = {"n": (n,), "m1": (m, 1), "mn": (m, n)}
+        c = named[bias] if isinstance(bias, str) else bias
+        shapes = [(k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n), c]
+        attributes = {"transA": transposed[0], "transB": transposed[1], "alpha": scales[0], "beta": scales[1]}
+        return graph_of("Gemm", shapes, attributes, differentiate=0)
+
+    ways = st.tuples(st.integers(0, 1), st.integers(0, 1))
+    biases = st.sampled_from([None, (1,), (1, 1), "n", "m1", "mn"])
+    return st.builds(product, st.tuples(m, n, k), ways, biases, st.sampled_from([(1.0, 1.0), (0.5, 2.0)]))
+
+
 @every_machine
 @settings(deadline=None, max_examples=26)
 @given(
-    m=st.sampled_from([0, 1, 2, 3, 5, 8, 9, 17]),
-    n=st.sampled_from([0, 1, 7, 16, 17, 31, 32, 33, 70, 130, 150]),
-    k=st.sampled_from([0, 1, 2, 15, 16, 17, 40, 128, 129, 260]),
-    transposed=st.tuples(st.integers(0, 1), st.integers(0, 1)),
-    bias=st.sampled_from([None, (1,), (1, 1), "n", "m1", "mn"]),
-    scales=st.sampled_from([(1.0, 1.0), (0.5, 2.0)]),
+    graph=gemms(
+        st.sampled_from([0, 1, 2, 3, 5, 8, 9, 17]),
+        st.sampled_from([0, 1, 7, 16, 17, 31, 32, 33, 70, 130, 150]),
+        st.sampled_from([0, 1, 2, 15, 16, 17, 40, 128, 129, 260]),
+    ),
     seed=SEEDS,
     awkward=st.booleans(),
 )
-def test_gemm(
-    flags: tuple[str, ...],
-    m: int,
-    n: int,
-    k: int,
-    transposed: tuple[int, int],
-    bias: str | tuple[int, ...] | None,
-    scales: tuple[float, float],
-    seed: int,
-    awkward: bool,
-) -> None:
-    named = {"n": (n,), "m1": (m, 1), "mn": (m, n)}
-    c = named[bias] if isinstance(bias, str) else bias
-    shapes = [(k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n), c]
-    attributes = {"transA": transposed[0], "transB": transposed[1], "alpha": scales[0], "beta": scales[1]}
-    assert_same_bits(flags, graph_of("Gemm", shapes, attributes, differentiate=0), seed, awkward)
+def test_gemm(flags: tuple[str, ...], graph: Graph, seed: int, awkward: bool) -> None:
+    assert_same_bits(flags, graph, seed, awkward)
 
 
 @every_machine
@@ -260,7 +263,11 @@ def convolutions(draw: st.DrawFn) -> tuple[list[tuple[int, ...] | None], dict[st
     bias = (groups * outputs,) if draw(st.booleans()) else None
     shapes = [(batch, groups * inputs, *image), (groups * outputs, inputs, *window), bias]
     attributes: dict[str, Attribute] = {
-        "group": groups, "kernel_shape": window, "strides": strides, "dilations": dilations, "pads": pads,
+        "group": groups,
+        "kernel_shape": window,
+        "strides": strides,
+        "dilations": dilations,
+        "pads": pads,
     }
     return shapes, attributes
 
@@ -336,7 +343,10 @@ def test_max_pool(
     assume(dilations[1] * (window[1] - 1) < image[1])
     pads = tuple((w - 1) // 2 if is_padded else 0 for w in window * 2)
     attributes: dict[str, Attribute] = {
-        "kernel_shape": window, "strides": strides, "dilations": dilations, "pads": pads,
+        "kernel_shape": window,
+        "strides": strides,
+        "dilations": dilations,
+        "pads": pads,
     }
     assert_same_bits(flags, graph_of("MaxPool", [(1, channels, *image)], attributes), seed, awkward, coarse=coarse)
 
@@ -350,9 +360,7 @@ def test_max_pool(
     seed=SEEDS,
     awkward=st.booleans(),
 )
-def test_softmax(
-    flags: tuple[str, ...], op: str, shape: tuple[int, ...], axis: int, seed: int, awkward: bool
-) -> None:
+def test_softmax(flags: tuple[str, ...], op: str, shape: tuple[int, ...], axis: int, seed: int, awkward: bool) -> None:
     assert_same_bits(flags, graph_of(op, [shape], {"axis": axis}), seed, awkward)
 
 
@@ -425,8 +433,13 @@ def test_frozen_batch_normalization(
 @settings(deadline=None, max_examples=20)
 @given(
     case=st.sampled_from(
-        [((9, 30), (1, 0)), ((3, 64, 40), (0, 2, 1)), ((2, 17, 3, 8), (0, 2, 3, 1)), ((5, 16, 16), (2, 0, 1)),
-         ((4, 7, 12), (1, 0, 2))]
+        [
+            ((9, 30), (1, 0)),
+            ((3, 64, 40), (0, 2, 1)),
+            ((2, 17, 3, 8), (0, 2, 3, 1)),
+            ((5, 16, 16), (2, 0, 1)),
+            ((4, 7, 12), (1, 0, 2)),
+        ]
     ),
     seed=SEEDS,
 )

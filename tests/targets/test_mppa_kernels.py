@@ -10,7 +10,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.schedule.programs import compiled_for
-from tests.targets.test_host_kernels import SEEDS, assert_same_bits, compile_kernels, graph_of
+from tests.targets.test_host_kernels import SEEDS, assert_same_bits, compile_kernels, gemms, graph_of
+from tilegrad.ir.graph import Graph
 from tilegrad.ops import registry
 from tilegrad.targets import base as targets
 
@@ -25,31 +26,12 @@ SIZES = st.one_of(st.integers(0, 13), st.sampled_from([16, 31, 32, 33, 65, 130])
 @either
 @settings(deadline=None, max_examples=16, phases=PHASES)
 @given(
-    m=SIZES,
-    n=SIZES,
-    k=st.one_of(st.integers(0, 9), st.sampled_from([31, 129])),
-    transposed=st.tuples(st.integers(0, 1), st.integers(0, 1)),
-    bias=st.sampled_from([None, (1,), "n", "m1", "mn"]),
-    scales=st.sampled_from([(1.0, 1.0), (0.5, 2.0)]),
+    graph=gemms(SIZES, SIZES, st.one_of(st.integers(0, 9), st.sampled_from([31, 129]))),
     seed=SEEDS,
     awkward=st.booleans(),
 )
-def test_gemm(
-    flags: tuple[str, ...],
-    m: int,
-    n: int,
-    k: int,
-    transposed: tuple[int, int],
-    bias: str | tuple[int, ...] | None,
-    scales: tuple[float, float],
-    seed: int,
-    awkward: bool,
-) -> None:
-    named = {"n": (n,), "m1": (m, 1), "mn": (m, n)}
-    c = named[bias] if isinstance(bias, str) else bias
-    shapes = [(k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n), c]
-    attributes = {"transA": transposed[0], "transB": transposed[1], "alpha": scales[0], "beta": scales[1]}
-    assert_same_bits(flags, graph_of("Gemm", shapes, attributes, differentiate=0), seed, awkward, target=MPPA)
+def test_gemm(flags: tuple[str, ...], graph: Graph, seed: int, awkward: bool) -> None:
+    assert_same_bits(flags, graph, seed, awkward, target=MPPA)
 
 
 @either
@@ -97,5 +79,3 @@ def test_programs_for_the_chip_have_it_and_no_others_do() -> None:
     for name, has_it in (("mppa", True), ("siracusa", False), ("npu", False), ("host", False)):
         header = compiled_for("simplemlp", targets.get(name)).project.files["kernels/tg_gemm.h"]
         assert (b"__builtin_kvx_ffmawq" in header) is has_it, name
-
-

@@ -92,39 +92,47 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
     "the longest transfer of mchan (longest_bytes)": (lambda: engine(longest_bytes=7), "8 bytes or more", "7"),
     "the home memory (home)": (lambda: replace(SIRACUSA, home="L4"), "L1 or L2 or L3", "L4"),
     "the compute memory (compute)": (lambda: replace(SIRACUSA, compute="TCM"), "L1 or L2 or L3", "TCM"),
-    "engine mchan": (lambda: replace(SIRACUSA, engines=(engine(near="L0"),)), "two of its memories", "L2-L0"),
+    "engine mchan (near, far)": (
+        lambda: replace(SIRACUSA, engines=(engine(near="L0"),)),
+        "two of its memories",
+        "L2-L0",
+    ),
     "the number of cores (cores)": (lambda: replace(SIRACUSA, cores=0), "1 to 1024", "0"),
     "the number of FPUs (fpus)": (lambda: replace(SIRACUSA, fpus=-4), "1 to 1024", "-4"),
     "the number of clusters (clusters)": (lambda: replace(SIRACUSA, clusters=0), "1 to 128", "0"),
     "the clock (clock_hz)": (lambda: replace(SIRACUSA, clock_hz=-1), "0 Hz or more", "-1"),
-    "the conductor": (lambda: replace(SIRACUSA, conductor="tenth core"), "worker or controller", "tenth core"),
+    "the conductor (conductor)": (
+        lambda: replace(SIRACUSA, conductor="tenth core"),
+        "worker or controller",
+        "tenth core",
+    ),
     "the cost of a row of a DMA engine (cycles_per_extra_row)": (
         lambda: DmaTiming(1.0, 1.0, -1.0),
         "0 cycles or more",
         "-1.0",
     ),
     "the cost of starting mchan (enqueue_cycles)": (lambda: engine(enqueue_cycles=-5), "0 cycles or more", "-5"),
-    "the memories": (
+    "the memories (memories)": (
         lambda: replace(SIRACUSA, memories=(*SIRACUSA.memories, SIRACUSA.memories[0])),
         "one of each name",
         "L1, L2, L3, L1",
     ),
-    "L1, where kernels compute,": (
+    "L1, where kernels compute (core_extra_cycles),": (
         lambda: replace(SIRACUSA, memories=(Memory(L1, 64, 8, None), *SIRACUSA.memories[1:])),
         "a memory that cores address",
         "none",
     ),
-    "a hierarchy without a way from L3 to L2": (
+    "a hierarchy without a way from L3 to L2 (engines)": (
         lambda: replace(SIRACUSA, engines=SIRACUSA.engines[:1]),
         "an engine near L2, far L3",
         "L2-L1",
     ),
-    "a chip that computes in L1, where tensors live,": (
+    "a chip that computes in L1, where tensors live (memories),": (
         lambda: replace(SIRACUSA, home=L1, conductor="worker"),
         "one memory (and FLASH), or tensors in L2 and kernels in L1",
         "L1, L2, L3",
     ),
-    "the engines": (
+    "the engines (engines)": (
         lambda: replace(SIRACUSA, engines=(*SIRACUSA.engines, engine(name="more"))),
         "one for each of L2-L1 and L3-L2",
         "L2-L1, L3-L2, L2-L1",

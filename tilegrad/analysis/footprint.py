@@ -86,7 +86,10 @@ def _levels(
 
 
 def is_dimension_cut(operand: Operand, d: int, loops: Sequence[Loop]) -> bool:
-    return operand.index is not None and any(operand.index[d].coefficient(loop.axis) for loop in loops)
+    if operand.index is None:
+        return False
+    index = operand.index[d]
+    return bool(index.terms) and any(index.coefficient(loop.axis) for loop in loops)
 
 
 def moving_axes(operand: Operand, loops: Sequence[Loop]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,20 @@ class Bytes:
     starts: npt.NDArray[np.int64]
     run_bytes: int
 
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Rows, and the bytes of one: all that a transfer depends on."""
+        return len(self.starts), self.run_bytes
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        return int(self.starts[0]), int(self.starts[-1]) + self.run_bytes
+
     def meets(self, other: Bytes) -> bool:
         if self.region != other.region or not self.run_bytes or not other.run_bytes:
+            return False
+        (start, stop), (other_start, other_stop) = self.span, other.span
+        if stop <= other_start or other_stop <= start:
             return False
         # The run of the other that begins last before the end of one of ours.
         before = np.searchsorted(other.starts, self.starts + self.run_bytes) - 1

@@ -6,13 +6,15 @@ not the same for all tiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate, chain
+from math import prod
 
 import numpy as np
 
-from tilegrad.analysis.footprint import Level, is_dimension_cut, tile_at, transfer_levels
+from tilegrad.analysis.footprint import is_dimension_cut, tile_at, transfer_levels
 from tilegrad.analysis.layout import (
     CALL,
     CONSTANTS,
@@ -61,31 +63,16 @@ class _Dim:
         return len(set(self.sizes)) == 1
 
 
-@dataclass
-class _Places:
-    """Where things are in the table, in words."""
-
-    operands: list[int] = field(default_factory=list)
-    loops: list[int] = field(default_factory=list)
-    dims: dict[tuple[int, int], int] = field(default_factory=dict)
-    levels: dict[int, int] = field(default_factory=dict)
-    fields: list[int] = field(default_factory=list)
-    args: int = 0
-    end: int = 0
-
-
 @dataclass(frozen=True)
 class _Field:
-    """An argument word that changes, in the way that the runtime calls `kind`. `loops` that change the word.
-
-    `of` is a field of a record, ("loop", number, name) or ("dim", operand, dimension, name), or no name: the record.
-    """
+    """An argument word that changes, in the way that the runtime calls `kind`. `loops` that change the word; `of` is
+    where in the table it comes from, if it does."""
 
     word: int
     kind: str
-    of: tuple[str, int, int, str] | None
     by: int
     loops: frozenset[int]
+    of: int = 0
 
 
 @cache
@@ -116,6 +103,11 @@ def described_bytes(words: Sequence[int], operand_count: int) -> int:
     return WORD_BYTES * (CALL.words + operand_count + len(words) + changing_arg_count)
 
 
+def describing_bytes(op: str, nest: Nest, tiling: Tiling, longest_bytes: int) -> int:
+    """The same of a table that nobody has made yet."""
+    return _Encoder(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes).described_bytes
+
+
 _KNOWN: dict[object, tuple[int, ...]] = {}
 _MOST_KNOWN = 1 << 15
 
@@ -142,13 +134,9 @@ def table_words(nest: Nest, tiling: Tiling | None, fields: Fields, longest_bytes
 
 
 class _Encoder:
-    def __init__(
-        self,
-        nest: Nest,
-        tiling: Tiling | None,
-        fields: Fields,
-        longest_bytes: int,
-    ) -> None:
+    """`*_at` is where things are in the table, in words: dimensions by operand and number, levels by operand."""
+
+    def __init__(self, nest: Nest, tiling: Tiling | None, fields: Fields, longest_bytes: int) -> None:
         self.nest = nest
         self.tiling = tiling
         self.arguments = fields
@@ -156,20 +144,27 @@ class _Encoder:
         outermost_first = () if tiling is None else tiling.loops
         self.loops: tuple[Loop, ...] = tuple(reversed(outermost_first))
         self.first: Tile = tile_at(nest, outermost_first, [0] * len(outermost_first))
-        self.dims = [
+        self.first_boxes: dict[int, tuple[Range, ...]] = {}
+        present = [(i, operand) for i, operand in enumerate(nest.operands) if operand.value is not None]
+        dims = [
             self._dim(i, d, operand)
-            for i, operand in enumerate(nest.operands)
-            if operand.value is not None
+            for i, operand in present
             for d in range(len(operand.shape))
             if is_dimension_cut(operand, d, self.loops)
         ]
-        self.levels = {
-            i: transfer_levels(operand, nest, self.loops)
-            for i, operand in enumerate(nest.operands)
-            if operand.value is not None
-        }
-        self.fields = self._fields()
-        self.places = self._places()
+        self.dims = sorted(dims, key=lambda dim: (dim.loop, nest.operands[dim.operand].access is Access.WRITE))
+        self.levels = {i: transfer_levels(operand, nest, self.loops) for i, operand in present}
+        self.operands_at = range(NEST.words, NEST.words + OPERAND.words * len(nest.operands), OPERAND.words)
+        self.loops_at = range(self.operands_at.stop, self.operands_at.stop + LOOP.words * len(self.loops), LOOP.words)
+        self.dims_at = {(dim.operand, dim.dim): self.loops_at.stop + k * DIM.words for k, dim in enumerate(self.dims)}
+        self.fields = [found for word, (_, name) in enumerate(fields) for found in self._field(word, name)]
+        self.fields_at = self.loops_at.stop + DIM.words * len(self.dims)
+        self.args_at = self.fields_at + FIELD.words * sum(len(one.loops) for one in self.fields)
+        self.levels_at: dict[int, int] = {}
+        self.end = self.args_at + len(fields)
+        for i in filter(self._has_levels, self.levels):
+            self.levels_at[i] = self.end
+            self.end += 1 + 2 * max(0, len(self.levels[i]) - 2)
 
     def _dim(self, i: int, d: int, operand: Operand) -> _Dim:
         assert operand.index is not None
@@ -177,6 +172,9 @@ class _Encoder:
         if len(moving) > 1:
             raise InternalError(f"two loops move one dimension of operand '{operand.name}' of tg_{self.nest.kernel}")
         loop = self.loops[moving[0]]
+        if self._is_along(operand, d, loop):
+            whole = loop.count - 1
+            return _Dim(i, d, moving[0], (loop.tile,) * whole + (loop.extent - whole * loop.tile,))
         sizes = []
         for step in range(loop.count):
             tile = {**self.first, loop.axis: Range(step * loop.tile, min((step + 1) * loop.tile, loop.extent))}
@@ -186,9 +184,6 @@ class _Encoder:
     def _found(self, i: int, d: int) -> _Dim | None:
         return next((dim for dim in self.dims if (dim.operand, dim.dim) == (i, d)), None)
 
-    def _fields(self) -> list[_Field]:
-        return [found for word, (_, name) in enumerate(self.arguments) for found in self._field(word, name)]
-
     def _field(self, word: int, name: str) -> list[_Field]:
         """How an argument word follows from the tile; nothing where it never changes."""
         if name in self.nest.constants:
@@ -197,22 +192,18 @@ class _Encoder:
         if name in ("first", "last"):
             reductions = [i for i, a in enumerate(axes) if self.nest.axis(a).kind is AxisKind.REDUCTION]
             mask = sum(1 << i for i in reductions)
-            kind = "TG_FIRST" if name == "first" else "TG_LAST"
-            if not self._may_be(name):
-                return []
-            return [_Field(word, kind, None, mask, frozenset(reductions))] if reductions else []
+            changes = reductions and self._may_be(name)
+            return [_Field(word, f"TG_{name.upper()}", mask, frozenset(reductions))] if changes else []
         prefix, _, rest = name.partition("_")
         if prefix in ("n", "at") and rest in axes:
             loop = axes.index(rest)
-            is_even = self.loops[loop].extent % self.loops[loop].tile == 0
-            if prefix == "n" and is_even:
+            if prefix == "n" and self.loops[loop].extent % self.loops[loop].tile == 0:
                 return []
-            of = ("loop", loop, 0, "size" if prefix == "n" else "start")
+            of, own = self.loops_at[loop] + LOOP.places["size" if prefix == "n" else "start"], frozenset({loop})
             origin = self.nest.starts_at(rest) if prefix == "at" else 0
             if origin:
-                begin = _Field(word, "TG_SET", None, origin, frozenset({loop}))
-                return [begin, _Field(word, "TG_ADD", of, 1, frozenset({loop}))]
-            return [_Field(word, "TG_COPY", of, 0, frozenset({loop}))]
+                return [_Field(word, "TG_SET", origin, own), _Field(word, "TG_ADD", 1, own, of)]
+            return [_Field(word, "TG_COPY", 0, own, of)]
         for i, operand in enumerate(self.nest.operands):
             if operand.name == prefix and operand.value is not None:
                 return self._operand_field(word, i, operand, rest)
@@ -229,10 +220,8 @@ class _Encoder:
     def _operand_field(self, word: int, i: int, operand: Operand, rest: str) -> list[_Field]:
         kind, digits = rest[:1], rest[1:]
         if rest.startswith("by_") and operand.index is not None:
-            axis = rest.removeprefix("by_")
-            return self._stride(
-                word, i, [(d, x.coefficient(axis)) for d, x in enumerate(operand.index) if x.coefficient(axis)]
-            )
+            steps = [index.coefficient(rest.removeprefix("by_")) for index in operand.index]
+            return self._stride(word, i, [(d, step) for d, step in enumerate(steps) if step])
         if not digits.isdigit():
             return []
         if kind == "s":
@@ -240,47 +229,45 @@ class _Encoder:
         dim = self._found(i, int(digits))
         if dim is None or kind not in ("n", "o"):
             return []
-        if kind == "n":
-            of = ("dim", i, dim.dim, "size")
-            return [] if dim.is_constant else [_Field(word, "TG_COPY", of, 0, frozenset({dim.loop}))]
         assert operand.index is not None
-        if self._is_plain(operand, dim):
-            return []
-        of = ("dim", i, dim.dim, "")
-        return [_Field(word, "TG_ORIGIN", of, operand.index[dim.dim].offset, frozenset({dim.loop}))]
+        of, own = self.dims_at[i, dim.dim], frozenset({dim.loop})
+        if kind == "n":
+            return [] if dim.is_constant else [_Field(word, "TG_COPY", 0, own, of + DIM.places["size"])]
+        offset = operand.index[dim.dim].offset
+        return [] if self._is_plain(operand, dim) else [_Field(word, "TG_ORIGIN", offset, own, of)]
 
     def _is_plain(self, operand: Operand, dim: _Dim) -> bool:
+        return self._is_along(operand, dim.dim, self.loops[dim.loop])
+
+    def _is_along(self, operand: Operand, d: int, loop: Loop) -> bool:
         """Whether positions are just the loop's."""
         assert operand.index is not None
-        index = operand.index[dim.dim]
-        loop = self.loops[dim.loop]
-        is_inside = operand.shape[dim.dim] >= loop.extent
+        index, is_inside = operand.index[d], operand.shape[d] >= loop.extent
         return index.terms == ((loop.axis, 1),) and index.offset == 0 and index.divisor == 1 and is_inside
 
     def _stride(self, word: int, i: int, terms: Sequence[tuple[int, int]]) -> list[_Field]:
         """A sum of box strides; nothing where no box changes its size."""
         box = self._first_box(i)
-        found: list[_Field] = []
+        found: list[tuple[str, int, int]] = []  # kind, by, of
         every: set[int] = set()
         for d, coefficient in terms:
             inner = [self._found(i, e) for e in range(d + 1, len(box))]
             moving = [dim for dim in inner if dim is not None and not dim.is_constant]
             every |= {dim.loop for dim in moving}
-            factor = coefficient
-            for e in range(d + 1, len(box)):
-                factor *= 1 if any(dim.dim == e for dim in moving) else box[e].size
-            if not moving:
-                if found:
-                    raise InternalError(f"tg_{self.nest.kernel}: a stride that only partly changes")
-                found.append(_Field(word, "TG_SET", None, factor, frozenset()))
-                continue
-            kind = "TG_ADD" if found else "TG_SCALE"
-            found.append(_Field(word, kind, ("dim", i, moving[0].dim, "size"), factor, frozenset()))
-            found += [_Field(word, "TG_TIMES", ("dim", i, dim.dim, "size"), 0, frozenset()) for dim in moving[1:]]
-        return [_Field(f.word, f.kind, f.of, f.by, frozenset(every)) for f in found] if every else []
+            fixed = [box[e].size for e in range(d + 1, len(box)) if all(dim.dim != e for dim in moving)]
+            factor = prod(fixed, start=coefficient)
+            if not moving and found:
+                raise InternalError(f"tg_{self.nest.kernel}: a stride that only partly changes")
+            sizes = [self.dims_at[i, dim.dim] + DIM.places["size"] for dim in moving]
+            kind = "TG_SET" if not moving else "TG_ADD" if found else "TG_SCALE"
+            found.append((kind, factor, sizes[0] if sizes else 0))
+            found += [("TG_TIMES", 0, size) for size in sizes[1:]]
+        return [_Field(word, kind, by, frozenset(every), of) for kind, by, of in found] if every else []
 
     def _first_box(self, i: int) -> tuple[Range, ...]:
-        return operand_box(self.nest.operands[i], self.first)
+        if i not in self.first_boxes:
+            self.first_boxes[i] = operand_box(self.nest.operands[i], self.first)
+        return self.first_boxes[i]
 
     def _dims_of(self, loop: int, access: Access) -> list[_Dim]:
         return [d for d in self.dims if d.loop == loop and self.nest.operands[d.operand].access is access]
@@ -301,34 +288,12 @@ class _Encoder:
         are_plain = all(self._is_plain(self.nest.operands[dim.operand], dim) for dim in dims)
         return are_plain and len(set(operands)) == len(operands) and not any(map(self._has_levels, operands))
 
-    def _places(self) -> _Places:
-        places = _Places()
-        at = NEST.words
-        for _ in self.nest.operands:
-            places.operands.append(at)
-            at += OPERAND.words
-        for _ in self.loops:
-            places.loops.append(at)
-            at += LOOP.words
-        for i in range(len(self.loops)):
-            for dim in self._dims_of(i, Access.READ) + self._dims_of(i, Access.WRITE):
-                places.dims[dim.operand, dim.dim] = at
-                at += DIM.words
-        for i in range(len(self.loops)):
-            places.fields.append(at)
-            at += FIELD.words * sum(i in f.loops for f in self.fields)
-        places.args = at
-        at += len(self.arguments)
-        for i in self.levels:
-            if self._has_levels(i):
-                places.levels[i] = at
-                at += 1 + 2 * max(0, len(self.levels[i]) - 2)
-        places.end = at
-        return places
+    @property
+    def described_bytes(self) -> int:
+        changing_arg_count = len(self.arguments) if self.fields else 0
+        return WORD_BYTES * (CALL.words + len(self.nest.operands) + self.end + changing_arg_count)
 
     def words(self) -> tuple[int, ...]:
-        places = self.places
-        tiles = 1 if self.tiling is None else self.tiling.tile_count
         is_double = self.tiling is not None and self.tiling.is_double
         asks_ahead = self.tiling is not None and self.tiling.asks_ahead
         results = [i for i, o in enumerate(self.nest.operands) if o.value is not None and o.access is Access.WRITE]
@@ -337,45 +302,45 @@ class _Encoder:
             kernel=0,
             operand_count=len(self.nest.operands),
             loop_count=len(self.loops),
-            args=places.args,
-            tiles=tiles,
+            args=self.args_at,
+            tiles=1 if self.tiling is None else self.tiling.tile_count,
             is_double=CONSTANTS["TG_AHEAD"] if asks_ahead and not is_large else int(is_double),
             is_large=int(is_large),
-            args_turn=places.args + (places.end if self.fields else places.args),
+            args_turn=self.args_at + (self.end if self.fields else self.args_at),
             arg_count=len(self.arguments) if self.fields else 0,
         )
         for i, operand in enumerate(self.nest.operands):
             result += self._operand_words(i, operand)
-        for i, loop in enumerate(self.loops):
-            reads, writes = self._dims_of(i, Access.READ), self._dims_of(i, Access.WRITE)
-            dims = places.dims[(reads + writes)[0].operand, (reads + writes)[0].dim] if reads + writes else 0
-            count = sum(i in f.loops for f in self.fields)
-            result += LOOP.encode(
-                extent=loop.extent,
-                tile=loop.tile,
-                start=0,
-                size=loop.tile,
-                reads=_bits(reads),
-                results=_bits(writes),
-                dims=dims,
-                read_count=len(reads),
-                write_count=len(writes),
-                fields=places.fields[i],
-                field_count=count,
-                is_simple=int(is_double and not is_large and self._is_simple(reads + writes)),
-            )
-        for i in range(len(self.loops)):
-            for dim in self._dims_of(i, Access.READ) + self._dims_of(i, Access.WRITE):
-                result += self._dim_words(dim)
-        for i in range(len(self.loops)):
-            for one in self.fields:
-                if i in one.loops:
-                    kind = CONSTANTS[one.kind]
-                    result += FIELD.encode(word=one.word, kind=kind, of=self._place_of(one), by=one.by)
+        of_loops = [[one for one in self.fields if i in one.loops] for i in range(len(self.loops))]
+        counts = accumulate(map(len, of_loops), initial=0)
+        for i, before in zip(range(len(self.loops)), counts, strict=False):
+            result += self._loop_words(i, before, len(of_loops[i]), is_double and not is_large)
+        for dim in self.dims:
+            result += self._dim_words(dim)
+        for one in chain.from_iterable(of_loops):
+            result += FIELD.encode(word=one.word, kind=CONSTANTS[one.kind], of=one.of, by=one.by)
         result += self._argument_words()
-        for i in places.levels:
+        for i in self.levels_at:
             result += self._level_words(i)
         return tuple(result)
+
+    def _loop_words(self, i: int, fields_before: int, field_count: int, may_be_simple: bool) -> list[int]:
+        loop, reads, writes = self.loops[i], self._dims_of(i, Access.READ), self._dims_of(i, Access.WRITE)
+        dims = reads + writes
+        return LOOP.encode(
+            extent=loop.extent,
+            tile=loop.tile,
+            start=0,
+            size=loop.tile,
+            reads=_bits(reads),
+            results=_bits(writes),
+            dims=self.dims_at[dims[0].operand, dims[0].dim] if dims else 0,
+            read_count=len(reads),
+            write_count=len(writes),
+            fields=self.fields_at + FIELD.words * fields_before,
+            field_count=field_count,
+            is_simple=int(may_be_simple and self._is_simple(dims)),
+        )
 
     def _operand_words(self, i: int, operand: Operand) -> list[int]:
         words = dict.fromkeys(OPERAND.fields, 0) | {"access": int(operand.access is Access.WRITE)}
@@ -384,29 +349,23 @@ class _Encoder:
         box, size = self._first_box(i), operand.element_bytes
         strides = row_major_strides(operand.shape)
         is_empty = not all(r.size for r in box)
-        far = (
-            0
-            if is_empty and self.tiling is None
-            else size * sum(r.start * s for r, s in zip(box, strides, strict=True))
-        )
+        far = size * sum(r.start * s for r, s in zip(box, strides, strict=True))
         if self.tiling is None:
-            span = 0 if is_empty else size * (1 + sum((r.size - 1) * s for r, s in zip(box, strides, strict=True)))
-            return OPERAND.encode(**words | {"far": far, "row_bytes": span, "rows": 1})
+            span = size * (1 + sum((r.size - 1) * s for r, s in zip(box, strides, strict=True)))
+            there = {} if is_empty else {"far": far, "row_bytes": span}
+            return OPERAND.encode(**words | there | {"rows": 1})
         slot = self.tiling.slots[operand.name]
-        turn = 2 * slot.offset_bytes + (slot.slot_bytes if slot.count == 2 else 0)
         sizes = [level.size([r.size for r in box]) for level in self.levels[i]]
-        if is_empty:
-            sizes = [0, *sizes[1:]]
         rows, stride = (sizes[1], self.levels[i][1].far_stride) if len(sizes) > 1 else (1, 0)
         return OPERAND.encode(
             access=words["access"],
             scratch=slot.offset_bytes,
-            turn=turn,
+            turn=2 * slot.offset_bytes + (slot.slot_bytes if slot.count == 2 else 0),
             far=far,
-            row_bytes=sizes[0],
+            row_bytes=0 if is_empty else sizes[0],
             rows=rows,
             stride=stride,
-            levels=self.places.levels.get(i, 0),
+            levels=self.levels_at.get(i, 0),
         )
 
     def _level_words(self, i: int) -> list[int]:
@@ -414,23 +373,20 @@ class _Encoder:
         outer = self.levels[i][2:]
         return [len(outer), *(word for level in outer for word in (level.size(box), level.far_stride))]
 
-    def _level_of(self, dim: _Dim) -> tuple[int, Level]:
-        return next((k, level) for k, level in enumerate(self.levels[dim.operand]) if level.dim == dim.dim)
-
     def _dim_words(self, dim: _Dim) -> list[int]:
         operand = self.nest.operands[dim.operand]
         assert operand.index is not None
         index, loop = operand.index[dim.dim], self.loops[dim.loop]
         box = self._first_box(dim.operand)[dim.dim]
-        at = self.places.operands[dim.operand]
+        at = self.operands_at[dim.operand]
         stride = row_major_strides(operand.shape)[dim.dim] * operand.element_bytes
         shape = factor = 0
         if not dim.is_constant:
-            k, level = self._level_of(dim)
-            outer = self.places.levels.get(dim.operand, 0) + 1 + 2 * (k - 2)
-            rows = {0: "row_bytes", 1: "rows"}
-            shape = at + OPERAND.places[rows[k]] if k in rows else outer
-            factor = level.factor
+            levels = self.levels[dim.operand]
+            k = next(k for k, level in enumerate(levels) if level.dim == dim.dim)
+            outer = self.levels_at.get(dim.operand, 0) + 1 + 2 * (k - 2)
+            shape = outer if k > 1 else at + OPERAND.places[("row_bytes", "rows")[k]]
+            factor = levels[k].factor
         words = {
             "operand": at,
             "index": dim.operand,
@@ -457,27 +413,27 @@ class _Encoder:
             extent=operand.shape[dim.dim],
         )
 
-    def _place_of(self, one: _Field) -> int:
-        if one.of is None:
-            return 0
-        kind, a, b, name = one.of
-        if kind == "loop":
-            return self.places.loops[a] + LOOP.places[name]
-        return self.places.dims[a, b] + (DIM.places[name] if name else 0)
-
     def _argument_words(self) -> list[int]:
         strides = {}
         for i, operand in enumerate(self.nest.operands):
             if operand.value is not None:
                 shape = operand.shape if self.tiling is None else tuple(r.size for r in self._first_box(i))
                 strides[operand.name] = row_major_strides(shape)
-        result = []
-        for c_type, name in self.arguments:
-            value = kernel_argument(name, self.nest, self.first, strides)
-            if value is None:
-                raise InternalError(f"nothing gives the field '{name}' of tg_{self.nest.kernel}")
-            result.append(float_word(float(value)) if c_type == "float" else int(value))
-        return result
+        values = argument_values(self.arguments, self.nest, self.first, strides)
+        return [float_word(value) if isinstance(value, float) else value for value in values]
+
+
+def argument_values(
+    fields: Sequence[tuple[str, str]], nest: Nest, tile: Tile, strides: Mapping[str, tuple[int, ...]]
+) -> list[int | float]:
+    """What a kernel is given for a tile: of each field, by its C type and its name."""
+    found: list[int | float] = []
+    for c_type, name in fields:
+        value = kernel_argument(name, nest, tile, strides)
+        if value is None:
+            raise InternalError(f"nothing gives the field '{name}' of tg_{nest.kernel}")
+        found.append(float(value) if c_type == "float" else int(value))
+    return found
 
 
 def _bits(dims: Sequence[_Dim]) -> int:

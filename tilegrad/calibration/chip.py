@@ -40,6 +40,11 @@ CASES = (
     *(Case(model, "auto", 128 * KIB) for model in ("resnet8", "mobilenetv1", "cct_lora", "cct")),
     *(Case(model, mode, 64 * KIB) for model in ("simplemlp", "autoencoder", "dscnn") for mode in ("single", "double")),
     *(Case(model, "untiled", 64 * KIB) for model in ("simplemlp", "autoencoder_tiny", "mlp", "autoencoder", "dscnn")),
+    *(
+        Case(model, "untiled", 64 * KIB, recipe)
+        for model in ("simplemlp", "autoencoder_tiny")
+        for recipe in ("momentum, accum 2", "adam, accum 2")
+    ),
     *(Case("simplemlp", mode, 128 * KIB, "sgd, accum 2") for mode in ("untiled", "auto", "single", "double")),
     *(Case("autoencoder_tiny", mode, 128 * KIB, "sgd, accum 2") for mode in ("untiled", "auto")),
     Case("mlp", "auto", 128 * KIB, "sgd, accum 2"),

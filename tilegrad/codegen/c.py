@@ -1,10 +1,10 @@
-"""A small C syntax tree and its printer: what generated files are made of."""
+"""What generated files are made of: text, and the functions, calls and conditions whose lines are filled."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 LINE_WIDTH = 120
@@ -17,40 +17,11 @@ class Comment:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A preprocessor line or a blank one."""
-
-    text: str = ""
-
-
-@dataclass(frozen=True)
 class Call:
-    """As a statement."""
+    """As a statement; `return f` for the function of one whose result is returned."""
 
     function: str
     arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Declare:
-    """`type name = value;`, or a braced initializer of `.field = value` pairs or plain items."""
-
-    c_type: str
-    name: str
-    value: str | None = None
-    fields: tuple[tuple[str, str], ...] | None = None
-    items: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Assign:
-    target: str
-    value: str
-
-
-@dataclass(frozen=True)
-class Return:
-    value: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,34 +49,14 @@ class Function:
     comment: str | None = None
 
 
-@dataclass(frozen=True)
-class Struct:
-    name: str
-    fields: tuple[str, ...]
+def declared(function: Function, comment: str | None = None) -> Function:
+    """Its prototype."""
+    return replace(function, body=None, comment=comment)
 
 
-@dataclass(frozen=True)
-class Enumeration:
-    name: str
-    members: tuple[tuple[str, int, str], ...]  # name, value, comment
-
-
-@dataclass(frozen=True)
-class Verbatim:
-    """Text that is C already: a struct taken from a kernel's own file."""
-
-    text: str
-
-
-Statement: TypeAlias = Comment | Line | Call | Declare | Assign | Return | If | For
-Item: TypeAlias = Statement | Function | Struct | Enumeration | Verbatim
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    items: tuple[Item, ...]
-    guard: str | None = None
-
+Statement: TypeAlias = str | Comment | Call | If | For
+"""A string is C already: a statement, a preprocessor line, nothing, or a text of several lines."""
+Item: TypeAlias = Statement | Function
 
 # Of C99, of later C and C++ (a header may be included there), and what GNU modes define as macros.
 KEYWORDS = frozenset(
@@ -148,29 +99,33 @@ def float_literal(value: float) -> str:
     return text + "f"
 
 
-def _wrapped(prefix: str, pieces: Sequence[str], suffix: str, indent: str, hanging: str) -> list[str]:
-    """Fills `prefix piece, piece, … suffix` into lines."""
-    lines = []
-    current = indent + prefix
-    for position, piece in enumerate(pieces):
-        text = piece + (suffix if position == len(pieces) - 1 else ",")
-        glue = "" if position == 0 else " "
-        if len(current) + len(glue) + len(text) > LINE_WIDTH and current.strip() and position > 0:
-            lines.append(current)
-            current = indent + hanging + text
+def fill(pieces: Iterable[str], width: int = LINE_WIDTH, first: str = "", hanging: str = "") -> list[str]:
+    """Pieces as lines of at most `width`: one stands right behind `first`, and further lines begin with `hanging`."""
+    lines = [first]
+    for number, piece in enumerate(pieces):
+        if number and len(lines[-1]) + 1 + len(piece) > width:
+            lines.append(hanging + piece)
         else:
-            current += glue + text
-    if not pieces:
-        current += suffix
-    lines.append(current)
+            lines[-1] += f" {piece}" if number else piece
     return lines
 
 
+def with_commas(pieces: Sequence[str], end: str = ",") -> list[str]:
+    return [*(f"{piece}," for piece in pieces[:-1]), f"{pieces[-1]}{end}"] if pieces else [end]
+
+
+def filled(pieces: Sequence[str], width: int = 108) -> str:
+    """Comma-separated pieces as lines of about `width`."""
+    return "\n".join(fill(with_commas(pieces), width + 1)).removesuffix(",")
+
+
+def paragraph(pieces: Sequence[str], width: int = LINE_WIDTH, indent: str = INDENT) -> str:
+    """Pieces and commas as lines; those after the first are indented once more."""
+    return "\n".join(fill(with_commas(pieces), width, indent, indent + INDENT))
+
+
 def _comment_lines(text: str, indent: str) -> list[str]:
-    parts = text.split("\n")
-    if len(parts) == 1:
-        return [f"{indent}/* {parts[0]} */"]
-    return [f"{indent}/* {parts[0]}", *(f"{indent} * {part}" for part in parts[1:-1]), f"{indent} * {parts[-1]} */"]
+    return f"{indent}/* {text} */".replace("\n", f"\n{indent} * ").split("\n")
 
 
 def _print_body(statements: Iterable[Statement], depth: int) -> list[str]:
@@ -185,76 +140,39 @@ def _print_block(head: list[str], body: Sequence[Statement], depth: int) -> list
     return [*head[:-1], f"{head[-1]} {{", *inner, f"{INDENT * depth}}}"]
 
 
-def _wrapped_condition(start: str, condition: str) -> list[str]:
-    """Broken behind `&&` and `||` where it is too long for a line."""
-    pieces = re.split(r"(?<=&&) |(?<=\|\|) ", condition)
-    lines = [start]
-    for position, piece in enumerate(pieces):
-        text = piece + (")" if position == len(pieces) - 1 else "")
-        glue = "" if position == 0 else " "
-        if len(lines[-1]) + len(glue) + len(text) > LINE_WIDTH and position > 0:
-            lines.append(" " * len(start) + text)
-        else:
-            lines[-1] += glue + text
-    return lines
-
-
 def _print_item(item: Item, depth: int) -> list[str]:
     indent = INDENT * depth
     match item:
+        case str():
+            return [indent + line if line else "" for line in item.split("\n")]
         case Comment(text):
             return _comment_lines(text, indent)
-        case Line(text):
-            return [text]
-        case Verbatim(text):
-            return text.split("\n")
         case Call(function, arguments):
-            return _wrapped(f"{function}(", arguments, ");", indent, " " * (len(function) + 1))
-        case Declare(c_type, name, value, fields, items):
-            return _print_declaration(c_type, name, value, fields, items, indent)
-        case Assign(target, value):
-            return [f"{indent}{target} = {value};"]
-        case Return(value):
-            return _print_return(value, indent)
+            start = f"{indent}{function}("
+            return fill(with_commas(arguments, ");"), first=start, hanging=" " * len(start))
         case If(condition, body, otherwise):
-            head = _wrapped_condition(f"{indent}if (", condition)
-            lines = _print_block(head, body, depth)
+            start = f"{indent}if ("
+            pieces = re.split(r"(?<=&&) |(?<=\|\|) ", f"{condition})")
+            lines = _print_block(fill(pieces, first=start, hanging=" " * len(start)), body, depth)
             return lines + (_print_block([f"{indent}else"], otherwise, depth) if otherwise else [])
         case For(variable, limit, body):
             head = [f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"]
             return _print_block(head, body, depth)
-        case Function(result, name, parameters, body, comment):
-            lines = [] if comment is None else _comment_lines(comment, indent)
-            start = f"{result}{'' if result.endswith('*') else ' '}{name}("
-            short = _one_line(f"{start}{', '.join(parameters or ('void',))})", body)
-            if short is not None:
-                return [*lines, short]
-            ending = ");" if body is None else ")"
-            lines += _wrapped(start, parameters or ("void",), ending, indent, " " * len(start))
-            if body is not None:
-                lines += ["{", *_print_body(body, 1), "}"]
-            return lines
-        case Struct() | Enumeration():
-            return _print_type(item)
+        case Function():
+            return _print_function(item)
 
 
-def _one_line(head: str, body: Sequence[Statement] | None) -> str | None:
-    """A function of one simple statement, where it fits."""
-    if body is None or len(body) != 1 or not isinstance(body[0], Call | Assign | Return):
-        return None
-    (statement,) = _print_item(body[0], 0)[:1]
-    text = f"{head} {{ {statement} }}"
-    return text if statement.endswith(";") and len(text) <= LINE_WIDTH else None
-
-
-def _print_return(value: str | None, indent: str) -> list[str]:
-    if value is None:
-        return [f"{indent}return;"]
-    start, bracket, arguments = value.partition("(")
-    if len(f"{indent}return {value};") <= LINE_WIDTH or not bracket:
-        return [f"{indent}return {value};"]
-    start = f"return {start}("
-    return _wrapped(start, arguments.removesuffix(")").split(", "), ");", indent, " " * len(start))
+def _print_function(function: Function) -> list[str]:
+    """Of one simple statement: on one line, where that fits."""
+    start = f"{function.result}{'' if function.result.endswith('*') else ' '}{function.name}("
+    parameters, body = function.parameters or ("void",), function.body
+    lines = [] if function.comment is None else _comment_lines(function.comment, "")
+    if body is not None and len(body) == 1 and isinstance(body[0], Call | str):
+        short = f"{start}{', '.join(parameters)}) {{ {_print_item(body[0], 0)[0]} }}"
+        if short.endswith("; }") and len(short) <= LINE_WIDTH:
+            return [*lines, short]
+    lines += fill(with_commas(parameters, ");" if body is None else ")"), first=start, hanging=" " * len(start))
+    return lines if body is None else [*lines, "{", *_print_body(body, 1), "}"]
 
 
 def aligned_comments(lines: Sequence[str]) -> list[str]:
@@ -273,37 +191,26 @@ def aligned_comments(lines: Sequence[str]) -> list[str]:
     return result[:-1]
 
 
-def _print_type(item: Struct | Enumeration) -> list[str]:
-    if isinstance(item, Struct):
-        return ["typedef struct {", *(f"{INDENT}{text};" for text in item.fields), f"}} {item.name};"]
-    rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in item.members]
-    return ["typedef enum {", *aligned_comments(rows), f"}} {item.name};"]
+def struct(name: str, fields: Sequence[str]) -> str:
+    return "\n".join(["typedef struct {", *(f"{INDENT}{field};" for field in fields), f"}} {name};"])
 
 
-def _print_declaration(
-    c_type: str,
-    name: str,
-    value: str | None,
-    fields: tuple[tuple[str, str], ...] | None,
-    items: tuple[str, ...] | None,
-    indent: str,
-) -> list[str]:
-    start = f"{c_type}{'' if c_type.endswith('*') else ' '}{name}"
-    if fields is None and items is None:
-        return [f"{indent}{start};" if value is None else f"{indent}{start} = {value};"]
-    pieces = [f".{key} = {text}" for key, text in fields] if fields is not None else list(items or ())
-    one_line = f"{indent}{start} = {{{', '.join(pieces)}}};"
-    if len(one_line) <= LINE_WIDTH and not any(piece.startswith("{") for piece in pieces):
-        return [one_line]
-    return [f"{indent}{start} = {{", *(f"{indent}{INDENT}{piece}," for piece in pieces), f"{indent}}};"]
+def enumeration(name: str, members: Sequence[tuple[str, int, str]]) -> str:
+    """`members`: name, value, comment."""
+    rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in members]
+    return "\n".join(["typedef enum {", *aligned_comments(rows), f"}} {name};"])
 
 
-def print_file(source: SourceFile) -> str:
-    lines: list[str] = []
-    if source.guard is not None:
-        lines += [f"#ifndef {source.guard}", f"#define {source.guard}", ""]
-    for item in source.items:
-        lines += _print_item(item, 0)
-    if source.guard is not None:
-        lines += ["", "#endif"]
+def constant(declared: str, pieces: Sequence[str]) -> str:
+    """With a braced initializer of `.field = value` pairs or plain items."""
+    one_line = f"static const {declared} = {{{', '.join(pieces)}}};"
+    if len(one_line) <= LINE_WIDTH:
+        return one_line
+    return "\n".join([f"static const {declared} = {{", *(f"{INDENT}{piece}," for piece in pieces), "};"])
+
+
+def print_file(items: Iterable[Item], guard: str | None = None) -> str:
+    lines = [] if guard is None else [f"#ifndef {guard}", f"#define {guard}", ""]
+    lines += [line for item in items for line in _print_item(item, 0)]
+    lines += [] if guard is None else ["", "#endif"]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ works in scratchpad. Both are members of one struct, so that they find each othe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, takewhile
@@ -16,11 +16,11 @@ from tilegrad.analysis.decode import Table, decode_table
 from tilegrad.analysis.footprint import inner_loops
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
 from tilegrad.analysis.tables import table_of
-from tilegrad.codegen.c import LINE_WIDTH, Call, Comment, Declare, Function, Item, Line, Statement, Verbatim, identifier
+from tilegrad.codegen import c
 from tilegrad.codegen.interface import c_string
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import Lowering, filled
-from tilegrad.codegen.table_text import in_braces, paragraph, table_pieces, table_type
+from tilegrad.codegen.lowering import Lowering
+from tilegrad.codegen.table_text import in_braces, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
@@ -34,19 +34,16 @@ from tilegrad.targets.base import L2
 
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
 FIRST = "first"
-FLAGS: tuple[str, ...] = ("TG_DRAIN", "TG_LEAVE", "TG_NEXT_LATE", "TG_AT_ONCE", "TG_SETTLE", "TG_NEXT_LAUNCH")
-FLAGS += ("TG_MORE", "TG_JOINS", "TG_LATE")
-MASKS = ("early", "late", "results")
 MOST_NAMED_WORDS = {False: 8_000, True: 5_000}
 """Of a program for one cluster, and for several, each of whose launches has a call and nearly each a table."""
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
 _SHAPED = re.compile(r"\S+\[[\d,]*\]")
-COMMENT_WIDTH = LINE_WIDTH - len("/*  */")
+COMMENT_WIDTH = c.LINE_WIDTH - len("/*  */")
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One nest of an entry: its table, and what is its own. Operands as bits: early, late, results.
+    """One nest of an entry: its table, and what is its own.
 
     Of nests that come together each has an `own_table`, behind its call; all but the first `join` the one before.
     """
@@ -54,17 +51,24 @@ class _Call:
     name: str
     short_name: str
     table: str
-    scratch: int
-    slots: int
-    masks: tuple[int, int, int]
-    flags: frozenset[str]
+    listed: ListedNest
+    own: NestCall
     homes: tuple[str, ...]
-    is_late: bool = False
-    is_at_once: bool = False
-    moves: int = 0
+    width: str | None  # where it is launched over blocks
     own_table: _Table | None = None
-    joins: bool = False
-    width: str | None = None  # where it is launched over blocks
+
+    @property
+    def scratch(self) -> int:
+        return 0 if self.listed.place is None else self.listed.place.table_offset
+
+    @property
+    def joins(self) -> bool:
+        return self.own_table is not None and self.listed.place is not None and self.listed.place.joins
+
+    def bits(self, names: Collection[str]) -> int:
+        """Operands as bits."""
+        operands = enumerate(self.listed.nest.operands)
+        return sum(1 << i for i, operand in operands if operand.value is not None and operand.name in names)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class ClusterLowering(Lowering):
         """A function of the forward pass serves infer and step; where its operands are is in their calls."""
         return launch.node.name not in self.inferred
 
-    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
         launch = self.launch(entry, number)
         listed, own = self.listed[entry][number, k]
         nest, tiling = listed.nest, listed.tiling
@@ -129,18 +133,19 @@ class ClusterLowering(Lowering):
         )
         number_of = len(self.calls[entry])
         number_name = f"{entry}_{number_of}"
-        names = (f"{number_name}_{identifier(launch.node.op)}", number_name)
+        names = (f"{number_name}_{c.identifier(launch.node.op)}", number_name)
         width = self._width(launch.width(k), launch.lane_count(k), listed)
-        call = _call(names, table, listed, own, homes, width)
+        if listed.place is None:  # all that is said of it
+            own = NestCall(leaves=False, moves=own.moves)
+        call = _Call(*names, table, listed, own, homes, width)
         if number_of in self.together[entry]:
-            joins = listed.place is not None and listed.place.joins
             kind = self.tables.pop((nest.kernel, words)) if is_new else self.tables[nest.kernel, words]
-            call = replace(call, table=f"{names[1]}_table", own_table=kind, joins=joins)
+            call = replace(call, table=f"{names[1]}_table", own_table=kind)
         self.calls[entry].append(call)
-        run = Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
+        run = c.Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
         if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
             return (run,)  # what is said of a nest's first panel is true of all
-        return (Comment(self.describe(entry, number, k)), run)
+        return (c.Comment(self.describe(entry, number, k)), run)
 
     def _pipe(self, entry: str, listed: ListedNest, value: str | None) -> str | None:
         """What passes through a pipe lives there."""
@@ -148,7 +153,7 @@ class ClusterLowering(Lowering):
         found = [pipe for pipe in pipes if value == pipe.value and listed.launch in (pipe.producer, pipe.consumer)]
         return f"PIPE({self.first_pipe[entry] + found[0].number})" if found else None
 
-    def _pipes(self) -> list[Item]:
+    def _pipes(self) -> list[c.Item]:
         """Their table, where there are any."""
         rows = []
         for entry, schedule in self.plan.schedule.entries.items():
@@ -166,9 +171,8 @@ class ClusterLowering(Lowering):
                 rows.append(f'{{"{text}", {pipe.number}, {sizes}, {lanes}}}')
         if not rows:
             return []
-        text = "\n".join(["static const tg_pipe pipes[] = {", self._paragraph(rows), "};"])
-        what = Comment("Pipes: operators, number, workspace, slot bytes, slots, slices, bytes of each, lanes, in L1.")
-        return [what, Verbatim(text)]
+        what = "Pipes: operators, number, workspace, slot bytes, slots, slices, bytes of each, lanes, in L1."
+        return [c.Comment(what), "static const tg_pipe pipes[] = {", self._paragraph(rows), "};"]
 
     def _width(self, width: Width | None, lanes: int, listed: ListedNest) -> str | None:
         """Over how many blocks a nest is launched: as was asked for all, or what is best for this one."""
@@ -186,29 +190,29 @@ class ClusterLowering(Lowering):
         """The call that the next nest of an entry will have, as a member of the words."""
         return f"{entry}:{len(self.calls[entry])}"
 
-    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
         """What is said of the nests, and one statement that runs them all."""
-        comments = [statement for statement in statements if isinstance(statement, Comment)]
-        runs = [statement for statement in statements if isinstance(statement, Call)]
+        comments = [statement for statement in statements if isinstance(statement, c.Comment)]
+        runs = [statement for statement in statements if isinstance(statement, c.Call)]
         arguments = ("t", FIRST, str(len(runs)), "__func__")
-        return [*comments, Call(runs[0].function, arguments)]
+        return [*comments, c.Call(runs[0].function, arguments)]
 
-    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
         """Names its first call, unless it serves two entries: then they do."""
         *comments, run = body
-        text = _explained(title, [one.text for one in comments if isinstance(one, Comment)] or ["more panels"])
+        text = _explained(title, [one.text for one in comments if isinstance(one, c.Comment)] or ["more panels"])
         parameters: tuple[str, ...] = (self.parameter,)
-        assert isinstance(run, Call)
+        assert isinstance(run, c.Call)
         macro = "RUN" if run.function == RUN else "RUN_WHOLE"
         if len(firsts) > 1:
             parameters = (self.parameter, f"const tg_call *{FIRST}")
-            run = Call(f"{macro}_FROM", (FIRST, run.arguments[2]))
+            run = c.Call(f"{macro}_FROM", (FIRST, run.arguments[2]))
         else:
-            run = Call(macro, (self._member(firsts[0]), run.arguments[2]))
-        return Function("static void", name, parameters, (run,), text)
+            run = c.Call(macro, (self._member(firsts[0]), run.arguments[2]))
+        return c.Function("static void", name, parameters, (run,), text)
 
-    def call(self, name: str, first: str | None, is_shared: bool) -> Call:
-        return Call(name, ("t", f"&words.{self._member(first)}.call") if is_shared else ("t",))
+    def call(self, name: str, first: str | None, is_shared: bool) -> c.Call:
+        return c.Call(name, ("t", f"&words.{self._member(first)}.call") if is_shared else ("t",))
 
     def _member(self, first: str | None) -> str:
         entry, _, number = (first or "").partition(":")
@@ -217,11 +221,11 @@ class ClusterLowering(Lowering):
     def _name(self, call: _Call) -> str:
         return call.short_name if self.is_brief else call.name
 
-    def at_start(self, entry: str) -> tuple[Statement, ...]:
-        return (Declare("tg_tiles", "tiles, *t", "&tiles"), Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
+    def at_start(self, entry: str) -> tuple[c.Statement, ...]:
+        return ("tg_tiles tiles, *t = &tiles;", c.Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
 
-    def at_end(self, entry: str) -> tuple[Statement, ...]:
-        return (Declare("tg_status", "status", f"tg_stop(t, &{entry}_entry)"),)
+    def at_end(self, entry: str) -> tuple[c.Statement, ...]:
+        return (f"tg_status status = tg_stop(t, &{entry}_entry);",)
 
     result = "status"
 
@@ -246,35 +250,34 @@ class ClusterLowering(Lowering):
         home = f"S({name})" if address.region == "state" else f"A_{name}"
         return f"{home} + {skipped_bytes}" if skipped_bytes else home
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[c.Item]:
         calls = [
-            Line(f"TG_KERNEL_CALL({name}, {', '.join(f'at[{i}]' for i in range(len(signature.pointers)))})")
+            f"TG_KERNEL_CALL({name}, {', '.join(f'at[{i}]' for i in range(len(signature.pointers)))})"
             for name, signature in self.kernel_calls.items()
         ]
         numbers = [f"K_{name} = {number}" for number, name in enumerate(self.kernel_calls)]
         kernels = [f"call_{name}" for name in self.kernel_calls] or ["NULL"]
         pipes, parts = self._pipes(), ("kernels", "&words", "sizeof words")
         return [
-            Line(),
-            Comment("How kernels are called from an array of addresses, and their numbers in tables."),
+            "",
+            c.Comment("How kernels are called from an array of addresses, and their numbers in tables."),
             *calls,
             *packed_enumerators(numbers),
-            Line(),
-            Comment("What is constant is laid out as paragraphs."),
-            Comment("clang-format off"),
-            Verbatim(
-                paragraph([f"static tg_kernel_call *const kernels[] = {{{kernels[0]}", *kernels[1:]], indent="")[:-1]
-                + "};"
+            "",
+            c.Comment("What is constant is laid out as paragraphs."),
+            c.Comment("clang-format off"),
+            *c.fill(
+                c.with_commas(kernels, "};"), c.LINE_WIDTH, " static tg_kernel_call *const kernels[] = {", c.INDENT
             ),
-            Comment(
+            c.Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
             ),
-            Verbatim("\n".join(["typedef struct {", *self._members(), "} words_t;"])),
-            Verbatim("\n".join(["static const words_t words = {", *self._initializers(), "};"])),
-            Comment("clang-format on"),
+            *("typedef struct {", *self._members(), "} words_t;"),
+            *("static const words_t words = {", *self._initializers(), "};"),
+            c.Comment("clang-format on"),
             self._assertion(),
             *pipes,
-            Declare("static const tg_program", "program", items=(*parts, "pipes") if pipes else parts),
+            c.constant("tg_program program", (*parts, "pipes") if pipes else parts),
             *(self._entry(entry) for entry in self.calls),
         ]
 
@@ -299,7 +302,7 @@ class ClusterLowering(Lowering):
             self._paragraph([f"{c_type} {names[0]}".rstrip(), *names[1:]]).removesuffix(",") + ";"
             for c_type, names in rows
         ]
-        return _packed(declared, self.width) if self.is_brief else declared
+        return c.fill(map(str.strip, declared), self.width, c.INDENT, c.INDENT) if self.is_brief else declared
 
     @cached_property
     def is_brief(self) -> bool:
@@ -309,15 +312,13 @@ class ClusterLowering(Lowering):
 
     @property
     def width(self) -> int:
-        return (6 if self.has_clusters else 4) * LINE_WIDTH if self.is_brief else LINE_WIDTH
+        return (12 if self.has_clusters else 4) * c.LINE_WIDTH if self.is_brief else c.LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
-        return paragraph(pieces, self.width)
+        return c.paragraph(pieces, self.width)
 
     def _initializers(self) -> list[str]:
-        every = []
-        for one in self.tables.values():
-            every.append(self._table_pieces(one, one.name))
+        every = [self._table_pieces(one, one.name) for one in self.tables.values()]
         for entry, calls in self.calls.items():
             for i, call in enumerate(calls):
                 every.append(self._call_pieces(call, calls[i + 1 :]))
@@ -335,28 +336,37 @@ class ClusterLowering(Lowering):
         return [f"/* {_tiling_text(one.tiling)} */ {first}", *rest]
 
     def _call_pieces(self, call: _Call, behind: Sequence[_Call] = ()) -> list[str]:
-        flags = set(call.flags)
-        parts = []
-        if not call.joins and any(one.masks[1] for one in _together(call, behind)):
-            flags.add("TG_LATE")
-        for following in behind[:1]:
-            flags |= {"TG_NEXT_LATE"} if following.is_late else set()
-            flags |= {"TG_AT_ONCE"} if following.is_at_once else set()
-            flags |= {"TG_NEXT_LAUNCH"} if following.width is not None else set()
-            name, where = self._name(following), f"{following.table}, {following.scratch}"
+        own, parts = call.own, []
+        following = behind[0] if behind else None
+        if following is not None:
+            name = self._name(following)
             if following.joins:
-                flags.add("TG_MORE")
                 parts.append(f"MORE({self._name(call)}, {name}, {following.table})")
             elif following.own_table is not None:
                 last = _together(following, behind[1:])[-1]
                 parts.append(f"NEXT_TOGETHER({name}, {following.table}, {last.table}, {following.scratch})")
             else:
-                parts.append(f"NEXT({name}, {where})")
-        parts += [f".slots = {call.slots}"] if call.slots else []
-        parts += [f".{name} = {_from_first(mask)}" for name, mask in zip(MASKS, call.masks, strict=True) if mask]
-        named = [*(name for name in FLAGS if name in flags), *filter(None, [call.width])]
+                parts.append(f"NEXT({name}, {following.table}, {following.scratch})")
+        if call.listed.place is not None and call.listed.place.slots_offset:
+            parts.append(f".slots = {call.listed.place.slots_offset}")
+        for field, names in (("early", own.early), ("late", own.late), ("results", own.results)):
+            if call.bits(names):
+                parts.append(f".{field} = {_from_first(call.bits(names))}")
+        flags = {
+            "TG_DRAIN": own.drains,
+            "TG_LEAVE": own.leaves,
+            "TG_NEXT_LATE": following is not None and following.own.is_fetched_late,
+            "TG_AT_ONCE": following is not None and following.own.at_once,
+            "TG_SETTLE": own.settles,
+            "TG_NEXT_LAUNCH": following is not None and following.width is not None,
+            "TG_MORE": following is not None and following.joins,
+            "TG_JOINS": call.listed.place is not None and call.listed.joins,
+            "TG_LATE": not call.joins and any(one.bits(one.own.late) for one in _together(call, behind)),
+            call.width or "": call.width is not None,
+        }
+        named = [flag for flag, is_set in flags.items() if is_set]
         parts += [f".flags = {' | '.join(named)}"] if named else []
-        parts += [f".moves = {call.moves}"] if call.moves else []
+        parts += [f".moves = {len(own.moves)}"] if own.moves else []
         first, *rest = in_braces([*in_braces(parts or [".moves = 0"]), *in_braces(call.homes)])
         return [f".{self._name(call)} = {first}", *rest]
 
@@ -368,12 +378,12 @@ class ClusterLowering(Lowering):
             total += sum(map(_move_words, self._all_moves(entry)))
         return max(total, 1)
 
-    def _assertion(self) -> Item:
+    def _assertion(self) -> c.Item:
         """The layout that plans counted with is the compiler's."""
         size = WORD_BYTES * self._word_count()
-        return Line(f"TG_STATIC_ASSERT(sizeof(words_t) == {size}, words_are_as_planned);")
+        return f"TG_STATIC_ASSERT(sizeof(words_t) == {size}, words_are_as_planned);"
 
-    def _entry(self, entry: str) -> Item:
+    def _entry(self, entry: str) -> c.Item:
         calls = self.calls[entry]
         fields = [("name", f'"{entry}"')]
         if calls:
@@ -383,7 +393,7 @@ class ClusterLowering(Lowering):
                 last_table = _together(first, calls[1:])[-1].table
                 fields += [("call_words", f"SPAN({self._name(first)}, {last_table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
-            elif self.plan.schedule.is_tiled:
+            elif self.plan.schedule.entries[entry].is_tiled:
                 fields += [("call_words", f"WORDS({self._name(first)})"), ("table_words", f"WORDS({first.table})")]
                 fields += [("scratch", str(first.scratch))] if first.scratch else []
         else:
@@ -391,7 +401,7 @@ class ClusterLowering(Lowering):
         if self._all_moves(entry):
             last = len(self.encoded[entry].last_moves)
             fields += [("moves", f"PLACE({entry}_moves)"), ("last_moves", str(last))]
-        return Declare("static const tg_entry", f"{entry}_entry", fields=tuple(fields))
+        return c.constant(f"tg_entry {entry}_entry", [f".{name} = {value}" for name, value in fields])
 
     # ---- moves between L2 and L3
 
@@ -418,29 +428,6 @@ def _move_words(event: Move | Wait) -> int:
     return CONSTANTS["TG_ROWS_WORDS" if event.rows > 1 else "TG_MOVE_WORDS"]
 
 
-def _call(
-    names: tuple[str, str],
-    table: str,
-    listed: ListedNest,
-    own: NestCall,
-    homes: tuple[str, ...],
-    width: str | None = None,
-) -> _Call:
-    if listed.place is None:
-        return _Call(*names, table, 0, 0, (0, 0, 0), frozenset(), homes, moves=len(own.moves))
-    early = late = results = 0
-    for i, operand in enumerate(listed.nest.operands):
-        if operand.value is not None:
-            results |= (operand.name in own.results) << i
-            early |= (operand.name in own.early) << i
-            late |= (operand.name in own.late) << i
-    told = {"TG_DRAIN": own.drains, "TG_LEAVE": own.leaves, "TG_SETTLE": own.settles, "TG_JOINS": listed.joins}
-    flags = frozenset(flag for flag, is_set in told.items() if is_set)
-    where = (listed.place.table_offset, listed.place.slots_offset)
-    masks, ways = (early, late, results), (own.is_fetched_late, own.at_once)
-    return _Call(*names, table, *where, masks, flags, homes, *ways, moves=len(own.moves), width=width)
-
-
 def _together(first: _Call, behind: Sequence[_Call]) -> list[_Call]:
     """Calls that come together with one."""
     return [first, *takewhile(lambda call: call.joins, behind)]
@@ -461,7 +448,7 @@ def _explained(title: str, texts: Sequence[str]) -> str:
         nests[0][0] = f"{title}: {nests[0][0]}"
     else:
         nests.insert(0, [title])
-    return "\n".join(filled(pieces, COMMENT_WIDTH) for pieces in nests)
+    return "\n".join(c.filled(pieces, COMMENT_WIDTH) for pieces in nests)
 
 
 def _once(piece: str, seen: set[str]) -> str:
@@ -478,14 +465,3 @@ def _tiling_text(tiling: Tiling | None) -> str:
     loops = ", ".join(f"{loop.axis} {loop.tile} of {loop.extent}" for loop in tiling.loops) or "one tile"
     mode = "double" if tiling.is_double else "single"
     return f"{loops}; {tiling.tile_count} in all, {mode} buffered, {tiling.scratch_bytes} bytes of L1"
-
-
-def _packed(pieces: Sequence[str], width: int) -> list[str]:
-    """Declarations as lines of up to `width`."""
-    lines: list[str] = []
-    for piece in pieces:
-        if lines and len(lines[-1]) + 1 + len(piece.strip()) <= width:
-            lines[-1] += f" {piece.strip()}"
-        else:
-            lines.append(piece)
-    return lines

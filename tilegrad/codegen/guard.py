@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from tilegrad.codegen.c import (
-    Assign,
-    Call,
-    Comment,
-    Function,
-    If,
-    Item,
-    Line,
-    Return,
-    Statement,
-    Verbatim,
-    float_literal,
-)
-from tilegrad.codegen.lowering import filled
+from tilegrad.codegen.c import Call, Comment, Function, If, Item, Statement, filled, float_literal
 from tilegrad.errors import InternalError
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Role
@@ -46,7 +33,7 @@ def declarations(plan: Plan) -> tuple[Item, ...]:
     return (
         Comment('The norm of all tensors of a role ("gradient", "parameter", "optimizer"). TG_BAD_INDEX: it has none.'),
         _NORM,
-        Line(),
+        "",
     )
 
 
@@ -75,13 +62,13 @@ def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
     ]
     return (
         Comment("What the guard keeps: tensor, copy, whether it has floats."),
-        *(Line(text) for text in defines),
+        *defines,
         Comment("clang-format off"),
-        Verbatim(f"static const uint16_t guarded[][3] = {{\n    {_indented(rows)},\n}};"),
-        Verbatim(f"static const uint8_t is_float[TG_TENSOR_COUNT] = {{\n    {_indented(floats)},\n}};"),
+        f"static const uint16_t guarded[][3] = {{\n    {_indented(rows)},\n}};",
+        f"static const uint8_t is_float[TG_TENSOR_COUNT] = {{\n    {_indented(floats)},\n}};",
         Comment("clang-format on"),
-        Line(f'#include "{HEADER_FILE}"'),
-        Line(),
+        f'#include "{HEADER_FILE}"',
+        "",
     )
 
 
@@ -104,23 +91,23 @@ def at_start(plan: Plan, entry: str) -> list[Statement]:
     if not is_guarded(plan) or entry == "infer":
         return []
     if entry == "update":
-        return [If("!has_gradients(m)", (Return("TG_BAD_LOSS"),))]
+        return [If("!has_gradients(m)", ("return TG_BAD_LOSS;",))]
     return [on_first_core(plan, Call("begin_guarded_step", ("m",)))]
 
 
 def at_end(plan: Plan, entry: str, result: str, loss: str) -> list[Statement]:
     """The end of an entry: what it returns."""
     if not is_guarded(plan) or entry == "infer":
-        return [Return(result)]
+        return [f"return {result};"]
     end = f"end_guarded_step(m, *{loss})" if entry == "step" else "end_guarded_update(m)"
     found: list[Statement] = []
     if result != "TG_OK":
-        found.append(If(f"{result} != TG_OK", (Return(result),)))
+        found.append(If(f"{result} != TG_OK", (f"return {result};",)))
     if first_core(plan) is not None:
-        found.append(If("tg_hart() != 0", (Return("TG_OK"),)))
-    return [*found, Return(end)]
+        found.append(If("tg_hart() != 0", ("return TG_OK;",)))
+    return [*found, f"return {end};"]
 
 
 def reset(is_wanted: bool) -> list[Statement]:
     """Where somebody writes the state from outside."""
-    return [Assign("m->is_kept", "0")] if is_wanted else []
+    return ["m->is_kept = 0;"] if is_wanted else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilegrad.codegen.c import Comment, Function, Item, Line, Return, SourceFile, print_file
+from tilegrad.codegen.c import Call, Comment, Function, Item, Statement, print_file
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
@@ -23,33 +23,19 @@ def _adapter(plan: Plan, entry: str) -> Function:
         arguments.append(f"(const {port.type.dtype.c_name} *)(const void *)(in + {offset})")
     for port, offset in zip(outputs, port_offsets(outputs)[0], strict=True):
         arguments.append(f"({port.type.dtype.c_name} *)(void *)(out + {offset})")
-    body: list[Line | Return] = []
-    body += [Line("    (void)in;")] if not inputs else []
-    body += [Line("    (void)out;")] if not outputs else []
-    return Function(
-        "static int",
-        f"tg_port_{entry}",
-        ("tg_model *m", "const unsigned char *in", "unsigned char *out"),
-        (*body, Return(f"tg_{entry}({', '.join(arguments)})")),
-    )
+    unused = [f"(void){name};" for name, ports in (("in", inputs), ("out", outputs)) if not ports]
+    parameters = ("tg_model *m", "const unsigned char *in", "unsigned char *out")
+    body: tuple[Statement, ...] = (*unused, Call(f"return tg_{entry}", tuple(arguments)))
+    return Function("static int", f"tg_port_{entry}", parameters, body)
 
 
 def ports_header(plan: Plan) -> str:
-    sizes = {
-        entry: (port_offsets(entry_inputs(plan, entry))[1], port_offsets(entry_outputs(plan, entry))[1])
-        for entry in ENTRIES
-    }
-    input_bytes, output_bytes = buffer_bytes(plan.schedule)
     items: list[Item] = [Comment("How the harness packs inputs and outputs of each entry.")]
-    for entry, (read, written) in sizes.items():
-        items += [
-            Line(f"#define TG_PORT_{entry.upper()}_IN {read}"),
-            Line(f"#define TG_PORT_{entry.upper()}_OUT {written}"),
-        ]
-    items += [
-        Line(f"#define TG_PORT_INPUT_BYTES {input_bytes}"),
-        Line(f"#define TG_PORT_OUTPUT_BYTES {output_bytes}"),
-    ]
     for entry in ENTRIES:
-        items += [Line(), _adapter(plan, entry)]
-    return print_file(SourceFile(tuple(items), guard="TG_PORTS_H"))
+        for way, ports in (("IN", entry_inputs(plan, entry)), ("OUT", entry_outputs(plan, entry))):
+            items.append(f"#define TG_PORT_{entry.upper()}_{way} {port_offsets(ports)[1]}")
+    for name, size_bytes in zip(("INPUT", "OUTPUT"), buffer_bytes(plan.schedule), strict=True):
+        items.append(f"#define TG_PORT_{name}_BYTES {size_bytes}")
+    for entry in ENTRIES:
+        items += ["", _adapter(plan, entry)]
+    return print_file(items, guard="TG_PORTS_H")

@@ -10,11 +10,13 @@ import hashlib
 import json
 import struct
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
 from tilegrad.ir.graph import Attribute
 from tilegrad.ir.plan import FLASH_REGION, Plan
+from tilegrad.ir.program import Program
 from tilegrad.ir.types import Constant
 
 MAGIC = int.from_bytes(b"TGIM", "little")
@@ -30,22 +32,25 @@ def model_hash(plan: Plan) -> bytes:
     state goes with any program of this hash.
     """
     program = plan.schedule.program
+    places = [plan.state_addresses[tensor.name] for tensor in program.state]
     tensors = [
-        [tensor.name, tensor.role.value, str(tensor.type), *_place(plan, tensor.name)] for tensor in program.state
+        [tensor.name, tensor.role.value, str(tensor.type), place.region, place.offset]
+        for tensor, place in zip(program.state, places, strict=True)
     ]
+    meaning = {"version": VERSION, "tensors": tensors, "loss": program.loss}
+    if plan.flash_bytes:  # part of the program: parameters that were trained beside other constants are of another one
+        meaning["flash"] = hashlib.sha256(flash_image(plan)).hexdigest()
+    return hash_of(program, meaning)
+
+
+def hash_of(program: Program, meaning: Mapping[str, object]) -> bytes:
+    """Of a model's nodes, and of what else its bytes mean."""
     nodes = [
         [node.op, node.inputs, node.outputs, sorted((key, attribute_text(v)) for key, v in node.attributes.items())]
         for node in program.entries["infer"].nodes
     ]
-    meaning = {"version": VERSION, "tensors": tensors, "nodes": nodes, "loss": program.loss}
-    if plan.flash_bytes:  # part of the program: parameters that were trained beside other constants are of another one
-        meaning["flash"] = hashlib.sha256(flash_image(plan)).hexdigest()
-    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).digest()[: 4 * HASH_WORDS]
-
-
-def _place(plan: Plan, tensor: str) -> tuple[str, int]:
-    address = plan.state_addresses[tensor]
-    return address.region, address.offset
+    text = json.dumps({**meaning, "nodes": nodes}, sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()[: 4 * HASH_WORDS]
 
 
 def attribute_text(value: Attribute) -> str:
@@ -64,18 +69,14 @@ def payload_bytes(plan: Plan) -> int:
 
 def state_image(plan: Plan) -> bytes:
     """The bytes of weights.bin: the header, the leading part of the state region, and what is initially in L3."""
-    payload = _payload(plan)
+    images = _images(plan)
+    payload = bytes(images["state"] + images["l3"])
     return HEADER.pack(MAGIC, VERSION, model_hash(plan), len(payload), zlib.crc32(payload)) + payload
 
 
 def flash_image(plan: Plan) -> bytes:
     """The bytes of the constants that are part of the program."""
     return bytes(_images(plan)[FLASH_REGION])
-
-
-def _payload(plan: Plan) -> bytes:
-    images = _images(plan)
-    return bytes(images["state"] + images["l3"])
 
 
 def _images(plan: Plan) -> dict[str, bytearray]:

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilegrad.analysis.lifetimes import align
+from tilegrad.codegen import c
 from tilegrad.codegen import guard as guards
-from tilegrad.codegen.c import (
-    KEYWORDS,
-    Assign,
-    Call,
-    Comment,
-    Declare,
-    Enumeration,
-    Function,
-    If,
-    Item,
-    Line,
-    Return,
-    SourceFile,
-    Statement,
-    Struct,
-    Verbatim,
-    aligned_comments,
-    comment_text,
-    identifier,
-    print_file,
-)
 from tilegrad.codegen.image import HEADER, hash_words, payload_bytes
-from tilegrad.codegen.lowering import filled, shape_text
+from tilegrad.codegen.lowering import shape_text
+from tilegrad.ir.blocks import Width
 from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import FLASH_REGION, Plan
 from tilegrad.ir.program import ENTRIES
@@ -42,30 +24,48 @@ ENTRY_COMMENTS = {
     "step": "One mini-batch: forward, loss, backward, gradients accumulated.",
     "update": "One optimizer step on the accumulated gradients; the next tg_step starts a new accumulation.",
 }
+_INIT_COMMENT = (
+    "Attaches memory (aligned to TG_ALIGNMENT) and loads the initial state from the bytes of weights.bin.\n"
+    "What is refused leaves memory as it was, and an instance that every other function refuses."
+)
+_IN_PLACE_COMMENT = (
+    "The same where the image was read straight into place: its first TG_HEADER_BYTES to `header`, the\n"
+    "rest to the start of `state`. `image_bytes` are all that there were."
+)
+_BIND_COMMENT = "Attaches memory and leaves its content alone: for programs that make the initial state themselves."
+_BLOCKS_COMMENT = (
+    "The number of blocks from now on, TG_MOST_BLOCKS at first. One that is not TG_LEAST_BLOCKS to\n"
+    "TG_MOST_BLOCKS is refused with TG_BAD_BLOCKS, and nothing has changed."
+)
+_STATIC_COMMENT = "The static form, for firmware with one model: the one instance, with its own memory, initialised."
 MOST_SINGLE_ROWS = 100
-_STATUSES = (
-    ("TG_OK", 0, "done"),
-    ("TG_BAD_LABEL", 1, "a label is outside the classes"),
-    ("TG_NOT_READY", 2, "the instance was never initialised, or that was refused"),
-    ("TG_NULL_POINTER", 3, "an argument is null"),
-    ("TG_MISALIGNED", 4, "memory is not aligned to TG_ALIGNMENT"),
-    ("TG_OVERLAPPING", 5, "state and arena share bytes"),
-    ("TG_BAD_IMAGE", 6, "not an image of a state, or one whose bytes have changed"),
-    ("TG_OTHER_VERSION", 7, "an image in another version of the format"),
-    ("TG_OTHER_MODEL", 8, "an image of another model, or of another plan for this one"),
-    ("TG_BAD_SIZE", 9, "an image that is too short or too long, or not the size of the tensor"),
-    ("TG_BAD_INDEX", 10, "there is no tensor with this index"),
-    ("TG_OUT_OF_ORDER", 11, "a nest was not run in its turn: the generated code was changed"),
-)
-_RATE_STATUSES = (("TG_BAD_NUMBER", 16, "a number that is negative, infinite or none"),)
-_FLASH_STATUSES = (("TG_READ_ONLY", 19, "the tensor is a constant of the program (flash.c)"),)
-_BLOCKS_STATUSES = (("TG_BAD_BLOCKS", 20, "nests cannot be launched over so many blocks"),)
-_STORAGE_STATUSES = (
-    ("TG_NO_SAVE", 12, "storage holds no complete save"),
-    ("TG_OLDER_SAVE", 13, "loaded; but a later save was cut off or is damaged, and this is the one before it"),
-    ("TG_STORAGE_SMALL", 14, "storage has not the bytes that two saves take"),
-    ("TG_STORAGE_FAILED", 15, "storage did not do its work, or does not hold what was programmed"),
-)
+_STATUSES: dict[str, tuple[tuple[str, int, str], ...]] = {
+    "": (
+        ("TG_OK", 0, "done"),
+        ("TG_BAD_LABEL", 1, "a label is outside the classes"),
+        ("TG_NOT_READY", 2, "the instance was never initialised, or that was refused"),
+        ("TG_NULL_POINTER", 3, "an argument is null"),
+        ("TG_MISALIGNED", 4, "memory is not aligned to TG_ALIGNMENT"),
+        ("TG_OVERLAPPING", 5, "state and arena share bytes"),
+        ("TG_BAD_IMAGE", 6, "not an image of a state, or one whose bytes have changed"),
+        ("TG_OTHER_VERSION", 7, "an image in another version of the format"),
+        ("TG_OTHER_MODEL", 8, "an image of another model, or of another plan for this one"),
+        ("TG_BAD_SIZE", 9, "an image that is too short or too long, or not the size of the tensor"),
+        ("TG_BAD_INDEX", 10, "there is no tensor with this index"),
+        ("TG_OUT_OF_ORDER", 11, "a nest was not run in its turn: the generated code was changed"),
+    ),
+    "storage": (
+        ("TG_NO_SAVE", 12, "storage holds no complete save"),
+        ("TG_OLDER_SAVE", 13, "loaded; but a later save was cut off or is damaged, and this is the one before it"),
+        ("TG_STORAGE_SMALL", 14, "storage has not the bytes that two saves take"),
+        ("TG_STORAGE_FAILED", 15, "storage did not do its work, or does not hold what was programmed"),
+    ),
+    "rates": (("TG_BAD_NUMBER", 16, "a number that is negative, infinite or none"),),
+    "guard": guards.STATUSES,
+    "flash": (("TG_READ_ONLY", 19, "the tensor is a constant of the program (flash.c)"),),
+    "blocks": (("TG_BAD_BLOCKS", 20, "nests cannot be launched over so many blocks"),),
+}
+"""By what a program has to have for them."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def _ports(plan: Plan, entry: str) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     taken: set[str] = set()
 
     def port(value: str) -> Port:
-        name = identifier(value).lower()
-        if name[0].isdigit() or name in KEYWORDS or _TAKEN.fullmatch(name):
+        name = c.identifier(value).lower()
+        if name[0].isdigit() or name in c.KEYWORDS or _TAKEN.fullmatch(name):
             name = f"tensor_{name}"
         while name in taken:
             name += "_"
@@ -116,101 +116,77 @@ def _entry_comment(plan: Plan, entry: str) -> str:
     lines = [ENTRY_COMMENTS[entry]]
     for word, ports in (("in ", entry_inputs(plan, entry)), ("out", entry_outputs(plan, entry))):
         lines += [
-            f"  {word} {port.c_name}: {port.type.dtype.c_name}{shape_text(port.type)} ('{comment_text(port.value)}')"
+            f"  {word} {port.c_name}: {port.type.dtype.c_name}{shape_text(port.type)} ('{c.comment_text(port.value)}')"
             for port in ports
         ]
     return "\n".join(lines)
 
 
-def header(plan: Plan, has_storage: bool = False, rates: tuple[Item, ...] = ()) -> str:
-    program = plan.schedule.program
-    items: list[Item] = [
-        Comment(f"{comment_text(program.name)}: a model that trains. Generated by tilegrad; see README.md here."),
-        Line("#include <stddef.h>"),
-        Line("#include <stdint.h>"),
-        Line(),
-        Line("#ifdef __cplusplus"),
-        Line('extern "C" {'),
-        Line("#endif"),
-        Line(),
+def header(plan: Plan, has_storage: bool = False, rates: tuple[c.Item, ...] = ()) -> str:
+    init, second = init_functions(plan)
+    name = c.comment_text(plan.schedule.program.name)
+    items: list[c.Item] = [
+        c.Comment(f"{name}: a model that trains. Generated by tilegrad; see README.md here."),
+        '#include <stddef.h>\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern "C" {\n#endif\n',
         *_sizes(plan),
-        Line(),
-        Comment(_status_comment(has_storage)),
-        Enumeration("tg_status", _statuses(plan, has_storage, bool(rates))),
-        Line(),
-        Comment("One instance. The caller owns its memories; instances share nothing."),
-        Struct("tg_model", (*_model_fields(plan), *_kept_fields(plan, has_storage))),
-        Line(),
-        Comment("A tensor of the state, for reading and writing parameters, gradients and optimizer state by index."),
-        Struct("tg_tensor", _tensor_fields(plan)),
-        Line("extern const tg_tensor tg_tensors[TG_TENSOR_COUNT];"),
-        *([Line("extern const uint32_t tg_flash[TG_FLASH_BYTES / 4];")] if plan.flash_bytes else []),
-        Line(),
-        Comment(
-            "Attaches memory (aligned to TG_ALIGNMENT) and loads the initial state from the bytes of weights.bin.\n"
-            "What is refused leaves memory as it was, and an instance that every other function refuses."
+        "",
+        c.Comment(_status_comment(has_storage)),
+        c.enumeration("tg_status", _statuses(plan, has_storage, bool(rates))),
+        "",
+        c.Comment("One instance. The caller owns its memories; instances share nothing."),
+        c.struct("tg_model", (*_model_fields(plan), *_kept_fields(plan, has_storage))),
+        "",
+        c.Comment("A tensor of the state, for reading and writing parameters, gradients and optimizer state by index."),
+        c.struct("tg_tensor", _tensor_fields(plan)),
+        "extern const tg_tensor tg_tensors[TG_TENSOR_COUNT];",
+        *(["extern const uint32_t tg_flash[TG_FLASH_BYTES / 4];"] if plan.flash_bytes else []),
+        "",
+        c.declared(init, _INIT_COMMENT),
+        "",
+        c.declared(second, _BIND_COMMENT if second.name == "tg_bind" else _IN_PLACE_COMMENT),
+        "",
+        c.Comment(
+            "Copies tensor `index`, which has `bytes` (tg_tensors[index].bytes), out of the instance or into it."
         ),
-        Function("tg_status", "tg_init", (*_memories(plan), *_IMAGE)),
-        Line(),
-        *_second_way(plan),
-        Line(),
-        Comment("Copies tensor `index`, which has `bytes` (tg_tensors[index].bytes), out of the instance or into it."),
-        *(Function(f.result, f.name, f.parameters) for f in tensor_access(plan)[1:] if isinstance(f, Function)),
-        Line(),
+        *(c.declared(function) for function in tensor_access(plan)),
+        "",
     ]
     items += (*rates, *guards.declarations(plan))
-    items += _blocks_declaration(plan)
+    for function in set_blocks(plan):
+        items += [c.declared(function, _BLOCKS_COMMENT), ""]
     for entry in ENTRIES:
-        items.append(
-            Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), comment=_entry_comment(plan, entry))
-        )
-        items.append(Line())
+        comment = _entry_comment(plan, entry)
+        items += [c.Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), comment=comment), ""]
     items += [
-        Line("#ifdef TG_STATIC_INSTANCE"),
-        Comment("The static form, for firmware with one model: the one instance, with its own memory, initialised."),
-        Function("tg_status", "tg_static_instance", _STATIC_PARAMETERS),
-        Line("#endif"),
-        Line(),
-        Line("#ifdef __cplusplus"),
-        Line("}"),
-        Line("#endif"),
+        "#ifdef TG_STATIC_INSTANCE",
+        c.declared(static_instance(plan), _STATIC_COMMENT),
+        "#endif\n\n#ifdef __cplusplus\n}\n#endif",
     ]
-    return "\n".join(aligned_comments(print_file(SourceFile(tuple(items), guard="TG_MODEL_H")).split("\n")))
+    return "\n".join(c.aligned_comments(c.print_file(items, guard="TG_MODEL_H").split("\n")))
 
 
-def _sizes(plan: Plan) -> list[Item]:
-    program = plan.schedule.program
+def _sizes(plan: Plan) -> list[str]:
+    program, flash = plan.schedule.program, plan.flash_bytes
     return [
-        Line(f"#define TG_STATE_BYTES {plan.state_bytes} /* parameters, gradients, optimizer state: kept */"),
-        Line(f"#define TG_IMAGE_BYTES {plan.image_bytes} /* the leading part of the state that weights.bin holds */"),
-        *_flash_sizes(plan),
+        f"#define TG_STATE_BYTES {plan.state_bytes} /* parameters, gradients, optimizer state: kept */",
+        f"#define TG_IMAGE_BYTES {plan.image_bytes} /* the leading part of the state that weights.bin holds */",
+        *([f"#define TG_FLASH_BYTES {flash} /* constants of the program (flash.c), read in place */"] if flash else []),
         *_hierarchy_sizes(plan),
-        Line(f"#define TG_HEADER_BYTES {HEADER.size} /* what weights.bin begins with (tg_image.h) */"),
-        Line(f"#define TG_WEIGHTS_BYTES {HEADER.size + payload_bytes(plan)} /* all of weights.bin */"),
-        Line(f"#define TG_MODEL_HASH {', '.join(f'0x{word:08x}u' for word in hash_words(plan))}"),
-        Line(f"#define TG_ARENA_BYTES {max(plan.arena_bytes, 1)} /* activations: free between calls */"),
-        Line(f"#define TG_ALIGNMENT {plan.alignment_bytes} /* of both memories */"),
-        *([Line("#define TG_GUARD")] if guards.is_guarded(plan) else []),
-        Line(f"#define TG_TENSOR_COUNT {len(program.state)}"),
-        Line(f"#define TG_LARGEST_TENSOR {max(tensor.type.size_bytes for tensor in program.state)} /* bytes */"),
+        f"#define TG_HEADER_BYTES {HEADER.size} /* what weights.bin begins with (tg_image.h) */",
+        f"#define TG_WEIGHTS_BYTES {HEADER.size + payload_bytes(plan)} /* all of weights.bin */",
+        f"#define TG_MODEL_HASH {', '.join(f'0x{word:08x}u' for word in hash_words(plan))}",
+        f"#define TG_ARENA_BYTES {max(plan.arena_bytes, 1)} /* activations: free between calls */",
+        f"#define TG_ALIGNMENT {plan.alignment_bytes} /* of both memories */",
+        *(["#define TG_GUARD"] if guards.is_guarded(plan) else []),
+        f"#define TG_TENSOR_COUNT {len(program.state)}",
+        f"#define TG_LARGEST_TENSOR {max(tensor.type.size_bytes for tensor in program.state)} /* bytes */",
     ]
 
 
-def _flash_sizes(plan: Plan) -> tuple[Item, ...]:
-    if not plan.flash_bytes:
-        return ()
-    return (Line(f"#define TG_FLASH_BYTES {plan.flash_bytes} /* constants of the program (flash.c), read in place */"),)
-
-
-def _statuses(plan: Plan, has_storage: bool, has_rates: bool) -> tuple[tuple[str, int, str], ...]:
-    return (
-        *_STATUSES,
-        *(_STORAGE_STATUSES if has_storage else ()),
-        *(_RATE_STATUSES if has_rates else ()),
-        *(guards.STATUSES if guards.is_guarded(plan) else ()),
-        *(_FLASH_STATUSES if plan.flash_bytes else ()),
-        *(_BLOCKS_STATUSES if plan.schedule.width is not None else ()),
-    )
+def _statuses(plan: Plan, has_storage: bool, has_rates: bool) -> list[tuple[str, int, str]]:
+    present = {"": True, "storage": has_storage, "rates": has_rates, "guard": guards.is_guarded(plan)}
+    present |= {"flash": bool(plan.flash_bytes), "blocks": plan.schedule.width is not None}
+    return [status for what, own in _STATUSES.items() if present[what] for status in own]
 
 
 def _kept_fields(plan: Plan, has_storage: bool) -> tuple[str, ...]:
@@ -230,66 +206,61 @@ def _status_comment(has_storage: bool) -> str:
     )
 
 
-def _hierarchy_sizes(plan: Plan) -> tuple[Item, ...]:
+def _hierarchy_sizes(plan: Plan) -> list[str]:
     target = plan.schedule.target
     if target.is_flat:
-        return (Line(f"#define TG_CORES {target.cores}"),) if target.cores > 1 else ()
+        return [f"#define TG_CORES {target.cores}"] if target.cores > 1 else []
     l3_bytes = plan.memory[L3].used_bytes if L3 in plan.memory else 0
     requests = max((len(entry.staging) for entry in plan.entries.values()), default=0)
-    return (
-        Line(f"#define TG_L3_IMAGE_BYTES {plan.l3_image_bytes} /* what follows in weights.bin: initial state of L3 */"),
-        Line(f"#define TG_L3_BYTES {l3_bytes} /* of L3 */"),
+    return [
+        f"#define TG_L3_IMAGE_BYTES {plan.l3_image_bytes} /* what follows in weights.bin: initial state of L3 */",
+        f"#define TG_L3_BYTES {l3_bytes} /* of L3 */",
         *_scratch_sizes(plan),
-        Line(f"#define TG_L3_REQUESTS {max(requests, 1)}"),
-        Line(f"#define TG_CORES {target.cores}"),
-        Line(f"#define TG_CONTROLLER {int(target.has_controller)} /* a core beside them conducts */"),
-        Line(f"#define TG_DMA_LONGEST {target.engine(target.home, target.compute).longest_bytes}u /* bytes */"),
-    )
+        f"#define TG_L3_REQUESTS {max(requests, 1)}",
+        f"#define TG_CORES {target.cores}",
+        f"#define TG_CONTROLLER {int(target.has_controller)} /* a core beside them conducts */",
+        f"#define TG_DMA_LONGEST {target.engine(target.home, target.compute).longest_bytes}u /* bytes */",
+    ]
 
 
-def _blocks_declaration(plan: Plan) -> tuple[Item, ...]:
-    if plan.schedule.width is None:
-        return ()
-    text = (
-        "The number of blocks from now on, TG_MOST_BLOCKS at first. One that is not TG_LEAST_BLOCKS to\n"
-        "TG_MOST_BLOCKS is refused with TG_BAD_BLOCKS, and nothing has changed."
-    )
-    return (Comment(text), Function("tg_status", "tg_set_blocks", _BLOCKS_PARAMETERS), Line())
+def _widths(plan: Plan) -> list[Width]:
+    """Of the nests that are launched over blocks."""
+    launches = [launch for entry in plan.schedule.entries.values() for launch in entry.launches]
+    return [width for launch in launches for width in launch.widths if width is not None]
 
 
 def has_blocks(plan: Plan) -> bool:
     """Whether some nest is launched over blocks."""
-    entries = plan.schedule.entries.values()
-    return any(width is not None for entry in entries for launch in entry.launches for width in launch.widths)
+    return bool(_widths(plan))
 
 
-def _scratch_sizes(plan: Plan) -> tuple[Item, ...]:
+def _scratch_sizes(plan: Plan) -> list[str]:
     """Every cluster has the scratchpad that a nest needs, at the same addresses."""
     size_bytes = max(plan.memory[L1].used_bytes, 1)
-    if not has_blocks(plan):
-        return (Line(f"#define TG_SCRATCH_BYTES {size_bytes} /* of L1: free between calls */"),)
-    schedule = plan.schedule
-    launches = [launch for entry in schedule.entries.values() for launch in entry.launches]
-    widths = [width for launch in launches for width in launch.widths if width is not None]
-    own = schedule.width
+    schedule, widths, own = plan.schedule, _widths(plan), plan.schedule.width
+    if not widths:
+        return [f"#define TG_SCRATCH_BYTES {size_bytes} /* of L1: free between calls */"]
     most, divisor = (max(width.limit for width in widths), 0) if own is None else (own.limit, own.divisor)
-    least_number = max(divisor, 1) if divisor else most
-    return (
-        Line(f"#define TG_CLUSTERS {_scratchpads(schedule)}"),
-        Line(f"#define TG_L1_BYTES {align(size_bytes, plan.alignment_bytes)} /* of L1, in each cluster */"),
-        Line("#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */"),
-        Line(f"#define TG_BLOCKS {most} /* the most that a nest is launched over */"),
-        *_pipe_sizes(plan),
-        *(
-            (
-                Line(f"#define TG_BLOCKS_DIVISOR {divisor} /* of the n of tg_set_blocks; 0: TG_BLOCKS it is */"),
-                Line(f"#define TG_LEAST_BLOCKS {least_number} /* that tg_set_blocks takes */"),
-                Line(f"#define TG_MOST_BLOCKS {schedule.blocks if divisor else most}"),
-            )
-            if own is not None
-            else ()
-        ),
-    )
+    sizes = [
+        f"#define TG_CLUSTERS {_scratchpads(schedule)}",
+        f"#define TG_L1_BYTES {align(size_bytes, plan.alignment_bytes)} /* of L1, in each cluster */",
+        "#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */",
+        f"#define TG_BLOCKS {most} /* the most that a nest is launched over */",
+    ]
+    pipes = [pipe for entry in schedule.entries.values() for pipe in entry.pipes]
+    if pipes:
+        sizes += [
+            f"#define TG_PIPES {len(pipes)}",
+            f"#define TG_PIPE_DEPTH {max(pipe.depth for pipe in pipes)} /* slots, at most */",
+            f"#define TG_PIPE_LANES {max(pipe.lanes for pipe in pipes)} /* rings of a block, at most */",
+        ]
+    if own is not None:
+        sizes += [
+            f"#define TG_BLOCKS_DIVISOR {divisor} /* of the n of tg_set_blocks; 0: TG_BLOCKS it is */",
+            f"#define TG_LEAST_BLOCKS {divisor or most} /* that tg_set_blocks takes */",
+            f"#define TG_MOST_BLOCKS {schedule.blocks if divisor else most}",
+        ]
+    return sizes
 
 
 def _scratchpads(schedule: Schedule) -> int:
@@ -299,17 +270,6 @@ def _scratchpads(schedule: Schedule) -> int:
         for first, last in groups(entry.pipes):
             found.append(sum(max(one.lanes, default=0) for one in entry.launches[first : last + 1]))
     return max(found)
-
-
-def _pipe_sizes(plan: Plan) -> tuple[Item, ...]:
-    pipes = [pipe for entry in plan.schedule.entries.values() for pipe in entry.pipes]
-    if not pipes:
-        return ()
-    return (
-        Line(f"#define TG_PIPES {len(pipes)}"),
-        Line(f"#define TG_PIPE_DEPTH {max(pipe.depth for pipe in pipes)} /* slots, at most */"),
-        Line(f"#define TG_PIPE_LANES {max(pipe.lanes for pipe in pipes)} /* rings of a block, at most */"),
-    )
 
 
 def _model_fields(plan: Plan) -> tuple[str, ...]:
@@ -336,9 +296,6 @@ def _elsewhere(plan: Plan) -> str | None:
 _COUNTERS = ("uint64_t minibatches", "uint64_t updates")
 """How far a training is; kept where it can be saved."""
 _IMAGE = ("const void *image", "size_t image_bytes")
-_HEADER = ("const void *header", "size_t image_bytes")
-_BLOCKS_PARAMETERS = ("tg_model *m", "int blocks")
-_STATIC_PARAMETERS = ("tg_model **m", *_IMAGE)
 
 
 def _memory_names(plan: Plan) -> tuple[str, ...]:
@@ -349,91 +306,65 @@ def _memories(plan: Plan) -> tuple[str, ...]:
     return ("tg_model *m", *(f"void *{name}" for name in _memory_names(plan)))
 
 
-def _second_way(plan: Plan) -> tuple[Item, ...]:
-    """To an instance: where the state is there already."""
-    if plan.schedule.target.is_flat:
-        return (
-            Comment(
-                "The same where the image was read straight into place: its first TG_HEADER_BYTES to `header`, the\n"
-                "rest to the start of `state`. `image_bytes` are all that there were."
-            ),
-            Function("tg_status", "tg_init_in_place", (*_memories(plan), *_HEADER)),
-        )
-    return (
-        Comment("Attaches memory and leaves its content alone: for programs that make the initial state themselves."),
-        Function("tg_status", "tg_bind", _memories(plan)),
-    )
-
-
-def tensor_table(plan: Plan, width: int) -> tuple[Item, ...]:
-    rows = []
+def tensor_table(plan: Plan, width: int) -> tuple[c.Item, ...]:
+    rows, elsewhere = [], _elsewhere(plan)
     for tensor in plan.schedule.program.state:
         address = plan.state_addresses[tensor.name]
-        elsewhere = _elsewhere(plan)
-        home = f", {int(address.region == elsewhere)}" if elsewhere else ""
-        rows.append(
-            f'{{"{c_string(tensor.name)}", "{tensor.role.value}", {address.offset}, {tensor.type.size_bytes}{home}}}'
-        )
-    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else filled(rows, width - 12)
+        where = [address.offset, tensor.type.size_bytes, *([int(address.region == elsewhere)] if elsewhere else [])]
+        rows.append(f'{{"{c_string(tensor.name)}", "{tensor.role.value}", {", ".join(map(str, where))}}}')
+    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else c.filled(rows, width - 12)
     inner = f"    {text},".replace("\n", "\n    ")
-    lines = ["const tg_tensor tg_tensors[TG_TENSOR_COUNT] = {", inner, "};"]
-    return (Comment("clang-format off"), Verbatim("\n".join(lines)), Comment("clang-format on"))
+    table = f"const tg_tensor tg_tensors[TG_TENSOR_COUNT] = {{\n{inner}\n}};"
+    return (c.Comment("clang-format off"), table, c.Comment("clang-format on"))
 
 
-def guard(condition: str, status: str) -> If:
-    return If(condition, (Return(status),))
+def guard(condition: str, status: str) -> c.If:
+    return c.If(condition, (f"return {status};",))
 
 
 NOT_READY = guard("m == NULL || m->state == NULL", "TG_NOT_READY")
+FAILED = guard("status != TG_OK", "status")
 
 
-def tensor_access(plan: Plan) -> tuple[Item, ...]:
-    """tg_read_tensor and tg_write_tensor."""
+def tensor_check() -> c.Function:
     checks = (
         NOT_READY,
         guard("index < 0 || index >= TG_TENSOR_COUNT", "TG_BAD_INDEX"),
         guard("data == NULL", "TG_NULL_POINTER"),
-        Return("bytes == tg_tensors[index].bytes ? TG_OK : TG_BAD_SIZE"),
+        "return bytes == tg_tensors[index].bytes ? TG_OK : TG_BAD_SIZE;",
     )
     parameters = ("const tg_model *m", "int index", "const void *data", "size_t bytes")
-    found: list[Item] = [Function("static tg_status", "check_tensor", parameters, checks)]
-    ways = (("read", "const tg_model *m", "void *data"), ("write", "tg_model *m", "const void *data"))
-    for word, model, data in ways:
-        inside = "m->state + tg_tensors[index].offset"
-        ends = ("data", inside) if word == "read" else (inside, "data")
-        body: list[Statement] = [
-            Declare("tg_status", "status", "check_tensor(m, index, data, bytes)"),
-            guard("status != TG_OK", "status"),
-        ]
-        copy = Call("memcpy", (*ends, "bytes"))
-        if not plan.schedule.target.is_flat:
-            far = Call(f"tg_l3_{word}", ("tg_tensors[index].offset", "data", "tg_tensors[index].bytes"))
-            body.append(If("tg_tensors[index].in_l3", (far,), (copy,)))
-        elif plan.flash_bytes and word == "read":
-            constant = "(const unsigned char *)tg_flash + tg_tensors[index].offset"
-            body.append(If("tg_tensors[index].in_flash", (Call("memcpy", ("data", constant, "bytes")),), (copy,)))
-        elif plan.flash_bytes:
+    return c.Function("static tg_status", "check_tensor", parameters, checks)
+
+
+def tensor_access(plan: Plan) -> list[c.Function]:
+    """tg_read_tensor and tg_write_tensor."""
+    found = []
+    inside, elsewhere = "m->state + tg_tensors[index].offset", _elsewhere(plan)
+    for word, model, data in (("read", "const tg_model *m", "void *"), ("write", "tg_model *m", "const void *")):
+        copy = c.Call("memcpy", ("data", inside, "bytes") if word == "read" else (inside, "data", "bytes"))
+        body: list[c.Statement] = ["tg_status status = check_tensor(m, index, data, bytes);", FAILED]
+        if elsewhere == FLASH_REGION and word == "write":
             body += [guard("tg_tensors[index].in_flash", "TG_READ_ONLY"), copy]
+        elif elsewhere:
+            far = c.Call(f"tg_l3_{word}", ("tg_tensors[index].offset", "data", "tg_tensors[index].bytes"))
+            constant = c.Call("memcpy", ("data", "(const unsigned char *)tg_flash + tg_tensors[index].offset", "bytes"))
+            there = constant if elsewhere == FLASH_REGION else far
+            body.append(c.If(f"tg_tensors[index].in_{elsewhere}", (there,), (copy,)))
         else:
             body.append(copy)
-        body += guards.reset(word == "write" and guards.is_guarded(plan))
-        body.append(Return("TG_OK"))
-        signature = (model, "int index", data, "size_t bytes")
-        found += [Line(), Function("tg_status", f"tg_{word}_tensor", signature, tuple(body))]
-    return tuple(found)
+        body += [*guards.reset(word == "write" and guards.is_guarded(plan)), "return TG_OK;"]
+        parameters = (model, "int index", f"{data}data", "size_t bytes")
+        found.append(c.Function("tg_status", f"tg_{word}_tensor", parameters, tuple(body)))
+    return found
 
 
-def set_blocks(plan: Plan) -> tuple[Item, ...]:
+def set_blocks(plan: Plan) -> tuple[c.Function, ...]:
     """tg_set_blocks, where a width was asked for."""
-    if plan.schedule.width is None:
-        return ()
-    body = (
-        NOT_READY,
-        guard("blocks < TG_LEAST_BLOCKS || blocks > TG_MOST_BLOCKS", "TG_BAD_BLOCKS"),
-        Assign("m->blocks", "blocks"),
-        Return("TG_OK"),
-    )
-    return (Function("tg_status", "tg_set_blocks", _BLOCKS_PARAMETERS, body), Line())
+    wrong = guard("blocks < TG_LEAST_BLOCKS || blocks > TG_MOST_BLOCKS", "TG_BAD_BLOCKS")
+    body = (NOT_READY, wrong, "m->blocks = blocks;", "return TG_OK;")
+    made = c.Function("tg_status", "tg_set_blocks", ("tg_model *m", "int blocks"), body)
+    return () if plan.schedule.width is None else (made,)
 
 
 def c_string(text: str) -> str:
@@ -444,89 +375,70 @@ def c_string(text: str) -> str:
     )
 
 
-def init_functions(plan: Plan, has_storage: bool = False) -> tuple[Item, ...]:
-    """tg_init, and the other way to an instance. Everything is checked before anything is written."""
-    names = _memory_names(plan)
-    is_flat = plan.schedule.target.is_flat
-    arguments = ", ".join(("m", *names))
+def init_functions(plan: Plan) -> tuple[c.Function, c.Function]:
+    """tg_init, and the other way to an instance: where the state is there already. Everything is checked before
+    anything is written."""
+    arguments = ("m", *_memory_names(plan))
     image = "(const unsigned char *)image + TG_HEADER_BYTES"
-    body: list[Statement] = []
-    if not is_flat:
-        far = ("0", f"{image} + TG_IMAGE_BYTES", "TG_L3_IMAGE_BYTES")
-        body += [Call("tg_l3_clear", ("TG_L3_BYTES",)), Call("tg_l3_write", far)]
+    load: list[c.Statement] = []
+    if not plan.schedule.target.is_flat:
+        load.append(c.Call("tg_l3_clear", ("TG_L3_BYTES",)))
+        load.append(c.Call("tg_l3_write", ("0", f"{image} + TG_IMAGE_BYTES", "TG_L3_IMAGE_BYTES")))
     if plan.image_bytes:
-        body.append(Call("memcpy", ("m->state", image, "TG_IMAGE_BYTES")))
-    clear: list[Statement] = []
+        load.append(c.Call("memcpy", ("m->state", image, "TG_IMAGE_BYTES")))
+    clear: list[c.Statement] = []
     if plan.state_bytes > plan.image_bytes:
-        clear.append(Call("memset", ("m->state + TG_IMAGE_BYTES", "0", "TG_STATE_BYTES - TG_IMAGE_BYTES")))
-    start = Declare("tg_status", "status", f"check_memory({arguments})")
-    attach = (guard("status != TG_OK", "status"), Call("attach", tuple(arguments.split(", "))))
+        clear.append(c.Call("memset", ("m->state + TG_IMAGE_BYTES", "0", "TG_STATE_BYTES - TG_IMAGE_BYTES")))
 
-    def checked(call: str) -> If:
-        return If("status == TG_OK", (Assign("status", call),))
+    def made(name: str, more: tuple[str, ...], check: str, then: Sequence[c.Statement]) -> c.Function:
+        checked = [c.If("status == TG_OK", (f"status = tg_check_image({check});",))] if check else []
+        start = f"tg_status status = check_memory({', '.join(arguments)});"
+        body = (start, *checked, FAILED, c.Call("attach", arguments), *then, "return TG_OK;")
+        return c.Function("tg_status", name, (*_memories(plan), *more), body)
 
-    second: Function
-    if is_flat:
-        check = checked("tg_check_image(header, image_bytes, state)")
-        parameters = (*_memories(plan), *_HEADER)
-        second = Function("tg_status", "tg_init_in_place", parameters, (start, check, *attach, *clear, Return("TG_OK")))
-    else:
-        second = Function("tg_status", "tg_bind", _memories(plan), (start, *attach, Return("TG_OK")))
-    check = checked("tg_check_image(image, image_bytes, NULL)")
-    first = (start, check, *attach, *body, *clear, Return("TG_OK"))
-    return (
-        *_attaching(plan, names, has_storage),
-        Function("tg_status", "tg_init", (*_memories(plan), *_IMAGE), first),
-        Line(),
-        second,
-    )
+    init = made("tg_init", _IMAGE, "image, image_bytes, NULL", [*load, *clear])
+    if not plan.schedule.target.is_flat:
+        return init, made("tg_bind", (), "", ())
+    header = ("const void *header", "size_t image_bytes")
+    return init, made("tg_init_in_place", header, "header, image_bytes, state", clear)
 
 
-def _attaching(plan: Plan, names: tuple[str, ...], has_storage: bool) -> tuple[Item, ...]:
+def attaching(plan: Plan, has_storage: bool) -> tuple[c.Item, ...]:
+    """What both begin with."""
+    names = _memory_names(plan)
     first, second = "(uintptr_t)state", "(uintptr_t)arena"
     overlap = f"{first} < {second} + TG_ARENA_BYTES && {second} < {first} + TG_STATE_BYTES"
-    checks: tuple[Statement, ...] = (
+    checks: tuple[c.Statement, ...] = (
         guard("m == NULL", "TG_NULL_POINTER"),
-        *(Assign(f"m->{name}", "NULL") for name in names),
+        *(f"m->{name} = NULL;" for name in names),
         guard(" || ".join(f"{name} == NULL" for name in names), "TG_NULL_POINTER"),
         guard(f"({' | '.join(f'(uintptr_t){name}' for name in names)}) % TG_ALIGNMENT != 0", "TG_MISALIGNED"),
         guard(overlap, "TG_OVERLAPPING"),
-        Return("TG_OK"),
+        "return TG_OK;",
     )
-    attached: list[Statement] = [Assign(f"m->{name}", f"(unsigned char *){name}") for name in names]
-    attached += [Assign(f"m->{name.split()[1]}", "0") for name in _kept_fields(plan, has_storage)]
+    attached: list[c.Statement] = [f"m->{name} = (unsigned char *){name};" for name in names]
+    attached += [f"m->{name.split()[1]} = 0;" for name in _kept_fields(plan, has_storage)]
     if plan.schedule.width is not None:
-        attached.append(Assign("m->blocks", "TG_MOST_BLOCKS"))
+        attached.append("m->blocks = TG_MOST_BLOCKS;")
     if not plan.schedule.target.is_flat:
-        attached.append(Call("tg_attach", ("m->scratch", "m->state", "m->arena")))
+        attached.append(c.Call("tg_attach", ("m->scratch", "m->state", "m->arena")))
     memories = ("tg_model *m", *(f"const void *{name}" for name in names))
     return (
-        Comment("Until an instance has its memories, nothing runs on it."),
-        Function("static tg_status", "check_memory", memories, checks),
-        Line(),
-        Function("static void", "attach", _memories(plan), tuple(attached)),
-        Line(),
+        c.Comment("Until an instance has its memories, nothing runs on it."),
+        c.Function("static tg_status", "check_memory", memories, checks),
+        "",
+        c.Function("static void", "attach", _memories(plan), tuple(attached)),
+        "",
     )
 
 
-def static_instance(plan: Plan) -> tuple[Item, ...]:
-    align = "__attribute__((aligned(TG_ALIGNMENT)))"
-    sizes = {"state": "TG_STATE_BYTES", "arena": "TG_ARENA_BYTES", "scratch": "TG_SCRATCH_BYTES"}
+def static_instance(plan: Plan) -> c.Function:
     names = _memory_names(plan)
-    declared = [Declare("static unsigned char", f"{name}[{sizes[name]}] {align}") for name in names]
-    return (
-        Line("#ifdef TG_STATIC_INSTANCE"),
-        Function(
-            "tg_status",
-            "tg_static_instance",
-            _STATIC_PARAMETERS,
-            (
-                *declared,
-                Declare("static tg_model", "instance"),
-                guard("m == NULL", "TG_NULL_POINTER"),
-                Assign("*m", "&instance"),
-                Return(f"tg_init({', '.join(('&instance', *names, 'image', 'image_bytes'))})"),
-            ),
-        ),
-        Line("#endif"),
+    body: tuple[c.Statement, ...] = (
+        *(f"static unsigned char {n}[TG_{n.upper()}_BYTES] __attribute__((aligned(TG_ALIGNMENT)));" for n in names),
+        "static tg_model instance;",
+        guard("m == NULL", "TG_NULL_POINTER"),
+        "*m = &instance;",
+        c.Call("return tg_init", ("&instance", *names, "image", "image_bytes")),
     )
+    return c.Function("tg_status", "tg_static_instance", ("tg_model **m", *_IMAGE), body)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tilegrad.codegen.c import Comment, Function, Item, Line, SourceFile, Verbatim, print_file
+from tilegrad.codegen.c import Comment, Function, Item, print_file
 from tilegrad.errors import InternalError, UserError
 from tilegrad.ir.schedule import Schedule
 from tilegrad.ops import registry
@@ -189,11 +189,11 @@ def kernels_header(kernels: KernelSet, used: set[str]) -> str:
         {s.struct_header for name, s in kernels.signatures.items() if name in used and s.struct_header is not None}
     )
     items: list[Item] = [Comment("Signatures of the kernels this model calls; the kernels themselves are in kernels/.")]
-    items += [Line(f'#include "kernels/{header}"') for header in shared or ["tg_kernel.h"]]
+    items += [f'#include "kernels/{header}"' for header in shared or ["tg_kernel.h"]]
     for name, source in kernels.files.items():
         own = [kernel for kernel in source.kernels if kernel.name in used]
-        items += [Line(), Comment(name)]
+        items += ["", Comment(name)]
         structs = {kernel.arguments.name for kernel in own if kernel.struct_header is None}
-        items += [Verbatim(struct.text) for struct in source.own_structs if struct.name in structs]
+        items += [struct.text for struct in source.own_structs if struct.name in structs]
         items += [_prototype(kernel) for kernel in own]
-    return print_file(SourceFile(tuple(items), guard="TG_KERNELS_H"))
+    return print_file(items, guard="TG_KERNELS_H")

@@ -7,21 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilegrad.codegen.c import (
-    LINE_WIDTH,
-    Call,
-    Comment,
-    Declare,
-    Function,
-    Item,
-    Statement,
-    comment_text,
-    float_literal,
-)
+from tilegrad.analysis.tables import argument_values
+from tilegrad.codegen import c
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.tensor_names import TensorNames
 from tilegrad.errors import InternalError
-from tilegrad.ir.nest import Access, Nest, NestKind, kernel_argument, operand_box, row_major_strides, whole
+from tilegrad.ir.nest import Access, Nest, NestKind, operand_box, row_major_strides, whole
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.schedule import Launch
 from tilegrad.ir.types import TensorType
@@ -46,16 +37,6 @@ class KernelCall:
     values: tuple[tuple[str, int], ...]
 
 
-def filled(pieces: Sequence[str], width: int = 108, comma: str = ", ") -> str:
-    """Comma-separated pieces as lines of about `width`."""
-    lines = [""]
-    for piece in pieces:
-        if lines[-1] and len(lines[-1]) + len(piece) > width:
-            lines.append("")
-        lines[-1] += piece + comma
-    return "\n".join(line.rstrip() for line in lines).removesuffix(",")
-
-
 class Lowering(ABC):
     """Translates nests in order; what they need declared first is in `items` afterwards.
 
@@ -74,34 +55,34 @@ class Lowering(ABC):
     @property
     def width(self) -> int:
         """Of lines that list constants."""
-        return LINE_WIDTH
+        return c.LINE_WIDTH
 
     @abstractmethod
-    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
         """Statements for nest `k` of launch `number`."""
 
     @abstractmethod
-    def items(self) -> list[Item]:
+    def items(self) -> list[c.Item]:
         """Tables and helper functions."""
 
-    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
         """A function's statements, from those of its nests."""
         return list(statements)
 
-    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
         """The function of a node; `firsts` are its first nests, one for each time that it is called."""
         del firsts
-        return Function("static void", name, (self.parameter,), tuple(body), title)
+        return c.Function("static void", name, (self.parameter,), tuple(body), title)
 
-    def before_function(self, body: Sequence[Statement]) -> list[Item]:
+    def before_function(self, body: Sequence[c.Statement]) -> list[c.Item]:
         """What has to be declared in front of it."""
         del body
         return []
 
-    def call(self, name: str, first: str | None, is_shared: bool) -> Call:
+    def call(self, name: str, first: str | None, is_shared: bool) -> c.Call:
         """A call of such a function."""
         del first, is_shared
-        return Call(name, (self.argument,))
+        return c.Call(name, (self.argument,))
 
     def first_of(self, entry: str) -> str | None:
         """What names the next nest of an entry, where nests have names."""
@@ -116,14 +97,14 @@ class Lowering(ABC):
         further = f" + {skipped}" if skipped else ""
         return f"{address.region.upper()}({self.names.of(value, address)}{further})"
 
-    def at_start(self, entry: str) -> tuple[Statement, ...]:
+    def at_start(self, entry: str) -> tuple[c.Statement, ...]:
         return ()
 
-    def after_inputs(self, entry: str) -> tuple[Statement, ...]:
+    def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
         """What must happen once the inputs are in place."""
         return ()
 
-    def at_end(self, entry: str) -> tuple[Statement, ...]:
+    def at_end(self, entry: str) -> tuple[c.Statement, ...]:
         return ()
 
     def has_one_place(self, launch: Launch) -> bool:
@@ -156,42 +137,35 @@ class Lowering(ABC):
         launch = self.launch(entry, number)
         nest = launch.nests[k]
         types = self.types(entry)
-        read_at = {
-            self.plan.address(entry, operand.value, number)
-            for operand in nest.operands
-            if operand.value is not None and operand.access is Access.READ
-        }
         present = [(operand, operand.value) for operand in nest.operands if operand.value is not None]
-        # A flag or rate says nothing new, unless there is nothing else.
-        telling = [pair for pair in present if not pair[1].startswith("tg.")] or present
+        places = {value: self.plan.address(entry, value, number) for _, value in present}
+        read_at = {places[value] for operand, value in present if operand.access is Access.READ}
+        has_one_place = self.has_one_place(launch)
         operands = []
-        for operand, value in telling:
-            is_in_place = (
-                self.has_one_place(launch)
-                and operand.access is Access.WRITE
-                and self.plan.address(entry, value, number) in read_at
-            )
-            note = self.note(entry, number, k, operand.name) if self.has_one_place(launch) else ""
-            name = f"{comment_text(value)}{shape_text(types[value])}{note}"
-            operands.append(f"{operand.name} in place" if is_in_place else f"{operand.name} {name}")
+        # A flag or rate says nothing new, unless there is nothing else.
+        for operand, value in [pair for pair in present if not pair[1].startswith("tg.")] or present:
+            if has_one_place and operand.access is Access.WRITE and places[value] in read_at:
+                operands.append(f"{operand.name} in place")
+                continue
+            note = self.note(entry, number, k, operand.name) if has_one_place else ""
+            operands.append(f"{operand.name} {c.comment_text(value)}{shape_text(types[value])}{note}")
         part = f" {k + 1}/{len(launch.nests)}" if len(launch.nests) > 1 else ""
         work = f", {nest.macs} MACs" if nest.macs else ""
         title = f"{launch.node.op}{part}{work}"
-        return filled([f"{title}: {operands[0]}", *operands[1:]]) if operands else title
+        return c.filled([f"{title}: {operands[0]}", *operands[1:]]) if operands else title
 
 
-def _written(fields: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The fields worth a word: C sets to zero what an initializer leaves out, but it must name one."""
-    return tuple(field for field in fields if field[1] not in ("0", "0.0f")) or fields[:1]
+ARGS, ARGUMENTS = "ARGS", "args"
 
 
-ARGUMENTS = "args"
+def _arguments(statements: Sequence[c.Statement]) -> list[c.Call]:
+    """Those that are `ARGS(type, name, .field = value, …)`."""
+    return [one for one in statements if isinstance(one, c.Call) and one.function == ARGS]
 
 
-def _arguments(declared: Declare, name: str) -> Call:
-    """`ARGS(type, name, .field = value, …)`."""
-    fields = (f".{key} = {value}" for key, value in declared.fields or ())
-    return Call("ARGS", (declared.c_type.removeprefix("static const "), name, *fields))
+def _named(arguments: c.Call, name: str) -> c.Call:
+    c_type, _, *fields = arguments.arguments
+    return c.Call(ARGS, (c_type, name, *fields))
 
 
 class FlatLowering(Lowering):
@@ -200,54 +174,53 @@ class FlatLowering(Lowering):
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
         super().__init__(plan, kernels)
         self._kinds: dict[NestKind, tuple[tuple[int | float, ...], tuple[int, ...]]] = {}
-        self._users: Counter[Declare] = Counter()
-        self._bodies: set[tuple[Statement, ...]] = set()
-        self._common: dict[Declare, str] = {}
+        self._users: Counter[c.Call] = Counter()
+        self._bodies: set[tuple[c.Statement, ...]] = set()
+        self._common: dict[c.Call, str] = {}
         self._counts: Counter[str] = Counter()
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[c.Item]:
         return []
 
-    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
         if tuple(statements) not in self._bodies:  # a function that serves two entries is one user
             self._bodies.add(tuple(statements))
-            self._users.update({statement for statement in statements if isinstance(statement, Declare)})
+            self._users.update(set(_arguments(statements)))
         return list(statements)
 
-    def before_function(self, body: Sequence[Statement]) -> list[Item]:
+    def before_function(self, body: Sequence[c.Statement]) -> list[c.Item]:
         """Arguments that several functions have stand in front of the first of them."""
-        result: list[Item] = []
-        for statement in body:
-            is_common = isinstance(statement, Declare) and self._users[statement] > 1
-            if isinstance(statement, Declare) and is_common and statement not in self._common:
-                stem = statement.c_type.removeprefix("static const ").removeprefix("tg_")
+        result: list[c.Item] = []
+        for statement in _arguments(body):
+            if self._users[statement] > 1 and statement not in self._common:
+                stem = statement.arguments[0].removeprefix("tg_")
                 self._common[statement] = f"{stem}_{self._counts[stem]}"
                 self._counts[stem] += 1
-                result.append(_arguments(statement, self._common[statement]))
+                result.append(_named(statement, self._common[statement]))
         return result
 
-    def function(self, name: str, title: str, body: Sequence[Statement], firsts: Sequence[str | None]) -> Function:
+    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
         """Arguments get names of their own, and equal ones are declared once."""
-        declared: dict[Declare, str] = {}
-        result: list[Statement] = []
+        declared: dict[c.Call, str] = {}
+        result: list[c.Statement] = []
         argument = ARGUMENTS
         for statement in body:
-            if isinstance(statement, Declare):
+            if not isinstance(statement, c.Call):
+                result.append(statement)
+            elif statement.function == ARGS:
                 argument = self._common.get(statement) or declared.get(statement) or ""
                 if not argument:
                     argument = declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
-                    result.append(_arguments(statement, argument))
-            elif isinstance(statement, Call):
+                    result.append(_named(statement, argument))
+            else:
                 kernel, _, *pointers = statement.arguments
                 result.append(replace(statement, arguments=(kernel, f"&{argument}", *pointers)))
-            else:
-                result.append(statement)
         return super().function(name, title, result, firsts)
 
-    def after_inputs(self, entry: str) -> tuple[Statement, ...]:
+    def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
         """Every core copies the same inputs; the first kernel may write over them, so none starts before all have."""
         inputs = self.plan.schedule.entries[entry].graph.inputs
-        return (Call("tg_barrier", ()),) if self.plan.schedule.target.cores > 1 and inputs else ()
+        return (c.Call("tg_barrier", ()),) if self.plan.schedule.target.cores > 1 and inputs else ()
 
     def kernel_call(self, entry: str, number: int, k: int) -> KernelCall:
         launch = self.launch(entry, number)
@@ -255,16 +228,11 @@ class FlatLowering(Lowering):
         signature = self.signature(launch, nest)
         arguments, inner = self._numbers(nest.anchored, signature)
         skipped = [outer + more for outer, more in zip(nest.skipped_bytes, inner, strict=True)]
+        values = [(operand.value or "", more) for operand, more in zip(nest.operands, skipped, strict=True)]
         places: list[Address | None] = []
-        values: list[tuple[str, int]] = []
-        for operand, size_bytes in zip(nest.operands, skipped, strict=True):
-            if operand.value is None:
-                places.append(None)
-                values.append(("", 0))
-                continue
-            address = self.plan.address(entry, operand.value)
-            values.append((operand.value, size_bytes))
-            places.append(replace(address, offset=address.offset + size_bytes) if size_bytes else address)
+        for value, size_bytes in values:
+            address = self.plan.address(entry, value) if value else None
+            places.append(None if address is None else replace(address, offset=address.offset + size_bytes))
         return KernelCall(signature, arguments, tuple(places), tuple(values))
 
     def _numbers(self, nest: Nest, signature: KernelSignature) -> tuple[tuple[int | float, ...], tuple[int, ...]]:
@@ -276,12 +244,7 @@ class FlatLowering(Lowering):
             return self._kinds[nest.kind]
         strides = {o.name: row_major_strides(o.shape) for o in nest.operands if o.value is not None}
         tile = whole(nest)
-        arguments: list[int | float] = []
-        for c_type, field_name in signature.arguments.fields:
-            value = kernel_argument(field_name, nest, tile, strides)
-            if value is None:
-                raise InternalError(f"nothing gives the field '{field_name}' of tg_{nest.kernel}")
-            arguments.append(float(value) if c_type == "float" else int(value))
+        arguments = argument_values(signature.arguments.fields, nest, tile, strides)
         skipped = []
         for operand in nest.operands:
             box = operand_box(operand, tile) if operand.value is not None else ()
@@ -290,15 +253,18 @@ class FlatLowering(Lowering):
         self._kinds[nest.kind] = tuple(arguments), tuple(skipped)
         return self._kinds[nest.kind]
 
-    def nest(self, entry: str, number: int, k: int) -> tuple[Statement, ...]:
+    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
         call = self.kernel_call(entry, number, k)
-        fields = tuple(
-            (name, float_literal(float(value)) if c_type == "float" else str(value))
-            for (c_type, name), value in zip(call.signature.arguments.fields, call.arguments, strict=True)
-        )
+        signature = call.signature
+        fields = [
+            (name, c.float_literal(float(value)) if c_type == "float" else str(value))
+            for (c_type, name), value in zip(signature.arguments.fields, call.arguments, strict=True)
+        ]
+        # C sets to zero what an initializer leaves out, but it must name one.
+        written = [field for field in fields if field[1] not in ("0", "0.0f")] or fields[:1]
         places = (self.where(entry, value, number, skipped) if value else "TG_NULL" for value, skipped in call.values)
         return (
-            Comment(self.describe(entry, number, k)),
-            Declare(f"static const {call.signature.arguments.name}", ARGUMENTS, fields=_written(fields)),
-            Call("TG_RUN", (f"tg_{call.signature.name}", f"&{ARGUMENTS}", *places)),
+            c.Comment(self.describe(entry, number, k)),
+            c.Call(ARGS, (signature.arguments.name, ARGUMENTS, *(f".{name} = {value}" for name, value in written))),
+            c.Call("TG_RUN", (f"tg_{signature.name}", f"&{ARGUMENTS}", *places)),
         )

@@ -5,41 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilegrad.codegen import c, interface
 from tilegrad.codegen import guard as guards
-from tilegrad.codegen.c import (
-    Assign,
-    Call,
-    Comment,
-    For,
-    Function,
-    Item,
-    Line,
-    SourceFile,
-    Statement,
-    comment_text,
-    identifier,
-    print_file,
-)
 from tilegrad.codegen.cluster import ClusterLowering
-from tilegrad.codegen.interface import (
-    ENTRY_COMMENTS,
-    NOT_READY,
-    Port,
-    entry_inputs,
-    entry_outputs,
-    entry_parameters,
-    guard,
-    init_functions,
-    set_blocks,
-    static_instance,
-    tensor_access,
-    tensor_table,
-)
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import FlatLowering, Lowering
-from tilegrad.codegen.rate_access import rate_definitions
+from tilegrad.codegen.rate_access import rate_functions
 from tilegrad.ir.listing import Listing
-from tilegrad.ir.plan import Plan
+from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.program import ENTRIES, TargetInput
 from tilegrad.ir.schedule import Launch
 
@@ -76,105 +49,87 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     groups = []
     for position, (origin, members) in enumerate(runs):
         base = origin.removesuffix("_Grad")
+        title, name = c.comment_text(base), c.identifier(base)
         if entry == "update":
-            groups.append(_Group(f"update_{position}", "Updates of parameters.", tuple(members)))
+            title, name = "Updates of parameters.", f"update_{position}"
         elif base != origin:
-            groups.append(
-                _Group(f"backward_{position}_{identifier(base)}", f"Gradient of {comment_text(base)}", tuple(members))
-            )
-        else:
-            prefix = "forward" if entry == "infer" else "train"  # where infer does not share the step's code
-            groups.append(_Group(f"{prefix}_{position}_{identifier(base)}", comment_text(base), tuple(members)))
+            title, name = f"Gradient of {title}", f"backward_{position}_{name}"
+        else:  # where infer does not share the step's code, it has its own
+            name = f"{'forward' if entry == 'infer' else 'train'}_{position}_{name}"
+        groups.append(_Group(name, title, tuple(members)))
     return groups
 
 
-def _entry_function(plan: Plan, entry: str, calls: list[Call], lowering: Lowering, has_storage: bool) -> Function:
-    program = plan.schedule.program
-    body: list[Statement] = [NOT_READY]
-    present = [port for port in (*entry_inputs(plan, entry), *entry_outputs(plan, entry)) if port.type.size_bytes]
+def _entry_function(plan: Plan, entry: str, calls: list[c.Call], lowering: Lowering, has_storage: bool) -> c.Function:
+    inputs, outputs = interface.entry_inputs(plan, entry), interface.entry_outputs(plan, entry)
+    body: list[c.Statement] = [interface.NOT_READY]
+    present = [port.c_name for port in (*inputs, *outputs) if port.type.size_bytes]
     if present:
-        body.append(guard(" || ".join(f"{port.c_name} == NULL" for port in present), "TG_NULL_POINTER"))
-    for port in entry_inputs(plan, entry):
-        labels = program.labels(port.value)
-        if labels is not None:
-            body += _label_check(port, labels)
-    body += guards.at_start(plan, entry)
-    body += lowering.at_start(entry)
-    for port in entry_inputs(plan, entry):
-        if port.type.size_bytes:
-            body.append(_copy_in(plan, entry, port, lowering))
-    body += lowering.after_inputs(entry)
-    body += calls
-    body += lowering.at_end(entry)
-    for port in entry_outputs(plan, entry):
-        if port.type.size_bytes:
-            body.append(_copy_out(plan, entry, port, lowering))
-    ports = (*entry_inputs(plan, entry), *entry_outputs(plan, entry))
-    body += [Line(f"    (void){port.c_name};") for port in ports if not port.type.size_bytes]
+        body.append(interface.guard(" || ".join(f"{name} == NULL" for name in present), "TG_NULL_POINTER"))
+    for port in inputs:
+        body += _label_check(port, plan.schedule.program.labels(port.value))
+    body += [*guards.at_start(plan, entry), *lowering.at_start(entry)]
+    body += [_copy(plan.input_address(entry, port.value), port, lowering, True) for port in inputs if port.type.size]
+    body += [*lowering.after_inputs(entry), *calls, *lowering.at_end(entry)]
+    body += [_copy(plan.output_address(entry, port.value), port, lowering, False) for port in outputs if port.type.size]
+    body += [f"(void){port.c_name};" for port in (*inputs, *outputs) if not port.type.size_bytes]
     if has_storage and entry in _COUNTED:
-        body.append(guards.on_first_core(plan, Assign(_COUNTED[entry], f"{_COUNTED[entry]} + 1")))
-    body += guards.at_end(plan, entry, lowering.result, next((p.c_name for p in entry_outputs(plan, entry)), ""))
-    return Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), tuple(body))
+        body.append(guards.on_first_core(plan, f"{_COUNTED[entry]} = {_COUNTED[entry]} + 1;"))
+    body += guards.at_end(plan, entry, lowering.result, outputs[0].c_name if outputs else "")
+    return c.Function("tg_status", f"tg_{entry}", interface.entry_parameters(plan, entry), tuple(body))
 
 
 _COUNTED = {"step": "m->minibatches", "update": "m->updates"}
 
 
-def _label_check(port: Port, labels: TargetInput) -> list[Statement]:
+def _label_check(port: interface.Port, labels: TargetInput | None) -> list[c.Statement]:
+    if labels is None:
+        return []
     label = f"{port.c_name}[i]"
     wrong = f"{label} < 0 || {label} >= {labels.classes}"
     if labels.ignored is not None:
         wrong = f"{label} != {labels.ignored} && ({wrong})"
-    return [For("i", str(port.type.size), (guard(wrong, "TG_BAD_LABEL"),))]
+    return [c.For("i", str(port.type.size), (interface.guard(wrong, "TG_BAD_LABEL"),))]
 
 
-def _copy_in(plan: Plan, entry: str, port: Port, lowering: Lowering) -> Call:
-    """An input that is in L2 only in parts begins in L3."""
-    address, size = plan.input_address(entry, port.value), str(port.type.size_bytes)
+def _copy(address: Address, port: interface.Port, lowering: Lowering, is_inward: bool) -> c.Call:
+    """A tensor that is in L2 only in parts begins or ends in L3."""
+    size = str(port.type.size_bytes)
     if address.region == "l3":
-        return Call("tg_l3_write", (str(address.offset), port.c_name, size))
-    return Call("memcpy", (lowering.where_is(port.value, address), port.c_name, size))
+        return c.Call("tg_l3_write" if is_inward else "tg_l3_read", (str(address.offset), port.c_name, size))
+    ends = (lowering.where_is(port.value, address), port.c_name)
+    return c.Call("memcpy", (*(ends if is_inward else ends[::-1]), size))
 
 
-def _copy_out(plan: Plan, entry: str, port: Port, lowering: Lowering) -> Call:
-    address, size = plan.output_address(entry, port.value), str(port.type.size_bytes)
-    if address.region == "l3":
-        return Call("tg_l3_read", (str(address.offset), port.c_name, size))
-    return Call("memcpy", (port.c_name, lowering.where_is(port.value, address), size))
-
-
-_ACCESS = (
-    Line("#define STATE(tensor) ((void *)(m->state + S_##tensor))"),
-    Line("#define ARENA(tensor) ((void *)(m->arena + A_##tensor))"),
-    Line("#define ARGS(type, name, ...) static const type name = {__VA_ARGS__}"),
-)
-
-
-_FLASH_ACCESS = Line("#define FLASH(tensor) ((const void *)((const unsigned char *)tg_flash + F_##tensor))")
+_ACCESS = """\
+#define STATE(tensor) ((void *)(m->state + S_##tensor))
+#define ARENA(tensor) ((void *)(m->arena + A_##tensor))
+#define ARGS(type, name, ...) static const type name = {__VA_ARGS__}"""
+_FLASH_ACCESS = "#define FLASH(tensor) ((const void *)((const unsigned char *)tg_flash + F_##tensor))"
 
 
 def _functions(
     plan: Plan,
     lowering: Lowering,
-    groups: Mapping[str, Sequence[tuple[tuple[Statement, ...], str | None]]],
-    shared: Mapping[tuple[Statement, ...], tuple[_Group, Sequence[str | None]]],
+    groups: Mapping[str, Sequence[tuple[tuple[c.Statement, ...], str | None]]],
+    shared: Mapping[tuple[c.Statement, ...], tuple[_Group, Sequence[str | None]]],
     has_storage: bool,
-) -> list[Item]:
+) -> list[c.Item]:
     """Of the entries, each behind those of the nodes that it is the first to need."""
-    functions: list[Item] = []
-    made: set[tuple[Statement, ...]] = set()
+    functions: list[c.Item] = []
+    made: set[tuple[c.Statement, ...]] = set()
     for entry, bodies in groups.items():
-        functions += [Line(), Comment(f"---- {entry}: {ENTRY_COMMENTS[entry]}")]
+        functions += ["", c.Comment(f"---- {entry}: {interface.ENTRY_COMMENTS[entry]}")]
         calls = []
         for body, first in bodies:
             group, firsts = shared[body]
             if body not in made:
                 made.add(body)
                 declared = lowering.before_function(body)
-                functions += [Line(), *declared, *([Line()] if declared else [])]
+                functions += ["", *declared, *([""] if declared else [])]
                 functions += [lowering.function(group.name, group.title, body, firsts)]
             calls.append(lowering.call(group.name, first, len(firsts) > 1))
-        functions += [Line(), _entry_function(plan, entry, calls, lowering, has_storage)]
+        functions += ["", _entry_function(plan, entry, calls, lowering, has_storage)]
     return functions
 
 
@@ -183,27 +138,24 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
     plan = listing.plan
     program = plan.schedule.program
     used: set[str] = set()
-    items: list[Item] = [
-        Comment(
-            f"{comment_text(program.name)}: {len(program.trainable)} trained tensors, loss {program.loss}, optimizer "
+    items: list[c.Item] = [
+        c.Comment(
+            f"{c.comment_text(program.name)}: {len(program.trainable)} trained tensors, loss {program.loss}, optimizer "
             f"{program.recipe.optimizer.operator}, batch {program.recipe.batch}.\n"
             "A function is one node of the model, or its gradient; TG_RUN is one kernel call (tg_rt.h)."
         ),
-        Line("#include <string.h>"),
-        Line('#include "model.h"'),
-        Line('#include "kernels.h"'),
-        Line('#include "tg_image.h"'),
-        Line('#include "tg_rt.h"'),
-        Line(),
+        "#include <string.h>",
+        *(f'#include "{name}.h"' for name in ("model", "kernels", "tg_image", "tg_rt")),
+        "",
     ]
     is_flat = plan.schedule.target.is_flat
     lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
-    groups: dict[str, list[tuple[tuple[Statement, ...], str | None]]] = {entry: [] for entry in ENTRIES}
+    groups: dict[str, list[tuple[tuple[c.Statement, ...], str | None]]] = {entry: [] for entry in ENTRIES}
     # The forward pass of infer and step is the same code: emitted once.
-    shared: dict[tuple[Statement, ...], tuple[_Group, list[str | None]]] = {}
+    shared: dict[tuple[c.Statement, ...], tuple[_Group, list[str | None]]] = {}
     for entry in ENTRIES:
         for group in _groups(entry, plan.schedule.entries[entry].launches):
-            body: list[Statement] = []
+            body: list[c.Statement] = []
             first = lowering.first_of(entry)
             for number, launch in group.launches:
                 for k, nest in enumerate(launch.nests):
@@ -214,18 +166,13 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
             shared.setdefault(key, (group, []))[1].append(first)
     functions = _functions(plan, lowering, groups, shared, has_storage)
     constants = lowering.items()
-    items += [*tensor_table(plan, lowering.width), Line()]
+    items += [*interface.tensor_table(plan, lowering.width), ""]
     items += guards.tables(plan, has_storage)
-    access = (*_ACCESS, _FLASH_ACCESS) if plan.flash_bytes else _ACCESS
+    access = (_ACCESS, _FLASH_ACCESS) if plan.flash_bytes else (_ACCESS,)
     items += [*lowering.names.items(lowering.width), *access, *constants, *functions]
-    items += [
-        Line(),
-        *init_functions(plan, has_storage),
-        Line(),
-        *tensor_access(plan),
-        *rate_definitions(plan),
-        Line(),
-        *set_blocks(plan),
-        *static_instance(plan),
-    ]
-    return print_file(SourceFile(tuple(items))), used
+    init, second = interface.init_functions(plan)
+    items += ["", *interface.attaching(plan, has_storage), init, "", second, "", interface.tensor_check()]
+    items += [item for function in (*interface.tensor_access(plan), *rate_functions(plan)) for item in ("", function)]
+    items += ["", *(item for function in interface.set_blocks(plan) for item in (function, ""))]
+    items += ["#ifdef TG_STATIC_INSTANCE", interface.static_instance(plan), "#endif"]
+    return c.print_file(items), used

@@ -24,10 +24,10 @@ from tilegrad.codegen.sections import without_sections
 from tilegrad.errors import UserError
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
-from tilegrad.ir.program import ENTRIES
+from tilegrad.ir.program import ENTRIES, StateTensor
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.recipe.storage import Storage
-from tilegrad.targets.base import OPENCL_C, Target
+from tilegrad.targets.base import OPENCL_C
 
 WEIGHTS_C, FLASH_C = "weights.c", "flash.c"
 _STORAGE_FOLDER = RUNTIME_FOLDER / "storage"
@@ -97,13 +97,15 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
     if plan.schedule.program.trainable:  # the order of samples, for firmware that has its own
         random_numbers = (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8")
         texts["tg_random.h"] = random_numbers.replace('"tg_kernel.h"', '"kernels/tg_kernel.h"')
-    objects = (*_objects(kernels, target), *(("flash.o",) if plan.flash_bytes else ()))
+    sources = ["model", *(path.stem for path in _cluster_files(plan) if path.suffix == ".c")]
+    sources += [f"kernels/{name[:-2]}" for name in kernels.files] + (["flash"] if plan.flash_bytes else [])
+    objects = [f"{name}.o" for name in sources]
     beside = (*(("weights.o",) if weights_as_c else ()), *(("tg_storage.o",) if has_storage else ()))
     if target.board is None:
         texts["Makefile"] = makefile(objects, beside, target)
     else:
         texts |= board_files(plan, target.board, objects, beside)
-    for path in [*_cluster_files(target), *_pipe_files(plan)]:
+    for path in _cluster_files(plan):
         texts[path.name] = _runtime_text(path, plan)
     if guards.is_guarded(plan):
         texts[guards.HEADER_FILE] = guards.guard_text()
@@ -119,29 +121,23 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
 
 def _runtime_text(path: Path, plan: Plan) -> str:
     """A file of the runtime, without what launches over blocks and pipes would add."""
-    present = {
-        "TG_BLOCKS": interface.has_blocks(plan),
-        "TG_MOST_BLOCKS": plan.schedule.width is not None,
-        "TG_PIPES": has_pipes(plan),
-    }
+    present = {"TG_BLOCKS": interface.has_blocks(plan), "TG_MOST_BLOCKS": plan.schedule.width is not None}
+    present["TG_PIPES"] = has_pipes(plan)
     absent = [macro for macro, is_present in present.items() if not is_present]
     return without_sections(path.read_text(encoding="utf-8"), absent)
-
-
-def _cluster_files(target: Target) -> list[Path]:
-    """The tile runtime, and the simulated cluster it runs on until a chip's own runtime takes its place."""
-    if target.is_flat:
-        return []
-    return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir()))
 
 
 def has_pipes(plan: Plan) -> bool:
     return any(entry.pipes for entry in plan.schedule.entries.values())
 
 
-def _pipe_files(plan: Plan) -> list[Path]:
-    """What the two add where nests are joined by pipes."""
-    return sorted((RUNTIME_FOLDER / "pipes").iterdir()) if has_pipes(plan) else []
+def _cluster_files(plan: Plan) -> list[Path]:
+    """The tile runtime, the simulated cluster it runs on until a chip's own runtime takes its place, and what pipes add
+    to the two."""
+    if plan.schedule.target.is_flat:
+        return []
+    pipes = (RUNTIME_FOLDER / "pipes").iterdir() if has_pipes(plan) else ()
+    return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir(), *pipes))
 
 
 def _words(image: bytes) -> str:
@@ -174,30 +170,20 @@ def _weights_c(image: bytes) -> str:
     )
 
 
-def _objects(kernels: KernelSet, target: Target) -> tuple[str, ...]:
-    """Of the model, the harness apart."""
-    runtime = [path.stem for path in _cluster_files(target) if path.suffix == ".c"]
-    sources = ["model", *runtime, *(f"kernels/{name[:-2]}" for name in kernels.files)]
-    return tuple(f"{name}.o" for name in sources)
-
-
 def _manifest(plan: Plan) -> dict[str, Any]:
     """What is in the folder, for scripts: tensors, entries, memory."""
     program = plan.schedule.program
+    recipe = program.recipe
     return {
         "model": program.name,
         "target": plan.schedule.target.name,
         "loss": program.loss,
         "recipe": {
-            "optimizer": program.recipe.optimizer.operator,
-            "lr": program.recipe.optimizer.lr,
-            **program.recipe.optimizer.attributes,
-            "batch": program.recipe.batch,
-            "accumulate": program.recipe.accumulate,
-            "accum_mode": program.recipe.accum_mode,
-            "batchnorm": program.recipe.batchnorm,
-            "seed": program.recipe.seed,
-            **({} if program.recipe.store.is_plain else {"store": str(program.recipe.store)}),
+            "optimizer": recipe.optimizer.operator,
+            "lr": recipe.optimizer.lr,
+            **recipe.optimizer.attributes,
+            **{name: getattr(recipe, name) for name in ("batch", "accumulate", "accum_mode", "batchnorm", "seed")},
+            **({} if recipe.store.is_plain else {"store": str(recipe.store)}),
         },
         "state_bytes": plan.state_bytes,
         "image_bytes": plan.image_bytes,
@@ -206,35 +192,27 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         "arena_bytes": plan.arena_bytes,
         "flash_bytes": plan.flash_bytes,
         "memory": {
-            name: {
-                "used": use.used_bytes,
-                "capacity": use.capacity_bytes,
-                "lower_bound": use.lower_bound_bytes,
-            }
+            name: {"used": use.used_bytes, "capacity": use.capacity_bytes, "lower_bound": use.lower_bound_bytes}
             for name, use in plan.memory.items()
         },
         "macs": {entry: plan.schedule.macs(entry) for entry in ENTRIES},
         "entries": {
             entry: {
-                word: [
-                    {"name": port.value, "c_name": port.c_name, "dtype": str(port.type.dtype)}
-                    | {"shape": port.type.shape}
-                    for port in ports(plan, entry)
-                ]
-                for word, ports in (("inputs", interface.entry_inputs), ("outputs", interface.entry_outputs))
+                "inputs": [_port(port) for port in interface.entry_inputs(plan, entry)],
+                "outputs": [_port(port) for port in interface.entry_outputs(plan, entry)],
             }
             for entry in ENTRIES
         },
-        "tensors": [
-            {
-                "name": tensor.name,
-                "role": tensor.role.value,
-                "dtype": str(tensor.type.dtype),
-                "shape": tensor.type.shape,
-                "region": plan.state_addresses[tensor.name].region,
-                "offset": plan.state_addresses[tensor.name].offset,
-                "bytes": tensor.type.size_bytes,
-            }
-            for tensor in program.state
-        ],
+        "tensors": [_tensor(plan, tensor) for tensor in program.state],
     }
+
+
+def _port(port: interface.Port) -> dict[str, Any]:
+    return {"name": port.value, "c_name": port.c_name, "dtype": str(port.type.dtype), "shape": port.type.shape}
+
+
+def _tensor(plan: Plan, tensor: StateTensor) -> dict[str, Any]:
+    address = plan.state_addresses[tensor.name]
+    described = {"name": tensor.name, "role": tensor.role.value, "dtype": str(tensor.type.dtype)}
+    place = {"region": address.region, "offset": address.offset, "bytes": tensor.type.size_bytes}
+    return {**described, "shape": tensor.type.shape, **place}

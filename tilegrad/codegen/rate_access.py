@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilegrad.codegen.c import Comment, Function, Item, Line, Return, Statement
+from tilegrad.codegen.c import Comment, Function, Item, declared
 from tilegrad.codegen.interface import NOT_READY, guard
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import LEARNING_RATE, UPDATE_COUNTER
@@ -28,12 +28,8 @@ def rate_functions(plan: Plan) -> tuple[Function, ...]:
 
 
 def _pair(index: int, word: str, c_type: str, name: str, bad: str) -> list[Function]:
-    get: tuple[Statement, ...] = (Return(f"tg_read_tensor(m, {index}, {name}, sizeof *{name})"),)
-    put: tuple[Statement, ...] = (
-        NOT_READY,
-        guard(bad, "TG_BAD_NUMBER"),
-        Return(f"tg_write_tensor(m, {index}, &{name}, sizeof {name})"),
-    )
+    get = (f"return tg_read_tensor(m, {index}, {name}, sizeof *{name});",)
+    put = (NOT_READY, guard(bad, "TG_BAD_NUMBER"), f"return tg_write_tensor(m, {index}, &{name}, sizeof {name});")
     return [
         Function("tg_status", f"tg_get_{word}", ("const tg_model *m", f"{c_type} *{name}"), get),
         Function("tg_status", f"tg_set_{word}", ("tg_model *m", f"{c_type} {name}"), put),
@@ -50,10 +46,4 @@ def rate_declarations(plan: Plan) -> tuple[Item, ...]:
         text = f"The base learning rate: finite, 0 or more. tg_update follows a schedule from it:\n{recipe.rate}."
     if len(functions) > 2:
         text += "\nThe updates so far are all that is left to know: set them to go on where another run ended."
-    return (Comment(text), *(Function(f.result, f.name, f.parameters) for f in functions), Line())
-
-
-def rate_definitions(plan: Plan) -> tuple[Item, ...]:
-    return tuple(item for function in rate_functions(plan) for item in (Line(), function))
-
-
+    return (Comment(text), *map(declared, functions), "")

@@ -7,7 +7,6 @@ changes, by name. Neither names an address or a target's layout, so that any pro
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 import zlib
@@ -18,9 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.codegen.c import Comment, Item, Line, SourceFile, Verbatim, aligned_comments, print_file
-from tilegrad.codegen.image import HASH_WORDS, attribute_text
-from tilegrad.codegen.lowering import filled
+from tilegrad.codegen.c import Comment, Item, aligned_comments, filled, print_file
+from tilegrad.codegen.image import HASH_WORDS, hash_of
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Program, Role, StateTensor
@@ -71,12 +69,7 @@ def saved_hash(program: Program) -> bytes:
     """Of the model and of what trains in it; not of values, batch, rates, seeds or the target."""
     kinds = saved(program)
     tensors = [[[tensor.name, str(tensor.type)] for tensor in kind] for kind in (kinds.always, kinds.frozen)]
-    nodes = [
-        [node.op, node.inputs, node.outputs, sorted((key, attribute_text(v)) for key, v in node.attributes.items())]
-        for node in program.entries["infer"].nodes
-    ]
-    meaning = {"version": VERSION, "tensors": tensors, "nodes": nodes, "loss": str(program.loss)}
-    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).digest()[: 4 * HASH_WORDS]
+    return hash_of(program, {"version": VERSION, "tensors": tensors, "loss": str(program.loss)})
 
 
 def recipe_facts(program: Program) -> dict[str, Any]:
@@ -181,38 +174,38 @@ def saved_header(plan: Plan, storage: Storage) -> str:
     words = struct.unpack(f"<{HASH_WORDS}I", saved_hash(program))
     items: list[Item] = [
         Comment("What tg_save saves of this model: places in tg_tensors, and a directory for those who read it."),
-        Line("#include <stdint.h>"),
-        Line(),
+        "#include <stdint.h>",
+        "",
         Comment("The storage that was asked for, and the bytes that a save takes of its slot."),
-        Line(f"#define TG_STORAGE_BYTES {storage.size_bytes}u"),
-        Line(f"#define TG_SECTOR_BYTES {storage.sector_bytes}u"),
-        Line(f"#define TG_PAGE_BYTES {storage.page_bytes}u"),
-        Line(f"#define TG_SAVE_BYTES {cost.save_bytes}u /* between updates */"),
-        Line(f"#define TG_LARGEST_SAVE_BYTES {cost.largest_bytes}u /* in the middle of one, with gradients */"),
-        Line(),
-        Line(f"#define TG_SAVED_HASH {', '.join(f'0x{word:08x}u' for word in words)}"),
-        Line(f"#define TG_SAVED_COUNT {len(kinds.always)}"),
-        Line(f"#define TG_SAVED_GRADIENTS {len(kinds.gradients)} /* in the middle of an accumulation, too */"),
-        Line(f"#define TG_FROZEN_COUNT {len(kinds.frozen)} /* never: a save is for these values of them */"),
-        Line(f"#define TG_SAVED_FLAG ({places.get(RESET_FLAG, -1)}) /* says that the next tg_step starts a new sum */"),
-        Line(f"#define TG_DIRECTORY_BYTES {len(text)}u"),
-        Line(),
+        f"#define TG_STORAGE_BYTES {storage.size_bytes}u",
+        f"#define TG_SECTOR_BYTES {storage.sector_bytes}u",
+        f"#define TG_PAGE_BYTES {storage.page_bytes}u",
+        f"#define TG_SAVE_BYTES {cost.save_bytes}u /* between updates */",
+        f"#define TG_LARGEST_SAVE_BYTES {cost.largest_bytes}u /* in the middle of one, with gradients */",
+        "",
+        f"#define TG_SAVED_HASH {', '.join(f'0x{word:08x}u' for word in words)}",
+        f"#define TG_SAVED_COUNT {len(kinds.always)}",
+        f"#define TG_SAVED_GRADIENTS {len(kinds.gradients)} /* in the middle of an accumulation, too */",
+        f"#define TG_FROZEN_COUNT {len(kinds.frozen)} /* never: a save is for these values of them */",
+        f"#define TG_SAVED_FLAG ({places.get(RESET_FLAG, -1)}) /* says that the next tg_step starts a new sum */",
+        f"#define TG_DIRECTORY_BYTES {len(text)}u",
+        "",
         Comment("clang-format off"),
         _table("tg_saved", [places[tensor.name] for tensor in (*kinds.always, *kinds.gradients)]),
         _table("tg_frozen", [places[tensor.name] for tensor in kinds.frozen]),
         _text("tg_directory", text.decode("ascii")),
         Comment("clang-format on"),
     ]
-    return "\n".join(aligned_comments(print_file(SourceFile(tuple(items), guard="TG_SAVED_H")).split("\n")))
+    return "\n".join(aligned_comments(print_file(items, guard="TG_SAVED_H").split("\n")))
 
 
-def _table(name: str, numbers: list[int]) -> Verbatim:
+def _table(name: str, numbers: list[int]) -> str:
     """C has no array of nothing."""
     rows = filled([str(number) for number in numbers or [0]]).replace("\n", "\n    ")
-    return Verbatim(f"static const uint16_t {name}[] = {{\n    {rows},\n}};")
+    return f"static const uint16_t {name}[] = {{\n    {rows},\n}};"
 
 
-def _text(name: str, text: str) -> Verbatim:
+def _text(name: str, text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
     lines = '\\n"\n    "'.join(escaped.split("\n"))
-    return Verbatim(f'static const char {name}[] =\n    "{lines}";')
+    return f'static const char {name}[] =\n    "{lines}";'

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilegrad.analysis.decode import Record, Table
 from tilegrad.analysis.layout import CONSTANTS
 from tilegrad.analysis.tables import float_of_word
-from tilegrad.codegen.c import LINE_WIDTH, float_literal
+from tilegrad.codegen.c import float_literal
 from tilegrad.ops.kernels import KernelSignature
 
 TYPES = {"operands": "tg_operand", "loops": "tg_loop", "dims": "tg_dim", "fields": "tg_field", "levels": "uint32_t"}
@@ -16,19 +16,6 @@ _PLACES = {"operand", "shape", "dims", "fields", "levels", "of"}
 # Of a dimension that is more than an axis.
 _INNER = ("low", "high", "divisor", "extent", "start")
 _FIELD_KINDS = {CONSTANTS[f"TG_{name}"]: f"TG_{name}" for name in "COPY ORIGIN SET SCALE ADD TIMES FIRST LAST".split()}
-
-
-def paragraph(pieces: Sequence[str], width: int = LINE_WIDTH, indent: str = "    ") -> str:
-    """Pieces and commas as lines; those after the first are indented once more."""
-    lines = [indent]
-    for number, piece in enumerate(pieces):
-        text = piece + ","
-        glue = "" if lines[-1].isspace() else " "
-        if number and len(lines[-1]) + len(glue) + len(text) > width:
-            lines.append(f"{indent}    {text}")
-        else:
-            lines[-1] += glue + text
-    return "\n".join(lines)
 
 
 def in_braces(items: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilegrad.codegen.c import LINE_WIDTH, Comment, Item, Line, identifier
+from tilegrad.codegen.c import LINE_WIDTH, Comment, Item, fill, identifier, with_commas
 from tilegrad.ir.plan import FLASH_REGION, Address, Plan
 
 LONGEST_NAME = 28
@@ -54,11 +54,5 @@ class TensorNames:
 
 def packed_enumerators(members: Sequence[str], width: int = LINE_WIDTH) -> list[Item]:
     """Several to a line, each line a declaration of its own."""
-    lines: list[str] = []
-    for member in members:
-        longer = f"{lines[-1]}, {member}" if lines else ""
-        if lines and len(f"enum {{ {longer} }};") <= width:
-            lines[-1] = longer
-        else:
-            lines.append(member)
-    return [Line(f"enum {{ {line} }};") for line in lines]
+    lines = fill(with_commas(members), width - len("enum {  }"))
+    return [f"enum {{ {line.removesuffix(',')} }};" for line in lines if members]

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from operator import itemgetter
+from typing import NamedTuple
 
-from tilegrad.costs.conduct import Act, CodeCache, around
+from tilegrad.costs.conduct import BEHIND_CYCLES, Act, CodeCache
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.targets.base import DmaEngine, Target
 
@@ -35,9 +36,10 @@ class Reason(Enum):
     PIPE = "the other side of a pipe is not there yet"
     ENGINE = "the engine computes for another nest"
 
+    __hash__ = object.__hash__  # as that of `Act`
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+
+class Stall(NamedTuple):
     reason: Reason
     cycles: float
 
@@ -184,11 +186,22 @@ class Clock:
     def act(self, act: Act, share: float = 1.0) -> None:
         """The conductor comes to its next act, or to a share of such acts."""
         pair = self.latest, act
-        conduct = self.costs.conduct
-        gone = self.code.run(pair, conduct.cold_cycles(pair))
-        now = around(gone, self.now < self.computes_until, self.near.inward.free - self.now)
-        self.spend(share * conduct.cycles(pair, now))
         self.latest = act
+        conduct, now = self.costs.conduct, self.now
+        found = conduct.pairs.get(pair)
+        if found is None:
+            cycles = conduct.acts.get(act, 0.0)
+        else:  # as `Conduct.cycles` has it: tilings are judged by many an act
+            cycles = found.alone + self.code.run(pair, found.gone) * found.gone
+            if now < self.computes_until:
+                cycles += found.beside
+            transfer_cycles = self.near.inward.free - now
+            if transfer_cycles > 0.0:
+                cycles += min(transfer_cycles, BEHIND_CYCLES) / BEHIND_CYCLES * found.behind
+        cycles *= share
+        self.now = now + cycles
+        if self.forked is None:
+            self.conduct_cycles += cycles
 
     def cold_cycles(self, kernel: str, level: str) -> float:
         """What a kernel call that begins now takes to fetch its code."""
@@ -200,7 +213,9 @@ class Clock:
         if rows > 1 and not engine.engine.has_2d:
             spans = [self.command(engine, inward, size_bytes / rows) for _ in range(rows)]
             return spans[0][0], spans[-1][1]
-        self.stall_until(engine.accepted(self.now), Reason.QUEUE)
+        accepted = engine.accepted(self.now)
+        if accepted > self.now:
+            self.stall_until(accepted, Reason.QUEUE)
         self.spend(engine.engine.enqueue_cycles)
         if engine is not self.near:
             lost = 1.0 - 1.0 / self.costs.conduct.far_crowded[not inward]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from math import exp, inf
+from math import exp
 from typing import NamedTuple
 
 
@@ -20,9 +20,11 @@ class Act(Enum):
 
     START = "start"
     ENTER = "enter"
+    ENTER_JOINED = "enter joined"  # a nest that came together with the one before
     ENTER_WHOLE = "enter whole"  # a nest that computes where its operands live
     FETCH = "fetch"
     FIRST_LOAD = "first load"  # of a nest
+    JOINED_LOAD = "joined load"  # the first of a nest that comes together with the one before
     SIMPLE_LOAD = "simple load"  # the first one of a step that moves along simply
     OTHER_LOAD = "other load"  # the first one of any other step
     NEXT_LOAD = "next load"
@@ -44,9 +46,10 @@ class Act(Enum):
 
 Pair = tuple[Act, Act]
 
-# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Of 600 to 9000,
-# what explains the measured trainings best; to fill all 256 lines of Siracusa's shared cache takes about 4900.
-DISPLACING_CYCLES = 4000.0
+# A line is displaced by refills of others at random: by so many cycles of them, 63 of 100 are gone. Once it ran, no
+# more than a share is gone of what the conductor runs between two acts: the rest is other pairs', too. Of
+# 800 to 4000 and of 0.5 to 1, what explains the measured trainings best.
+DISPLACING_CYCLES, MOST_GONE = 1500.0, 0.6
 
 
 class CodeCache:
@@ -56,10 +59,13 @@ class CodeCache:
         self.refill_cycles = 0.0
         self.ran: dict[object, float] = {}
 
-    def run(self, code: object, cold_cycles: float = 0.0) -> float:
+    def run(self, code: Pair | str, cold_cycles: float = 0.0) -> float:
         """The share of the code that is gone since it ran; now it is back, and displaced others. Before it ran for the
         first time, all is gone."""
-        gone = 1.0 - exp((self.ran.get(code, -inf) - self.refill_cycles) / DISPLACING_CYCLES)
+        ran = self.ran.get(code)
+        gone = 1.0 if ran is None else 1.0 - exp((ran - self.refill_cycles) / DISPLACING_CYCLES)
+        if ran is not None and isinstance(code, tuple):
+            gone *= MOST_GONE
         self.refill_cycles += gone * cold_cycles
         self.ran[code] = self.refill_cycles
         return gone
@@ -110,11 +116,6 @@ class Conduct:
     crowded: tuple[float, float] = (0.0, 0.0)
     opposed: tuple[float, float] = (0.0, 0.0)
     far_crowded: tuple[float, float] = (1.0, 1.0)
-
-    def cold_cycles(self, pair: Pair) -> float:
-        """What all of the code between two acts takes to fetch."""
-        found = self.pairs.get(pair)
-        return 0.0 if found is None else found.gone
 
     def cycles(self, pair: Pair, now: Around) -> float:
         found = self.pairs.get(pair)

@@ -26,7 +26,7 @@ from tilegrad.passes.split_conv_grad import SplitConvGrad
 from tilegrad.place.plan import plan_memory
 from tilegrad.place.tensors import launch_lifetimes
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.schedule.schedule import schedule_program
+from tilegrad.sequence.fastest import fastest_schedule
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import L2, L3, Target
@@ -87,7 +87,7 @@ def fitted_levels(program: Program, target: Target, options: ScheduleOptions) ->
 
 
 def _timed(program: Program, target: Target, options: ScheduleOptions, repeated: int = 0) -> _Timed:
-    plan = plan_memory(schedule_program(program, target, options), options.home)
+    plan = plan_memory(fastest_schedule(program, target, options), options.home)
     return _Timed(program, plan, time_listing(sequence_plan(plan))["step"], repeated)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 
 from tilegrad.ir.types import DType, TensorType
@@ -42,9 +42,10 @@ class Index:
     divisor: int = 1
 
     def coefficient(self, axis: str) -> int:
-        return sum(c for name, c in self.terms if name == axis)
+        return sum([c for name, c in self.terms if name == axis])
 
 
+@cache
 def along(axis: str) -> Index:
     """The plain map: position equals the axis."""
     return Index(((axis, 1),))

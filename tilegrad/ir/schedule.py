@@ -201,6 +201,11 @@ class EntrySchedule:
         return frozenset(read)
 
     @cached_property
+    def is_tiled(self) -> bool:
+        """Whether it computes in scratchpad, and not where its operands live."""
+        return any(tiling is not None for launch in self.launches for tiling in launch.tilings)
+
+    @cached_property
     def node_launches(self) -> tuple[tuple[int, int], ...]:
         """The first and the last launch of each node of the graph."""
         return tuple((own[0], own[-1]) for own in self.launches_of_nodes)
@@ -242,9 +247,4 @@ class Schedule:
 
     @property
     def is_tiled(self) -> bool:
-        return any(
-            tiling is not None
-            for entry in self.entries.values()
-            for launch in entry.launches
-            for tiling in launch.tilings
-        )
+        return any(entry.is_tiled for entry in self.entries.values())

@@ -122,16 +122,19 @@ class _Solver:
         self.offsets, self.size = offsets, _height(self.buffers, offsets)
         self.report(Progress(self.size, target, self.bound, self.nodes))
 
+    def reaches_bound(self, order: list[int], offsets: list[int], is_kept: bool) -> bool:
+        """Keeps an order that is better than those before, or that is to be kept; whether none can be better now."""
+        if is_kept or _height(self.buffers, offsets) < self.size:
+            self.order = order
+            self.keep(offsets, self.bound)
+        return self.size == self.bound
+
     def place_in_order_of_time(self) -> None:
         """From the first to the last, and from the last to the first: the fourth and the fifth of the good orders."""
         times = [(buffer.first, buffer.last) for buffer in self.buffers]
         for spans in (times, [(-last, -first) for first, last in times]):
             order = sorted(range(len(times)), key=lambda i: (spans[i][0], -spans[i][1], -self.buffers[i].size_bytes))
-            offsets = _place_in_time(self.buffers, spans, order)
-            if not self.order or _height(self.buffers, offsets) < self.size:
-                self.order = order
-                self.keep(offsets, self.bound)
-            if self.size == self.bound:
+            if self.reaches_bound(order, _place_in_time(self.buffers, spans, order), not self.order):
                 break
 
     def place_in_good_orders(self) -> None:
@@ -148,11 +151,7 @@ class _Solver:
         ]
         for key in keys:
             order = sorted(indices, key=key)
-            offsets = _place(buffers, self.neighbours, order)
-            if not self.order or _height(buffers, offsets) < self.size:
-                self.order = order
-                self.keep(offsets, self.bound)
-            if self.size == self.bound:
+            if self.reaches_bound(order, _place(buffers, self.neighbours, order), not self.order):
                 break
 
     def try_height(self, height: int, work: int) -> bool:
@@ -196,10 +195,7 @@ class _Solver:
                 a, b = draw.randrange(len(candidate)), draw.randrange(len(candidate))
                 candidate[a], candidate[b] = candidate[b], candidate[a]
             offsets = _place(self.buffers, self.neighbours, candidate)
-            if _height(self.buffers, offsets) <= self.size:
-                self.order = candidate
-                self.keep(offsets, self.bound)
-            if self.size == self.bound:
+            if self.reaches_bound(candidate, offsets, _height(self.buffers, offsets) == self.size):
                 break
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -11,7 +11,7 @@ from tilegrad.analysis.room import closing_hint
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
-from tilegrad.ir.program import Program
+from tilegrad.ir.program import StateTensor
 from tilegrad.ir.schedule import Rows, Schedule
 from tilegrad.place.allocate import allocate, lower_bound
 from tilegrad.place.homes import EntryHomes, Homes, choose_homes
@@ -56,7 +56,7 @@ class _Levels:
         self.home = home if target.has_l3 else L2
         alignment = target.memory(L2).alignment_bytes
         self.capacity = target.memory(L2).capacity_bytes or 0
-        self.durations = _durations(schedule)
+        self.durations = durations(schedule)
         self.state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
 
     def attempts(self) -> list[_Attempt]:
@@ -148,8 +148,8 @@ def _is_same(one: Homes, other: Homes) -> bool:
     return one.state_in_l3 == other.state_in_l3 and stays == others
 
 
-def _durations(schedule: Schedule) -> dict[str, list[float]]:
-    """Estimated cycles of each launch."""
+def durations(schedule: Schedule, is_tiled: bool = True) -> dict[str, list[float]]:
+    """Estimated cycles of each launch; as they would be if nothing was tiled, where that is asked for."""
     target, costs = schedule.target, KernelCosts(schedule.target)
     result: dict[str, list[float]] = {}
     for name, entry in schedule.entries.items():
@@ -158,7 +158,7 @@ def _durations(schedule: Schedule) -> dict[str, list[float]]:
             total = 0.0
             for nest, tiling in zip(launch.nests, launch.tilings or (None,) * len(launch.nests), strict=True):
                 sizes = {axis.name: max(axis.extent, 1) for axis in nest.axes}
-                if tiling is None:
+                if tiling is None or not is_tiled:
                     total += costs.cycles(nest, sizes, target.home, target.cores)
                 else:
                     total += tiling.estimate.cycles
@@ -192,8 +192,13 @@ def _shortened(packed: _Packed, least: EntryHomes, room_bytes: int) -> _Packed:
 def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collection[str]) -> Plan:
     target, program = schedule.target, schedule.program
     alignment = target.memory(L2).alignment_bytes
-    placed = _place_state(program, state_in_l3, alignment)
-    state_addresses, state_bytes, image_bytes, l3_state_bytes, l3_image_bytes = placed
+    near, far = ([t for t in program.state if (t.name in state_in_l3) == is_far] for is_far in (False, True))
+    l2_addresses, state_bytes, image_bytes = place_state(near, L2, "state", alignment)
+    l3_addresses, l3_state_bytes, l3_image_bytes = place_state(far, L3, "l3", alignment)
+    in_order = sorted(program.state, key=lambda tensor: tensor.initial is None)
+    state_addresses = {
+        t.name: l3_addresses[t.name] if t.name in state_in_l3 else l2_addresses[t.name] for t in in_order
+    }
     entries = {}
     l3_bytes = l3_bound = l3_state_bytes
     for name, own in packed.items():
@@ -245,25 +250,17 @@ def _hint(plan: Plan, name: str, use: MemoryUse) -> str:
     return closing_hint(plan.schedule.program, missing, activations, L3, use.used_bytes)
 
 
-def _place_state(
-    program: Program, in_l3: Collection[str], alignment: int
-) -> tuple[dict[str, Address], int, int, int, int]:
-    """State of L2 one after the other, initialised tensors first; state of L3 likewise in its own memory."""
-    addresses = {}
-    offset = image_bytes = l3_offset = l3_image_bytes = 0
-    for tensor in sorted(program.state, key=lambda tensor: tensor.initial is None):
-        size = align(tensor.type.size_bytes, alignment)
-        if tensor.name in in_l3:
-            addresses[tensor.name] = Address(L3, "l3", l3_offset)
-            l3_offset += size
-            if tensor.initial is not None:
-                l3_image_bytes = l3_offset
-            continue
-        addresses[tensor.name] = Address(L2, "state", offset)
-        offset += size
-        if tensor.initial is not None:
-            image_bytes = offset
-    return addresses, offset, image_bytes, l3_offset, l3_image_bytes
+def place_state(
+    tensors: Iterable[StateTensor], memory: str, region: str, alignment: int
+) -> tuple[dict[str, Address], int, int]:
+    """One after the other; those with initial values come first and form an image. With the bytes of all, and of it."""
+    addresses: dict[str, Address] = {}
+    offset = image_bytes = 0
+    for tensor in sorted(tensors, key=lambda tensor: tensor.initial is None):
+        addresses[tensor.name] = Address(memory, region, offset)
+        offset += align(tensor.type.size_bytes, alignment)
+        image_bytes = image_bytes if tensor.initial is None else offset
+    return addresses, offset, image_bytes
 
 
 def _stay_name(tensor: str, k: int) -> str:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from tilegrad.analysis.lifetimes import align, analyse, temporaries
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import FLASH_REGION, Address, EntryPlan, MemoryUse, Plan
-from tilegrad.ir.program import Program, Role
+from tilegrad.ir.program import Role
 from tilegrad.ir.schedule import EntrySchedule, Schedule
 from tilegrad.place.allocate import allocate, lower_bound
 from tilegrad.place.board import image_parts, place
-from tilegrad.place.levels import plan_levels
+from tilegrad.place.levels import place_state, plan_levels
 from tilegrad.place.validate import is_valid, validate_plan
 from tilegrad.targets.base import FLASH
 
@@ -23,7 +23,9 @@ def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
     memory = schedule.target.memory(schedule.target.home)
     alignment = memory.alignment_bytes
     flash = _place_constants(schedule)
-    state_addresses, state_bytes, image_bytes = _place_state(schedule.program, flash, memory.name, alignment)
+    in_ram = [tensor for tensor in schedule.program.state if tensor.name not in flash]
+    state_addresses, state_bytes, image_bytes = place_state(in_ram, memory.name, "state", alignment)
+    state_addresses = flash | state_addresses
     entries = {
         name: _plan_entry(entry, memory.name, alignment, state_addresses) for name, entry in schedule.entries.items()
     }
@@ -48,17 +50,8 @@ def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
     flash_bytes = max((a.offset + align(sizes[name], alignment) for name, a in flash.items()), default=0)
     if schedule.target.has_memory(FLASH):
         levels[FLASH] = MemoryUse(flash_bytes, schedule.target.memory(FLASH).capacity_bytes, flash_bytes)
-    plan = Plan(
-        schedule,
-        alignment,
-        state_addresses,
-        state_bytes,
-        image_bytes,
-        arena_bytes,
-        entries,
-        levels,
-        flash_bytes=flash_bytes,
-    )
+    sizes_bytes = state_bytes, image_bytes, arena_bytes
+    plan = Plan(schedule, alignment, state_addresses, *sizes_bytes, entries, levels, flash_bytes=flash_bytes)
     shared = _at_the_steps_addresses(schedule, entries["step"])
     if shared is not None:
         with_shared_code = replace(plan, entries={**entries, "infer": shared})
@@ -110,21 +103,6 @@ def _place_constants(schedule: Schedule) -> dict[str, Address]:
 LEAST_FLASH_BYTES = 16
 """A model of which everything trains has a few numbers that do not: they are not worth a file."""
 _CONSTANT = (Role.FROZEN, Role.STATISTIC, Role.CONSTANT)
-
-
-def _place_state(
-    program: Program, flash: dict[str, Address], memory: str, alignment: int
-) -> tuple[dict[str, Address], int, int]:
-    """One after the other; those with initial values come first and form the image in weights.bin."""
-    addresses = dict(flash)
-    offset = image_bytes = 0
-    in_ram = (tensor for tensor in program.state if tensor.name not in flash)
-    for tensor in sorted(in_ram, key=lambda tensor: tensor.initial is None):
-        addresses[tensor.name] = Address(memory, "state", offset)
-        offset += align(tensor.type.size_bytes, alignment)
-        if tensor.initial is not None:
-            image_bytes = offset
-    return addresses, offset, image_bytes
 
 
 def _plan_entry(entry: EntrySchedule, memory: str, alignment: int, state_addresses: dict[str, Address]) -> EntryPlan:

@@ -7,8 +7,11 @@ otherwise be idle, what is needed next is brought, as long as there is room for 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 
@@ -78,7 +81,8 @@ class _Walk:
         self.stays = _settled(entry)
         self.free = room_bytes - _taken(entry)
         self.loads, self.stores = self._transfers()
-        self.waiting: list[_Transfer] = []  # loads that have not started, the next one first
+        self.waiting: list[_Transfer] = []  # loads that have not started, the next few
+        self.passed = 0  # loads before the first of these
         self.ends: list[float] = []  # when commands end, in their order
         self.leaving: list[_Transfer] = []  # stores that have not started
         self.due: dict[int, list[_Transfer]] = {}  # stores that are waited for before a launch, which needs their room
@@ -97,28 +101,33 @@ class _Walk:
                     stores.append(_Transfer(tensor, k, stay.changed, False, []))
         loads.sort(key=lambda one: (one.launch, one.tensor.name))
         stores.sort(key=lambda one: (one.launch, one.tensor.name))
-        by_tensor: dict[str, list[_Transfer]] = {}
-        for store in stores:
-            by_tensor.setdefault(store.span[0], []).append(store)
+        by_tensor: dict[str, list[tuple[int, int, int, _Transfer]]] = {}
+        for number, store in enumerate(stores):
+            whole, first, stop = store.span
+            by_tensor.setdefault(whole, []).append((first, number, stop, store))
+        longest = {}
+        for whole, spans in by_tensor.items():
+            spans.sort(key=itemgetter(0))
+            longest[whole] = max(stop - first for first, _, stop, _ in spans)
         for load in loads:
             whole, first, stop = load.span
-            load.after = [
-                store
-                for store in by_tensor.get(whole, ())
-                if store.launch < load.launch and store.span[1] < stop and first < store.span[2]
-            ]
+            near = by_tensor.get(whole, [])
+            near = near[bisect_right(near, first - longest.get(whole, 0), key=itemgetter(0)) :] if near else near
+            near = near[: bisect_left(near, stop, key=itemgetter(0))]
+            after = [(number, store) for _, number, end, store in near if store.launch < load.launch and first < end]
+            load.after = [store for _, store in sorted(after, key=itemgetter(0))]
         left: dict[int, list[_Transfer]] = {}
         for store in stores:
             left.setdefault(store.launch + 1, []).append(store)
         return loads, left
 
     def run(self) -> dict[str, list[Stay]]:
-        self.waiting = list(self.loads)
+        self._wait_for_next()
         needed: dict[int, list[_Transfer]] = {}
         for load in self.loads:
             needed.setdefault(load.launch, []).append(load)
         for launch in range(self.end + 1):
-            self.now = max([self.now, *(store.done for store in self.due.get(launch, ()))])
+            self.now = max([self.now, *(store.done for store in self.due.pop(launch, ()))])
             self.leaving += self.stores.get(launch, ())
             needs = needed.get(launch, ())
             urgent = {id(store) for load in needs if load.start is None for store in load.after}
@@ -269,15 +278,21 @@ class _Walk:
     def _look_ahead(self, launch: int, after: float) -> None:
         """While this launch computes, what later ones need, the next one first."""
         if self.waiting and self.waiting[0].start is not None:
-            self.waiting = [load for load in self.waiting if load.start is None]
+            self._wait_for_next()
         horizon = self.now + DURATION_MARGIN * (after - self.now) + MARGIN_CYCLES
-        looked = [load for load in self.waiting[:MOST_LOOKED_AT] if load.start is None]
+        looked = [load for load in self.waiting if load.start is None]
         while looked and not self.is_full and not (self.ends and self.ends[-1] >= horizon):
             load = self._next(looked, launch)
             if load is None:
                 return
             self._bring(load, launch)
             looked.remove(load)
+
+    def _wait_for_next(self) -> None:
+        while self.passed < len(self.loads) and self.loads[self.passed].start is not None:
+            self.passed += 1
+        left = (self.loads[i] for i in range(self.passed, len(self.loads)) if self.loads[i].start is None)
+        self.waiting = list(islice(left, MOST_LOOKED_AT))
 
     def _next(self, looked: Sequence[_Transfer], launch: int) -> _Transfer | None:
         """The first that may come and leaves room for those before it, which may not yet: of what is small, and needed

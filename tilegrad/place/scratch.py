@@ -24,9 +24,9 @@ def place_nests(plan: Plan) -> tuple[Plan, int]:
     scratchpad = target.memory(target.compute)
     assert scratchpad.capacity_bytes is not None
     costs = KernelCosts(target)
-    entries = {}
+    entries = dict(plan.entries)
     used = 0
-    for name in plan.schedule.entries:
+    for name in (name for name, entry in plan.schedule.entries.items() if entry.is_tiled):
         nests = _tiled_nests(plan, name)
         suites: list[list[TiledNest]] = []
         for one, joins in zip(nests, Suites(plan, name, costs).joined(nests), strict=True):

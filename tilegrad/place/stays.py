@@ -135,7 +135,7 @@ def _stay(tensor: Tensor, groups: Sequence[Sequence[Use]], k: int) -> Stay:
     is_needed = k + 1 < len(groups) or any(use.launch > last and use.reads for use in tensor.streamed)
     is_kept = tensor.is_state or tensor.is_read_later or (tensor.is_output and tensor.is_outside)
     is_new = bool(writes) or is_filled
-    changed = writes[-1] if writes else last
+    changed = writes[-1] if writes else -1 if is_filled else last  # an input leaves while the first launches read it
     is_read_later = tensor.is_output and not tensor.is_outside and k + 1 == len(groups)
     return Stay(
         -1 if is_filled else first,

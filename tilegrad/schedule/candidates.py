@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations, product
 from math import prod
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,12 +42,6 @@ class Candidate:
     @property
     def traffic_bytes(self) -> int:
         return sum(self.moved_bytes)
-
-    @property
-    def promise(self) -> float:
-        """Lower is better, in bytes moved while nobody computes. A tile costs as much as moving a few kilobytes."""
-        shown = self.traffic_bytes * _shown_share(self.is_double, self.tile_count)
-        return float(shown + TILE_WORTH_BYTES * self.tile_count)
 
 
 @dataclass(frozen=True)
@@ -89,10 +85,40 @@ def _shown_share(is_double: bool, tile_count: Any) -> Any:
     return 0.25 + 0.75 / tile_count if is_double else 1.0 + 0.0 * tile_count
 
 
-class Columns:
-    """Rows of tile sizes of one nest, by axis."""
+class Row(NamedTuple):
+    """One of the ways in columns: what it is worth (lower is better) and takes, and how to make a candidate of it."""
 
-    def __init__(self, nest: Nest, sizes: Mapping[str, Column], alignment: int, is_double: bool) -> None:
+    worth: float
+    footprint_bytes: int
+    number: int
+    columns: Columns
+    order: tuple[str, ...]
+    moved: list[Column]
+    units: Column | None
+
+    def candidate(self) -> Candidate:
+        nest, i, columns = self.columns.nest, self.number, self.columns
+        sizes = {axis.name: int(columns.sizes[axis.name][i]) for axis in nest.axes}
+        extents = {axis.name: axis.extent for axis in nest.axes}
+        cut = [axis for axis in self.order if sizes[axis] < extents[axis]]
+        loops = tuple(Loop(axis, extents[axis], sizes[axis]) for axis in cut)
+        own = tuple(int(column[i]) for column in self.moved)
+        units = 1 if self.units is None else int(self.units[i])
+        count = int(columns.tile_count[i])
+        return Candidate(sizes, loops, columns.is_double, self.footprint_bytes, own, count, units)
+
+
+class Columns:
+    """Rows of tile sizes of one nest, by axis. `boxes` are extents of boxes, by operand and dimension."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        sizes: Mapping[str, Column],
+        alignment: int,
+        is_double: bool,
+        boxes: Mapping[tuple[str, int], Column] | None = None,
+    ) -> None:
         self.nest = nest
         self.sizes = sizes
         self.alignment = alignment
@@ -101,10 +127,14 @@ class Columns:
         extents = {axis.name: axis.extent for axis in nest.axes}
         self.counts = {axis: -(-extents[axis] // np.maximum(column, 1)) for axis, column in sizes.items()}
         self.cut = [axis.name for axis in nest.axes if (self.counts[axis.name] > 1).any()]
+        indexed = [operand for operand in nest.present if operand.index is not None]
+        self.boxes = boxes or {(o.name, d): self._box(o, d, sizes) for o in indexed for d in range(len(o.shape))}
+        self.used = {o.name: {axis for index in o.index or () for axis, _ in index.terms} for o in nest.present}
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Columns:
         sizes = {axis: column[chosen] for axis, column in self.sizes.items()}
-        return Columns(self.nest, sizes, self.alignment, self.is_double)
+        boxes = {place: column[chosen] for place, column in self.boxes.items()}
+        return Columns(self.nest, sizes, self.alignment, self.is_double, boxes)
 
     def _box(self, operand: Operand, d: int, sizes: Mapping[str, Column]) -> Column:
         assert operand.index is not None
@@ -114,9 +144,7 @@ class Columns:
             span = span + abs(coefficient) * (sizes[axis] - 1)
         return np.minimum(operand.shape[d], -(-span // index.divisor))
 
-    def _used_axes(self, operand: Operand) -> set[str]:
-        return {axis for index in operand.index or () for axis, _ in index.terms}
-
+    @cached_property
     def footprint(self) -> Column:
         """Bytes of scratchpad: two slots for what moves, if double buffered; one for what stays."""
         total = np.zeros(self.length, dtype=np.int64)
@@ -126,11 +154,11 @@ class Columns:
                 size = size * prod(operand.shape)
             else:
                 for d in range(len(operand.shape)):
-                    size = size * self._box(operand, d, self.sizes)
+                    size = size * self.boxes[operand.name, d]
             size = -(-size // self.alignment) * self.alignment
             if self.is_double:
                 moves = np.zeros(self.length, dtype=bool)
-                for axis in self._used_axes(operand):
+                for axis in self.used[operand.name]:
                     moves |= self.counts[axis] > 1
                 size = np.where(moves, 2 * size, size)
             total = total + size
@@ -143,7 +171,7 @@ class Columns:
             return size * prod(operand.shape)
         for d, index in enumerate(operand.index):
             cut = next((axis for axis, _ in index.terms if axis in self.cut), None)
-            box = self._box(operand, d, self.sizes)
+            box = self.boxes[operand.name, d]
             if cut is None:
                 size = size * box
                 continue
@@ -156,7 +184,7 @@ class Columns:
         """Bytes moved for each operand: it is brought again for each step of the loops outside its own."""
         found = []
         for operand in self.nest.present:
-            used = self._used_axes(operand)
+            used = self.used[operand.name]
             outside = np.ones(self.length, dtype=np.int64)
             repeats = np.ones(self.length, dtype=np.int64)
             for axis in order:
@@ -167,6 +195,7 @@ class Columns:
             found.append(once[operand.name] * repeats)
         return found
 
+    @cached_property
     def tile_count(self) -> Column:
         total = np.ones(self.length, dtype=np.int64)
         for axis in self.cut:
@@ -177,15 +206,15 @@ class Columns:
         """Into how many units blocks may split the tiles: along loops, outermost first, that all results move with."""
         total, is_open = np.ones(self.length, dtype=np.int64), np.ones(self.length, dtype=bool)
         for axis in order:
-            if all(axis in self._used_axes(operand) for operand in self.nest.results):
+            if all(axis in self.used[operand.name] for operand in self.nest.results):
                 total = np.where(is_open, total * self.counts[axis], total)
             else:
                 is_open &= self.counts[axis] == 1
         return total
 
-    def candidates(self, most: int = EVALUATED, split: Split | None = None) -> Iterator[Candidate]:
+    def rows(self, most: int = EVALUATED, split: Split | None = None) -> Iterator[Row]:
         """Of each order of the parallel loops, the most promising; reduction loops are innermost, in their order."""
-        footprint, tile_count = self.footprint(), self.tile_count()
+        tile_count = self.tile_count
         once = {operand.name: self._once(operand) for operand in self.nest.present}
         kinds = {axis.name: axis.kind for axis in self.nest.axes}
         reductions = [axis.name for axis in self.nest.axes if axis.kind is AxisKind.REDUCTION]
@@ -193,28 +222,23 @@ class Columns:
         for order in permutations(parallel):
             moved = self.moved((*order, *reductions), once)
             traffic = sum(moved, np.zeros(self.length, dtype=np.int64))
-            units = np.ones(self.length, dtype=np.int64) if split is None else self.units(order)
-            if split is None:
+            units = None if split is None else self.units(order)
+            if split is None or units is None:
                 worth = traffic * _shown_share(self.is_double, tile_count) + TILE_WORTH_BYTES * tile_count
-                ranked = np.argsort(worth, kind="stable")[:most].tolist()
+                ranked = np.argsort(worth, kind="stable")[:most]
             else:
                 worth = split.rough_cycles(units, tile_count, traffic, self.is_double)
-                ranked = [i for i in np.argsort(worth, kind="stable")[:most].tolist() if units[i] > 1]
-            for i in ranked:
-                sizes = {axis.name: int(self.sizes[axis.name][i]) for axis in self.nest.axes}
-                loops = tuple(
-                    Loop(axis, self.nest.axis(axis).extent, sizes[axis])
-                    for axis in (*order, *reductions)
-                    if sizes[axis] < self.nest.axis(axis).extent
-                )
-                own = tuple(int(column[i]) for column in moved)
-                yield Candidate(sizes, loops, self.is_double, int(footprint[i]), own, int(tile_count[i]), int(units[i]))
+                ranked = np.argsort(worth, kind="stable")[:most]
+                ranked = ranked[units[ranked] > 1]
+            promised = zip(worth[ranked].tolist(), self.footprint[ranked].tolist(), ranked.tolist(), strict=True)
+            for one, footprint_bytes, i in promised:
+                yield Row(one, footprint_bytes, i, self, (*order, *reductions), moved, units)
 
 
 def one_row(nest: Nest, sizes: Mapping[str, int], alignment: int, is_double: bool) -> Candidate:
     """One choice of sizes, with the nest's own order of loops."""
     row = {axis: np.array([size], dtype=np.int64) for axis, size in sizes.items()}
-    return next(Columns(nest, row, alignment, is_double).candidates(1))
+    return next(Columns(nest, row, alignment, is_double).rows(1)).candidate()
 
 
 def columns_of(nest: Nest, chosen: Sequence[str], alignment: int, is_double: bool, blocks: int = 1) -> Columns:
@@ -236,18 +260,16 @@ def columns_of(nest: Nest, chosen: Sequence[str], alignment: int, is_double: boo
     return Columns(nest, sizes, alignment, is_double)
 
 
-def best_candidates(
+def best_rows(
     nest: Nest, chosen: Sequence[str], alignment: int, is_double: bool, budget: float, split: Split | None = None
-) -> list[Candidate]:
+) -> list[Row]:
     """The most promising of those that fit, for one cluster or for a launch over blocks."""
     columns = columns_of(nest, chosen, alignment, is_double, 1 if split is None else split.blocks)
     if not columns.length:
         return []
-    fits = columns.footprint() <= budget
+    fits = columns.footprint <= budget
     if is_double:
-        fits &= columns.tile_count() > 1
+        fits &= columns.tile_count > 1
     if not fits.any():
         return []
-    found = list(columns.where(fits).candidates(split=split))
-    found.sort(key=lambda one: one.promise if split is None else split.promise(one, split.whole_cycles))
-    return found[:EVALUATED]
+    return sorted(columns.where(fits).rows(split=split), key=itemgetter(0))[:EVALUATED]

@@ -24,9 +24,11 @@ WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
 LITTLE_MORE = 1.005
 # How many nests behind one may come together with the next, as far as is seen before they are placed.
 SOON = 4
-# Where transfers are to be hidden and these leave more than a fifth of them exposed: more, at any price.
-MOST_EXPOSED = 0.2
-MORE_WAITING_COUNTS = (8.0, 16.0, 32.0)
+# Where transfers are to be hidden and these leave more of them exposed: more, at a price. Seen from pairs, that is a
+# third of what is exposed in the end: commands that wait for room in a queue, and tiles that take less than their
+# transfers do, are not seen.
+MOST_EXPOSED, MOST_PAID = 0.05, 1.015
+MORE_WAITING_COUNTS = (5.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Link:
         self.table_bytes = table_bytes
         self.homes = homes
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         return self.table_bytes + self.tiling.scratch_bytes
 
@@ -98,7 +100,7 @@ class Link:
 
     @cached_property
     def whole_results(self) -> list[Bytes]:
-        return [box for name, box in self._boxes(Access.WRITE, -1) if name in self._whole]
+        return [box for name, box in self._last_boxes if name in self._whole]
 
     @cached_property
     def large_results(self) -> set[str]:
@@ -106,18 +108,26 @@ class Link:
         large = [operand for operand in self.nest.results if operand.size_bytes > SETTLED_BYTES]
         return {self.homes.get(operand.value or "", operand.value or "") for operand in large}
 
-    @property
+    @cached_property
     def last_tile_cycles(self) -> float:
         return self.tiling.estimate.compute_cycles / self.tiling.tile_count
 
     @cached_property
     def last_results(self) -> list[Bytes]:
         """What has not arrived while the last tile computes."""
-        return [box for number in (-1, -2) for _, box in self._boxes(Access.WRITE, number)]
+        return [*self.last_stores, *(box for _, box in self._boxes(Access.WRITE, -2))]
+
+    @cached_property
+    def _last_boxes(self) -> list[tuple[str, Bytes]]:
+        return self._boxes(Access.WRITE, -1)
 
     @cached_property
     def last_stores(self) -> list[Bytes]:
-        return [box for _, box in self._boxes(Access.WRITE, -1)]
+        return [box for _, box in self._last_boxes]
+
+    @cached_property
+    def result_regions(self) -> set[str]:
+        return {box.region for box in self.last_results}
 
 
 def exposed_cycles(
@@ -126,6 +136,7 @@ def exposed_cycles(
     """What the second of two neighbours waits for. Those that do not fit beside each other are at the bottom and at the
     top of scratchpad. `arriving` is what the nest before them stores while the first one computes its first tile."""
     start = scratch_bytes - link.size_bytes if is_on_top else link.table_bytes
+    one_tile, room = before.tiling.tile_count == 1, scratch_bytes - before.size_bytes
     hidden: list[Bytes] = []
     waiting: list[Bytes] = []
     taken: list[Bytes] = []
@@ -134,17 +145,17 @@ def exposed_cycles(
         if is_on_top:
             has_room = start + load.slot_start >= before.size_bytes
         else:
-            has_room = start + load.slot_stop <= scratch_bytes - before.size_bytes
-        is_late = meet([load.home], before.last_results)
+            has_room = start + load.slot_stop <= room
+        is_late = load.home.region in before.result_regions and meet([load.home], before.last_results)
         depends |= is_late
-        is_arriving = before.tiling.tile_count == 1 and load.home.region in arriving
+        is_arriving = one_tile and load.home.region in arriving
         if is_late and load.is_readable and meet([load.home], before.whole_results):
             taken.append(load.home)
         elif is_late or is_arriving or not has_room:
             waiting.append(load.home)
         else:
             hidden.append(load.home)
-    if not waiting and before.size_bytes + link.size_bytes <= scratch_bytes:
+    if not waiting and link.size_bytes <= room:
         # It begins at once, with what the nest before left in scratchpad.
         return judge.exposed(before.last_tile_cycles, hidden)
     return judge.exposed(before.last_tile_cycles, hidden, before.last_stores if depends else (), waiting + taken)
@@ -198,7 +209,8 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
     for weight in MORE_WAITING_COUNTS if hides else ():
         if _exposed_share(choices, waits, path) <= MOST_EXPOSED:
             break
-        _, path = cheapest_path(steady, waits, weight)
+        cycles, more = cheapest_path(steady, waits, weight)
+        path = more if cycles <= MOST_PAID * fastest else path
     return [links[k].tiling for links, k in zip(choices, path, strict=True)]
 
 

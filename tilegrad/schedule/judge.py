@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, inner_loops, load_count, transfer_levels, units_of
+from tilegrad.analysis.footprint import Level, box_shape, inner_loops, load_count, transfer_levels, units_of
 from tilegrad.analysis.overlap import Bytes
 from tilegrad.costs.clock import Clock, Reason, SharedMemory
 from tilegrad.costs.conduct import Act
@@ -37,13 +37,40 @@ class _Traffic:
     parts: int
     rows: int
 
+    def moved(self, share: float) -> _Moved:
+        rows = 1 + round(share * self.parts * (self.rows - 1))
+        return self.inward, share, share * (self.parts - 1), share * self.size_bytes, rows
+
+
+_Moved = tuple[bool, float, float, float, int]
+"""A share of a box on its way: whether inward, the share, that of further parts, its bytes and rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Play:
+    """All that playing a nest depends on. What is moved at first and at last, and on average before each next tile."""
+
+    kernel: str
+    count: int
+    span: Span
+    is_double: bool
+    is_simple: bool
+    reads: Sequence[_Moved]
+    results: Sequence[_Moved]
+    next_reads: Sequence[_Moved]
+    next_results: Sequence[_Moved]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is known of a tiling before it is played: what cores compute, and how long the engine moves boxes."""
+
+    play: _Play
+    compute_cycles: float
+    busy_cycles: float
+
 
 _Shapes = tuple[tuple[int, int], ...]
-
-
-def _shapes(boxes: Sequence[Bytes]) -> _Shapes:
-    """Rows of each, and the bytes of one: all that their transfers depend on."""
-    return tuple((len(box.starts), box.run_bytes) for box in boxes)
 
 
 class Judge:
@@ -51,6 +78,7 @@ class Judge:
         self.target = target
         self.costs = costs
         self.clock = Clock(target, costs)
+        self.levels: dict[object, list[tuple[Level, ...]]] = {}  # of each operand's boxes, by nest and axes cut
         self.known: dict[object, float] = {}  # waits that were played, by the shape of what is moved
 
     def _fresh(self) -> Clock:
@@ -59,26 +87,33 @@ class Judge:
 
     def estimate(self, nest: Nest, candidate: Candidate, overlaps: bool, shown: float) -> TileEstimate:
         """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
-        traffic = self._traffic(nest, candidate)
-        compute = self._compute_cycles(nest, candidate)
-        count = candidate.tile_count
-        total, first, last = self._play(nest, candidate, traffic, compute, count)
+        return self.played(self.prepared(nest, candidate), candidate, overlaps, shown)
+
+    def prepared(self, nest: Nest, candidate: Candidate) -> Prepared:
+        """All but playing it."""
+        traffic, compute = self._traffic(nest, candidate), self._compute_cycles(nest, candidate)
+        play = self._to_play(nest, candidate, traffic, compute, candidate.tile_count)
+        engine, busy = self.clock.near.engine, 0.0
+        for one in traffic:
+            timing = engine.inward if one.inward else engine.outward
+            rows = (one.rows - 1) * one.parts * timing.cycles_per_extra_row
+            busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
+        return Prepared(play, compute, busy)
+
+    def played(self, prepared: Prepared, candidate: Candidate, overlaps: bool, shown: float) -> TileEstimate:
+        play, count = prepared.play, candidate.tile_count
+        total, first, last = self._play(play)
         asks_ahead = False
         if candidate.is_double and count >= LEAST_AHEAD:
-            ahead = self._play(nest, candidate, traffic, compute, count, asks_ahead=True)
+            ahead = self._play(play, asks_ahead=True)
             asks_ahead = ahead[0] < total
             total, first, last = min((total, first, last), ahead)
         steady = total - first - last
         hides = overlaps and (candidate.is_double or candidate.tile_count == 1)
         cycles = steady + (first + last) * shown if hides else total
-        engine = self.target.engine(self.target.home, self.target.compute)
-        busy = 0.0
-        for one in traffic:
-            timing = engine.inward if one.inward else engine.outward
-            rows = (one.rows - 1) * one.parts * timing.cycles_per_extra_row
-            busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
         reason = "double buffered" if candidate.is_double else "single buffered"
-        return TileEstimate(cycles, compute, busy, candidate.traffic_bytes, reason, steady, asks_ahead)
+        costs = (cycles, prepared.compute_cycles, prepared.busy_cycles, candidate.traffic_bytes)
+        return TileEstimate(*costs, reason, steady, asks_ahead)
 
     def bytes_per_cycle(self, blocks: int) -> float:
         """What an engine moves in one direction, where so many are at work."""
@@ -99,7 +134,7 @@ class Judge:
         memory = self.target.memory(self.target.home)
         if memory.bytes_per_cycle is not None:
             self.clock.near.shared = SharedMemory(memory.bytes_per_cycle, clusters)
-        total, _, _ = self._play(nest, candidate, traffic, compute, own)
+        total, _, _ = self._play(self._to_play(nest, candidate, traffic, compute, own))
         self.clock.near.shared = None
         total += 2 * self.target.signal_cycles + self.clock.near.engine.inward.setup_cycles
         reason = f"over blocks, {'double' if candidate.is_double else 'single'} buffered"
@@ -108,10 +143,14 @@ class Judge:
 
     def _traffic(self, nest: Nest, candidate: Candidate) -> list[_Traffic]:
         found = []
-        for operand, moved in zip(nest.present, candidate.moved_bytes, strict=True):
+        cut = nest.kind, tuple([loop.axis for loop in candidate.loops])
+        levels = self.levels.get(cut)
+        if levels is None:
+            levels = self.levels[cut] = [transfer_levels(one, nest, candidate.loops) for one in nest.present]
+        for operand, moved, own in zip(nest.present, candidate.moved_bytes, levels, strict=True):
             loads = load_count(operand, candidate.loops)
             box = box_shape(operand, candidate.sizes)
-            counts = [level.size(box) for level in transfer_levels(operand, nest, candidate.loops)]
+            counts = [level.size(box) for level in own]
             rows = counts[1] if len(counts) > 1 else 1
             inward = operand.access is Access.READ
             found.append(_Traffic(inward, loads, moved / loads, prod(counts[2:]), rows))
@@ -150,83 +189,86 @@ class Judge:
             every.append(cycles[sizes])
         return max(sum(every[slice(*own_share(units, block, blocks))]) for block in range(blocks))
 
-    def _move(self, clock: Clock, one: _Traffic, share: float, act: Act) -> float:
+    def _move(self, clock: Clock, box: _Moved, act: Act) -> float:
         """A share of a box; when it has arrived."""
-        further = share * (one.parts - 1)
+        inward, share, further, size_bytes, rows = box
         clock.act(act, share)
         if further > 0:
             clock.act(Act.PART, further)
             clock.latest = act
             clock.spend(further * clock.near.engine.enqueue_cycles)
-        rows = 1 + round(share * one.parts * (one.rows - 1))
-        return clock.command(clock.near, one.inward, share * one.size_bytes, rows)[1]
+        return clock.command(clock.near, inward, size_bytes, rows)[1]
 
-    def _load(self, clock: Clock, reads: Sequence[_Traffic], inner: float, is_simple: bool) -> list[float]:
+    def _load(self, clock: Clock, play: _Play) -> list[float]:
         """What the next tile reads, on average; when it has arrived."""
-        arrived, act = [], Act.SIMPLE_LOAD if is_simple else Act.OTHER_LOAD
-        for one in reads:
-            if one.loads > 1:
-                arrived.append(self._move(clock, one, inner * (one.loads - 1), act))
-                act = Act.NEXT_LOAD
+        arrived, act = [], Act.SIMPLE_LOAD if play.is_simple else Act.OTHER_LOAD
+        for box in play.next_reads:
+            arrived.append(self._move(clock, box, act))
+            act = Act.NEXT_LOAD
         return arrived
 
-    def _play(
-        self,
-        nest: Nest,
-        candidate: Candidate,
-        traffic: Sequence[_Traffic],
-        compute: float,
-        count: int,
-        asks_ahead: bool = False,
-    ) -> tuple[float, float, float]:
-        """Cycles of `count` tiles that `compute` so many, of the first loads, and of the last stores."""
-        clock, is_double = self._fresh(), candidate.is_double
+    def _to_play(
+        self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float, count: int
+    ) -> _Play:
+        """`count` tiles that `compute` so many cycles."""
         reads, results = [one for one in traffic if one.inward], [one for one in traffic if not one.inward]
-        span, is_simple = self._average_span(nest, candidate, compute / count), self._is_simple(nest, candidate)
         inner = 1.0 / max(count - 1, 1)  # of what is moved between tiles, the share of one step
+        return _Play(
+            nest.kernel,
+            count,
+            self._average_span(nest, candidate, compute / count),
+            candidate.is_double,
+            self._is_simple(nest, candidate),
+            [one.moved(1.0) for one in reads],
+            [one.moved(1.0) for one in results],
+            [one.moved(inner * (one.loads - 1)) for one in reads if one.loads > 1],
+            [one.moved(inner * (one.loads - 1)) for one in results if candidate.is_double or one.loads > 1],
+        )
+
+    def _play(self, play: _Play, asks_ahead: bool = False) -> tuple[float, float, float]:
+        """Cycles of all tiles, of the first loads, and of the last stores."""
+        clock, is_double, count, span = self._fresh(), play.is_double, play.count, play.span
         clock.latest = Act.WAIT_STORE
         clock.act(Act.ENTER)
-        loaded = [self._move(clock, one, 1.0, Act.FIRST_LOAD) for one in reads]
+        loaded = [self._move(clock, box, Act.FIRST_LOAD) for box in play.reads]
         clock.act(Act.WAIT_LOAD)
         clock.stall_until(max(loaded, default=0.0), Reason.LOAD)
         first = before = latest = computed = clock.now
         leaving, coming = list[float](), list[float]()
-        played = min(count, MOST_PLAYED)
+        played, accesses_per_cycle = min(count, MOST_PLAYED), span.accesses_per_cycle
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
-            cold = clock.cold_cycles(nest.kernel, self.target.compute)
-            clock.begin(span.cycles, span.accesses_per_cycle)
+            cold = clock.cold_cycles(play.kernel, self.target.compute)
+            clock.begin(span.cycles, accesses_per_cycle)
             if not tile:
                 clock.act(Act.FETCH)  # the next nest's table
                 clock.act(Act.PART)
             stored, loaded = list[float](), list[float]()
             if is_double and tile + 1 < count and not (asks_ahead and tile):
-                stored = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if tile]
-                loaded = self._load(clock, reads, inner, is_simple)
+                stored = [self._move(clock, box, Act.STORE) for box in play.next_results if tile]
+                loaded = self._load(clock, play)
             clock.act(Act.END)
-            clock.end(span.later(cold))
+            clock.end(span.later(cold) if cold else span)
             computed = clock.now
             if asks_ahead and tile + 2 < count:
                 self._settle(clock, leaving, Act.WAIT_STORE, Reason.STORE)
                 clock.computes_until = clock.now + span.cycles  # the next tile begins while this moves
-                leaving = [self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results]
-                coming, loaded = loaded or coming, self._load(clock, reads, inner, is_simple)
+                leaving = [self._move(clock, box, Act.STORE) for box in play.next_results]
+                coming, loaded = loaded or coming, self._load(clock, play)
                 self._settle(clock, coming, Act.WAIT_LOAD, Reason.LOAD)
                 coming = loaded
             elif tile + 1 < count:
                 loaded = loaded or coming
                 if not is_double:
-                    stored = [
-                        self._move(clock, one, inner * (one.loads - 1), Act.STORE) for one in results if one.loads > 1
-                    ]
+                    stored = [self._move(clock, box, Act.STORE) for box in play.next_results]
                 self._settle(clock, stored, Act.WAIT_STORE, Reason.STORE)
                 if not is_double:
-                    loaded = self._load(clock, reads, inner, is_simple)
+                    loaded = self._load(clock, play)
                 self._settle(clock, loaded, Act.WAIT_LOAD, Reason.LOAD)
             before, latest = latest, clock.now
         # Nothing is moved behind the last tile but its results.
         repeated = (count - played) * (latest - before) - (latest - computed)
-        left = [self._move(clock, one, 1.0, Act.STORE) for one in results]
+        left = [self._move(clock, box, Act.STORE) for box in play.results]
         clock.stall_until(max(left, default=0.0), Reason.STORE)
         return clock.now + repeated, first, clock.now - latest
 
@@ -245,11 +287,16 @@ class Judge:
     ) -> float:
         """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
         what that one `stores`, it waits for it, then for what is `waiting`."""
-        shapes = _shapes(hidden), _shapes(stores), _shapes(waiting)
-        key = (compute, shapes)
-        if key not in self.known:
-            self.known[key] = self._exposed(compute, *shapes)
-        return self.known[key]
+        key = (
+            compute,
+            tuple([box.shape for box in hidden]),
+            tuple([box.shape for box in stores]),
+            tuple([box.shape for box in waiting]),
+        )
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._exposed(*key)
+        return found
 
     def _exposed(self, compute: float, hidden: _Shapes, stores: _Shapes, waiting: _Shapes) -> float:
         clock = self._fresh()

@@ -68,6 +68,7 @@ class Panels:
     is_double: bool
     costs: KernelCosts
     cuts: bool = True
+    whole_share: float = WHOLE_SHARE
     known: dict[object, Cut | None] = field(default_factory=dict)
     refused: list[tuple[int, str, Node]] = field(default_factory=list)
     values: dict[str, Panel] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class Panels:
 
     def units(self, node: Node, nests: tuple[Nest, ...]) -> list[Unit]:
         """An operator, or its nests one by one where not all of it is in L2 at once."""
-        if self.whole_bytes(nests) <= WHOLE_SHARE * self.room_bytes:
+        if self.whole_bytes(nests) <= self.whole_share * self.room_bytes:
             return [Unit(node, nests)]
         return [
             Unit(node, (nest,), number, self._cut(node, nest) if self.cuts else None)
@@ -127,7 +128,7 @@ class Panels:
 
     def _cut(self, node: Node, nest: Nest) -> Cut | None:
         """How a nest is cut; None where it is not, or cannot be."""
-        if self.whole_bytes([nest]) <= WHOLE_SHARE * self.room_bytes:
+        if self.whole_bytes([nest]) <= self.whole_share * self.room_bytes:
             return None
         owners = tuple(self.owner_of(operand) for operand in nest.present)
         numbers = {name: i for i, name in enumerate(dict.fromkeys(owners))}

@@ -25,7 +25,7 @@ from tilegrad.schedule.joining import Joining, Names, expect_all
 from tilegrad.schedule.judge import Judge
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
-from tilegrad.schedule.panels import Panels
+from tilegrad.schedule.panels import WHOLE_SHARE, Panels
 from tilegrad.schedule.pipes import Pipes
 from tilegrad.schedule.splitting import may_split
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
@@ -34,7 +34,13 @@ from tilegrad.targets.base import ComputeEngine, Target
 LARGEST_ELEMENT_COUNT = 2**31 - 1
 
 
-def schedule_program(program: Program, target: Target, options: ScheduleOptions | None = None) -> Schedule:
+def schedule_program(
+    program: Program,
+    target: Target,
+    options: ScheduleOptions | None = None,
+    whole_share: float = WHOLE_SHARE,
+) -> Schedule:
+    """`whole_share`: of L2, what operands of a launch may take that does not work on parts of them."""
     options = options or ScheduleOptions()
     tiler = None
     costs = KernelCosts(target)
@@ -47,7 +53,8 @@ def schedule_program(program: Program, target: Target, options: ScheduleOptions 
         panels = None
         if target.has_l3 and options.home != "L2":
             owner = analyse(graph, target.memory(target.home).alignment_bytes).owner
-            panels = Panels(target, owner, options.l3_buffering != "single", costs, cuts=tiler is not None)
+            is_double = options.l3_buffering != "single"
+            panels = Panels(target, owner, is_double, costs, tiler is not None, whole_share)
         entries[name] = _schedule_entry(graph, tiler, panels)
     if tiler is not None:
         tiler.check()
@@ -87,6 +94,15 @@ Choice = tuple[Tiling | None, Width | None, int]
 PAYS, LOST_CYCLES = 0.95, 1000
 """Of the cycles on one cluster, what a launch over several takes at most where it is chosen, and what it saves at
 least: its neighbours lose what they would have done for each other."""
+
+
+LEAST_OF_WHOLE = 0.75
+"""Of what a nest computes for as one tile, what no way to cut it is faster than: those are not looked at where blocks
+are faster still."""
+
+
+def _worth(cycles: float) -> float:
+    return min(PAYS * cycles, cycles - LOST_CYCLES)
 
 
 class _Tiler:
@@ -140,15 +156,29 @@ class _Tiler:
         if self.width is not None:
             tiling = self._over_blocks(nest, node)
             return None if tiling is None else (tiling, self.width, 1)
-        alone = self._choices(nest, node)
-        cycles = alone[0][0].estimate.cycles if alone else inf
-        worth = min(PAYS * cycles, cycles - LOST_CYCLES)
-        if alone and worth < 2 * self.options.target.signal_cycles + alone[0][0].estimate.compute_cycles / blocks:
-            return None
+        least = LEAST_OF_WHOLE * self._whole_cycles(nest)
+        if not self._may_pay(least, least):
+            alone = self._choices(nest, node)
+            least = alone[0][0].estimate.cycles if alone else inf
+            if alone and not self._may_pay(least, alone[0][0].estimate.compute_cycles):
+                return None
         tiling = self._over_blocks(nest, node)
-        if tiling is None or tiling.estimate.cycles > worth:
+        if tiling is not None and tiling.estimate.cycles > _worth(least):
+            alone = self._choices(nest, node)
+            least = alone[0][0].estimate.cycles if alone else inf
+        if tiling is None or tiling.estimate.cycles > _worth(least):
             return None
         return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0])), 1
+
+    def _whole_cycles(self, nest: Nest) -> float:
+        """What a nest computes for on one cluster, as one tile."""
+        target, sizes = self.options.target, {axis.name: max(axis.extent, 1) for axis in nest.axes}
+        return self.options.costs.cycles(nest, sizes, target.compute, target.cores)
+
+    def _may_pay(self, cycles: float, compute_cycles: float) -> bool:
+        """Whether blocks could do a nest in time that takes so many cycles on one cluster."""
+        target = self.options.target
+        return _worth(cycles) >= 2 * target.signal_cycles + compute_cycles / target.clusters
 
     def _on_engine(self, engine: ComputeEngine, nest: Nest, node: Node, is_split: bool) -> Choice:
         """Every nest is launched where engines compute; one that cannot be split takes one lane of one block."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import inf, prod
+from operator import itemgetter
 
 from tilegrad.analysis.footprint import box_shape, moving_axes, tileable_axes
 from tilegrad.analysis.lifetimes import align
-from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argument_fields, described_bytes, table_of
+from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argument_fields, describing_bytes
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Nest, ordered_sizes
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
-from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Split, best_candidates, one_row
+from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Row, Split, best_rows, one_row
 from tilegrad.schedule.judge import Judge
 from tilegrad.targets.base import ComputeEngine, Target
 
@@ -29,6 +31,7 @@ MOST_L1, SHARED_L1 = 0.7, 0.5
 SHOWN_WITH_NEIGHBOURS = 0.5
 # Tilings of a nest that are compared with those of its neighbours, none that takes much longer than the best.
 MOST_CHOICES, WORTH_A_LOOK, MANY_TILES = 12, 1.1, 6
+SURELY = 1 - 1e-9  # of a bound, what rounding leaves
 NEXT_TABLE_BYTES = 1024
 NOT_ESTIMATED = TileEstimate(inf, 0.0, 0.0, 0, "")
 
@@ -111,7 +114,8 @@ class TilingSearch:
             found: list[Candidate] = []
             for count in range(1, MOST_AXES_CUT + 1 if self.budget_bytes > 0 else 0):
                 for chosen in combinations(tileable_axes(self.nest), count):
-                    found += best_candidates(self.nest, chosen, self.alignment, is_double, self.budget_bytes, split)
+                    rows = best_rows(self.nest, chosen, self.alignment, is_double, self.budget_bytes, split)
+                    found += [row.candidate() for row in rows]
             ranked = sorted(found, key=lambda one: (self._promise(split, one), one.footprint_bytes))
             for candidate in ranked[: EVALUATED // 2]:
                 tiling = self._tiling(candidate, self.judge.estimate_over(self.nest, candidate, blocks))
@@ -150,22 +154,30 @@ class TilingSearch:
         """Of candidates of one kind, the best first: those that fit, are cut differently and are not much worse. What
         is chosen of a kind does not depend on other kinds, so that `auto` chooses among all that `double` does."""
         able = [candidate for candidate in candidates if self._may_continue(candidate)]
-        estimated = [(self._estimate(candidate), candidate) for candidate in able]
-        estimated.sort(key=lambda pair: (pair[0].cycles, pair[0].dma_bytes))
+        prepared = [self.judge.prepared(self.nest, candidate) for candidate in able]
+        # By cycles. Nothing takes fewer than cores compute: what these rule out, or one of its kind, is never played.
+        queue: list[tuple[float, int, int, TileEstimate | None]]
+        queue = [(one.compute_cycles * SURELY, -1, i, None) for i, one in enumerate(prepared)]
+        heapify(queue)
         found: dict[object, tuple[Tiling, int]] = {}
-        for estimate, candidate in estimated:
+        worst_cycles = inf
+        while queue and len(found) < (MOST_CHOICES if self.options.overlaps else 1):
+            least_cycles, _, i, estimate = heappop(queue)
+            candidate = able[i]
             has_neighbours = candidate.footprint_bytes <= self.budget_bytes * SHARED_L1
             key = (has_neighbours, tuple((loop.axis, min(loop.count, MANY_TILES)) for loop in candidate.loops))
-            best = next(iter(found.values()), None)
-            is_worse = best is not None and estimate.steady_cycles > best[0].estimate.cycles * WORTH_A_LOOK
-            if key in found or is_worse:
+            if key in found or (least_cycles if estimate is None else estimate.steady_cycles) > worst_cycles:
+                continue
+            if estimate is None:
+                shown = SHOWN_WITH_NEIGHBOURS if has_neighbours else 1.0
+                estimate = self.judge.played(prepared[i], candidate, self.options.overlaps, shown)
+                heappush(queue, (estimate.cycles, estimate.dma_bytes, i, estimate))
                 continue
             tiling = self._tiling(candidate, estimate)
             table_bytes = self.table_bytes(tiling)
             if tiling.scratch_bytes + table_bytes <= self.options.scratch_bytes:
+                worst_cycles = min(worst_cycles, estimate.cycles * WORTH_A_LOOK)
                 found[key] = tiling, table_bytes
-            if len(found) == (MOST_CHOICES if self.options.overlaps else 1):
-                break
         return list(found.values())
 
     def _may_continue(self, candidate: Candidate) -> bool:
@@ -178,21 +190,16 @@ class TilingSearch:
         return tiling.scratch_bytes + self.table_bytes(tiling) <= self.options.scratch_bytes
 
     def table_bytes(self, tiling: Tiling) -> int:
-        words = table_of(self.op, self.nest, tiling, self.engine.longest_bytes)
-        return align(described_bytes(words, len(self.nest.operands)), self.alignment)
+        return align(describing_bytes(self.op, self.nest, tiling, self.engine.longest_bytes), self.alignment)
 
     def _candidates(self, is_double: bool) -> list[Candidate]:
         """Those that fit, the most promising by traffic and tile count."""
-        axes = tileable_axes(self.nest)
-        found: list[Candidate] = []
+        found: list[Row] = []
         for count in range(MOST_AXES_CUT + 1 if self.budget_bytes > 0 else 0):
-            for chosen in combinations(axes, count):
-                budget = self.budget_for(is_double)
-                found += best_candidates(self.nest, chosen, self.alignment, is_double, budget)
-        if not found:
-            found = self._shrunk(is_double)
-        found.sort(key=lambda candidate: (candidate.promise, candidate.footprint_bytes))
-        return found[:EVALUATED]
+            for chosen in combinations(tileable_axes(self.nest), count):
+                found += best_rows(self.nest, chosen, self.alignment, is_double, self.budget_for(is_double))
+        found.sort(key=itemgetter(0, 1))
+        return [row.candidate() for row in found[:EVALUATED]] or self._shrunk(is_double)
 
     def _shrunk(self, is_double: bool) -> list[Candidate]:
         """Where no choice of few axes fits."""
@@ -215,11 +222,6 @@ class TilingSearch:
 
     def _candidate(self, sizes: Mapping[str, int], is_double: bool) -> Candidate:
         return one_row(self.nest, sizes, self.alignment, is_double)
-
-    def _estimate(self, candidate: Candidate) -> TileEstimate:
-        has_neighbours = candidate.footprint_bytes <= self.budget_bytes * SHARED_L1
-        shown = SHOWN_WITH_NEIGHBOURS if has_neighbours else 1.0
-        return self.judge.estimate(self.nest, candidate, self.options.overlaps, shown)
 
     def _tiling(self, candidate: Candidate, estimate: TileEstimate, rings: Mapping[str, int] | None = None) -> Tiling:
         slots: dict[str, Slot] = {}

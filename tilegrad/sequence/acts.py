@@ -32,6 +32,7 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
     waited: dict[tuple[Queue, int], Act] = {}
     steps = tile = 0  # `tile`: the one that was requested last
     has_begun = False  # a block, or the entry
+    latest: Event | None = None
     for event in listing.events:
         if isinstance(event, Fetch | Load | Store | Move):
             waited[event.queue, event.transfer] = _WAITS[type(event)]
@@ -39,7 +40,8 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             nest = listing.nests[event.nest]
             steps, tile = 0 if nest.table is None else simple_steps(nest.table), 0
             has_begun = nest.blocks == 0
-            yield event, Act.ENTER_WHOLE if nest.tiling is None else Act.ENTER
+            is_joined = nest.place is not None and nest.place.joins
+            yield event, Act.ENTER_WHOLE if nest.tiling is None else Act.ENTER_JOINED if is_joined else Act.ENTER
         elif isinstance(event, Begin):
             is_first = event.tile == 0 or not has_begun
             has_begun = True
@@ -49,7 +51,8 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             yield event, Act.END
         elif isinstance(event, Load):
             if event.tile == 0 or not has_begun:
-                yield event, Act.FIRST_LOAD
+                is_joined = isinstance(latest, Load) and latest.nest != event.nest
+                yield event, Act.JOINED_LOAD if is_joined else Act.FIRST_LOAD
             elif event.tile == tile:
                 yield event, Act.NEXT_LOAD
             else:
@@ -68,3 +71,4 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             if isinstance(event, Fetch) and event.nest < len(listing.nests) and listing.nests[event.nest].blocks:
                 has_begun = False  # the next block of a launch
             yield event, {Fetch: Act.FETCH, Store: Act.STORE, Move: Act.MOVE}[type(event)]
+        latest = event

@@ -14,8 +14,9 @@ from tilegrad.sequence.contents import NOTHING, View
 def placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, Place, int]]:
     """Operands of a kernel call that have bytes."""
     for operand, place in zip(nest.operands, event.places, strict=True):
-        if place is not None and operand.access is access and box_size(place.box):
-            yield operand, place, box_size(place.box) * operand.element_bytes
+        size = box_size(place.box) if place is not None and operand.access is access else 0
+        if place is not None and size:
+            yield operand, place, size * operand.element_bytes
 
 
 def do_meet(a: Operand, place: Place, b: Operand, other: Place) -> bool:

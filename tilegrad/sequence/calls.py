@@ -151,7 +151,7 @@ class _Reading:
             call = self.calls[self.turn]
             if self.tile < 0:
                 call.drains, self.is_at_once = True, False
-            elif self.is_computing and not self.is_followed():
+            elif self.is_computing != self.is_followed():
                 call.settles = True
             elif key == self.last_store:
                 call.leaves = False

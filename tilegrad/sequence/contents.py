@@ -80,6 +80,12 @@ class Memory:
         self.size_bytes = size_bytes
         self.content = np.full(-(-size_bytes // unit), NOTHING, dtype=np.int64)
         self.readers = np.zeros(len(self.content), dtype=np.int32)
+        self.reach = 0  # behind the last unit that somebody asked for since nothing was there
+
+    def clear(self) -> None:
+        """Nothing is there any more, nor on its way there."""
+        self.content[: self.reach] = NOTHING
+        self.reach = 0
 
     def views(self, offset: int, sizes: Sequence[int], strides: Sequence[int]) -> tuple[View, Readers] | None:
         """Content and readers of a strided box of bytes, the innermost size dense; None where it passes an end."""
@@ -89,6 +95,7 @@ class Memory:
         shape = (*sizes[:-1], sizes[-1] // self.unit)
         units = (*(stride // self.unit for stride in strides[:-1]), 1)
         start = offset // self.unit
+        self.reach = max(self.reach, last // self.unit + 1)
         content: View = np.ndarray(shape, np.int64, self.content.data, 8 * start, tuple(8 * step for step in units))
         readers: Readers = np.ndarray(shape, np.int32, self.readers.data, 4 * start, tuple(4 * step for step in units))
         return content, readers
@@ -98,6 +105,7 @@ class Memory:
             return None
         start = offset // self.unit
         stop = start + size_bytes // self.unit
+        self.reach = max(self.reach, stop)
         return self.content[start:stop], self.readers[start:stop]
 
     def part(self, base: int, part: Part) -> tuple[View, Readers] | None:

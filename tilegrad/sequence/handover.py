@@ -6,7 +6,7 @@ arrived. What is decided here is only seen in the order of the listing's events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -27,7 +27,8 @@ class Handover:
     it ends. If it begins `at_once`, all it reads is there when the nest before ends, whose last results leave when this
     one's kernel has begun. Then operands in `taken` are read where the nest before made them, at these offsets; nests
     that come together also read what was brought for one of them, or made by one. If it `settles`, what is on its way
-    out is waited for before the next one's `early` operands are requested.
+    out is waited for before the next one's `early` operands are requested, or, where that comes together with it, when
+    it ends.
     """
 
     is_fetched_late: bool = False
@@ -92,7 +93,7 @@ class _Deciding:
         if self._settles(n):
             self.done[before] = replace(self.done[before], settles=True)
         elif self._may_still_store(n):
-            leaving = self._on_their_way(before - 1)
+            leaving = self._still_on_their_way(n)
         early = [self._early(n, i, *leaving) for i in suite]
         leaves = [self._leaves(n, i) for i in suite]
 
@@ -111,7 +112,8 @@ class _Deciding:
         if not self._begins_at_once(n, found):
             found = taking(from_before=False)
             found[0] = replace(found[0], drains=self._drains(n, found))
-        return found
+        settles = [*self._overtake(n, found)[:-1], False]
+        return [replace(one, settles=does) for one, does in zip(found, settles, strict=True)]
 
     def _place(self, i: int) -> NestPlace:
         place = self.nests[i].place
@@ -129,13 +131,46 @@ class _Deciding:
     def _may_still_store(self, n: int) -> bool:
         """Whether results of the nest two before may be on their way when this suite's operands are requested."""
         before = self.suites[n][0] - 1
-        return before >= 0 and self.nests[before].tile_count == 1 and not self.done[before].drains
+        is_short = before >= 0 and self.nests[before].tile_count == 1
+        return is_short and (len(self.suites[n - 1]) > 1 or not self.done[before].drains)
+
+    def _still_on_their_way(self, n: int) -> tuple[list[Span], list[Bytes]]:
+        """What is stored while the last nest before a suite computes: that of those that came together with it, and of
+        the one before them."""
+        before = self.suites[n - 1]
+        found = [self._on_their_way(i) for i in before[:-1]]
+        if not self.done[before[0]].drains:
+            found.append(self._on_their_way(before[0] - 1))
+        return [span for spans, _ in found for span in spans], [one for _, own in found for one in own]
+
+    def _overtake(self, n: int, own: Sequence[Handover]) -> list[bool]:
+        """Of each nest of a suite, whether its results meet in L2 what those before it may still be storing, or later
+        tiles of the next one read it; of the first one also, whether the next suite's tables come to where that leaves
+        from."""
+        suite = self.suites[n]
+        scratch, leaving = self._on_their_way(suite[0] - 1)
+        following = [self._tables(n + 1)] if n + 1 < len(self.suites) else []
+        found = []
+        for i in suite:
+            results = self._homes(i, self.nests[i].nest.results, self._tile(i, -1))
+            read = self._later_reads(i + 1, own[i + 1 - suite[0]].taken) if i < suite[-1] else []
+            is_met = meet(results, leaving) or meet(read, [*leaving, *results])
+            found.append(is_met or (i == suite[0] and overlaps(scratch, following)))
+            leaving = [*([] if found[-1] else leaving), *results]
+        return found
+
+    def _later_reads(self, i: int, taken: Collection[str]) -> list[Bytes]:
+        """What tiles behind the first may read of L2."""
+        nest = self.nests[i].nest
+        if self.nests[i].tile_count == 1:
+            return []
+        return self._homes(i, [operand for operand in nest.reads if operand.name not in taken], nest.everything)
 
     def _settles(self, n: int) -> bool:
         """Whether it helps these nests to wait for them then, and does not take long."""
         if not self._may_still_store(n):
             return False
-        leaving, arriving = self._on_their_way(self.suites[n][0] - 2)
+        leaving, arriving = self._still_on_their_way(n)
         size_bytes = sum(stop - first for _, first, stop in leaving)
         return size_bytes <= SETTLED_BYTES and any(
             self._early(n, i, leaving, arriving) != self._early(n, i) for i in self.suites[n]

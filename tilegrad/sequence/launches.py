@@ -11,7 +11,7 @@ import numpy as np
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Load, Queue, Store
-from tilegrad.sequence.contents import NOTHING, Memory, View
+from tilegrad.sequence.contents import Memory, View
 from tilegrad.sequence.pipe_replay import PipeReplay
 from tilegrad.sequence.whole_calls import WholeReplay
 
@@ -93,19 +93,21 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.end_block()
         self.seen.add(block)
         self.block = block
-        scratch = self.memories[SCRATCH] = self._scratchpad(block)
-        scratch.content[...] = NOTHING
+        self.memories[SCRATCH] = self._scratchpad(block)
+        self.memories[SCRATCH].clear()
 
     def _scratchpad(self, block: int) -> Memory:
         cluster, own = block % self.clusters, self.scratchpads[0]
         return self.scratchpads.setdefault(cluster, Memory(SCRATCH, own.size_bytes, own.unit) if cluster else own)
 
     def end_block(self) -> None:
+        """The entry's conductor, too, before a launch: nothing is under way to a scratchpad that is cleared."""
+        what = f"block {self.block} ends" if self.block >= 0 else "a launch begins"
         if self.running is not None:
-            raise self.error(f"block {self.block} ends while a kernel runs")
+            raise self.error(f"{what} while a kernel runs")
         for queue, _ in self.under_way:
-            if queue.block == self.block and queue.engine.endswith("-L1"):
-                raise self.error(f"block {self.block} ends while a transfer is under way")
+            if queue.block == max(self.block, 0) and queue.engine.endswith("-L1"):
+                raise self.error(f"{what} while a transfer is under way")
 
     def barrier(self, event: Barrier) -> None:
         if event.nest != self.launched or event.blocks != self.nests[event.nest].blocks:
@@ -116,7 +118,7 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.end_pipes()
         self.launched = self.block = -1
         self.memories[SCRATCH] = self.scratchpads[0]
-        self.memories[SCRATCH].content[...] = NOTHING
+        self.memories[SCRATCH].clear()
 
     def _owner(self, event: Load | Store) -> int:
         """A unit of the launch, or a ring of a block, which both of its sides use."""
@@ -135,11 +137,12 @@ class LaunchReplay(PipeReplay, WholeReplay):
         claims, own = self.claims[event.region], self._owner(event)
         written, read = claims.rows(claims.writers, event), claims.rows(claims.readers, event)
         for writers, readers in zip(written, read, strict=True):
-            wrong = (writers >= self.first) & (writers != own)
-            if not event.inward:
-                wrong |= (readers >= self.first) & (readers != own)
-            if wrong.any():
-                row, column = (int(at[0]) for at in np.nonzero(wrong))
+            is_read = int(readers.max()) >= self.first
+            suspects = [writers] if int(writers.max()) >= self.first else []
+            suspects += [readers] if is_read and not event.inward else []
+            wrong = [(one >= self.first) & (one != own) for one in suspects]
+            if any(one.any() for one in wrong):
+                row, column = (int(at[0]) for at in np.nonzero(np.logical_or.reduce(wrong)))
                 other = int(max(writers[row, column], readers[row, column]) - self.base) * self.tiles_per_unit
                 what = "reads what another block may write" if event.inward else "writes what another block may use"
                 is_one = 0 <= other < self.nests[event.nest].tile_count
@@ -148,4 +151,4 @@ class LaunchReplay(PipeReplay, WholeReplay):
             if not event.inward:
                 writers[...] = own
             else:
-                readers[...] = np.where((readers >= self.first) & (readers != own), self.many, own)
+                readers[...] = np.where((readers >= self.first) & (readers != own), self.many, own) if is_read else own

@@ -31,6 +31,14 @@ from tilegrad.sequence.handover import Handover
 CONDUCTING = 0
 """The block whose conductor runs the entry."""
 
+AHEAD_OTHERS, AHEAD_LAST, AHEAD_COUNT = 2, 3, 4
+
+
+def ahead_of(number: int, is_last: bool) -> int:
+    """Which transfer brings operands to a nest that comes together with others, the `number`th behind the first: one
+    for each that has its turn soon, one for those that follow, and one for the last."""
+    return AHEAD_LAST if is_last else min(number, AHEAD_OTHERS)
+
 
 def sizes_of(box: Box) -> tuple[int, ...]:
     return tuple(r.size for r in box)
@@ -77,12 +85,12 @@ def pieces(near: int, far: int, row_bytes: int, rows: int, stride: int, longest_
 @dataclass
 class Flow:
     """What is under way as nests follow each other: at most one transfer that loads and one that stores. Of nests that
-    come together, others load `ahead` for those behind the first, which computes meanwhile, and for the last."""
+    come together, others load `ahead`, by `ahead_of`, for those behind the first, which computes meanwhile."""
 
     queue: Queue
     transfers: int = 0
     loading: int | None = None
-    ahead: dict[bool, int | None] = field(default_factory=lambda: {False: None, True: None})
+    ahead: list[int | None] = field(default_factory=lambda: [None] * AHEAD_COUNT)
     storing: int | None = None
 
     def open(self) -> int:
@@ -181,15 +189,12 @@ class NestEvents:
         longest: int,
         share: range | None = None,
         *,
-        joins: bool = False,
-        is_last: bool = True,
+        ahead: int | None = None,
         kept: Collection[str] = (),
     ) -> None:
-        """`joins`: it comes together with the nest before it, and maybe others behind it (`is_last`). Results that are
-        `kept` never leave."""
+        """`ahead`: it comes together with the nest before it, by this transfer. Results that are `kept` never leave."""
         assert listed.tiling is not None
-        self.joins = joins
-        self.is_last = is_last
+        self.ahead = ahead
         self.kept = kept
         self.number = number
         self.kernels = Queue(flow.queue.block, CORES)
@@ -214,13 +219,13 @@ class NestEvents:
     def first_loads(self, names: Collection[str]) -> Iterator[Load | Store]:
         """Requests operands of the first tile."""
         flow, tile = self.flow, self.share.start
-        if self.joins:
-            flow.loading, flow.ahead[self.is_last] = flow.ahead[self.is_last], flow.loading
+        if self.ahead is not None:
+            flow.loading, flow.ahead[self.ahead] = flow.ahead[self.ahead], flow.loading
         for one in self.moving.values():
             if one.operand.access is Access.READ and one.operand.name in names:
                 yield from self._start(one, tile, self.every[tile][0], one.slot)
-        if self.joins:
-            flow.loading, flow.ahead[self.is_last] = flow.ahead[self.is_last], flow.loading
+        if self.ahead is not None:
+            flow.loading, flow.ahead[self.ahead] = flow.ahead[self.ahead], flow.loading
 
     def late_loads(self) -> Iterator[Load | Store]:
         """What is requested when its turn has come, or when the first of those that it comes with has begun."""
@@ -238,16 +243,18 @@ class NestEvents:
     def run(
         self,
         hands_over: bool,
+        goes_on: bool = False,
         in_first: Iterable[Event] = (),
         in_last: Iterable[Event] = (),
     ) -> Iterator[Event]:
         """What is done for its neighbours while the first tile computes, and while the last one does: `in_first` and
-        `in_last`. If it `hands_over`, its last results leave later (`last_stores`)."""
+        `in_last`. If it `hands_over`, its last results leave later (`last_stores`), and if it also `goes_on`, nobody
+        waits for what is on its way out by then."""
         own = self.handover
         if own.drains:
             yield from self.flow.settle_stores(self.number)
-        if self.joins:
-            self.flow.loading, self.flow.ahead[self.is_last] = self.flow.ahead[self.is_last], None
+        if self.ahead is not None:
+            self.flow.loading, self.flow.ahead[self.ahead] = self.flow.ahead[self.ahead], None
         else:
             yield from self.late_loads()
         leaves_late = self.tiling.is_double and not self.is_large
@@ -276,7 +283,8 @@ class NestEvents:
             if following is not None and leaves_late:
                 kept = list(self._results(tile, ranges, following[1]))
                 continue
-            yield from self.flow.settle_stores(self.number)
+            if not goes_on:
+                yield from self.flow.settle_stores(self.number)
             if following is None and hands_over:
                 return
             yield from self._leave(self._results(tile, ranges, None if following is None else following[1]))

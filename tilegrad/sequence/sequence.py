@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, product
 
 from tilegrad.analysis.footprint import units_of
@@ -26,7 +26,7 @@ from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.sequence.handover import Handover, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
-from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, pieces, whole_call
+from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, ahead_of, pieces, whole_call
 from tilegrad.sequence.piped_events import PipedEvents, PipeEnd, ring_offset
 from tilegrad.sequence.replay import replay
 from tilegrad.targets.base import L2, L3
@@ -38,7 +38,12 @@ def sequence_plan(plan: Plan) -> Listing:
     """One flat memory needs no listing: its code is the order."""
     if plan.schedule.target.is_flat:
         return Listing(plan, {})
-    return replay(Listing(plan, {entry: _Sequencing(plan, entry).listing() for entry in plan.entries}))
+    return replay(unproved(plan, plan.entries))
+
+
+def unproved(plan: Plan, entries: Iterable[str]) -> Listing:
+    """Of some entries, without the replay: good enough to be timed."""
+    return Listing(plan, {entry: _Sequencing(plan, entry).listing() for entry in entries})
 
 
 def listed_nests(plan: Plan, entry: str) -> tuple[ListedNest, ...]:
@@ -116,11 +121,11 @@ class _Sequencing:
         """From how nests follow each other."""
         kept = kept_results(self.plan, self.entry, self.nests, self.handovers)
         self.suites = {suite[0]: suite for suite in suites_of(self.nests)}
+        ahead = {i: ahead_of(k, i == suite[-1]) for suite in self.suites.values() for k, i in enumerate(suite[1:])}
         self.runs = [
             NestEvents(
                 *(i, listed, handover, self._homes(listed), self.flow, self.longest_bytes),
-                joins=i not in self.suites,
-                is_last=i + 1 in self.suites or i + 1 == len(self.nests),
+                ahead=ahead.get(i),
                 kept=kept[i],
             )
             for i, (listed, handover) in enumerate(zip(self.nests, self.handovers, strict=True))
@@ -245,6 +250,7 @@ class _Sequencing:
         is_early = following is not None and not following.is_fetched_late and number + 1 in self.suites
         yield from self.runs[number].run(
             hands_over=following is not None and following.at_once,
+            goes_on=following is not None and number + 1 not in self.suites and not self.handovers[number].settles,
             in_first=self._in_first(number, is_early),
             in_last=self._ahead(number + 1) if is_early else (),
         )

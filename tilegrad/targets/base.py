@@ -227,24 +227,27 @@ class Target:
         is_name = isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None
         _expect(is_name, "the name (name)", "a letter, then letters, digits, _, - and .", repr(self.name))
         names = [memory.name for memory in self.memories]
-        _expect(bool(names), "the memories", "at least one", "none")
-        _expect(len(set(names)) == len(names), "the memories", "one of each name", ", ".join(names))
+        _expect(bool(names), "the memories (memories)", "at least one", "none")
+        _expect(len(set(names)) == len(names), "the memories (memories)", "one of each name", ", ".join(names))
         for what, name in (("home", self.home), ("compute", self.compute)):
             _expect(name in names, f"the {what} memory ({what})", " or ".join(names), name)
         for engine in self.engines:
-            _expect({engine.near, engine.far} <= set(names), f"engine {engine.name}", "two of its memories", engine.hop)
+            what = f"engine {engine.name} (near, far)"
+            _expect({engine.near, engine.far} <= set(names), what, "two of its memories", engine.hop)
         _expect_whole("the number of cores (cores)", self.cores, 1, MOST_CORES)
         _expect_whole("the number of FPUs (fpus)", self.fpus, 1, MOST_CORES)
-        _expect(self.conductor in (WORKER, CONTROLLER), "the conductor", f"{WORKER} or {CONTROLLER}", self.conductor)
+        what = "the conductor (conductor)"
+        _expect(self.conductor in (WORKER, CONTROLLER), what, f"{WORKER} or {CONTROLLER}", self.conductor)
         has_cluster = not self.is_flat or self.conductor == WORKER
-        _expect(has_cluster, "the conductor", f"{WORKER}: one flat memory needs no other", self.conductor)
+        _expect(has_cluster, what, f"{WORKER}: one flat memory needs no other", self.conductor)
         _expect_whole("the number of clusters (clusters)", self.clusters, 1, MOST_BLOCKS)
         _expect_whole("the way between clusters (signal_cycles)", self.signal_cycles, 0, unit=" cycles")
         _expect_whole("the clock (clock_hz)", self.clock_hz, 0, unit=" Hz")
         extra = self.memory(self.compute).core_extra_cycles
-        _expect(extra is not None, f"{self.compute}, where kernels compute,", "a memory that cores address", "none")
+        what = f"{self.compute}, where kernels compute (core_extra_cycles),"
+        _expect(extra is not None, what, "a memory that cores address", "none")
         if self.is_flat:
-            what = f"a chip that computes in {self.compute}, where tensors live,"
+            what = f"a chip that computes in {self.compute}, where tensors live (memories),"
             has_one = [name for name in names if name != FLASH] == [self.home]
             _expect(has_one, what, f"one memory (and {FLASH}), or tensors in L2 and kernels in L1", ", ".join(names))
         else:
@@ -259,19 +262,20 @@ class Target:
             return
         if self.shares_l1:
             parts = sum(engine.lanes * engine.scratch_bytes for engine in own)
-            what, capacity = "one L1 for all engines (shares_l1)", self.memory(self.compute).capacity_bytes
-            _expect(parts <= (capacity or 0), what, f"{parts} bytes, the parts of its engines", f"{capacity} bytes")
-        _expect(not self.is_flat, "the compute engines", "a chip that computes in a scratchpad", "one flat memory")
+            shared, capacity = "one L1 for all engines (shares_l1)", self.memory(self.compute).capacity_bytes
+            _expect(parts <= (capacity or 0), shared, f"{parts} bytes, the parts of its engines", f"{capacity} bytes")
+        what = "the compute engines (compute_engines)"
+        _expect(not self.is_flat, what, "a chip that computes in a scratchpad", "one flat memory")
         names = [engine.name for engine in own]
-        _expect(len(set(names)) == len(names), "the compute engines", "one of each name", ", ".join(names))
+        _expect(len(set(names)) == len(names), what, "one of each name", ", ".join(names))
         takes_all = any(engine.elements_per_cycle is not None for engine in own)
-        what = "one with elements_per_cycle, for what others leave"
-        _expect(takes_all, "the compute engines", what, ", ".join(names))
+        _expect(takes_all, what, "one with elements_per_cycle, for what others leave", ", ".join(names))
 
     def _expect_hierarchy(self) -> None:
         """L1, where kernels compute, L2, where tensors live, and if there is one, L3, where they may have to go."""
         names = [memory.name for memory in self.memories]
-        _expect(set(names) in ({L1, L2}, {L1, L2, L3}), "the memories", "L1 and L2, or L1, L2 and L3", ", ".join(names))
+        is_known = set(names) in ({L1, L2}, {L1, L2, L3})
+        _expect(is_known, "the memories (memories)", "L1 and L2, or L1, L2 and L3", ", ".join(names))
         for what, name, wanted in (("home", self.home, L2), ("compute", self.compute, L1)):
             _expect(name == wanted, f"the {what} memory ({what})", wanted, name)
         for memory in self.memories:
@@ -282,7 +286,8 @@ class Target:
         _expect(extra is not None, what, "a number: the conductor reads its tables there", extra)
         hops = [engine.hop for engine in self.engines]
         for far, near in ((L2, L1), (L3, L2)):
-            what, wanted = f"a hierarchy without a way from {far} to {near}", f"an engine near {near}, far {far}"
+            what = f"a hierarchy without a way from {far} to {near} (engines)"
+            wanted = f"an engine near {near}, far {far}"
             has_way = (far, near) in [(engine.far, engine.near) for engine in self.engines]
             _expect(has_way or not self.has_memory(far), what, wanted, ", ".join(hops) or "no engine")
         ways = f"{L2}-{L1}" + (f" and {L3}-{L2}" if self.has_l3 else "")
@@ -290,7 +295,7 @@ class Target:
             is_other = engine.shares in [other.name for other in self.engines if other is not engine]
             what = f"the engine that {engine.name} shares (shares)"
             _expect(engine.shares is None or (engine.far == L3 and is_other), what, f"the {L2}-{L1} one", engine.shares)
-        _expect(len(hops) == len(names) - 1, "the engines", f"one for each of {ways}", ", ".join(hops))
+        _expect(len(hops) == len(names) - 1, "the engines (engines)", f"one for each of {ways}", ", ".join(hops))
 
     @property
     def has_l3(self) -> bool:

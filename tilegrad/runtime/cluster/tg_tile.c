@@ -133,14 +133,25 @@ static void load_first(tg_tiles *t, const tg_word *at, tg_word *words, int is_ea
         *request = add_boxes(t, call, words, mask, FIRST_TILE, *request);
 }
 
-/* The same of nests that have come together with one, which computes before them: the last one's by themselves. */
+/* Which request is for a nest that has come together with others, the how manieth behind the first. */
+static inline int *ahead_for(tg_tiles *t, const tg_call *call, int number)
+{
+    if (!(call->flags & TG_MORE))
+        number = TG_AHEAD_LAST;
+    else if (number > TG_AHEAD_OTHERS)
+        number = TG_AHEAD_OTHERS;
+    return &t->ahead[number];
+}
+
+/* The same of nests that have come together with one, which computes before them. */
 static APART void load_further(tg_tiles *t, const tg_word *at, int is_early)
 {
+    int number = 0;
     for (const tg_call *call = (const tg_call *)(const void *)at; call->flags & TG_MORE;) {
         tg_word *words = (tg_word *)(uintptr_t)(at + call->next_table);
         at += call->next_words;
         call = (const tg_call *)(const void *)at;
-        load_first(t, at, words, is_early, call->flags & TG_MORE ? &t->ahead : &t->ahead_of_last);
+        load_first(t, at, words, is_early, ahead_for(t, call, number++));
     }
 }
 
@@ -539,7 +550,8 @@ static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
     tg_job job = first_job(t, call, who);
     if (t->is_running) {
         tg_finish_cores(t->kernel, &t->job);
-        settle(&t->storing);
+        if ((t->before->flags & (TG_MORE | TG_SETTLE)) != TG_MORE)
+            settle(&t->storing);
         tg_enter(who);
     }
     settle(&t->loading);
@@ -547,7 +559,7 @@ static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
     t->kernel = kernel;
     t->job = job;
     if (t->is_running && t->before->results)
-        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, NONE);
+        t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, t->storing);
     if ((call->flags & (TG_LATE | TG_MORE)) == (TG_LATE | TG_MORE)) {
         settle(&t->storing);
         load_further(t, t->call, 0);
@@ -564,11 +576,14 @@ static void go_on(tg_tiles *t, const tg_call *call)
     t->call += call->next_words;
     t->table = t->current + call->next_table;
     t->current += call->next_words;
-    int *ahead = ((const tg_call *)(const void *)t->call)->flags & TG_MORE ? &t->ahead : &t->ahead_of_last;
+    call = (const tg_call *)(const void *)t->call;
+    int *ahead = ahead_for(t, call, t->further++);
     t->loading = *ahead;
     *ahead = NONE;
+    if (!(call->flags & TG_MORE))
+        t->further = 0;
     t->turn ^= 1;
-    set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
+    set_addresses(t, nest_of(t), call, t->at[t->turn]);
     tg_table(t->call, (uint32_t)sizeof(tg_call));
 }
 
@@ -673,7 +688,7 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
     const tg_tiles *entry = launch->t;
     const tg_member *member = &launch->members[worker % launch->count];
     const uint32_t block = (uint32_t)(worker / launch->count), blocks = (uint32_t)(workers / launch->count);
-    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE, .ahead = NONE, .ahead_of_last = NONE};
+    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE}; /* of the rest, a single nest needs nothing */
     tg_tiles *t = &tiles;
     int first, stop;
     t->m = entry->m;
@@ -844,10 +859,20 @@ static int is_next(tg_tiles *t, const tg_call *call)
     return t->status == TG_OK;
 }
 
+/* The entry's first call and its table, which were on their way while the caller had inputs to check and to copy. */
+static APART void arrive(tg_tiles *t)
+{
+    settle(&t->fetching);
+    tg_table(t->call, t->arriving);
+    set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
+}
+
 void tg_run_nests(tg_tiles *t, const tg_call *first, int count, const char *who)
 {
     if (!is_next(t, first))
         return;
+    if (t->fetching != NONE)
+        arrive(t);
     for (; count > 0 && t->current != TG_NO_CALL; count--) {
 #ifdef TG_BLOCKS
         if (t->is_launch) {
@@ -886,8 +911,10 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     const tg_word *words = (const tg_word *)program->words;
     t->m = m;
     t->status = TG_OK; /* what a nest sets for itself is left as it is: a controller clears slowly */
-    t->loading = t->storing = t->fetching = t->ahead = t->ahead_of_last = NONE;
-    t->is_running = t->turn = t->leaving_count = 0;
+    t->loading = t->storing = t->fetching = NONE;
+    for (int i = 0; i < TG_AHEAD_COUNT; i++)
+        t->ahead[i] = NONE;
+    t->is_running = t->turn = t->leaving_count = t->further = 0;
 #ifdef TG_BLOCKS
     t->is_launch = t->first_tile = 0;
 #endif
@@ -917,11 +944,11 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
         return;
     }
 #endif
+    t->arriving = (entry->call_words + entry->table_words) * 4;
     if (entry->call_words) {
         fetch(t, &first);
-        t->call = fetched(t, &first);
+        t->call = (tg_word *)(void *)(t->scratch + entry->scratch);
         t->words = table_at(t, &first, t->call);
-        set_addresses(t, nest_of(t), (const tg_call *)(const void *)t->call, t->at[t->turn]);
     }
 }
 
@@ -932,8 +959,8 @@ tg_status tg_stop(tg_tiles *t, const tg_entry *entry)
     if (t->status == TG_OK)
         make_moves(t, entry->last_moves);
     settle(&t->loading);
-    settle(&t->ahead);
-    settle(&t->ahead_of_last);
+    for (int i = 0; i < TG_AHEAD_COUNT; i++)
+        settle(&t->ahead[i]);
     settle(&t->fetching);
     settle(&t->storing);
     tg_end(entry->name);

@@ -111,7 +111,8 @@ enum {
     TG_LEAVE = 2,        /* the last results may be on their way when the nest ends */
     TG_NEXT_LATE = 4,    /* the next call and its table have no room beside this nest */
     TG_AT_ONCE = 8,      /* the next nest begins when this one ends: its last results leave when that one has begun */
-    TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested */
+    TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested, or,
+                            where that has come together with this one, when this one ends */
     TG_NEXT_LAUNCH = 32, /* the next nest is launched over blocks, which bring its call and table themselves */
     TG_MORE = 64,        /* the next nest has come together with this one: it is so many words behind it */
     TG_JOINS = 64,       /* of a launch, where none comes so: one with the next, to which a pipe leads */
@@ -184,6 +185,10 @@ typedef struct {
 } tg_member;
 #endif
 
+/* Requests for nests that have come together: one for each of the first that are behind another, one for those that
+ * follow, and one for the last. */
+enum { TG_AHEAD_OTHERS = 2, TG_AHEAD_LAST, TG_AHEAD_COUNT };
+
 /* An entry while it runs: on the conducting core's stack. */
 typedef struct {
     tg_model *m;
@@ -194,12 +199,14 @@ typedef struct {
     uint32_t position;     /* of the call that is fetched next */
     uint32_t current;      /* of the call whose turn it is, or TG_NO_CALL behind the last */
     uint32_t table;        /* of the current nest */
+    uint32_t arriving;     /* bytes of the entry's first call and table, until they have come */
     const tg_word *move;   /* the next one */
     tg_word *call, *words; /* of the current nest, in scratchpad */
     const tg_call *before; /* of the nest before, where it is still running */
     tg_word *before_words;
     int loading, storing, fetching; /* requests under way */
-    int ahead, ahead_of_last;       /* those for nests that have come together with the current one */
+    int ahead[TG_AHEAD_COUNT];      /* those for nests that have come together with the current one */
+    int further;                    /* how many of these have had their turn */
     int is_running;                 /* the nest before: its last tile is not over when the current one's turn comes */
     tg_kernel_call *kernel;         /* its kernel, and what that works on */
     tg_job job;

@@ -7,6 +7,10 @@ _start:
     srli a0, a0, 5
     li   t0, 31
     beq  a0, t0, fabric_controller
+    .option push
+    .option norelax                 # by nothing else: it is what others are relative to
+    la   gp, __global_pointer$
+    .option pop
     la   sp, _cluster_stacks        # downwards: the conductor's stack, then the workers'
     la   t1, _conductor_stack_bytes
     la   t0, _conductor

@@ -1,0 +1,84 @@
+"""What a listing says, in the words in which decoded words say what the runtime does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tests.sequence.decode import Action
+from tests.sequence.emitted_words import U32, DecodeError
+from tilegrad.analysis.tables import argument_fields, float_word
+from tilegrad.ir.listing import SCRATCH, Begin, End, Enter, Fetch, Listing, Load, Move, Place, Store, Wait
+from tilegrad.ir.nest import kernel_argument, row_major_strides
+
+
+def listed_actions(listing: Listing, entry: str) -> Iterator[Action]:
+    own = listing.entries[entry]
+    moves = {(e.queue, e.transfer) for e in own.events if isinstance(e, Move)}
+    for event in own.events:
+        if isinstance(event, Wait):
+            yield ("wait l3" if (event.queue, event.transfer) in moves else "wait", event.transfer)
+        elif isinstance(event, Enter):
+            yield ("enter", event.nest)
+        elif isinstance(event, End):
+            yield ("end", event.nest, event.tile)
+        elif isinstance(event, Move):
+            rows = event.rows, event.l3_stride
+            yield ("move", event.transfer, event.l2_offset, event.l3_offset, event.size_bytes, int(event.inward), *rows)
+        elif isinstance(event, Fetch):
+            yield ("fetch", event.transfer, event.nest, tuple((p.near_offset, p.size_bytes) for p in event.parts))
+        elif isinstance(event, Begin):
+            yield _listed_begin(listing, entry, event)
+        else:
+            yield _listed_box(listing, entry, event)
+
+
+def _listed_box(listing: Listing, entry: str, event: Load | Store) -> Action:
+    names = [operand.name for operand in listing.entries[entry].nests[event.nest].nest.operands]
+    parts = tuple(
+        (event.near + p.near_offset, event.region, event.far + p.far_offset, p.row_bytes, p.rows, p.far_stride)
+        for p in event.parts
+    )
+    kind = "load" if event.inward else "store"
+    return (kind, event.transfer, event.nest, event.tile, names.index(event.operand), parts)
+
+
+def _listed_begin(listing: Listing, entry: str, event: Begin) -> Action:
+    listed = listing.entries[entry].nests[event.nest]
+    nest, tiling = listed.nest, listed.tiling
+    places = tuple(None if place is None else (place.region, place.offset) for place in event.places)
+    op = listing.launch_of(entry, event.nest).node.op
+    args = _arguments(listing, op, event, entry)
+    loops = () if tiling is None else tiling.loops[::-1]
+    ranges = tuple((event.ranges[loop.axis].start, event.ranges[loop.axis].size) for loop in loops)
+    return ("begin", event.nest, event.tile, nest.kernel, ranges, places, args)
+
+
+def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int, ...]:
+    """What the kernel is told of the tile: sizes, positions and strides of its boxes."""
+    nest = listing.entries[entry].nests[event.nest].nest
+    strides = {}
+    for operand, place in zip(nest.operands, event.places, strict=True):
+        if isinstance(place, Place):
+            is_box = place.region == SCRATCH
+            strides[operand.name] = row_major_strides(tuple(r.size for r in place.box) if is_box else operand.shape)
+    found = []
+    for c_type, name in argument_fields(op, nest.kernel):
+        value = kernel_argument(name, nest, event.ranges, strides)
+        assert value is not None
+        found.append((float_word(float(value)) if c_type == "float" else int(value)) % U32)
+    return tuple(found)
+
+
+def first_difference(found: Iterator[Action], wanted: Sequence[Action]) -> str | None:
+    """None where they are the same, event by event."""
+    count = 0
+    try:
+        for count, action in enumerate(found, 1):
+            if count > len(wanted):
+                return f"event {count}: {action}, nothing is listed"
+            expected = wanted[count - 1]
+            if action != expected:
+                return f"event {count}: {action}, listed is {expected}"
+    except DecodeError as error:
+        return f"event {count + 1}: {error}"
+    return None if count == len(wanted) else f"{count} events, {len(wanted)} are listed"

@@ -1,0 +1,68 @@
+"""Of the ways in which a program may be scheduled, the one that takes least time on the clock.
+
+Most of a schedule is decided nest by nest. Whether what takes most of L2 is there whole or in parts is not: it depends
+on where everything else then lives. Nor is whether an update comes to scratchpad at all: where it divides for each
+parameter, as Adam does, cores wait for their divider wherever operands are, and tiles only cost. So where it may
+matter, whole programs are listed, timed and compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from tilegrad.errors import DoesNotFit
+from tilegrad.ir.program import Program
+from tilegrad.ir.schedule import Schedule
+from tilegrad.place.levels import durations
+from tilegrad.place.plan import plan_memory
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.panels import WHOLE_SHARE
+from tilegrad.schedule.schedule import schedule_program
+from tilegrad.sequence.sequence import unproved
+from tilegrad.sequence.timing import time_listing
+from tilegrad.targets.base import Target
+
+# Of L2, what operands of a launch may take that are there whole where that is tried: the rest is for its neighbours.
+MOST_WHOLE_SHARE = 0.95
+# What another way must gain to be taken: estimates are not better than that.
+LITTLE_FASTER = 0.99
+UPDATE = "update"
+
+
+def fastest_schedule(program: Program, target: Target, options: ScheduleOptions) -> Schedule:
+    first = schedule_program(program, target, options)
+    if target.is_flat or not options.is_tiled:
+        return first
+    best, share = first, WHOLE_SHARE
+    if options.home == "auto" and any(entry.panels for entry in first.entries.values()):
+        other = schedule_program(program, target, options, MOST_WHOLE_SHARE)
+        if any(other.entries[name].panels != entry.panels for name, entry in first.entries.items()):
+            best = _fastest([first, other], options)
+            share = WHOLE_SHARE if best is first else MOST_WHOLE_SHARE
+    if options.l2_buffering == options.blocks == "auto" and target.clusters == 1 and not target.compute_engines:
+        in_tiles, in_place = (sum(durations(best, is_tiled).get(UPDATE, ())) for is_tiled in (True, False))
+        if in_place < in_tiles:  # and that is what kernels take alone
+            untiled = schedule_program(program, target, replace(options, is_tiled=False), share)
+            other = replace(best, entries={**best.entries, UPDATE: untiled.entries[UPDATE]})
+            best = _fastest([best, other], options, UPDATE)
+    return best
+
+
+def _fastest(ways: list[Schedule], options: ScheduleOptions, entry: str | None = None) -> Schedule:
+    """The first, unless another takes less by more than estimates are off, or it does not fit and another does. Where
+    the ways differ in one entry, and nothing is moved to L3, that one is timed alone."""
+    best, least = ways[0], inf
+    entries = [name for name in ("step", UPDATE) if best.entries[name].launches] or ["infer"]
+    for way in ways:
+        try:
+            plan = plan_memory(way, options.home)
+        except DoesNotFit:
+            continue
+        if entry is not None and way is ways[0] and not any(own.staging for own in plan.entries.values()):
+            entries = [entry]
+        times = {name: own.cycles for name, own in time_listing(unproved(plan, entries)).items()}
+        cycles = sum(times[name] * (way.program.recipe.accumulate if name == "step" else 1) for name in entries)
+        if cycles < LITTLE_FASTER * least:
+            best, least = way, cycles
+    return best
