@@ -104,17 +104,6 @@ static struct {
 } launch;
 #endif
 
-#ifdef TG_PIPES
-static int use_near(unsigned char *p, uint32_t bytes, int writing);
-static long near_offset(const unsigned char *p);
-#else
-static long near_offset(const unsigned char *p)
-{
-    (void)p;
-    return -1;
-}
-#endif
-
 static void hazard(const char *format, ...)
 {
     va_list arguments;
@@ -384,6 +373,12 @@ static void expect_free(const unsigned char *p, size_t bytes)
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
 }
 
+#ifdef TG_PIPES
+static long near_offset(const unsigned char *p);
+#else
+#define near_offset(p) ((void)(p), -1L)
+#endif
+
 #ifdef TG_BLOCKS
 /* ---- Races: which block of a launch writes and reads which byte of L2, by its number + 1. */
 
@@ -412,6 +407,7 @@ static void expect_no_race(size_t at, size_t bytes, int block, int writing, cons
 
 #ifdef TG_PIPES
 static int use_slot(const unsigned char *p, uint32_t bytes, int writing);
+static int use_near(unsigned char *p, uint32_t bytes, int writing);
 #endif
 
 /* What a block moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes. */
