@@ -312,7 +312,7 @@ class ClusterLowering(Lowering):
 
     @property
     def width(self) -> int:
-        return (12 if self.has_clusters else 4) * c.LINE_WIDTH if self.is_brief else c.LINE_WIDTH
+        return 4 * c.LINE_WIDTH if self.is_brief else c.LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
         return c.paragraph(pieces, self.width)
