@@ -111,7 +111,7 @@ enum {
     TG_LEAVE = 2,        /* the last results may be on their way when the nest ends */
     TG_NEXT_LATE = 4,    /* the next call and its table have no room beside this nest */
     TG_AT_ONCE = 8,      /* the next nest begins when this one ends: its last results leave when that one has begun */
-    TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's first operands are requested, or,
+    TG_SETTLE = 16,      /* what is on its way out is waited for before the next nest's operands are requested, or,
                             where that has come together with this one, when this one ends */
     TG_NEXT_LAUNCH = 32, /* the next nest is launched over blocks, which bring its call and table themselves */
     TG_MORE = 64,        /* the next nest has come together with this one: it is so many words behind it */
