@@ -204,7 +204,8 @@ def test_five_clusters(browser: Any, tmp_path: Path) -> None:
     assert [name for name in tracks if name.endswith("cores")] == ["cores", *(f"block {i} cores" for i in range(1, 5))]
     for view in _open(browser, tmp_path, shown):
         assert f"{run.as_json()['cycles']['step']:,}" in view.inner_text("#figures")
-        assert view.evaluate("timelineStats.drawn") == len(shown["modes"][0]["timeline"]["step"]["start"])
+        count = len(shown["modes"][0]["timeline"]["step"]["start"])
+        assert 0.95 * count < view.evaluate("timelineStats.drawn") <= count  # what is behind another's last pixel is not
         view.click("#zoom-in")
         found = axe.Axe().run(view, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]})
         assert found.violations_count == 0, found.generate_report()

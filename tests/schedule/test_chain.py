@@ -113,11 +113,13 @@ def test_hiding_costs_little() -> None:
 
 
 def test_hiding_may_cost_more_where_it_is_asked_for() -> None:
-    """The first nest has nothing before it: cut, it shows less of its load, but takes longer."""
-    choices = [[link("a", "b", cycles=200.0, dma_cycles=100.0), link("a", "b", BY_S, cycles=400.0, dma_cycles=100.0)]]
-    whole, cut = (one.tiling for one in choices[0])
-    assert choose(choices, SCRATCH, hides=False) == [whole]
-    assert choose(choices, SCRATCH, hides=True) == [cut]
+    """The first nest has nothing before it: cut, it shows less of its load, but takes longer. A little is paid for that,
+    and not much."""
+    for cycles, is_paid in ((20_240.0, True), (40_000.0, False)):
+        whole = link("a", "b", cycles=20_000.0, dma_cycles=100.0)
+        cut = link("a", "b", BY_S, cycles=cycles, dma_cycles=100.0)
+        assert choose([[whole, cut]], SCRATCH, hides=False) == [whole.tiling]
+        assert choose([[whole, cut]], SCRATCH, hides=True) == [(cut if is_paid else whole).tiling]
 
 
 def test_what_is_whole_in_scratchpad_is_passed_on() -> None:
