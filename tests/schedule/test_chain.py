@@ -113,8 +113,8 @@ def test_hiding_costs_little() -> None:
 
 
 def test_hiding_may_cost_more_where_it_is_asked_for() -> None:
-    """The first nest has nothing before it: cut, it shows less of its load, but takes longer. A little is paid for that,
-    and not much."""
+    """The first nest has nothing before it: cut, it shows less of its load, but takes longer. A little is paid for
+    that, and not much."""
     for cycles, is_paid in ((20_240.0, True), (40_000.0, False)):
         whole = link("a", "b", cycles=20_000.0, dma_cycles=100.0)
         cut = link("a", "b", BY_S, cycles=cycles, dma_cycles=100.0)
