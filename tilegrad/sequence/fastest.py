@@ -26,7 +26,7 @@ from tilegrad.targets.base import Target
 # Of L2, what operands of a launch may take that are there whole where that is tried: the rest is for its neighbours.
 MOST_WHOLE_SHARE = 0.95
 # What another way must gain to be taken: estimates are not better than that.
-LITTLE_FASTER = 0.99
+LITTLE_FASTER = 0.97
 UPDATE = "update"
 
 
