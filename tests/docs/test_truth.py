@@ -26,10 +26,10 @@ def test_every_model_was_measured() -> None:
 
 
 def test_what_was_measured_on_iss_is_as_near_as_wanted() -> None:
-    """Of the trainings that documents show; tests/calibration measures some of them again."""
-    rows = clock.different(clock.read())
-    outside = [row for row in rows if abs(row.error) > row.tolerance]
-    assert len(rows) > 60 and len(outside) <= 0.03 * len(rows), outside
+    """Of the trainings that documents show; tests/calibration measures some of them again. And `auto` is as fast as
+    any other mode."""
+    rows = clock.read()
+    assert len(clock.different(rows)) > 400 and not list(clock.complaints(rows))
 
 
 @pytest.mark.parametrize("document", ["README.md", "benchmarks/CLUSTER.md"])

@@ -97,6 +97,10 @@ class Program(Pictured):
     def with_role(self, *roles: Role) -> tuple[StateTensor, ...]:
         return tuple(tensor for tensor in self.state if tensor.role in roles)
 
+    def calls(self, entry: str) -> int:
+        """How often an entry is called for one update."""
+        return self.recipe.accumulate if entry == "step" else 1
+
     def with_step(self, step: Graph) -> Program:
         """The same with another step."""
         return self if step is self.entries["step"] else replace(self, entries={**self.entries, "step": step})

@@ -88,7 +88,7 @@ class _Levels:
         for name, entry in homes.entries.items():
             free = room - state_elsewhere(entry, self.state_bytes, homes.state_in_l3)
             entries[name], cycles = with_transfers(entry, self.schedule.target, free, self.schedule.overlaps_l3)
-            total += cycles
+            total += self.schedule.program.calls(name) * cycles
         return replace(homes, entries=entries), total
 
     def plan(self) -> Plan:
@@ -118,7 +118,8 @@ class _Levels:
             use = plan.memory[L2]
             cycles = wanted
             if any(one.is_shortened for one in packed.values()):
-                cycles = sum(taken_cycles(one.entry, self.schedule.target) for one in packed.values())
+                calls, target = self.schedule.program.calls, self.schedule.target
+                cycles = sum(calls(name) * taken_cycles(one.entry, target) for name, one in packed.items())
             is_loose = cycles == wanted and use.used_bytes > _MOST_OVER_BOUND * use.lower_bound_bytes
             found.append((max(use.used_bytes - self.capacity, 0), is_loose, cycles, plan))
             if found[-1][:2] == (0, False) and cycles <= _LITTLE_SLOWER * wanted:

@@ -26,7 +26,7 @@ from tilegrad.targets.base import Target
 # Of L2, what operands of a launch may take that are there whole where that is tried: the rest is for its neighbours.
 MOST_WHOLE_SHARE = 0.95
 # What another way must gain to be taken: estimates are not better than that.
-LITTLE_FASTER = 0.99
+LITTLE_FASTER = 0.97
 UPDATE = "update"
 
 
@@ -62,7 +62,7 @@ def _fastest(ways: list[Schedule], options: ScheduleOptions, entry: str | None =
         if entry is not None and way is ways[0] and not any(own.staging for own in plan.entries.values()):
             entries = [entry]
         times = {name: own.cycles for name, own in time_listing(unproved(plan, entries)).items()}
-        cycles = sum(times[name] * (way.program.recipe.accumulate if name == "step" else 1) for name in entries)
+        cycles = sum(way.program.calls(name) * times[name] for name in entries)
         if cycles < LITTLE_FASTER * least:
             best, least = way, cycles
     return best
