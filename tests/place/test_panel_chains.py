@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,9 @@ from tilegrad.errors import InternalError
 from tilegrad.frontend import ImportedModel
 from tilegrad.ir.schedule import EntrySchedule, Launch, Rows
 from tilegrad.pipeline import compile_model
+from tilegrad.place import levels
+from tilegrad.place.homes import EntryHomes
+from tilegrad.place.prefetch import with_transfers
 from tilegrad.recipe import Recipe
 from tilegrad.schedule import panel_chains
 from tilegrad.sequence.timing import time_listing
@@ -75,11 +79,23 @@ def test_a_chain_moves_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_chain_has_the_bits_of_the_host() -> None:
+def test_a_chain_has_the_bits_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first plan that fits is taken, as for thousands of launches."""
     host = compile_model(wide(), Recipe(), get("host"))
+    chosen, planned = compiled(), list[str]()
+
+    def counted(*given: Any) -> tuple[EntryHomes, float]:
+        planned.append("one")
+        return with_transfers(*given)
+
+    monkeypatch.setattr(levels, "MANY_LAUNCHES", 0)
+    monkeypatch.setattr(levels, "with_transfers", counted)
+    first = compile_model(wide(), Recipe(), siracusa(8 * KIB, l2_bytes=16 * KIB))
+    assert len(planned) == len(first.plan.entries)
     with quick_sim() as sim, HostDevice() as device:
-        runs = [train(compiled(), sim, steps=2, verify=False), train(host, device, steps=2, verify=False)]
-    assert runs[0].losses == runs[1].losses and runs[0].weights_sha256 == runs[1].weights_sha256
+        runs = [train(one, sim, steps=2, verify=False) for one in (chosen, first)]
+        wanted = train(host, device, steps=2, verify=False)
+    assert all((run.losses, run.weights_sha256) == (wanted.losses, wanted.weights_sha256) for run in runs)
 
 
 @pytest.mark.slow

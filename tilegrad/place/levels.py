@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.room import closing_hint
@@ -28,6 +29,8 @@ _STAYS_SHARES = (1.0, 0.97, 0.95, 0.9, 0.75, 0.5, 0.0)
 _HOMES_SHARES = (1.0, 0.94, 0.85, 0.7, 0.55)
 _MOST_OVER_BOUND = 1.05
 _LITTLE_FASTER, _LITTLE_SLOWER = 0.99, 1.02
+# Of a program of so many launches, as a small L2 makes of a large model, the first plan that fits is taken.
+MANY_LAUNCHES, _FIRST_SHARES = 2000, (0.9, 0.5, 0.0)
 
 
 @dataclass(frozen=True)
@@ -59,23 +62,30 @@ class _Levels:
         self.durations = durations(schedule)
         self.state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
         self.used = used_tensors(schedule, self.state_bytes)
+        self.is_long = sum(len(entry.launches) for entry in schedule.entries.values()) > MANY_LAUNCHES
 
-    def attempts(self) -> list[_Attempt]:
-        """The fastest first; behind it those that leave more of L2 free. Where nothing is moved, there is one."""
-        found: list[_Attempt] = []
+    def homes(self) -> Iterator[_Attempt]:
+        """For less and less of L2. Where nothing is moved, there is one."""
+        last: Homes | None = None
         for share in _HOMES_SHARES:
             try:
                 room, given = int(self.capacity * share), (self.durations, self.state_bytes, self.used)
                 homes = choose_homes(self.schedule, self.home, room, *given)
             except DoesNotFit:
-                if not found:
+                if last is None:
                     raise
-                break  # a node needs more than this share
-            if found and _is_same(homes, found[-1].homes):
-                continue
-            found.append(_Attempt(homes, share, self.transfers(homes, 1.0)[1]))
+                return  # a node needs more than this share
+            if last is None or not _is_same(homes, last):
+                yield _Attempt(homes, share, 0.0 if self.is_long else self.transfers(homes, 1.0)[1])
+            last = homes
             if not any(entry.stays for entry in homes.entries.values()):
-                break
+                return
+
+    def attempts(self) -> Iterable[_Attempt]:
+        """The fastest first; behind it those that leave more of L2 free."""
+        if self.is_long:
+            return self.homes()
+        found = [*self.homes()]
         best = found[0]
         for one in found[1:]:
             best = one if one.cycles < best.cycles * _LITTLE_FASTER else best
@@ -94,7 +104,7 @@ class _Levels:
     def plan(self) -> Plan:
         """The fastest of what fits; where nothing does, what is nearest to it."""
         attempts = self.attempts()
-        fastest = min(attempt.cycles for attempt in attempts)
+        fastest = inf if self.is_long else min(attempt.cycles for attempt in attempts)
         best: Plan | None = None
         fitting: tuple[float, Plan] | None = None
         for attempt in attempts:
@@ -111,7 +121,7 @@ class _Levels:
     def fitted(self, attempt: _Attempt) -> tuple[float, Plan]:
         """Its cycles and its plan, with stays as long as the allocator finds room for."""
         found: list[tuple[int, bool, float, Plan]] = []
-        for share in _STAYS_SHARES:
+        for share in _FIRST_SHARES if self.is_long else _STAYS_SHARES:
             homes, wanted = self.transfers(attempt.homes, share)
             packed = self.packed(homes, attempt.homes)
             plan = _plan(self.schedule, packed, homes.state_in_l3)
@@ -122,7 +132,7 @@ class _Levels:
                 cycles = sum(calls(name) * taken_cycles(one.entry, target) for name, one in packed.items())
             is_loose = cycles == wanted and use.used_bytes > _MOST_OVER_BOUND * use.lower_bound_bytes
             found.append((max(use.used_bytes - self.capacity, 0), is_loose, cycles, plan))
-            if found[-1][:2] == (0, False) and cycles <= _LITTLE_SLOWER * wanted:
+            if not found[-1][0] and (self.is_long or (not is_loose and cycles <= _LITTLE_SLOWER * wanted)):
                 break
         _, _, cycles, plan = min(found, key=lambda one: one[:3])
         return cycles, plan

@@ -20,7 +20,7 @@ from tilegrad.schedule.judge import Judge
 
 # How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the
 # fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
-WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
+WAITING_COUNTS = (4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25)
 LITTLE_MORE = 1.005
 # How many nests behind one may come together with the next, as far as is seen before they are placed.
 SOON = 4
@@ -212,9 +212,12 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
         ]
         for i, links in enumerate(choices)
     ]
-    paths = [cheapest_path(steady, waits, weight) for weight in WAITING_COUNTS]
-    fastest = min(cycles for cycles, _ in paths)
-    path = next(path for cycles, path in paths if cycles <= LITTLE_MORE * fastest)
+    fastest, path = cheapest_path(steady, waits, 1.0)
+    for weight in WAITING_COUNTS:
+        cycles, other = cheapest_path(steady, waits, weight)
+        if cycles <= LITTLE_MORE * fastest:
+            path = other
+            break
     for weight in MORE_WAITING_COUNTS if hides else ():
         if _exposed_share(choices, waits, path) <= MOST_EXPOSED:
             break

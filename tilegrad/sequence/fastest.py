@@ -14,7 +14,7 @@ from math import inf
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
-from tilegrad.place.levels import durations
+from tilegrad.place.levels import MANY_LAUNCHES, durations
 from tilegrad.place.plan import plan_memory
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panels import WHOLE_SHARE
@@ -35,7 +35,8 @@ def fastest_schedule(program: Program, target: Target, options: ScheduleOptions)
     if target.is_flat or not options.is_tiled:
         return first
     best, share = first, WHOLE_SHARE
-    if options.home == "auto" and any(entry.panels for entry in first.entries.values()):
+    is_long = sum(len(entry.launches) for entry in first.entries.values()) > MANY_LAUNCHES
+    if options.home == "auto" and not is_long and any(entry.panels for entry in first.entries.values()):
         other = schedule_program(program, target, options, MOST_WHOLE_SHARE)
         if any(other.entries[name].panels != entry.panels for name, entry in first.entries.items()):
             best = _fastest([first, other], options)

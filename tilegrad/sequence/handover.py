@@ -13,7 +13,7 @@ from itertools import pairwise
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet, one_run
 from tilegrad.ir.listing import SCRATCH, ListedNest
-from tilegrad.ir.nest import Operand, Tile
+from tilegrad.ir.nest import Operand
 from tilegrad.ir.plan import NestPlace, Plan, Staging
 from tilegrad.ir.schedule import Tiling
 
@@ -70,6 +70,7 @@ class _Deciding:
         self.suites = suites_of(nests)
         self.late = [n > 0 and self._is_late(n) for n in range(len(self.suites))]
         self.done: list[Handover] = []
+        self.known_homes: dict[tuple[int, int, str], Bytes | None] = {}
 
     def _is_late(self, n: int) -> bool:
         """Blocks bring what they need themselves, and leave nothing in scratchpad."""
@@ -125,9 +126,6 @@ class _Deciding:
         assert tiling is not None
         return tiling
 
-    def _tile(self, i: int, number: int) -> Tile | None:
-        return nth_tile(self.nests[i].nest, self._tiling(i).loops, number)
-
     def _may_still_store(self, n: int) -> bool:
         """Whether results of the nest two before may be on their way when this suite's operands are requested."""
         before = self.suites[n][0] - 1
@@ -150,11 +148,11 @@ class _Deciding:
         suite = self.suites[n]
         scratch, leaving = self._on_their_way(suite[0] - 1)
         following = [self._tables(n + 1)] if n + 1 < len(self.suites) else []
-        second = self._homes(suite[-1], self.nests[suite[-1]].nest.reads, self._tile(suite[-1], 1))
+        second = self._homes(suite[-1], self.nests[suite[-1]].nest.reads, 1)
         is_soon = meet(second, leaving) or overlaps(scratch, following)
         found = []
         for i in suite:
-            results = self._homes(i, self.nests[i].nest.results, self._tile(i, -1))
+            results = self._homes(i, self.nests[i].nest.results, -1)
             found.append(meet(results, leaving) or (is_soon and i == suite[0]))
             leaving = [*([] if found[-1] else leaving), *results]
         return found
@@ -191,15 +189,17 @@ class _Deciding:
             found.append((SCRATCH, first, first + (1 if first_only else slot.count) * slot.slot_bytes))
         return found
 
-    def _homes(self, i: int, operands: Iterable[Operand], tile: Tile | None) -> list[Bytes]:
-        """Of the boxes that a tile touches, where they live."""
-        if tile is None:
-            return []
+    def _homes(self, i: int, operands: Iterable[Operand], number: int) -> list[Bytes]:
+        """Of the boxes that the tile of that number touches, where they live."""
         found = []
         for operand in operands:
-            assert operand.value is not None
-            address = self.plan.address(self.entry, operand.value, self.nests[i].launch)
-            found.append(box_bytes(operand, tile, address.region, address.offset))
+            if (key := (i, number, operand.name)) not in self.known_homes:
+                assert operand.value is not None
+                address = self.plan.address(self.entry, operand.value, self.nests[i].launch)
+                tile = nth_tile(self.nests[i].nest, self._tiling(i).loops, number)
+                home = None if tile is None else box_bytes(operand, tile, address.region, address.offset)
+                self.known_homes[key] = home
+            found.append(self.known_homes[key])
         return [one for one in found if one is not None]
 
     def _on_their_way(self, i: int) -> tuple[list[Span], list[Bytes]]:
@@ -207,7 +207,7 @@ class _Deciding:
         if i < 0 or not self.done[i].leaves:
             return [], []
         results = self.nests[i].nest.results
-        return self._slots(i, results), self._homes(i, results, self._tile(i, -1))
+        return self._slots(i, results), self._homes(i, results, -1)
 
     def _early(self, n: int, i: int, leaving: Sequence[Span] = (), arriving: Sequence[Bytes] = ()) -> tuple[str, ...]:
         """Operands that need nothing that is not there before the last tile of the nest before the suite, and have
@@ -217,13 +217,13 @@ class _Deciding:
             return ()
         before = self.nests[at]
         scratch = [*self._all_scratch(at), *self._taken_spans(at, self.done[at].taken), *leaving]
-        homes = [home for step in (-1, -2) for home in self._homes(at, before.nest.results, self._tile(at, step))]
+        homes = [home for step in (-1, -2) for home in self._homes(at, before.nest.results, step)]
         homes += [*arriving, *self._arriving_from_l3(before.launch, self.nests[i].launch)]
         return tuple(
             operand.name
             for operand in self.nests[i].nest.reads
             if not overlaps(self._slots(i, [operand], first_only=True), scratch)
-            and not meet(self._homes(i, [operand], self._tile(i, 0)), homes)
+            and not meet(self._homes(i, [operand], 0), homes)
         )
 
     def _taken(self, n: int, from_before: bool) -> list[dict[str, int]]:
@@ -301,7 +301,7 @@ class _Deciding:
     def _leaves(self, n: int, i: int) -> bool:
         """Unless L3 takes the results, or fills their place where nobody needs them, or scratchpad has no room."""
         following = self.nests[i + 1].launch if i + 1 < len(self.nests) else self.launch_count
-        results = self._homes(i, self.nests[i].nest.results, self._tile(i, -1))
+        results = self._homes(i, self.nests[i].nest.results, -1)
         taken = [
             one_run("arena", move.l2_offset, move.l2_offset + move.size_bytes)
             for number in range(self.nests[i].launch + 1, following + 1)
@@ -317,11 +317,11 @@ class _Deciding:
         leaving, arriving = self._on_their_way(suite[0] - 1)
         if not leaving:
             return False
-        loads = self._homes(suite[0], self._loads_late(suite[0], own[0]), self._tile(suite[0], 0))
+        loads = self._homes(suite[0], self._loads_late(suite[0], own[0]), 0)
         scratch = [span for i in suite for span in self._all_scratch(i)]
         if len(suite) == 1:
             reads = [operand for operand in self.nests[suite[0]].nest.reads if operand.name not in own[0].taken]
             if self._tiling(suite[0]).is_double:
-                loads += self._homes(suite[0], reads, self._tile(suite[0], 1))
+                loads += self._homes(suite[0], reads, 1)
             scratch += [self._tables(n + 1)] if n + 1 < len(self.suites) else []
         return meet(loads, arriving) or overlaps(scratch, leaving)
