@@ -29,8 +29,8 @@ def test_every_model_was_measured() -> None:
 
 
 def test_what_was_measured_on_iss_is_as_near_as_wanted() -> None:
-    """Of the trainings that documents show, but for those that docs/cost-model.md names; tests/calibration measures some
-    of them again. And `auto` is as fast as any other mode."""
+    """Of the trainings that documents show, but for those that docs/cost-model.md names; tests/calibration measures
+    some of them again. And `auto` is as fast as any other mode."""
     rows = clock.read()
     complaints = list(clock.complaints(rows))
     assert len(clock.different(rows)) > 800 and all(text.startswith(NOT_AS_WANTED) for text in complaints), complaints
