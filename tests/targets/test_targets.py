@@ -85,6 +85,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
     "the capacity of L2 (capacity_bytes)": (lambda: Memory(L2, -5, 8), "1 to 2147483647 bytes", "-5"),
     "the alignment of L1 (alignment_bytes)": (lambda: Memory(L1, 64, 12), "a power of two, 8 or more", "12"),
     "the alignment of L3 (alignment_bytes)": (lambda: Memory(L3, 64, 4), "a power of two, 8 or more", "4"),
+    "the alignment of L2 (alignment_bytes)": (lambda: Memory(L2, 64, 1 << 63), "65536 at most", str(1 << 63)),
     "the access cost of L2 (core_extra_cycles)": (lambda: Memory(L2, 64, 8, -1), "0 or more", "-1"),
     "the set-up of a DMA engine (setup_cycles)": (lambda: DmaTiming(-1.0, 0.1), "0 cycles or more", "-1.0"),
     "the speed of a DMA engine (cycles_per_byte)": (lambda: DmaTiming(1.0, 0.0), "more than 0", "0.0"),
@@ -147,6 +148,15 @@ def test_numbers_that_cannot_be(what: str) -> None:
         make()
     assert str(caught.value) == f"target: {what} cannot be\n  expected: {expected}\n  got: {got}"
     assert caught.value.exit_status == 2 and caught.value.stage == "target"
+
+
+@pytest.mark.parametrize("field", ["queue_depth", "enqueue_cycles", "longest_bytes"])
+def test_numbers_that_no_chip_has(field: str) -> None:
+    """What 64 bits do not hold would end somewhere behind, in another's words."""
+    with pytest.raises(UserError, match=rf"\({field}\) cannot be\n  expected: .* to {1 << 40}"):
+        engine(**{field: 1 << 63})
+    with pytest.raises(UserError, match=rf"\(setup_cycles\) cannot be\n  expected: {1 << 40} at most"):
+        DmaTiming(1e99, 0.1)
 
 
 @pytest.mark.parametrize("capacity_bytes", [0, -1, 1 << 31, 1 << 40])

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from math import inf
 from pathlib import Path
 
 from tilegrad.errors import UserError
@@ -31,7 +30,8 @@ CLUSTER_RUNTIME, FLAT_RUNTIME = "siracusa", "mcu"
 MOST_CORES = 1024
 MOST_BLOCKS = 128  # of one launch: a width is a byte of a call's flags
 MOST_LANES = 4
-LEAST_ALIGNMENT = 8  # of the widest element, which labels have
+LEAST_ALIGNMENT, MOST_ALIGNMENT = 8, 1 << 16  # 8: of the widest element, which labels have
+MOST = 1 << 40  # of any other number: cycles of it still add up to 64 bits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _registered: dict[str, Target] = {}
@@ -45,8 +45,9 @@ def _expect(condition: bool, what: str, expected: str, got: object) -> None:
 def _expect_whole(what: str, value: object, least: int, most: int | None = None, unit: str = "") -> None:
     """A whole number: not 2.5, not "4", not True."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    limits = f"{least}{unit} or more" if most is None else f"{least} to {most}{unit}"
-    fits = is_whole and least <= value and (most is None or value <= most)  # type: ignore[operator]
+    is_absurd = is_whole and value > MOST  # type: ignore[operator]
+    limits = f"{least}{unit} or more" if most is None and not is_absurd else f"{least} to {most or MOST}{unit}"
+    fits = is_whole and least <= value <= (most or MOST)  # type: ignore[operator]
     _expect(fits, what, limits, repr(value) if not is_whole else value)
 
 
@@ -54,7 +55,9 @@ def _expect_cycles(what: str, value: object, expected: str = "0 cycles or more")
     """A finite number of cycles, fractions allowed; where it divides, not 0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     least = 0.0 if expected.startswith("0") else 5e-324
-    _expect(is_number and least <= value < inf, what, expected, value)  # type: ignore[operator]
+    is_absurd = is_number and value > MOST  # type: ignore[operator]
+    fits = is_number and least <= value <= MOST  # type: ignore[operator]
+    _expect(fits, what, f"{MOST} at most" if is_absurd else expected, value)
 
 
 def _expect_text(what: str, value: object) -> None:
@@ -84,6 +87,7 @@ class Memory:
         alignment, what = self.alignment_bytes, f"the alignment of {self.name} (alignment_bytes)"
         is_power = isinstance(alignment, int) and alignment >= LEAST_ALIGNMENT and alignment & (alignment - 1) == 0
         _expect(is_power, what, f"a power of two, {LEAST_ALIGNMENT} or more", alignment)
+        _expect(alignment <= MOST_ALIGNMENT, what, f"{MOST_ALIGNMENT} at most", alignment)
         if self.core_extra_cycles is not None:
             _expect_whole(f"the access cost of {self.name} (core_extra_cycles)", self.core_extra_cycles, 0)
         if self.bytes_per_cycle is not None:
