@@ -1,0 +1,100 @@
+"""Makes all of the backward pass of a small dense layer on one sample one node: the SGD steps of weight and bias, and
+the gradient below them.
+
+It takes the place of the product that makes that gradient, or of the weight's step. The bits are the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilegrad.analysis.verify import verify_graph
+from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.program import Program
+from tilegrad.ops import registry
+from tilegrad.passes.fuse_dense_grad import is_gradient_below
+from tilegrad.passes.fuse_outer import renamed
+
+
+@dataclass(frozen=True)
+class FuseDenseStep:
+    """A program pass, behind FuseOuterProduct: valid in, valid out."""
+
+    def apply(self, program: Program) -> Program:
+        return program.with_step(_fused(program.entries["step"]))
+
+
+def _fused(graph: Graph) -> Graph:
+    nodes: list[Node | None] = list(graph.nodes)
+    made_at = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
+    readers: dict[str, list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        for name in node.inputs:
+            readers.setdefault(name, []).append(i)
+    origins = _origins(graph)
+    for end, step in enumerate(graph.nodes):
+        if step.op != "OuterSGD":
+            continue
+        gradient, sample, weight, rate = step.inputs
+        place = _below(graph, nodes, readers[weight], end)
+        below = nodes[place] if place is not None else None
+        start = end if place is None else place
+        if any(made_at.get(name, -1) >= start for name in step.inputs):
+            continue
+        bias_at = _bias_step(graph, nodes, origins, step, start)
+        bias = nodes[bias_at] if bias_at is not None else None
+        if bias_at is not None and bias is not None:
+            if any(start <= i != bias_at for i in readers[bias.inputs[0]]):
+                bias, bias_at = None, None
+        if below is None and bias is None:
+            continue
+        nodes[end] = None
+        if bias_at is not None:
+            nodes[bias_at] = None
+        nodes[start] = Node(
+            renamed(step, "DenseSGD"),
+            "DenseSGD",
+            (gradient, sample, weight, bias.inputs[0] if bias else "", rate),
+            (step.outputs[0], bias.outputs[0] if bias else "", below.outputs[0] if below else ""),
+            {"relu": int(below is not None and below.op == "GemmReluGrad")},
+        )
+    kept = tuple(node for node in nodes if node is not None)
+    return graph if len(kept) == len(graph.nodes) else verify_graph(replace(graph, nodes=kept))
+
+
+def _origins(graph: Graph) -> Mapping[str, str]:
+    """What each view is of."""
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        if registry.get(node.op).is_view:
+            found[node.outputs[0]] = found.get(node.inputs[0], node.inputs[0])
+    return found
+
+
+def _below(graph: Graph, nodes: Sequence[Node | None], readers: Sequence[int], end: int) -> int | None:
+    """Where the gradient below a weight's step is made, if nobody reads the weight in between."""
+    before = bisect_left(readers, end) - 1
+    node = nodes[readers[before]] if before >= 0 else None
+    step = graph.nodes[end]
+    return readers[before] if node is not None and is_gradient_below(graph, node, step) else None
+
+
+def _bias_step(
+    graph: Graph, nodes: Sequence[Node | None], origins: Mapping[str, str], step: Node, start: int
+) -> int | None:
+    """A plain SGD step along the very gradient, at that rate: one sample's is the bias's too."""
+    gradient, _, weight, rate = step.inputs
+    for i, node in enumerate(nodes):
+        if (
+            node is not None
+            and i > start
+            and node.op == "SGD"
+            and not node.attributes.get("weight_decay", 0.0)
+            and origins.get(node.inputs[1], node.inputs[1]) == origins.get(gradient, gradient)
+            and node.inputs[2] == rate
+            and graph.types[node.inputs[0]].shape == graph.types[weight].shape[:1]
+        ):
+            return i
+    return None
