@@ -79,7 +79,7 @@ class Where(Enum):
     FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
     STORED = "a recipe that stores activations in two bytes (--store)"
-    SMALL = "a program whose optimizer moved into the backward pass, with a step of few multiply-adds"
+    SMALL = "a target that runs tiles, and a step of few multiply-adds"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -189,7 +189,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
         applies = {
             Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
-            Where.SMALL: program.is_fused and is_small(program),
+            Where.SMALL: not target.is_flat and is_small(program),
             Where.GUARDED: program.recipe.guard is not None,
             Where.STORED: program.recipe.store.activations != "f32",
         }.get(each.where, True)

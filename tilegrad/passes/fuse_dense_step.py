@@ -17,6 +17,9 @@ from tilegrad.ops import registry
 from tilegrad.passes.fuse_dense_grad import is_gradient_below
 from tilegrad.passes.fuse_outer import renamed
 
+MOST_COLUMNS = 256
+"""A tile has whole rows; wider layers are better off with passes that cut them."""
+
 
 @dataclass(frozen=True)
 class FuseDenseStep:
@@ -35,7 +38,7 @@ def _fused(graph: Graph) -> Graph:
             readers.setdefault(name, []).append(i)
     origins = _origins(graph)
     for end, step in enumerate(graph.nodes):
-        if step.op != "OuterSGD":
+        if step.op != "OuterSGD" or graph.types[step.inputs[2]].shape[1] > MOST_COLUMNS:
             continue
         gradient, sample, weight, rate = step.inputs
         place = _below(graph, nodes, readers[weight], end)
