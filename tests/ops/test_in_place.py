@@ -33,8 +33,8 @@ def _has_pair(graph: Graph, op: str) -> bool:
 
 @cache
 def _drawn() -> dict[str, list[Graph]]:
-    """Small graphs by the operators that occur in them: of each operator and of its gradients. What is drawn of one does
-    not depend on which others there are."""
+    """Small graphs by the operators that occur in them: of each operator and of its gradients. What is drawn of one
+    does not depend on which others there are."""
     found: dict[str, list[Graph]] = {name: [] for name in operators()}
     for name, operator in operators().items():
         for graph in islice(graphs(operator, Draw(0, crc32(name.encode()), largest=LARGEST)), GRAPHS_EACH):

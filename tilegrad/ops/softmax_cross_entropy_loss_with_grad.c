@@ -2,6 +2,7 @@
  * the label]), with prob the row's log probabilities; both have the bits of nll and nll_grad. A label outside the classes
  * makes both NaN; it is never used as an index. One loop computes both rounds of exponentials, so that they are once in
  * the machine code. */
+#include "tg_loss.h"
 #include "tg_softmax.h"
 
 typedef struct {
@@ -65,4 +66,11 @@ TG_KERNEL void tg_nll_with_grad_i64(TG_MEM const float *x, TG_MEM const int64_t 
                                     int core_id, int core_count)
 {
     TG_NLL_WITH_GRAD
+}
+
+TG_KERNEL void tg_nll_with_grad_total(TG_MEM const float *part, TG_MEM float *loss, TG_ARG const tg_loss_total_args *p,
+                                      int core_id, int core_count)
+{
+    (void)core_count;
+    tg_loss_sum(part, TG_NULL, loss, TG_NULL, p, core_id);
 }

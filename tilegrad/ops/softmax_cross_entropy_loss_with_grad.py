@@ -1,4 +1,4 @@
-"""SoftmaxCrossEntropyLossWithGrad: (logits, label, dY) -> (loss, dX), a loss and its gradient for the logits in one call.
+"""SoftmaxCrossEntropyLossWithGrad: (logits, label, dY) -> (loss, dX), a loss and its gradient in one call.
 
 A small step takes longer to fetch the code of a loss than to run it, and both have most of theirs in common. It is the
 plain form: a mean or a sum, without class weights, ignore_index or smoothing. The bits are those of
@@ -68,13 +68,11 @@ class SoftmaxCrossEntropyLossWithGrad(Operator):
         if is_whole:
             return (rows,)
         total = Nest(
-            "nll_total",
+            "nll_with_grad_total",
             (Axis("i", n * s, AxisKind.REDUCTION),),
             (
                 Operand("part", part, Access.READ, (n * s,), (along("i"),)),
-                Operand("weight", None, Access.READ, (n * s,), (along("i"),)),
                 Operand("loss", node.outputs[0], Access.WRITE, *one),
-                Operand("total", None, Access.WRITE, *one),
             ),
             {"count": count},
         )

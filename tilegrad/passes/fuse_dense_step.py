@@ -1,5 +1,5 @@
-"""Makes all of the backward pass of a small dense layer on one sample one node: the SGD steps of weight and bias, and
-the gradient below them.
+"""Makes all of the backward pass of a small dense layer on one sample one node: the SGD step of its weight, that of its
+bias, and the gradient below them, as far as there are any. So all layers run the same code.
 
 It takes the place of the product that makes that gradient, or of the weight's step. The bits are the same.
 """
@@ -41,21 +41,17 @@ def _fused(graph: Graph) -> Graph:
         if step.op != "OuterSGD" or graph.types[step.inputs[2]].shape[1] > MOST_COLUMNS:
             continue
         gradient, sample, weight, rate = step.inputs
-        place = _below(graph, nodes, readers[weight], end)
-        below = nodes[place] if place is not None else None
-        start = end if place is None else place
+        start = _below(graph, nodes, readers[weight], end)
+        below = nodes[start] if start != end else None
         if any(made_at.get(name, -1) >= start for name in step.inputs):
             continue
-        bias_at = _bias_step(graph, nodes, origins, step, start)
-        bias = nodes[bias_at] if bias_at is not None else None
-        if bias_at is not None and bias is not None:
-            if any(start <= i != bias_at for i in readers[bias.inputs[0]]):
-                bias, bias_at = None, None
-        if below is None and bias is None:
-            continue
+        at = _bias_step(graph, nodes, origins, step, start)
+        bias = nodes[at] if at is not None else None
+        if at is not None and bias is not None and all(i < start or i == at for i in readers[bias.inputs[0]]):
+            nodes[at] = None
+        else:
+            bias = None
         nodes[end] = None
-        if bias_at is not None:
-            nodes[bias_at] = None
         nodes[start] = Node(
             renamed(step, "DenseSGD"),
             "DenseSGD",
@@ -64,7 +60,17 @@ def _fused(graph: Graph) -> Graph:
             {"relu": int(below is not None and below.op == "GemmReluGrad")},
         )
     kept = tuple(node for node in nodes if node is not None)
-    return graph if len(kept) == len(graph.nodes) else verify_graph(replace(graph, nodes=kept))
+    return graph if kept == graph.nodes else verify_graph(_without_unread_views(replace(graph, nodes=kept)))
+
+
+def _without_unread_views(graph: Graph) -> Graph:
+    """A bias's gradient was a view of the layer's."""
+    read = {name for node in graph.nodes for name in node.inputs} | {name for name, _ in graph.writes}
+    read |= set(graph.outputs)
+    gone = {node.outputs[0] for node in graph.nodes if registry.get(node.op).is_view} - read
+    nodes = tuple(node for node in graph.nodes if node.outputs[0] not in gone)
+    types = {name: tensor_type for name, tensor_type in graph.types.items() if name not in gone}
+    return replace(graph, nodes=nodes, types=types)
 
 
 def _origins(graph: Graph) -> Mapping[str, str]:
@@ -76,12 +82,11 @@ def _origins(graph: Graph) -> Mapping[str, str]:
     return found
 
 
-def _below(graph: Graph, nodes: Sequence[Node | None], readers: Sequence[int], end: int) -> int | None:
-    """Where the gradient below a weight's step is made, if nobody reads the weight in between."""
+def _below(graph: Graph, nodes: Sequence[Node | None], readers: Sequence[int], end: int) -> int:
+    """Where the gradient below a weight's step is made, if nobody reads the weight in between; or that of the step."""
     before = bisect_left(readers, end) - 1
     node = nodes[readers[before]] if before >= 0 else None
-    step = graph.nodes[end]
-    return readers[before] if node is not None and is_gradient_below(graph, node, step) else None
+    return readers[before] if node is not None and is_gradient_below(graph, node, graph.nodes[end]) else end
 
 
 def _bias_step(
