@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def network(has_bias: bool) -> ImportedModel:
     """Three layers with Relus between them, of sizes that share badly."""
     sizes = (13, 9, 7, 5)
     nodes, tensors = [], {}
-    for i, (n, m) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (n, m) in enumerate(pairwise(sizes)):
         tensors[f"w{i}"] = weights(m, n, seed=i) * 0.4
         tensors[f"b{i}"] = weights(m, seed=9 + i)
         inputs = f"{'x' if i == 0 else f'r{i}'} w{i}" + (f" b{i}" if has_bias else "")
