@@ -37,10 +37,14 @@ from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
+from tilegrad.ops import registry
+from tilegrad.ops.base import NodeView
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm, folded_parameters
 from tilegrad.passes.fuse import PATTERNS
 from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
+from tilegrad.passes.fuse_dense_step import FuseDenseStep
+from tilegrad.passes.fuse_loss_grad import FuseLossGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.given_program import given_program
@@ -75,6 +79,7 @@ class Where(Enum):
     FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
     STORED = "a recipe that stores activations in two bytes (--store)"
+    SMALL = "a target that runs tiles, and a step of few multiply-adds"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
 
@@ -98,6 +103,8 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("fuse-update", FuseUpdate().apply, Where.FUSING),
     Pass("fuse-activation-grad", FuseActivationGrad().apply),
     Pass("fuse-outer-product", FuseOuterProduct().apply),
+    Pass("fuse-dense-step", FuseDenseStep().apply, Where.SMALL),
+    Pass("fuse-loss-grad", FuseLossGrad().apply, Where.SMALL),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
     Pass("group-updates", GroupUpdates().apply, Where.FUSED),
     Pass("store", StoreActivations().apply, Where.STORED),
@@ -125,6 +132,19 @@ def fuses_update(recipe: Recipe, target: Target, options: ScheduleOptions) -> bo
     if options.fuses_update is not None:
         return options.fuses_update
     return target.fuses_update and recipe.accumulate == 1 and recipe.clip is None and recipe.guard is None
+
+
+SMALL_MACS = 8192
+"""Of a step: below, calls of kernels and fetches of their code take longer than what they compute, and passes make
+fewer calls with less code of it, which would be slower where there is more to compute."""
+
+
+def is_small(program: Program) -> bool:
+    """Whether the step has few multiply-adds, but some: a program without any is no network."""
+    graph = program.entries["step"]
+    operators = ((registry.get(node.op), NodeView(node, graph.types, graph.constants)) for node in graph.nodes)
+    macs = sum(nest.macs for each, view in operators if not each.is_view for nest in each.nests(view))
+    return 0 < macs <= SMALL_MACS
 
 
 @dataclass
@@ -169,6 +189,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
         applies = {
             Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
+            Where.SMALL: not target.is_flat and is_small(program),
             Where.GUARDED: program.recipe.guard is not None,
             Where.STORED: program.recipe.store.activations != "f32",
         }.get(each.where, True)

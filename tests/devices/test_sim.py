@@ -31,10 +31,12 @@ from tilegrad.devices.host import HostDevice
 from tilegrad.devices.process import ProcessSession
 from tilegrad.devices.sim import SimDevice, SimSession
 from tilegrad.errors import DeviceError, DoesNotFit
+from tilegrad.ir.listing import Begin, End, Fetch, Load, Store
 from tilegrad.ir.program import ENTRIES
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.sequence.timing import EntryTiming
 from tilegrad.sequence.trace import read_trace
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L1, L3
@@ -433,7 +435,7 @@ def test_auto_is_never_slower_than_single_or_double(name: str) -> None:
 # MAC per cycle of a whole update at 128 KB of L1, double buffered, where the product promises one, and the share of
 # hideable transfers that is hidden, where that is less than usual: docs/cost-model.md says what nobody hides.
 PROMISED = {"resnet8": 3.0, "cct": 2.9, "dscnn": 2.55, "mobilenetv1": 2.2, "autoencoder": 1.3}
-HIDDEN = {"simplemlp": 0.35, "autoencoder_tiny": 0.68, "resnet8": 0.82, "mobilenetv1": 0.83, "autoencoder": 0.84}
+HIDDEN = {"autoencoder_tiny": 0.68, "resnet8": 0.82, "mobilenetv1": 0.83, "autoencoder": 0.84}
 QUICK = ("simplemlp", "autoencoder_tiny", "autoencoder", "dscnn")
 
 
@@ -450,7 +452,21 @@ def test_double_buffering_is_fast_and_hides_transfers(name: str, l1_kib: int) ->
     step = run.estimates["step"]
     for hop, timing in step.hops.items():
         hideable = min(timing.busy_cycles, step.compute_cycles)
+        if name == "simplemlp":  # nine tenths are what its first nest reads and what its last one writes
+            hideable *= share_between(step)
         assert timing.hidden_cycles >= HIDDEN.get(name, 0.85) * hideable, hop
+
+
+def share_between(step: EntryTiming) -> float:
+    """Of all bytes that move, those that do while there is a kernel call to come and one is behind."""
+    events = [timed.event for timed in step.events]
+    calls = [i for i, event in enumerate(events) if isinstance(event, Begin | End)]
+    moved = {
+        i: sum(part.row_bytes * part.rows for part in event.parts)
+        for i, event in enumerate(events)
+        if isinstance(event, Fetch | Load | Store)
+    }
+    return sum(size for i, size in moved.items() if calls[0] < i < calls[-1]) / sum(moved.values())
 
 
 MATRIX = [

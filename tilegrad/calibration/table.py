@@ -9,6 +9,7 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -34,11 +35,12 @@ Counted = list[tuple[Sample, Counts]]
 
 def collect(seed: int, per_variant: int, wanted: Callable[[str], bool] = lambda _: True) -> dict[Key, list[Sample]]:
     """Samples by (kernel, variant): of every operator nodes are drawn until they bring nothing that is not there often
-    enough. Variants are those of the plainest structure: which one a kernel has is found when it is fitted."""
+    enough, by its name, so that another operator changes nothing. Variants are those of the plainest structure: which
+    one a kernel has is found when it is fitted."""
     found: dict[Key, list[Sample]] = defaultdict(list)
-    for position, operator in enumerate(operators().values()):
+    for name, operator in operators().items():
         useless = 0
-        for samples in islice(draw_samples(operator, Draw(seed, position)), DRAWS_PER_SAMPLE * per_variant):
+        for samples in islice(draw_samples(operator, Draw(seed, crc32(name.encode()))), DRAWS_PER_SAMPLE * per_variant):
             useless += 1
             for sample in samples:
                 nest = sample.case.nest

@@ -38,7 +38,7 @@ def _fused(graph: Graph) -> Graph:
         gradient, sample, weight, rate = step.inputs
         before = bisect_left(readers[weight], end) - 1
         below = nodes[readers[weight][before]] if before >= 0 else None
-        if below is not None and _is_gradient_below(graph, below, step):
+        if below is not None and is_gradient_below(graph, below, step):
             nodes[readers[weight][before]] = Node(
                 renamed(step, "DenseGradSGD"),
                 "DenseGradSGD",
@@ -51,7 +51,7 @@ def _fused(graph: Graph) -> Graph:
     return graph if len(kept) == len(graph.nodes) else verify_graph(replace(graph, nodes=kept))
 
 
-def _is_gradient_below(graph: Graph, node: Node, step: Node) -> bool:
+def is_gradient_below(graph: Graph, node: Node, step: Node) -> bool:
     """A plain product of one row with the weight as it is stored, perhaps in front of the Relu that made the sample."""
     gradient, sample, weight, _ = step.inputs
     return (
