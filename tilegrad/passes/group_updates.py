@@ -1,6 +1,7 @@
-"""Groups small SGD steps that a fused backward pass makes near each other: one call for up to three of them.
+"""Groups small SGD steps of a fused backward pass: one call for up to three of them, at its end.
 
-The biases and scales of a layer have as many elements each, and a step on one takes less than calling it.
+The biases and scales of a layer have as many elements each, and a step on one takes less than calling it. Between two
+layers it would be in the way: the next one's gradient would find what the one before made in L2, not in scratchpad.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from tilegrad.ir.program import Program
 from tilegrad.ops.sgd_group import MOST_TENSORS
 
 LARGEST_ELEMENTS = 512
-FURTHEST_NODES = 24
-"""Between the first of a group and the last: a gradient that waits takes memory."""
+"""Of a tensor in a group: a gradient that waits takes memory."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class GroupUpdates:
             for i, node in enumerate(step.nodes)
             if i not in moved
         ]
-        return program.with_step(verify_graph(replace(step, nodes=tuple(nodes))))
+        return program.with_step(verify_graph(replace(step, nodes=tuple(_with_groups_last(nodes)))))
 
 
 def _groups(graph: Graph) -> list[list[int]]:
@@ -44,8 +44,7 @@ def _groups(graph: Graph) -> list[list[int]]:
     for i, node in enumerate(graph.nodes):
         for key, group in list(waiting.items()):
             # A later reader of the weight must not find it before its step.
-            is_read = any(graph.nodes[k].inputs[0] in node.inputs for k in group)
-            if is_read or i - group[0] > FURTHEST_NODES:
+            if any(graph.nodes[k].inputs[0] in node.inputs for k in group):
                 done.append(waiting.pop(key))
         if node.op != "SGD" or node.attributes.get("weight_decay", 0.0):
             continue
@@ -65,3 +64,17 @@ def _grouped(nodes: Sequence[Node]) -> Node:
     rate = nodes[0].inputs[2]
     outputs = tuple(node.outputs[0] for node in nodes)
     return Node(nodes[-1].name.replace("SGD", "SGDGroup"), "SGDGroup", (*pairs, *absent, rate), outputs)
+
+
+def _with_groups_last(nodes: Sequence[Node]) -> list[Node]:
+    """But for those that have a weight which is read behind them."""
+    ordered: list[Node] = []
+    waiting: list[Node] = []
+    for node in nodes:
+        if node.op == "SGDGroup":
+            waiting.append(node)
+            continue
+        needed = [group for group in waiting if {*group.inputs[:-1:2], *group.outputs} & {*node.inputs} - {""}]
+        waiting = [group for group in waiting if group not in needed]
+        ordered += [*needed, node]
+    return [*ordered, *waiting]
