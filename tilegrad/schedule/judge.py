@@ -55,7 +55,7 @@ class _Play:
     span: Span
     is_double: bool
     is_simple: bool
-    is_large: bool  # results take several commands, and leave right behind their tile
+    is_large: bool  # double, with results that take several commands: these leave right behind their tile
     reads: Sequence[_Moved]
     results: Sequence[_Moved]
     next_reads: Sequence[_Moved]
@@ -220,7 +220,7 @@ class Judge:
             self._average_span(nest, candidate, compute / count),
             candidate.is_double,
             self._is_simple(nest, candidate),
-            any(one.parts > 1 for one in results),
+            candidate.is_double and any(one.parts > 1 for one in results),
             [one.moved(1.0) for one in reads],
             [one.moved(1.0) for one in results],
             [one.moved(inner * (one.loads - 1)) for one in reads if one.loads > 1],
@@ -265,7 +265,7 @@ class Judge:
                     self._settle(clock, leaving, Act.WAIT_STORE, Reason.STORE)
                 if not is_double or play.is_large:
                     leaving = stored = [self._move(clock, box, Act.STORE) for box in play.next_results]
-                if not is_double or not play.is_large:
+                if not play.is_large:
                     self._settle(clock, stored, Act.WAIT_STORE, Reason.STORE)
                 if not is_double:
                     loaded = self._load(clock, play)
