@@ -14,7 +14,7 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program
 from tilegrad.ops.sgd_group import MOST_TENSORS
 
-LARGEST_ELEMENTS = 256
+LARGEST_ELEMENTS = 512
 """Of a step that is small: a gradient that waits takes memory."""
 FEWEST_GROUPS = 2
 """That small steps come at the end for: with one group there is little in the way."""
