@@ -1,6 +1,7 @@
-"""Groups small SGD steps that a fused backward pass makes near each other: one call for up to three of them.
+"""Small SGD steps of a fused backward pass come at its end, in groups: one call for up to three of them.
 
-The biases and scales of a layer have as many elements each, and a step on one takes less than calling it.
+The biases and scales of a layer have as many elements each, and a step on one takes less than calling it. Between two
+layers it would be in the way: the next one's gradient would find what the one before made in L2, not in scratchpad.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from tilegrad.ir.program import Program
 from tilegrad.ops.sgd_group import MOST_TENSORS
 
 LARGEST_ELEMENTS = 512
-FURTHEST_NODES = 24
-"""Between the first of a group and the last: a gradient that waits takes memory."""
+"""Of a step that is small: a gradient that waits takes memory."""
+FEWEST_GROUPS = 2
+"""That small steps come at the end for: with one group there is little in the way."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class GroupUpdates:
         groups = _groups(step)
         if not groups:
             return program
+        if len(groups) >= FEWEST_GROUPS:
+            step = _with_small_ones_last(step)
+            groups = _groups(step)
         last = {group[-1]: group for group in groups}
         moved = {i for group in groups for i in group[:-1]}
         nodes = [
@@ -37,22 +42,36 @@ class GroupUpdates:
         return program.with_step(verify_graph(replace(step, nodes=tuple(nodes))))
 
 
+def _with_small_ones_last(graph: Graph) -> Graph:
+    """But for those whose weight is read behind them, and must not be found before its step."""
+    nodes: list[Node] = []
+    waiting: list[Node] = []
+    for node in graph.nodes:
+        if _is_small(graph, node):
+            waiting.append(node)
+            continue
+        needed = [step for step in waiting if {step.inputs[0], *step.outputs} & set(node.inputs)]
+        waiting = [step for step in waiting if step not in needed]
+        nodes += [*needed, node]
+    return replace(graph, nodes=(*nodes, *waiting))
+
+
+def _is_small(graph: Graph, node: Node) -> bool:
+    is_plain = node.op == "SGD" and not node.attributes.get("weight_decay", 0.0)
+    return is_plain and graph.types[node.inputs[0]].size <= LARGEST_ELEMENTS
+
+
 def _groups(graph: Graph) -> list[list[int]]:
     """Positions of steps that go together, each group in order."""
     done: list[list[int]] = []
     waiting: dict[tuple[int, str], list[int]] = {}
     for i, node in enumerate(graph.nodes):
         for key, group in list(waiting.items()):
-            # A later reader of the weight must not find it before its step.
-            is_read = any(graph.nodes[k].inputs[0] in node.inputs for k in group)
-            if is_read or i - group[0] > FURTHEST_NODES:
+            if any(graph.nodes[k].inputs[0] in node.inputs for k in group):
                 done.append(waiting.pop(key))
-        if node.op != "SGD" or node.attributes.get("weight_decay", 0.0):
+        if not _is_small(graph, node):
             continue
-        size = graph.types[node.inputs[0]].size
-        if size > LARGEST_ELEMENTS:
-            continue
-        key = (size, node.inputs[2])
+        key = (graph.types[node.inputs[0]].size, node.inputs[2])
         waiting.setdefault(key, []).append(i)
         if len(waiting[key]) == MOST_TENSORS:
             done.append(waiting.pop(key))

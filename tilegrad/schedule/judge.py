@@ -55,6 +55,7 @@ class _Play:
     span: Span
     is_double: bool
     is_simple: bool
+    is_large: bool  # double, with results that take several commands: these leave right behind their tile
     reads: Sequence[_Moved]
     results: Sequence[_Moved]
     next_reads: Sequence[_Moved]
@@ -104,7 +105,7 @@ class Judge:
         play, count = prepared.play, candidate.tile_count
         total, first, last = self._play(play)
         asks_ahead = False
-        if candidate.is_double and count >= LEAST_AHEAD:
+        if candidate.is_double and count >= LEAST_AHEAD and not play.is_large:
             ahead = self._play(play, asks_ahead=True)
             asks_ahead = ahead[0] < total
             total, first, last = min((total, first, last), ahead)
@@ -219,6 +220,7 @@ class Judge:
             self._average_span(nest, candidate, compute / count),
             candidate.is_double,
             self._is_simple(nest, candidate),
+            candidate.is_double and any(one.parts > 1 for one in results),
             [one.moved(1.0) for one in reads],
             [one.moved(1.0) for one in results],
             [one.moved(inner * (one.loads - 1)) for one in reads if one.loads > 1],
@@ -245,7 +247,7 @@ class Judge:
                 clock.act(Act.PART)
             stored, loaded = list[float](), list[float]()
             if is_double and tile + 1 < count and not (asks_ahead and tile):
-                stored = [self._move(clock, box, Act.STORE) for box in play.next_results if tile]
+                stored = [self._move(clock, box, Act.STORE) for box in play.next_results if tile and not play.is_large]
                 loaded = self._load(clock, play)
             clock.act(Act.END)
             clock.end(span.later(cold) if cold else span)
@@ -259,9 +261,12 @@ class Judge:
                 coming = loaded
             elif tile + 1 < count:
                 loaded = loaded or coming
-                if not is_double:
-                    stored = [self._move(clock, box, Act.STORE) for box in play.next_results]
-                self._settle(clock, stored, Act.WAIT_STORE, Reason.STORE)
+                if play.is_large:
+                    self._settle(clock, leaving, Act.WAIT_STORE, Reason.STORE)
+                if not is_double or play.is_large:
+                    leaving = stored = [self._move(clock, box, Act.STORE) for box in play.next_results]
+                if not play.is_large:
+                    self._settle(clock, stored, Act.WAIT_STORE, Reason.STORE)
                 if not is_double:
                     loaded = self._load(clock, play)
                 self._settle(clock, loaded, Act.WAIT_LOAD, Reason.LOAD)
