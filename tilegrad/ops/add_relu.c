@@ -37,8 +37,5 @@ TG_KERNEL void tg_add_relu_grad(TG_MEM const float *a, TG_MEM const float *b, TG
         tg_add_relu_grad_four(a + i + 4, b + i + 4, output + i + 4, out + i + 4);
     }
 #endif
-    TG_INDEPENDENT for (; i < stop; i++)
-    {
-        out[i] = tg_relu_grad_bits(tg_bits(a[i] + b[i]), output[i]);
-    }
+    TG_INDEPENDENT for (; i < stop; i++) { out[i] = tg_relu_grad_bits(tg_bits(a[i] + b[i]), output[i]); }
 }

@@ -1,8 +1,8 @@
-/* The gradient of a BatchNormalization with constant statistics, of x [o, g, s] per channel g, whose result went into a
- * sum with a Relu behind it, or into a Relu that two others read:
+/* The gradient of a BatchNormalization with constant statistics, of x [o, g, s] per channel g, where gradients a and b of
+ * two branches meet behind a Relu:
  *
- *   d  = y > 0 ? a + b : 0, where y is the Relu's output, and `kept` is d if others read it
- *   dx = (scale * spread) * d; `spread` is the inverse deviation
+ *   d  = y > 0 ? a + b : 0, where y is the Relu's output; `kept` is d, if others read it
+ *   dx = (scale * spread) * d, where `spread` is the inverse deviation
  *
  * One pass over a, b, y and x, which also sums d and fma(d, x - mean, dot), as ops/frozen_batch_normalization.c does. */
 #include "tg_normalize.h"

@@ -1,5 +1,5 @@
-"""A Relu that alone reads a frozen BatchNormalization, a Gemm or an Add becomes part of it, and its gradient part of the
-Gemm or Add that makes what this reads: one pass over the data. The bits are the same.
+"""A Relu that alone reads a frozen BatchNormalization, a Gemm or an Add becomes part of it, and its gradient part of
+the Gemm or Add that makes what this reads: one pass over the data. The bits are the same.
 """
 
 from __future__ import annotations
