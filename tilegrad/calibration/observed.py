@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from tilegrad.targets.base import L2
 # The first step of a training fills the instruction caches, which is next to nothing in a long one.
 STEPS, LONG_MACS = 2, 5_000_000
 _READ_BY_PEOPLE = (".md", ".json")
+_NOT_CODE = re.compile(rb'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,19 @@ def observe(compiled: Compiled) -> Observation:
             return Observation(ran, dict(parse_trace(lines)), parse_cycles(said))
 
 
+def _without_comment(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[0].startswith(b'"') else b" "
+
+
 def program_digest(compiled: Compiled) -> str:
-    """Of all that a count of cycles depends on: the image's sources, its compiler, and the simulator."""
+    """Of all that a count of cycles depends on: the image's sources as a compiler reads them, that compiler, and the
+    simulator."""
     files = {**folder_files(compiled, steps_of(compiled), _nothing_expected(compiled)), **simulator_files()}
     digest = hashlib.sha256(compiler_identity(COMPILER).encode())
     for name in sorted(files):
         if not name.endswith(_READ_BY_PEOPLE):
-            digest.update(hashlib.sha256(name.encode() + b"\0" + files[name]).digest())
+            code = b" ".join(_NOT_CODE.sub(_without_comment, files[name]).split())
+            digest.update(hashlib.sha256(name.encode() + b"\0" + code).digest())
     return digest.hexdigest()
 
 
