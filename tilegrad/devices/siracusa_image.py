@@ -143,7 +143,7 @@ def _with_room(compiled: Compiled, refusal: CodeTooLarge) -> Compiled:
         raise refusal from error
 
 
-def _what_ran(given: Compiled, ran: Compiled) -> tuple[str, ...]:
+def what_ran(given: Compiled, ran: Compiled) -> tuple[str, ...]:
     """What is said where cycles are those of another program than the one that is estimated."""
     if ran is given:
         return ()
@@ -212,7 +212,7 @@ class SiracusaDevice(AutonomousDevice):
         workspace = Workspace()
         with workspace.kept_on_failure() as folder:
             image = self.build(compiled, folder)
-            self.notes = _what_ran(compiled, image.compiled)
+            self.notes = what_ran(compiled, image.compiled)
             ran = self.run(image)
             self._after(image)
         workspace.close()
