@@ -11,8 +11,8 @@ from benchmarks import clock, truth
 from tests.docs.documents import ROOT
 from tilegrad import zoo
 
-# Gradients that are added up in L3 take longer than estimated, small updates in L2 less.
-NOT_AS_WANTED = ("mobilenetv1, adam, accum 2", "mobilenetv1, momentum, accum 2", "cct_lora, sgd, accum 2")
+# A small update of nests that are all alike takes less than estimated.
+NOT_AS_WANTED = ("cct_lora, sgd, accum 2",)
 
 
 @pytest.mark.parametrize("document", truth.DOCUMENTS)
