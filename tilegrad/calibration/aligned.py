@@ -91,7 +91,8 @@ def _happened(reader: _Reader, event: Event, act: Act, arrived: dict[tuple[Queue
         came, went = reader.take(kind).cycle, reader.take(kind.upper()).cycle
         return Happened(event, act, came, went, arrived=arrived.get((event.queue, event.transfer), 0))
     if isinstance(event, Move):
-        return Happened(event, act, reader.take("s").cycle, reader.take("S").cycle)
+        calls = [(reader.take("s").cycle, reader.take("S").cycle) for _ in range(event.rows)]
+        return Happened(event, act, calls[0][0], calls[-1][1])
     if isinstance(event, Enter):
         came = reader.take("E").cycle
         return Happened(event, act, came, came)
