@@ -56,6 +56,13 @@ def suites_of(nests: Sequence[ListedNest]) -> list[range]:
     return [range(first, stop) for first, stop in pairwise([*firsts, len(nests)])]
 
 
+def ahead_of_barriers(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> list[tuple[str, ...] | None]:
+    """Of each nest that is launched right behind another, what blocks may ask for before all have met: what no block
+    of the launch before writes, whatever the width, and what has room beside it. None: not even its table has."""
+    deciding = _Deciding(plan, entry, nests)
+    return [deciding.ahead(i) if plan.schedule.carries else None for i in range(len(nests))]
+
+
 class _Deciding:
     def __init__(self, plan: Plan, entry: str, nests: Sequence[ListedNest]) -> None:
         self.plan = plan
@@ -78,6 +85,22 @@ class _Deciding:
         if self.nests[first].blocks or self.nests[first - 1].blocks:
             return True
         return overlaps([self._tables(n)], [span for i in before for span in self._all_scratch(i)])
+
+    def ahead(self, i: int) -> tuple[str, ...] | None:
+        if i == 0 or any(not one.blocks or one.is_joined for one in self.nests[i - 1 : i + 1]):
+            return None
+        scratch = self._all_scratch(i - 1)
+        if overlaps([self._table(i)], scratch):
+            return None
+        before, arriving = self.nests[i - 1], self._arriving_from_l3(self.nests[i - 1].launch, self.nests[i].launch)
+        written = [self._home(i - 1, operand) for operand in before.nest.results]
+        return tuple(
+            operand.name
+            for operand in self.nests[i].nest.reads
+            if not overlaps(self._slots(i, [operand], first_only=True), scratch)
+            and not overlaps([self._home(i, operand)], written)
+            and not meet([one_run(*self._home(i, operand))], arriving)
+        )
 
     def decide(self) -> list[Handover]:
         for n, suite in enumerate(self.suites):

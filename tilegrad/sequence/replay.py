@@ -322,6 +322,7 @@ class _Replay(LaunchReplay):
             if (view != UNDER_WAY).any():
                 raise self.error("the table does not come to its place", number)
             transfer.arrivals.append((view, self.hold(Held(number, "its table"))))
+            self.bring_ahead(event, listed.place.table_offset, words_bytes)
             size_bytes -= words_bytes
         if size_bytes:
             raise self.error("more than tables is brought", first)
@@ -387,7 +388,8 @@ class _Replay(LaunchReplay):
             self.expect_value(content, value, f"'{event.operand}'", wanted)
             readers += 1
             transfer.sources.append(readers)
-        near = self.claim_scratch(event.near, box_size(event.box) * operand.element_bytes, f"'{event.operand}'")
+        near = self.claim_scratch(event.near, size_bytes := dense_bytes(operand, event.box), f"'{event.operand}'")
+        self.bring_ahead(event, event.near, size_bytes)
         held = Held(event.nest, event.operand, value, operand.shape, event.box, at=event.near)
         transfer.arrivals.append((near, self.hold(held)))
 

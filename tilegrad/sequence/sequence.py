@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, product
 
 from tilegrad.analysis.footprint import units_of
@@ -24,7 +25,7 @@ from tilegrad.ir.listing import (
 from tilegrad.ir.nest import Nest, whole
 from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Address, Plan
-from tilegrad.sequence.handover import Handover, handovers, suites_of
+from tilegrad.sequence.handover import Handover, ahead_of_barriers, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
 from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, ahead_of, pieces, whole_call
 from tilegrad.sequence.piped_events import PipedEvents, PipeEnd, ring_offset
@@ -107,7 +108,10 @@ class _Sequencing:
         self.handovers: list[Handover] = []
         self.runs: list[NestEvents] = []
         self.suites: dict[int, range] = {}
+        self.carried: set[int] = set()  # blocks that have brought the table of the nest that is launched next
         if plan.entries[entry].places:
+            ahead = ahead_of_barriers(plan, entry, self.nests)
+            self.nests = tuple(replace(one, ahead=own) for one, own in zip(self.nests, ahead, strict=True))
             self.handovers = handovers(plan, entry, self.nests)
             self.set_runs()
         self.fetching = 0
@@ -197,24 +201,57 @@ class _Sequencing:
             yield from self._fetched(following, self.flow)
 
     def _launch(self, number: int, listed: ListedNest) -> Iterator[Event]:
-        """Over blocks. Each brings the table and what it needs, and waits for its results: none is late for what comes
-        behind the barrier."""
-        assert listed.tiling is not None
+        """Over blocks. Each brings the table and what it needs, unless it has brought that before the barrier, and
+        waits for its results: none is late for what comes behind."""
         if listed.is_joined:
             yield from self._member(number, listed)
             return
-        units, tiles = units_of(listed.nest, listed.tiling.loops)
-        every = NestEvents(number, listed, Handover(), self._homes(listed), self.flow, self.longest_bytes)
+        every, carried, self.carried = self._launched(number), self.carried, set()
+        following = self._launched(number + 1) if self._is_followed(number) else None
         for block in range(listed.blocks):
-            first, stop = share(units, block, listed.blocks)
-            if first == stop:
+            own = self._share(listed, block)
+            if not own:
                 continue
             flow = self.flows.setdefault(block, Flow(Queue(block, self.flow.queue.engine)))
-            own = range(first * tiles, stop * tiles)
-            yield from self._fetch(number, flow)
-            yield from self._fetched(number, flow)
-            yield from every.of_block(flow, own).run(hands_over=False)
+            events = every.of_block(flow, own)
+            if block not in carried:
+                yield from self._fetch(number, flow)
+                yield from self._fetched(number, flow)
+                yield from events.first_loads(listed.ahead or ())
+            if following is None or not self._share(self.nests[number + 1], block):
+                yield from events.run(hands_over=False)
+                continue
+            self.carried.add(block)
+            yield from events.run(
+                hands_over=False,
+                in_first=self._fetch(number + 1, flow),
+                in_last=self._ahead_of_barrier(number + 1, flow, following),
+            )
         yield Barrier(number, listed.blocks)
+
+    def _is_followed(self, number: int) -> bool:
+        """By a launch whose blocks bring what they can before they meet; they do where each has a cluster to itself."""
+        both, clusters = self.nests[number : number + 2], self.plan.schedule.target.clusters
+        return both[-1] is not both[0] and both[-1].ahead is not None and all(one.blocks <= clusters for one in both)
+
+    def _launched(self, number: int) -> NestEvents:
+        """For all of its blocks."""
+        listed = self.nests[number]
+        handover = Handover(early=listed.ahead or ())
+        return NestEvents(number, listed, handover, self._homes(listed), self.flow, self.longest_bytes)
+
+    def _share(self, listed: ListedNest, block: int) -> range:
+        """The tiles that a block takes."""
+        assert listed.tiling is not None
+        units, tiles = units_of(listed.nest, listed.tiling.loops)
+        first, stop = share(units, block, listed.blocks) if block < listed.blocks else (0, 0)
+        return range(first * tiles, stop * tiles)
+
+    def _ahead_of_barrier(self, number: int, flow: Flow, every: NestEvents) -> Iterator[Event]:
+        listed = self.nests[number]
+        yield from self._fetched(number, flow)
+        own = every.of_block(flow, self._share(listed, flow.queue.block))
+        yield from own.first_loads(listed.ahead or ())
 
     def _member(self, number: int, listed: ListedNest) -> Iterator[Event]:
         """Of nests that pipes join. The last of them meets the others at the barrier."""

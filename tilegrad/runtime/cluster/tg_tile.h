@@ -185,6 +185,15 @@ typedef struct {
 } tg_member;
 #endif
 
+#ifdef TG_CARRIES
+/* What a block has brought, before the barrier, of the nest that is launched next: its call and table, moved on to the
+ * block's first tile, and the request for operands of that one. */
+typedef struct {
+    uint32_t position; /* of that call, or TG_NO_CALL */
+    int loading;
+} tg_carried;
+#endif
+
 /* Requests for nests that have come together: one for each of the first that are behind another, one for those that
  * follow, and one for the last. */
 enum { TG_AHEAD_OTHERS = 2, TG_AHEAD_LAST, TG_AHEAD_COUNT };
@@ -218,6 +227,10 @@ typedef struct {
     int is_launch; /* the current nest is launched over blocks; then this says what they bring, and where to */
     tg_call launch;
     int first_tile; /* of a block: the first one that it takes */
+#endif
+#ifdef TG_CARRIES
+    int next_first, next_stop; /* of a block: what it takes of the nest that is launched next, to bring it ahead */
+    tg_carried carried[TG_CLUSTERS];
 #endif
 #ifdef TG_PIPES
     const tg_pipe *pipes;
