@@ -222,7 +222,8 @@ class ListedNest:
     Nests that pipes join are launched together, on `members` lanes of every block, side by side in number: this one is
     number `member` of them, and the next ones where it takes several. `lanes` are those that it takes, each an engine's
     name and which of its lanes; none where cores compute. Blocks bring its table, and its operands `ahead`, before
-    those of the launch before have met; None where they bring nothing before that."""
+    those of the launch before have met; None where they bring nothing before that. Where nests lie between, which the
+    entry's conductor runs, its cluster's block brings nothing."""
 
     launch: int
     number: int

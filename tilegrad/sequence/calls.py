@@ -104,8 +104,7 @@ class _Reading:
             early = [operand.name for operand in listed.nest.reads if operand.name in (listed.ahead or ())]
             late = [operand.name for operand in listed.nest.reads if operand.name not in early]
             results = [operand.name for operand in listed.nest.results]
-            is_late = listed.ahead is None
-            own = NestCall(early, late, leaves=False, is_fetched_late=is_late, moves=moves, results=results)
+            own = NestCall(early, late, leaves=False, is_fetched_late=True, moves=moves, results=results)
             self.calls[event.nest], self.is_at_once = own, False
 
     def begin(self, event: Begin) -> None:

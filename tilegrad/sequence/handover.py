@@ -57,10 +57,16 @@ def suites_of(nests: Sequence[ListedNest]) -> list[range]:
 
 
 def ahead_of_barriers(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> list[tuple[str, ...] | None]:
-    """Of each nest that is launched right behind another, what blocks may ask for before all have met: what no block
-    of the launch before writes, whatever the width, and what has room beside it. None: not even its table has."""
+    """Of each nest that is launched behind another, what blocks may ask for before those of that launch have met: what
+    none of them writes, whatever the width, nor a nest in between, and what has room beside it. None: not even its
+    table has."""
     deciding = _Deciding(plan, entry, nests)
     return [deciding.ahead(i) if plan.schedule.carries else None for i in range(len(nests))]
+
+
+def launch_before(nests: Sequence[ListedNest], i: int) -> int | None:
+    """Of a nest that is launched, which one is launched before it."""
+    return next((k for k in reversed(range(i)) if nests[k].blocks), None) if nests[i].blocks else None
 
 
 class _Deciding:
@@ -87,13 +93,14 @@ class _Deciding:
         return overlaps([self._tables(n)], [span for i in before for span in self._all_scratch(i)])
 
     def ahead(self, i: int) -> tuple[str, ...] | None:
-        if i == 0 or any(not one.blocks or one.is_joined for one in self.nests[i - 1 : i + 1]):
+        at = launch_before(self.nests, i)
+        if at is None or any(one.is_joined for one in (self.nests[at], self.nests[i])):
             return None
-        scratch = self._all_scratch(i - 1)
+        scratch = self._all_scratch(at)
         if overlaps([self._table(i)], scratch):
             return None
-        before, arriving = self.nests[i - 1], self._arriving_from_l3(self.nests[i - 1].launch, self.nests[i].launch)
-        written = [self._home(i - 1, operand) for operand in before.nest.results]
+        arriving = self._arriving_from_l3(self.nests[at].launch, self.nests[i].launch)
+        written = [self._home(k, operand) for k in range(at, i) for operand in self.nests[k].nest.results]
         return tuple(
             operand.name
             for operand in self.nests[i].nest.reads

@@ -12,6 +12,7 @@ import numpy as np
 from tilegrad.analysis.footprint import units_of
 from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Fetch, Load, Queue, Store
 from tilegrad.sequence.contents import Memory, View
+from tilegrad.sequence.handover import launch_before
 from tilegrad.sequence.pipe_replay import PipeReplay
 from tilegrad.sequence.whole_calls import WholeReplay
 
@@ -104,9 +105,16 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.memories[SCRATCH] = self._scratchpad(block)
         self.memories[SCRATCH].clear(self.kept.pop(block, ()))
 
+    def is_ahead(self, event: Fetch | Load | Store) -> bool:
+        """Whether it is of the next launch. Nests between are for the first cluster, which brings nothing then."""
+        if self.launched < 0 or not isinstance(event, Fetch | Load) or self.nests[event.nest].ahead is None:
+            return False
+        is_near = event.nest == self.launched + 1 or self.block % self.clusters > 0
+        return is_near and launch_before(self.nests, event.nest) == self.launched
+
     def bring_ahead(self, event: Fetch | Load, offset: int, size_bytes: int) -> None:
-        """If it is of the next launch, and not of the one that runs: it stays over the barrier."""
-        if 0 <= self.launched == event.nest - 1 and self.nests[event.nest].ahead is not None:
+        """If it is of the next launch, it stays over the barrier."""
+        if self.is_ahead(event):
             self.kept.setdefault(self.block, []).append((offset, offset + size_bytes))
             self.ahead.add((event.queue, event.transfer))
 
@@ -147,7 +155,7 @@ class LaunchReplay(PipeReplay, WholeReplay):
     def claim(self, event: Load | Store) -> None:
         """What a unit moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes. What is
         asked for of the next launch nobody writes."""
-        is_ahead = 0 <= self.launched == event.nest - 1 and isinstance(event, Load)
+        is_ahead = self.is_ahead(event)
         if self.launched < 0 or not (is_ahead or event.nest == self.launched):
             return
         if isinstance(event, Load) and is_ahead:

@@ -207,7 +207,8 @@ class _Sequencing:
             yield from self._member(number, listed)
             return
         every, carried, self.carried = self._launched(number), self.carried, set()
-        following = self._launched(number + 1) if self._is_followed(number) else None
+        behind = self._behind(number)
+        following = None if behind is None else self._launched(behind)
         for block in range(listed.blocks):
             own = self._share(listed, block)
             if not own:
@@ -218,21 +219,26 @@ class _Sequencing:
                 yield from self._fetch(number, flow)
                 yield from self._fetched(number, flow)
                 yield from events.first_loads(listed.ahead or ())
-            if following is None or not self._share(self.nests[number + 1], block):
+            is_busy = block == CONDUCTING and behind != number + 1  # with what lies between
+            if behind is None or following is None or is_busy or not self._share(self.nests[behind], block):
                 yield from events.run(hands_over=False)
                 continue
             self.carried.add(block)
             yield from events.run(
                 hands_over=False,
-                in_first=self._fetch(number + 1, flow),
-                in_last=self._ahead_of_barrier(number + 1, flow, following),
+                in_first=self._fetch(behind, flow),
+                in_last=self._ahead_of_barrier(behind, flow, following),
             )
         yield Barrier(number, listed.blocks)
 
-    def _is_followed(self, number: int) -> bool:
-        """By a launch whose blocks bring what they can before they meet; they do where each has a cluster to itself."""
-        both, clusters = self.nests[number : number + 2], self.plan.schedule.target.clusters
-        return both[-1] is not both[0] and both[-1].ahead is not None and all(one.blocks <= clusters for one in both)
+    def _behind(self, number: int) -> int | None:
+        """The next launch, if its blocks bring what they can before those of this one meet: where each has a cluster to
+        itself."""
+        found = next((i for i in range(number + 1, len(self.nests)) if self.nests[i].blocks), None)
+        if found is None or self.nests[found].ahead is None:
+            return None
+        clusters = self.plan.schedule.target.clusters
+        return found if max(self.nests[i].blocks for i in (number, found)) <= clusters else None
 
     def _launched(self, number: int) -> NestEvents:
         """For all of its blocks."""

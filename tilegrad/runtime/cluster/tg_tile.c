@@ -712,21 +712,44 @@ static int width_of(const tg_tiles *t, uint32_t flags)
 }
 
 #ifdef TG_CARRIES
-/* Of the nest that is launched next, the tiles that a block takes; none where that has no room beside the current one, or
- * where blocks of either have to take turns. */
-static void find_next(tg_tiles *t, const tg_call *call, uint32_t block, uint32_t blocks)
+/* The call before the next launch behind one, or none; `position` becomes that launch's. The entry's conductor runs what
+ * lies between: nests that come together are one behind the other there. */
+static const tg_call *before_launch(const tg_tiles *t, const tg_call *call, uint32_t *position)
 {
-    const tg_call *next = (const tg_call *)(const void *)(t->program + t->position);
-    uint32_t width;
-    if ((call->flags & (TG_NEXT_LAUNCH | TG_NEXT_LATE)) != TG_NEXT_LAUNCH || blocks > TG_CLUSTERS)
+    while (call->next_words && !(call->flags & TG_NEXT_LAUNCH)) {
+        const tg_word *at = t->program + *position;
+        *position += call->next_words;
+        for (call = (const tg_call *)(const void *)at; call->flags & TG_MORE; call = (const tg_call *)(const void *)at)
+            at += call->next_words;
+    }
+    return call->next_words ? call : 0;
+}
+
+/* What a block brings of the next launch: the tiles that it takes there. None where that has no room beside the current
+ * one, where blocks of either take turns, or where the entry's conductor has work for its cluster before. */
+static void find_next(tg_tiles *t, tg_call *own, uint32_t block, uint32_t blocks)
+{
+    uint32_t position = t->position, width;
+    const tg_call *before = before_launch(t, own, &position);
+    const tg_call *next = (const tg_call *)(const void *)(t->program + position);
+    own->next_words = 0;
+    if (!before || !(next->flags & TG_CARRIED) || blocks > TG_CLUSTERS || (block == 0 && position != t->position))
         return;
     width = (uint32_t)width_of(t, next->flags);
     if (width > TG_CLUSTERS || block >= width)
         return;
-    take_share((tg_nest *)(uintptr_t)(t->program + call->next_table), next->flags, block, width, &t->next_first,
+    take_share((tg_nest *)(uintptr_t)(t->program + before->next_table), next->flags, block, width, &t->next_first,
                &t->next_stop);
-    if (t->next_first >= t->next_stop)
+    if (t->next_first >= t->next_stop) {
         t->next_stop = 0;
+        return;
+    }
+    t->position = position;
+    own->next_words = before->next_words;
+    own->next_table = before->next_table;
+    own->next_table_words = before->next_table_words;
+    own->next_scratch = before->next_scratch;
+    own->flags &= ~(uint32_t)TG_NEXT_LATE;
 }
 
 /* What the block has brought already, if it has. */
@@ -799,8 +822,6 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
     load_first(t, t->call, t->words, 0, &t->loading);
 #ifdef TG_CARRIES
     find_next(t, own, block, blocks);
-    if (t->next_stop == 0)
-        own->next_words = 0;
     carried->position = t->next_stop > 0 ? t->position : TG_NO_CALL;
 #else
     own->next_words = 0;
