@@ -222,8 +222,9 @@ class ListedNest:
     Nests that pipes join are launched together, on `members` lanes of every block, side by side in number: this one is
     number `member` of them, and the next ones where it takes several. `lanes` are those that it takes, each an engine's
     name and which of its lanes; none where cores compute. Blocks bring its table, and its operands `ahead`, before
-    those of the launch before have met; None where they bring nothing before that. Where nests lie between, which the
-    entry's conductor runs, its cluster's block brings nothing."""
+    those of the launch before have met; None where they bring nothing before that. They ask for that beside their last
+    tile, or else when that is done. Where nests lie between, which the entry's conductor runs, its cluster's block
+    brings nothing."""
 
     launch: int
     number: int
@@ -236,6 +237,7 @@ class ListedNest:
     members: int = 1
     lanes: tuple[tuple[str, int], ...] = ()
     ahead: tuple[str, ...] | None = None
+    is_beside: bool = False
 
     @property
     def is_joined(self) -> bool:

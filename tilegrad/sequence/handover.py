@@ -56,12 +56,16 @@ def suites_of(nests: Sequence[ListedNest]) -> list[range]:
     return [range(first, stop) for first, stop in pairwise([*firsts, len(nests)])]
 
 
-def ahead_of_barriers(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> list[tuple[str, ...] | None]:
-    """Of each nest that is launched behind another, what blocks may ask for before those of that launch have met: what
-    none of them writes, whatever the width, nor a nest in between, and what has room beside it. None: not even its
+def brought_ahead(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> tuple[ListedNest, ...]:
+    """With what blocks may ask for, of each nest that is launched behind another, before those of that launch have met:
+    what none of them writes, whatever the width, nor a nest in between, and what has room beside it. None: not even its
     table has."""
+    if not plan.schedule.carries:
+        return tuple(nests)
     deciding = _Deciding(plan, entry, nests)
-    return [deciding.ahead(i) if plan.schedule.carries else None for i in range(len(nests))]
+    ahead = [deciding.ahead(i) for i in range(len(nests))]
+    beside = [own is not None and deciding.is_beside(i, own) for i, own in enumerate(ahead)]
+    return tuple(replace(one, ahead=ahead[i], is_beside=beside[i]) for i, one in enumerate(nests))
 
 
 def launch_before(nests: Sequence[ListedNest], i: int) -> int | None:
@@ -108,6 +112,15 @@ class _Deciding:
             and not overlaps([self._home(i, operand)], written)
             and not meet([one_run(*self._home(i, operand))], arriving)
         )
+
+    def is_beside(self, i: int, ahead: Sequence[str]) -> bool:
+        """Whether that takes longer than the last results take to leave, and the nest before computes for longer. Else
+        it is asked for while these leave: a core that asks beside a tile is late for its own part of that."""
+        slots = [self._tiling(i).slots[name].slot_bytes for name in ahead]
+        results = [self._tiling(i - 1).slots[operand.name].slot_bytes for operand in self.nests[i - 1].nest.results]
+        estimate = self._tiling(i - 1).estimate
+        is_near, computes = launch_before(self.nests, i) == i - 1, estimate.compute_cycles >= estimate.dma_cycles
+        return is_near and computes and sum(slots) > sum(results)
 
     def decide(self) -> list[Handover]:
         for n, suite in enumerate(self.suites):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.tables import CALL_WORDS, table_of
@@ -25,7 +24,7 @@ from tilegrad.ir.listing import (
 from tilegrad.ir.nest import Nest, whole
 from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Address, Plan
-from tilegrad.sequence.handover import Handover, ahead_of_barriers, handovers, suites_of
+from tilegrad.sequence.handover import Handover, brought_ahead, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
 from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, ahead_of, pieces, whole_call
 from tilegrad.sequence.piped_events import PipedEvents, PipeEnd, ring_offset
@@ -110,8 +109,7 @@ class _Sequencing:
         self.suites: dict[int, range] = {}
         self.carried: set[int] = set()  # blocks that have brought the table of the nest that is launched next
         if plan.entries[entry].places:
-            ahead = ahead_of_barriers(plan, entry, self.nests)
-            self.nests = tuple(replace(one, ahead=own) for one, own in zip(self.nests, ahead, strict=True))
+            self.nests = brought_ahead(plan, entry, self.nests)
             self.handovers = handovers(plan, entry, self.nests)
             self.set_runs()
         self.fetching = 0
@@ -208,7 +206,6 @@ class _Sequencing:
             return
         every, carried, self.carried = self._launched(number), self.carried, set()
         behind = self._behind(number)
-        following = None if behind is None else self._launched(behind)
         for block in range(listed.blocks):
             own = self._share(listed, block)
             if not own:
@@ -218,17 +215,21 @@ class _Sequencing:
             if block not in carried:
                 yield from self._fetch(number, flow)
                 yield from self._fetched(number, flow)
-                yield from events.first_loads(listed.ahead or ())
             is_busy = block == CONDUCTING and behind != number + 1  # with what lies between
-            if behind is None or following is None or is_busy or not self._share(self.nests[behind], block):
+            following = None if is_busy or behind is None else self._of_block(behind, flow)
+            if behind is not None and following is not None:
+                yield from self._fetch(behind, flow)
+            if block not in carried:
+                yield from events.first_loads(listed.ahead or ())
+            if behind is None or following is None:
                 yield from events.run(hands_over=False)
                 continue
             self.carried.add(block)
-            yield from events.run(
-                hands_over=False,
-                in_first=self._fetch(behind, flow),
-                in_last=self._ahead_of_barrier(behind, flow, following),
-            )
+            loads = chain(self._fetched(behind, flow), following.first_loads(self.nests[behind].ahead or ()))
+            if self.nests[behind].is_beside:
+                yield from events.run(hands_over=False, in_last=loads)
+            else:
+                yield from events.run(hands_over=False, at_end=loads)
         yield Barrier(number, listed.blocks)
 
     def _behind(self, number: int) -> int | None:
@@ -253,11 +254,10 @@ class _Sequencing:
         first, stop = share(units, block, listed.blocks) if block < listed.blocks else (0, 0)
         return range(first * tiles, stop * tiles)
 
-    def _ahead_of_barrier(self, number: int, flow: Flow, every: NestEvents) -> Iterator[Event]:
-        listed = self.nests[number]
-        yield from self._fetched(number, flow)
-        own = every.of_block(flow, self._share(listed, flow.queue.block))
-        yield from own.first_loads(listed.ahead or ())
+    def _of_block(self, number: int, flow: Flow) -> NestEvents | None:
+        """What a block does of a nest, if anything."""
+        share = self._share(self.nests[number], flow.queue.block)
+        return self._launched(number).of_block(flow, share) if share else None
 
     def _member(self, number: int, listed: ListedNest) -> Iterator[Event]:
         """Of nests that pipes join. The last of them meets the others at the barrier."""

@@ -513,7 +513,7 @@ static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
     if (call->flags & TG_SETTLE)
         settle(&t->storing);
 #ifdef TG_CARRIES
-    if (t->next_stop > 0)
+    if (t->next_stop > t->next_first)
         take_tiles(words, t->next_first, t->next_stop);
 #endif
     load_first(t, next, words, 1, &t->loading);
@@ -725,31 +725,30 @@ static const tg_call *before_launch(const tg_tiles *t, const tg_call *call, uint
     return call->next_words ? call : 0;
 }
 
-/* What a block brings of the next launch: the tiles that it takes there. None where that has no room beside the current
- * one, where blocks of either take turns, or where the entry's conductor has work for its cluster before. */
-static void find_next(tg_tiles *t, tg_call *own, uint32_t block, uint32_t blocks)
+/* What a block brings of the next launch, as if that came next, and the tiles that it takes there. Nothing where that
+ * has no room beside the current one, where blocks of either take turns, or where the entry's conductor has work for its
+ * cluster before. Returns whether it does so beside its last tile, or else when results of that leave. */
+static int find_next(tg_tiles *t, tg_call *own, uint32_t block, uint32_t blocks)
 {
-    uint32_t position = t->position, width;
+    uint32_t position = t->position, width = 0;
     const tg_call *before = before_launch(t, own, &position);
     const tg_call *next = (const tg_call *)(const void *)(t->program + position);
-    own->next_words = 0;
-    if (!before || !(next->flags & TG_CARRIED) || blocks > TG_CLUSTERS || (block == 0 && position != t->position))
-        return;
-    width = (uint32_t)width_of(t, next->flags);
-    if (width > TG_CLUSTERS || block >= width)
-        return;
-    take_share((tg_nest *)(uintptr_t)(t->program + before->next_table), next->flags, block, width, &t->next_first,
-               &t->next_stop);
+    if (before && (next->flags & TG_CARRIED) && blocks <= TG_CLUSTERS && (block > 0 || position == t->position))
+        width = (uint32_t)width_of(t, next->flags);
+    if (block < width && width <= TG_CLUSTERS)
+        take_share((tg_nest *)(uintptr_t)(t->program + before->next_table), next->flags, block, width, &t->next_first,
+                   &t->next_stop);
     if (t->next_first >= t->next_stop) {
-        t->next_stop = 0;
-        return;
+        own->next_words = 0;
+        return 0;
     }
     t->position = position;
     own->next_words = before->next_words;
     own->next_table = before->next_table;
     own->next_table_words = before->next_table_words;
     own->next_scratch = before->next_scratch;
-    own->flags &= ~(uint32_t)TG_NEXT_LATE;
+    own->flags |= TG_NEXT_LATE;
+    return (next->flags & TG_BESIDE) != 0;
 }
 
 /* What the block has brought already, if it has. */
@@ -817,15 +816,23 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
 #ifdef TG_PIPES
     find_piped(t, nest, homes_of(own));
 #endif
-    if (!is_there)
-        load_first(t, t->call, t->words, 1, &t->loading);
-    load_first(t, t->call, t->words, 0, &t->loading);
 #ifdef TG_CARRIES
-    find_next(t, own, block, blocks);
-    carried->position = t->next_stop > 0 ? t->position : TG_NO_CALL;
+    carried->position = TG_NO_CALL;
+    int is_beside = find_next(t, own, block, blocks), fetching = NONE;
+    if (own->next_words) {
+        carried->position = t->position;
+        fetch(t, own);
+    }
+    if (!is_beside) { /* it is not for the last tile */
+        fetching = t->fetching;
+        t->fetching = NONE;
+    }
 #else
     own->next_words = 0;
 #endif
+    if (!is_there)
+        load_first(t, t->call, t->words, 1, &t->loading);
+    load_first(t, t->call, t->words, 0, &t->loading);
 #ifdef TG_PIPES
     if (launch->count > 1) {
         run_piped(t, own, member->who);
@@ -834,10 +841,14 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
 #endif
     begin_nest(t, own, member->who);
     (void)run_tiles(t, own);
-    settle(&t->storing);
 #ifdef TG_CARRIES
+    if (fetching != NONE) {
+        t->fetching = fetching;
+        (void)prepare_nest(t, own);
+    }
     carried->loading = t->loading;
 #endif
+    settle(&t->storing);
 }
 
 /* The nest behind this one is launched: its call and table stay where they are until then. */
@@ -1012,7 +1023,7 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->is_launch = t->first_tile = 0;
 #endif
 #ifdef TG_CARRIES
-    t->next_stop = 0;
+    t->next_first = t->next_stop = 0;
     for (int i = 0; i < TG_CLUSTERS; i++)
         t->carried[i].position = TG_NO_CALL;
 #endif

@@ -109,6 +109,7 @@ enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2, TG_MOVE_ROWS = 4, TG_MOVE_WORDS = 4, TG
 enum {
     TG_DRAIN = 1,        /* what the nest before stored must have arrived before this one asks for anything */
     TG_CARRIED = 1,      /* of a launch: blocks bring it, and its early operands, before those of the one before meet */
+    TG_BESIDE = 2,       /* of such a launch: they do that beside their last tile, not behind it */
     TG_LEAVE = 2,        /* the last results may be on their way when the nest ends */
     TG_NEXT_LATE = 4,    /* the next call and its table have no room beside this nest */
     TG_AT_ONCE = 8,      /* the next nest begins when this one ends: its last results leave when that one has begun */
