@@ -108,8 +108,6 @@ enum { TG_MOVE_IN = 1, TG_MOVE_WAIT = 2, TG_MOVE_ROWS = 4, TG_MOVE_WORDS = 4, TG
 
 enum {
     TG_DRAIN = 1,        /* what the nest before stored must have arrived before this one asks for anything */
-    TG_CARRIED = 1,      /* of a launch: blocks bring it, and its early operands, before those of the one before meet */
-    TG_BESIDE = 2,       /* of such a launch: they do that beside their last tile, not behind it */
     TG_LEAVE = 2,        /* the last results may be on their way when the nest ends */
     TG_NEXT_LATE = 4,    /* the next call and its table have no room beside this nest */
     TG_AT_ONCE = 8,      /* the next nest begins when this one ends: its last results leave when that one has begun */
@@ -128,6 +126,11 @@ enum { TG_INNER_SHIFT = 8, TG_DIVISOR_SHIFT = 12, TG_LIMIT_SHIFT = 20, TG_MOST_I
     ((uint32_t)(inner) << TG_INNER_SHIFT | (uint32_t)(divisor) << TG_DIVISOR_SHIFT |                                   \
      (uint32_t)(limit) << TG_LIMIT_SHIFT)
 #define BLOCKS(inner) OVER(inner, TG_BLOCKS, TG_BLOCKS_DIVISOR)
+
+#ifdef TG_CARRIES
+/* Blocks bring it and its early operands before those of the launch before meet, beside their last tile or behind it. */
+enum { TG_CARRIED = 1, TG_BESIDE = 2 };
+#endif
 
 /* Where several lanes of a block take parts of a nest, each of them is a block to it. */
 enum { TG_LANES_SHIFT = 28 };

@@ -14,9 +14,8 @@
  *  - A request is waited for exactly once, and none is under way when an entry ends.
  *  - An entry finds its arena and scratchpad poisoned: only state survives a call.
  *  - Blocks of a launch do nothing before its barrier, and then run one after the other, in several orders; each finds
- *    the scratchpad of its cluster poisoned, but for a table that it has had brought for the next launch, and requests
- *    of operands for that. Two that write the same byte of L2, or one that reads what another writes, for whichever
- *    launch, are a race, whatever the order.
+ *    the scratchpad of its cluster poisoned. Two that write the same byte of L2, or one that reads what another writes,
+ *    are a race, whatever the order.
  *
  * Whoever breaks a rule stops the run with the nest, the tile and the bytes concerned. Time is not kept here: events go
  * to a trace, from which cycles are computed. */
@@ -572,15 +571,15 @@ void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *aren
     sim.trace = trace ? fopen(trace, "w") : NULL;
 }
 
+#ifdef TG_CARRIES
 /* What was brought for the next launch is for this one, or nobody waits for it. */
 static void forget_ahead(void)
 {
-#ifdef TG_CARRIES
     own->ahead_bytes = 0;
     for (int i = 0; i < TG_DMA_REQUESTS; i++)
         own->requests[i].is_ahead = 0;
-#endif
 }
+#endif
 
 static void expect_all_left(int what)
 {
@@ -589,16 +588,18 @@ static void expect_all_left(int what)
         hazard("a result at L1+%ld never left", (long)(left - own->holds));
 }
 
-#ifdef TG_CARRIES
-#define IS_AHEAD(request) ((request).is_ahead)
-#else
-#define IS_AHEAD(request) 0
-#endif
-
 static void expect_none_under_way(const request_t *table, int count, const char *what)
 {
+#ifdef TG_CARRIES
+    request_t others[L3_REQUESTS]; /* what was asked for ahead is waited for in the next launch */
+    for (int i = 0; i < count; i++) {
+        others[i] = table[i];
+        others[i].is_open = table[i].is_open && !table[i].is_ahead;
+    }
+    table = others;
+#endif
     for (int i = 0; i < count; i++)
-        if (table[i].is_open && !IS_AHEAD(table[i]))
+        if (table[i].is_open)
             hazard("%s that %s started at tile %d is still under way when %s ends", what,
                    table[i].nest ? table[i].nest : "no nest", table[i].tile, sim.block < 0 ? "the entry" : "the block");
 }
@@ -625,11 +626,14 @@ void tg_end(const char *entry)
 {
     event("E %s\n", entry);
     expect_no_launch("the entry ends");
-    for (int i = 0; i < TG_CLUSTERS; i++) {
-        own = &clusters[TG_CLUSTERS - 1 - i];
+#ifdef TG_CARRIES
+    for (own = clusters + TG_CLUSTERS - 1; own > clusters; own--) {
         forget_ahead();
         expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
     }
+    forget_ahead();
+#endif
+    expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
     expect_none_under_way(l3_requests, L3_REQUESTS, "an L3 transfer");
     expect_all_left(PRODUCED);
     expect_all_left(BEFORE | PRODUCED);
@@ -985,7 +989,7 @@ static int block_at(int i, int blocks, uint32_t order)
     return order % 3 == 1 ? blocks - 1 - i : i;
 }
 
-/* What was there is gone, but for a table that a block has had brought for the next launch. */
+/* What was there is gone; where a block has had a table brought for the next launch, not that. */
 static void clear_scratch(void)
 {
     size_t bytes = (size_t)(own->touched_stop - own->touched);
@@ -1022,7 +1026,9 @@ static void enter_block(int block)
     own->tile = 0;
     own->table_bytes = own->next_table_bytes = 0;
     clear_scratch();
+#ifdef TG_CARRIES
     forget_ahead();
+#endif
     event("b %d\n", block);
 }
 
