@@ -223,8 +223,7 @@ class ListedNest:
     number `member` of them, and the next ones where it takes several. `lanes` are those that it takes, each an engine's
     name and which of its lanes; none where cores compute. Blocks bring its table, and its operands `ahead`, before
     those of the launch before have met; None where they bring nothing before that. They ask for that beside their last
-    tile, or else when that is done. Where nests lie between, which the entry's conductor runs, its cluster's block
-    brings nothing."""
+    tile, or else when that is done."""
 
     launch: int
     number: int

@@ -58,8 +58,8 @@ def suites_of(nests: Sequence[ListedNest]) -> list[range]:
 
 def brought_ahead(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> tuple[ListedNest, ...]:
     """With what blocks may ask for, of each nest that is launched behind another, before those of that launch have met:
-    what none of them writes, whatever the width, nor a nest in between, and what has room beside it. None: not even its
-    table has."""
+    what none of them writes, whatever the width, nor a nest in between, and what has room beside them. None: not even
+    its table has."""
     if not plan.schedule.carries:
         return tuple(nests)
     deciding = _Deciding(plan, entry, nests)
@@ -100,7 +100,7 @@ class _Deciding:
         at = launch_before(self.nests, i)
         if at is None or any(one.is_joined for one in (self.nests[at], self.nests[i])):
             return None
-        scratch = self._all_scratch(at)
+        scratch = [span for k in range(at, i) for span in self._all_scratch(k)]
         if overlaps([self._table(i)], scratch):
             return None
         arriving = self._arriving_from_l3(self.nests[at].launch, self.nests[i].launch)

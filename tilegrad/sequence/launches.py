@@ -106,11 +106,10 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.memories[SCRATCH].clear(self.kept.pop(block, ()))
 
     def is_ahead(self, event: Fetch | Load | Store) -> bool:
-        """Whether it is of the next launch. Nests between are for the first cluster, which brings nothing then."""
+        """Whether it is of the next launch."""
         if self.launched < 0 or not isinstance(event, Fetch | Load) or self.nests[event.nest].ahead is None:
             return False
-        is_near = event.nest == self.launched + 1 or self.block % self.clusters > 0
-        return is_near and launch_before(self.nests, event.nest) == self.launched
+        return launch_before(self.nests, event.nest) == self.launched
 
     def bring_ahead(self, event: Fetch | Load, offset: int, size_bytes: int) -> None:
         """If it is of the next launch, it stays over the barrier."""

@@ -107,7 +107,8 @@ class _Sequencing:
         self.handovers: list[Handover] = []
         self.runs: list[NestEvents] = []
         self.suites: dict[int, range] = {}
-        self.carried: set[int] = set()  # blocks that have brought the table of the nest that is launched next
+        # Blocks that have brought the table of the nest that is launched next, and by which transfer operands come.
+        self.carried: dict[int, int | None] = {}
         if plan.entries[entry].places:
             self.nests = brought_ahead(plan, entry, self.nests)
             self.handovers = handovers(plan, entry, self.nests)
@@ -204,7 +205,7 @@ class _Sequencing:
         if listed.is_joined:
             yield from self._member(number, listed)
             return
-        every, carried, self.carried = self._launched(number), self.carried, set()
+        every, carried, self.carried = self._launched(number), self.carried, {}
         behind = self._behind(number)
         for block in range(listed.blocks):
             own = self._share(listed, block)
@@ -212,11 +213,11 @@ class _Sequencing:
                 continue
             flow = self.flows.setdefault(block, Flow(Queue(block, self.flow.queue.engine)))
             events = every.of_block(flow, own)
+            flow.loading = carried.get(block)
             if block not in carried:
                 yield from self._fetch(number, flow)
                 yield from self._fetched(number, flow)
-            is_busy = block == CONDUCTING and behind != number + 1  # with what lies between
-            following = None if is_busy or behind is None else self._of_block(behind, flow)
+            following = None if behind is None else self._of_block(behind, flow)
             if behind is not None and following is not None:
                 yield from self._fetch(behind, flow)
             if block not in carried:
@@ -224,12 +225,12 @@ class _Sequencing:
             if behind is None or following is None:
                 yield from events.run(hands_over=False)
                 continue
-            self.carried.add(block)
             loads = chain(self._fetched(behind, flow), following.first_loads(self.nests[behind].ahead or ()))
             if self.nests[behind].is_beside:
                 yield from events.run(hands_over=False, in_last=loads)
             else:
                 yield from events.run(hands_over=False, at_end=loads)
+            self.carried[block], flow.loading = flow.loading, None
         yield Barrier(number, listed.blocks)
 
     def _behind(self, number: int) -> int | None:

@@ -111,7 +111,7 @@ class _Lines:
     def __init__(self, listing: EntryListing) -> None:
         self.listing = listing
         self.near, self.far = _Requests(), _Requests()
-        self.of_block: dict[int, _Requests] = {}
+        self.of_block = {0: self.near}
         self.moving = {(e.queue, e.transfer) for e in listing.events if isinstance(e, Move)}
 
     def lines(self) -> Iterator[tuple[str, Event]]:
@@ -127,7 +127,7 @@ class _Lines:
             if isinstance(event, Barrier):
                 launched = False
                 yield from self._of_blocks(blocks)
-                blocks, self.near = {}, _Requests()
+                blocks, self.near = {}, self.of_block[0]
             for line in self._of(event):
                 yield line, event
 

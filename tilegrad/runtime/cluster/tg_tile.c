@@ -726,14 +726,14 @@ static const tg_call *before_launch(const tg_tiles *t, const tg_call *call, uint
 }
 
 /* What a block brings of the next launch, as if that came next, and the tiles that it takes there. Nothing where that
- * has no room beside the current one, where blocks of either take turns, or where the entry's conductor has work for its
- * cluster before. Returns whether it does so beside its last tile, or else when results of that leave. */
+ * has no room beside what comes before, or where blocks of either take turns. Returns whether it does so beside its last
+ * tile, or else when results of that leave. */
 static int find_next(tg_tiles *t, tg_call *own, uint32_t block, uint32_t blocks)
 {
     uint32_t position = t->position, width = 0;
     const tg_call *before = before_launch(t, own, &position);
     const tg_call *next = (const tg_call *)(const void *)(t->program + position);
-    if (before && (next->flags & TG_CARRIED) && blocks <= TG_CLUSTERS && (block > 0 || position == t->position))
+    if (before && (next->flags & TG_CARRIED) && blocks <= TG_CLUSTERS)
         width = (uint32_t)width_of(t, next->flags);
     if (block < width && width <= TG_CLUSTERS)
         take_share((tg_nest *)(uintptr_t)(t->program + before->next_table), next->flags, block, width, &t->next_first,

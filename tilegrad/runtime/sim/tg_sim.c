@@ -70,8 +70,9 @@ typedef struct {
     size_t table_bytes, next_table_bytes;
     int is_further; /* the one that is up next has come together with the current one */
 #ifdef TG_CARRIES
-    unsigned char *ahead; /* a table for the next launch, with what the conductor has made of it */
+    unsigned char *ahead; /* a table for the next launch, and a copy with what the conductor has made of it */
     size_t ahead_bytes;
+    unsigned char ahead_copy[TG_L1_BYTES];
 #endif
     const char *nest;
     int tile;
@@ -394,6 +395,10 @@ static void expect_free(const unsigned char *p, size_t bytes)
         hazard("a transfer to %s, %lu bytes, where a result has not left", describe(p), (unsigned long)bytes);
     if (overlap(p, bytes, own->table, own->table_bytes) || overlap(p, bytes, own->next_table, own->next_table_bytes))
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
+#ifdef TG_CARRIES
+    if (overlap(p, bytes, own->ahead, own->ahead_bytes))
+        hazard("a transfer to %s, %lu bytes, where a table for the next launch is", describe(p), (unsigned long)bytes);
+#endif
 }
 
 #ifdef TG_PIPES
@@ -996,9 +1001,8 @@ static void clear_scratch(void)
     if (own->touched == NULL)
         return;
 #ifdef TG_CARRIES
-    static unsigned char table[TG_L1_BYTES];
-    if (own->ahead_bytes)
-        memcpy(table, own->ahead, own->ahead_bytes);
+    if (own->ahead_bytes && memcmp(own->ahead, own->ahead_copy, own->ahead_bytes) != 0)
+        hazard("a table for the next launch at %s was overwritten", describe(own->ahead));
 #endif
     memset(own->touched, POISON, bytes);
     memset(own->holds + (own->touched - own->scratch), ABSENT, bytes);
@@ -1006,7 +1010,7 @@ static void clear_scratch(void)
 #ifdef TG_CARRIES
     if (!own->ahead_bytes)
         return;
-    memcpy(own->ahead, table, own->ahead_bytes);
+    memcpy(own->ahead, own->ahead_copy, own->ahead_bytes);
     memset(own->holds + (own->ahead - own->scratch), BROUGHT, own->ahead_bytes);
     touch(own->ahead, own->ahead_bytes);
 #endif
@@ -1041,6 +1045,7 @@ static void leave_block(void)
     if (own->table_bytes) {
         own->ahead = own->scratch + (own->next_table - own->scratch);
         own->ahead_bytes = own->next_table_bytes;
+        memcpy(own->ahead_copy, own->ahead, own->ahead_bytes);
         for (int i = 0; i < TG_DMA_REQUESTS; i++)
             own->requests[i].is_ahead = own->requests[i].is_inward;
     }
