@@ -116,11 +116,12 @@ class _Deciding:
     def is_beside(self, i: int, ahead: Sequence[str]) -> bool:
         """Whether that takes longer than the last results take to leave, and the nest before computes for longer. Else
         it is asked for while these leave: a core that asks beside a tile is late for its own part of that."""
+        at = launch_before(self.nests, i)
+        assert at is not None
         slots = [self._tiling(i).slots[name].slot_bytes for name in ahead]
-        results = [self._tiling(i - 1).slots[operand.name].slot_bytes for operand in self.nests[i - 1].nest.results]
-        estimate = self._tiling(i - 1).estimate
-        is_near, computes = launch_before(self.nests, i) == i - 1, estimate.compute_cycles >= estimate.dma_cycles
-        return is_near and computes and sum(slots) > sum(results)
+        results = [self._tiling(at).slots[operand.name].slot_bytes for operand in self.nests[at].nest.results]
+        estimate = self._tiling(at).estimate
+        return estimate.compute_cycles >= estimate.dma_cycles and sum(slots) > sum(results)
 
     def decide(self) -> list[Handover]:
         for n, suite in enumerate(self.suites):
