@@ -96,8 +96,6 @@ PAYS, LOST_CYCLES = 0.95, 1000
 least: its neighbours lose what they would have done for each other."""
 
 
-MOST_SHORT = 10_000
-"""Cycles of a last tile beside which nothing is brought ahead: cores that ask are late for their own part of it."""
 LEAST_OF_WHOLE = 0.75
 """Of what a nest computes for as one tile, what no way to cut it is faster than: those are not looked at where blocks
 are faster still."""
@@ -116,7 +114,8 @@ class _Tiler:
         self.options = options
         self.width = width
         self.over_blocks: dict[tuple[NestKind, Ahead], Tiling | None] = {}
-        self.launch: tuple[Nest, Tiling] | None = None  # the latest one, right before the nest that is looked at
+        self.launch: tuple[Nest, Tiling] | None = None  # the latest one
+        self.written: set[str | None] = set()  # by that, and by nests behind it
         self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
         self.known = known_choices(options.target, options.buffering)
         self.refused: list[tuple[int, DoesNotFit]] = []
@@ -132,6 +131,7 @@ class _Tiler:
         homes = analyse(graph, target.memory(target.home).alignment_bytes).owner
         found: list[Choice] = []
         links: list[list[Link]] = []
+        self.launch = None
 
         def chosen() -> list[Choice]:
             hides = self.options.buffering == "double"
@@ -141,13 +141,15 @@ class _Tiler:
 
         for node, nest in nests:
             launched = self._launched(nest, node, homes)
-            self.launch = None
+            if launched is not None and launched[0] is not None:
+                self.launch = nest, launched[0]
+                self.written.clear()
+            self.written |= {homes.get(one.value or "", one.value) for one in nest.results}
             if launched is None:
                 choices = self._choices(nest, node)
                 links.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in choices])
             else:
                 found += [*chosen(), launched]
-                self.launch = None if launched[0] is None else (nest, launched[0])
         return [*found, *chosen()]
 
     def _launched(self, nest: Nest, node: Node, homes: Mapping[str, str]) -> Choice | None:
@@ -205,17 +207,16 @@ class _Tiler:
         return self.over_blocks[key]
 
     def _ahead(self, nest: Nest, homes: Mapping[str, str]) -> Ahead:
-        """What blocks bring beside the last tile of the launch right before, where they have no other cluster to wait
-        for: what that does not write."""
+        """What blocks bring beside the last tile of the launch before: what is not written there or behind it."""
         target = self.options.target
         if self.launch is None or not self.options.overlaps or target.clusters == 1 or target.compute_engines:
             return NOTHING_AHEAD
         before, tiling = self.launch
-        written = {homes.get(one.value or "", one.value) for one in before.results}
-        names = [one.name for one in nest.reads if homes.get(one.value or "", one.value) not in written]
+        names = [one.name for one in nest.reads if homes.get(one.value or "", one.value) not in self.written]
         units, tiles = units_of(before, tiling.loops)
         cycles = tiling.estimate.compute_cycles / (tiles * -(-units // target.clusters))
-        return Ahead(frozenset(names), round(cycles, -4)) if cycles > MOST_SHORT else NOTHING_AHEAD
+        rounded = round(cycles, -4)  # few kinds of nests are searched more often than once
+        return Ahead(frozenset(names), rounded) if rounded else NOTHING_AHEAD
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
