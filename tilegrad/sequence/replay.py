@@ -379,7 +379,6 @@ class _Replay(LaunchReplay):
     def load(self, event: Load) -> None:
         operand = self.operand(event, Access.READ)
         self.claim(event)
-        assert operand.value is not None
         transfer, value = self.open(event), self.content_number(event.nest, operand)
         contents = [] if event.pipe is not None else self.far_contents(event, operand)
         if event.pipe is not None:
@@ -409,7 +408,6 @@ class _Replay(LaunchReplay):
     def store(self, event: Store) -> None:
         operand = self.operand(event, Access.WRITE)
         self.claim(event)
-        assert operand.value is not None
         transfer, what = self.open(event), f"'{event.operand}'"
         near, readers = self.scratch(event.near, box_size(event.box) * operand.element_bytes, what)
         first = int(near[0])
