@@ -354,6 +354,8 @@ class ClusterLowering(Lowering):
                 parts.append(f".{field} = {_from_first(call.bits(names))}")
         flags = {
             "TG_DRAIN": own.drains,
+            "TG_CARRIED": call.listed.ahead is not None,
+            "TG_BESIDE": call.listed.is_beside,
             "TG_LEAVE": own.leaves,
             "TG_NEXT_LATE": following is not None and following.own.is_fetched_late,
             "TG_AT_ONCE": following is not None and following.own.at_once,

@@ -247,6 +247,8 @@ def _scratch_sizes(plan: Plan) -> list[str]:
         "#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */",
         f"#define TG_BLOCKS {most} /* the most that a nest is launched over */",
     ]
+    if schedule.carries:
+        sizes.append("#define TG_CARRIES /* blocks ask for operands of the next launch before they meet */")
     pipes = [pipe for entry in schedule.entries.values() for pipe in entry.pipes]
     if pipes:
         sizes += [

@@ -122,7 +122,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
 def _runtime_text(path: Path, plan: Plan) -> str:
     """A file of the runtime, without what launches over blocks and pipes would add."""
     present = {"TG_BLOCKS": interface.has_blocks(plan), "TG_MOST_BLOCKS": plan.schedule.width is not None}
-    present["TG_PIPES"] = has_pipes(plan)
+    present |= {"TG_PIPES": has_pipes(plan), "TG_CARRIES": interface.has_blocks(plan) and plan.schedule.carries}
     absent = [macro for macro, is_present in present.items() if not is_present]
     return without_sections(path.read_text(encoding="utf-8"), absent)
 

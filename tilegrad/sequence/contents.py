@@ -82,10 +82,14 @@ class Memory:
         self.readers = np.zeros(len(self.content), dtype=np.int32)
         self.reach = 0  # behind the last unit that somebody asked for since nothing was there
 
-    def clear(self) -> None:
-        """Nothing is there any more, nor on its way there."""
+    def clear(self, kept: Sequence[tuple[int, int]] = ()) -> None:
+        """Nothing is there any more, nor on its way there, but between these bytes."""
+        spans = [(start // self.unit, stop // self.unit) for start, stop in kept]
+        saved = [self.content[start:stop].copy() for start, stop in spans]
         self.content[: self.reach] = NOTHING
-        self.reach = 0
+        self.reach = max((stop for _, stop in spans), default=0)
+        for (start, stop), content in zip(spans, saved, strict=True):
+            self.content[start:stop] = content
 
     def views(self, offset: int, sizes: Sequence[int], strides: Sequence[int]) -> tuple[View, Readers] | None:
         """Content and readers of a strided box of bytes, the innermost size dense; None where it passes an end."""

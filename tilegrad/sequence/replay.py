@@ -322,6 +322,7 @@ class _Replay(LaunchReplay):
             if (view != UNDER_WAY).any():
                 raise self.error("the table does not come to its place", number)
             transfer.arrivals.append((view, self.hold(Held(number, "its table"))))
+            self.bring_ahead(event, listed.place.table_offset, words_bytes)
             size_bytes -= words_bytes
         if size_bytes:
             raise self.error("more than tables is brought", first)
@@ -378,7 +379,6 @@ class _Replay(LaunchReplay):
     def load(self, event: Load) -> None:
         operand = self.operand(event, Access.READ)
         self.claim(event)
-        assert operand.value is not None
         transfer, value = self.open(event), self.content_number(event.nest, operand)
         contents = [] if event.pipe is not None else self.far_contents(event, operand)
         if event.pipe is not None:
@@ -387,7 +387,8 @@ class _Replay(LaunchReplay):
             self.expect_value(content, value, f"'{event.operand}'", wanted)
             readers += 1
             transfer.sources.append(readers)
-        near = self.claim_scratch(event.near, box_size(event.box) * operand.element_bytes, f"'{event.operand}'")
+        near = self.claim_scratch(event.near, size_bytes := dense_bytes(operand, event.box), f"'{event.operand}'")
+        self.bring_ahead(event, event.near, size_bytes)
         held = Held(event.nest, event.operand, value, operand.shape, event.box, at=event.near)
         transfer.arrivals.append((near, self.hold(held)))
 
@@ -407,7 +408,6 @@ class _Replay(LaunchReplay):
     def store(self, event: Store) -> None:
         operand = self.operand(event, Access.WRITE)
         self.claim(event)
-        assert operand.value is not None
         transfer, what = self.open(event), f"'{event.operand}'"
         near, readers = self.scratch(event.near, box_size(event.box) * operand.element_bytes, what)
         first = int(near[0])

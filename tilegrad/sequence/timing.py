@@ -82,9 +82,8 @@ class Roofline:
     memory_cycles: float = 0.0
     least_cycles: float = 0.0
 
-    def beside(self, cycles: float, compute_cycles: float, size_bytes: float) -> Roofline:
-        """With one more launch."""
-        moving = size_bytes / self.bytes_per_cycle
+    def beside(self, cycles: float, compute_cycles: float, moving: float) -> Roofline:
+        """With one more launch, in which the memory moves bytes for so many cycles."""
         return replace(
             self,
             launches=self.launches + 1,
@@ -225,9 +224,9 @@ class _Timing:
             events[self._place_of(nest, event.queue.block)].append((event, act))
         entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
         main.spend(self.target.signal_cycles)
-        began, states, moved = main.now, [], self._moved_bytes()
+        began, states = main.now, []
         if self.shared is not None:
-            self.shared.restart()
+            self.shared.forget(began)
         for cluster, own in zip(self.clusters, events, strict=True):
             clock = cluster.clock
             states.append((clock.compute_cycles, clock.conduct_cycles, dict(clock.stall_cycles)))
@@ -246,16 +245,14 @@ class _Timing:
         self.cluster, self.timed = self.clusters[0], entry_timed
         self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
         main.spend(self.target.signal_cycles)
-        if self.roofline is not None:
-            self.roofline = self.roofline.beside(main.now - began, max(computed), self._moved_bytes() - moved)
+        if self.roofline is not None and self.shared is not None:
+            moving = self.shared.busy_cycles(began, main.now)
+            self.roofline = self.roofline.beside(main.now - began, max(computed), moving)
         self.told.clear()
         self.computing.clear()
         for event, act in joined:
             self._play(event, act)
         self.timed.append(TimedEvent(Barrier(nest, self.listed[nest].blocks), began, main.now))
-
-    def _moved_bytes(self) -> float:
-        return sum(channel.size_bytes for near in self.nears for channel in near.channels)
 
     def _is_able(self, event: Event) -> bool:
         """Whether a block can go on with this: not while it awaits what nobody has told."""
