@@ -8,8 +8,6 @@ instructions say, gives each kernel a factor, a cost of the call, and a cost of 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -257,18 +255,10 @@ def fit(samples: Samples) -> Measured:
 
 def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:
     table = {**as_json(measured), "cases": [case.name for case in cases]}
-    numbers = re.compile(r"\[\s+([\d.,\s]+?)\s+\]")
-    text = numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(table, indent=1))
-    (folder / FILE).write_text(text + "\n", encoding="utf-8")
+    (folder / FILE).write_text(document.table_text(table), encoding="utf-8")
     load_measured.cache_clear()
     known_choices.cache_clear()
     document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
-
-
-def _report(measured: Measured, before: Mapping[str, float]) -> Iterator[str]:
-    for name, error in before.items():
-        yield f"{name}: {100 * error:+.1f} %"
-    yield f"{len(measured.kernels)} kernels, {len(measured.conduct.pairs)} pairs of acts"
 
 
 def main() -> int:
@@ -280,17 +270,16 @@ def main() -> int:
     target = get(TARGET)
     for _ in range(arguments.rounds):
         samples = Samples()
-        errors = {}
         for case in cases:
             compiled = case.compile()
             seen = observe(compiled)
             samples.add(compiled, seen)
             estimate, cycles = compiled.timing["step"].cycles, seen.counts["step"][-1]
-            errors[case.name] = estimate / cycles - 1.0
-            print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured", flush=True)
+            error = f"{100 * (estimate / cycles - 1.0):+.1f} %"
+            print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured, {error}", flush=True)
         measured = fit(samples)
         write_measured(measured, target.folder, cases)
-        print("\n".join(_report(measured, errors)), flush=True)
+        print(f"{len(measured.kernels)} kernels, {len(measured.conduct.pairs)} pairs of acts", flush=True)
     return 0
 
 

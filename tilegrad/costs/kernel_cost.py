@@ -170,14 +170,14 @@ def _dot(coefficients: Sequence[float], trips: Sequence[float]) -> float:
     return total
 
 
+@dataclass(slots=True)
 class _BoundNest:
     """A nest with its trip counter and coefficients; remembers what it was asked."""
 
-    def __init__(self, nest: Nest, counter: Counter, coefficients: _Coefficients) -> None:
-        self.nest = nest
-        self.counter = counter
-        self.coefficients = coefficients
-        self.known: dict[tuple[object, ...], Span] = {}
+    nest: Nest
+    counter: Counter
+    coefficients: _Coefficients
+    known: dict[tuple[object, ...], Span] = field(default_factory=dict)
 
 
 def uncounted_kernels(schedule: Schedule) -> tuple[str, ...]:

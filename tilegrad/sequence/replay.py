@@ -40,8 +40,7 @@ from tilegrad.ir.listing import (
 )
 from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
 from tilegrad.ir.plan import Address
-from tilegrad.ops import registry
-from tilegrad.sequence.bytes_of import distinct, placed, slices
+from tilegrad.sequence.bytes_of import distinct, placed, slices, view_sources
 from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Memory, Readers, View, whose
 from tilegrad.sequence.later import loaded_later
 from tilegrad.sequence.launches import LaunchReplay
@@ -132,17 +131,8 @@ class _Replay(LaunchReplay):
         self.far_homes: dict[str, int] = {}  # of values that were moved to L3
         self.progress = [_Progress() for _ in self.nests]
         self.running: Begin | None = None
-        self.sources = self._sources()
+        self.sources = view_sources(self.schedule.launches)
         self.positions: dict[str, View] = {}
-
-    def _sources(self) -> dict[str, str]:
-        """A view's bytes are its source's: they are known under the name of what was actually written."""
-        found: dict[str, str] = {}
-        for launch in self.schedule.launches:
-            if registry.get(launch.node.op).is_view:
-                source = launch.node.inputs[0]
-                found[launch.node.outputs[0]] = found.get(source, source)
-        return found
 
     def error(self, message: str, nest: int | None = None) -> ListingError:
         number = self.turn if nest is None else nest
