@@ -112,11 +112,6 @@ class EntryTiming:
     events: tuple[TimedEvent, ...] = ()
     roofline: Roofline | None = None
 
-    @property
-    def stalled(self) -> float:
-        """Share of the cycles in which no core computes."""
-        return 1.0 - self.compute_cycles / self.cycles if self.cycles else 0.0
-
 
 def time_listing(listing: Listing) -> dict[str, EntryTiming]:
     """Timing of each entry, from nothing but the listing. An update finds the code of the step before it in the
