@@ -261,6 +261,12 @@ def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> N
     document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
 
 
+def _report(measured: Measured, before: Mapping[str, float]) -> Iterator[str]:
+    for name, error in before.items():
+        yield f"{name}: {100 * error:+.1f} %"
+    yield f"{len(measured.kernels)} kernels, {len(measured.conduct.pairs)} pairs of acts"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1, help="tiles are chosen by what was measured: so often")
@@ -270,16 +276,17 @@ def main() -> int:
     target = get(TARGET)
     for _ in range(arguments.rounds):
         samples = Samples()
+        errors = {}
         for case in cases:
             compiled = case.compile()
             seen = observe(compiled)
             samples.add(compiled, seen)
             estimate, cycles = compiled.timing["step"].cycles, seen.counts["step"][-1]
-            error = f"{100 * (estimate / cycles - 1.0):+.1f} %"
-            print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured, {error}", flush=True)
+            errors[case.name] = estimate / cycles - 1.0
+            print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured", flush=True)
         measured = fit(samples)
         write_measured(measured, target.folder, cases)
-        print(f"{len(measured.kernels)} kernels, {len(measured.conduct.pairs)} pairs of acts", flush=True)
+        print("\n".join(_report(measured, errors)), flush=True)
     return 0
 
 

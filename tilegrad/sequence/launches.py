@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilegrad.analysis.footprint import units_of
-from tilegrad.ir.listing import SCRATCH, Barrier, Enter, Event, Listing, Load, Queue, Store
+from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Load, Queue, Store
 from tilegrad.sequence.contents import Memory, View
 from tilegrad.sequence.pipe_replay import PipeReplay
 from tilegrad.sequence.whole_calls import WholeReplay
@@ -40,18 +40,20 @@ class _Claims:
 class LaunchReplay(PipeReplay, WholeReplay):
     """The part of a replay that is about launches. `launched` is the nest whose blocks have not met yet, or -1."""
 
+    running: Begin | None
     under_way: Mapping[tuple[Queue, int], object]
+    clusters: int
 
-    def __init__(self, listing: Listing, entry: str) -> None:
-        super().__init__(listing, entry)
-        self.launched = -1
+    def prepare_launches(self, sizes: dict[str, int]) -> None:
+        self.prepare_pipes()
+        self.launched = self.block = -1
         self.first, self.many, self.tiles_per_unit = NOBODY + 1, NOBODY, 1
         self.base = self.first
         self.slices: dict[tuple[int, int, int], int] = {}  # whose a ring of a block is
         self.seen: set[int] = set()
         has_launches = any(listed.blocks for listed in self.nests)
-        names = [name for name in self.memories if name != SCRATCH] if has_launches else []
-        self.claims = {name: _Claims(self.memories[name].size_bytes, self.unit) for name in names}
+        names = [name for name in sizes if name != SCRATCH] if has_launches else []
+        self.claims = {name: _Claims(sizes[name], self.unit) for name in names}
         self.scratchpads = {0: self.memories[SCRATCH]}
 
     def begin_launch(self, event: Enter) -> None:

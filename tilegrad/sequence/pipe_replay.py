@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Listing, Load, Place, Signal, Store, box_size
+from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Load, Place, Signal, Store, box_size
 from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.schedule import Panel, Rows
@@ -39,8 +39,9 @@ _Key = tuple[int, int, int]  # pipe, block and ring
 class PipeReplay(PartReplay):
     """The part of a replay that is about pipes."""
 
-    def __init__(self, listing: Listing, entry: str) -> None:
-        super().__init__(listing, entry)
+    turn: int
+
+    def prepare_pipes(self) -> None:
         self.rings: dict[_Key, _Ring] = {}
         self.steps: dict[int, list[tuple[_Key, Signal | Await]]] = {}  # by worker
         self.members = 1

@@ -104,6 +104,7 @@ class _Replay(LaunchReplay):
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
         self.progress = [_Progress() for _ in self.nests]
+        self.prepare_launches({name: memory.size_bytes for name, memory in self.memories.items()})
 
     def run(self) -> None:
         handlers: dict[type, Callable[..., None]] = {
