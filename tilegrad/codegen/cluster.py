@@ -270,7 +270,7 @@ class ClusterLowering(Lowering):
             c.Comment("What is constant is laid out as paragraphs."),
             c.Comment("clang-format off"),
             *c.fill(
-                c.with_commas(kernels, "};"), c.LINE_WIDTH, " static tg_kernel_call *const kernels[] = {", c.INDENT
+                c.with_commas(kernels, "};"), c.LINE_WIDTH, "static tg_kernel_call *const kernels[] = {", c.INDENT
             ),
             c.Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
