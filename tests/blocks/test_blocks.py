@@ -120,10 +120,10 @@ def test_what_is_no_width(text: str) -> None:
     [
         ({"blocks": "0"}, "--blocks cannot be '0'"),
         ({"blocks": "-1"}, "--blocks cannot be '-1'"),
-        ({"blocks": "129"}, "--blocks cannot be 129"),
+        ({"blocks": "129"}, "--blocks cannot be '129'"),
         ({"blocks": "min(n, 0)"}, "cannot be"),
         ({"blocks": "n/9", "most_blocks": 8}, "no block for any n up to 8"),
-        ({"blocks": "n", "most_blocks": 0}, "--most-blocks cannot be 0"),
+        ({"blocks": "n", "most_blocks": 0}, "--most-blocks cannot be '0'"),
         ({"blocks": "4", "most_blocks": 4}, "set at run time"),
     ],
 )

@@ -8,8 +8,6 @@ instructions say, gives each kernel a factor, a cost of the call, and a cost of 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -269,9 +267,7 @@ def with_new_kernels(known: Measured, samples: Samples) -> Measured:
 
 def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:
     table = {**as_json(measured), "cases": [case.name for case in cases]}
-    numbers = re.compile(r"\[\s+([\d.,\s]+?)\s+\]")
-    text = numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(table, indent=1))
-    (folder / FILE).write_text(text + "\n", encoding="utf-8")
+    (folder / FILE).write_text(document.table_text(table), encoding="utf-8")
     load_measured.cache_clear()
     known_choices.cache_clear()
     document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})

@@ -314,9 +314,8 @@ def tensor_table(plan: Plan, width: int) -> tuple[c.Item, ...]:
         address = plan.state_addresses[tensor.name]
         where = [address.offset, tensor.type.size_bytes, *([int(address.region == elsewhere)] if elsewhere else [])]
         rows.append(f'{{"{c_string(tensor.name)}", "{tensor.role.value}", {", ".join(map(str, where))}}}')
-    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else c.filled(rows, width - 12)
-    inner = f"    {text},".replace("\n", "\n    ")
-    table = f"const tg_tensor tg_tensors[TG_TENSOR_COUNT] = {{\n{inner}\n}};"
+    own_width = 0 if len(rows) <= MOST_SINGLE_ROWS else width - 12
+    table = c.array("const tg_tensor tg_tensors[TG_TENSOR_COUNT]", rows, own_width)
     return (c.Comment("clang-format off"), table, c.Comment("clang-format on"))
 
 

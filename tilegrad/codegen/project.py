@@ -44,10 +44,6 @@ class Project:
         return f"<Project: {len(self.files):,} files, {self.line_count:,} lines of C>"
 
     @property
-    def c_files(self) -> tuple[str, ...]:
-        return tuple(name for name in self.files if name.endswith(".c") and name != WEIGHTS_C)
-
-    @property
     def line_count(self) -> int:
         """Lines of C, kernels and headers included, weights and other constants apart."""
         return sum(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.ir.listing import Box, Part, Place
-from tilegrad.ir.nest import Operand
+from tilegrad.ir.nest import Operand, row_major_strides
 
 NOTHING, UNDER_WAY = -1, -2
 """Bytes that nobody wrote, and bytes that a transfer or a kernel is about to write."""
@@ -32,13 +32,8 @@ def whose(content: int) -> int:
 def unit_positions(shape: Sequence[int], box: Box, element_bytes: int, unit: int) -> View:
     """Of a dense box, unit by unit: which of the whole tensor's."""
     found: View = np.zeros(1, dtype=np.int64)
-    stride = 1
-    strides = []
-    for extent in reversed(shape):
-        strides.append(stride)
-        stride *= extent
     per_element = element_bytes // unit
-    for r, step in zip(box, reversed(strides), strict=True):
+    for r, step in zip(box, row_major_strides(tuple(shape)), strict=True):
         found = np.add.outer(found, np.arange(r.start, r.stop, dtype=np.int64) * step).reshape(-1)
     return np.add.outer(found * per_element, np.arange(per_element, dtype=np.int64)).reshape(-1)
 

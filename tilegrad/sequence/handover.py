@@ -11,13 +11,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
-from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet, one_run
+from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, Span, box_bytes, meet, one_run, overlaps
 from tilegrad.ir.listing import SCRATCH, ListedNest
 from tilegrad.ir.nest import Operand
 from tilegrad.ir.plan import NestPlace, Plan, Staging
 from tilegrad.ir.schedule import Tiling
-
-Span = tuple[str, int, int]  # region, first byte, behind the last one
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,6 @@ class Handover:
 def handovers(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> list[Handover]:
     """Of an entry's nests in tiles, in order."""
     return _Deciding(plan, entry, nests).decide()
-
-
-def overlaps(a: Iterable[Span], b: Iterable[Span]) -> bool:
-    others = list(b)
-    return any(r == s and start < last and first < stop for r, start, stop in a for s, first, last in others)
 
 
 def suites_of(nests: Sequence[ListedNest]) -> list[range]:

@@ -61,9 +61,6 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.claims = {name: _Claims(sizes[name], self.unit) for name in names}
         self.scratchpads = {0: self.memories[SCRATCH]}
 
-    def whose_block(self) -> str:
-        return f", block {self.block}" if self.block >= 0 else ""
-
     def begin_launch(self, event: Enter) -> None:
         """If the nest whose turn it is has blocks."""
         listed = self.nests[event.nest]
