@@ -90,8 +90,9 @@ def test_gradient_of_a_normalisation_in_front(shape: tuple[int, ...], keeps: boo
     )
 
 
-@given(IMAGE, SEED, st.booleans())
+@given(IMAGE.filter(lambda shape: shape[2] * shape[3] > 1), SEED, st.booleans())
 def test_bits_are_those_of_three_operators(shape: tuple[int, ...], seed: int, awkward: bool) -> None:
+    """Of images of one element the pass takes none: their sums are over the samples, and have other bits."""
     arrays = of_an_image(shape, seed, awkward)
     nodes = (
         Node("add", "Add", ("x0", "x1"), ("sum",)),

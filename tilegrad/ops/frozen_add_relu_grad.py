@@ -1,6 +1,7 @@
 """The gradient of a BatchNormalization with constant statistics where gradients of two branches meet behind a Relu.
 
-A pass makes this operator (fuse_frozen_grad). The bits are those of Add, ReluGrad and FrozenBatchNormalizationGrad.
+A pass makes this operator (fuse_frozen_grad). The bits are those of Add, ReluGrad and FrozenBatchNormalizationGrad for
+images of more than one element; for others that one sums over the samples first, and the pass leaves it alone.
 """
 
 from __future__ import annotations

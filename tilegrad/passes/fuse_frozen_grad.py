@@ -56,7 +56,8 @@ def _fused(graph: Graph) -> Graph:
 
 
 def _is_whole(graph: Graph, node: Node) -> bool:
-    """A normalisation's gradient of all that it can have, over images of more than one element."""
+    """A normalisation's gradient of all that it can have, over images of more than one element: sums over one are in
+    another order, with other bits."""
     return (
         node.op == _NORM_GRAD
         and len(node.outputs) == 3
