@@ -56,6 +56,20 @@ def test_an_update_that_divides_stays_in_l2() -> None:
     assert sgd.plan.schedule.entries["update"].is_tiled
 
 
+@pytest.mark.slow
+def test_a_long_update_from_l3_may_have_all_of_l2() -> None:
+    """Both moments of `autoencoder` come from L3: its update takes twice as long as its step, which makes way for it."""
+    recipe = Recipe(optimizer=Adam(), accumulate=2)
+    auto, untiled = (
+        compile_model(load("autoencoder"), recipe, siracusa(64 * KIB), options=ScheduleOptions(is_tiled=is_tiled))
+        for is_tiled in (True, False)
+    )
+    assert {name: entry.is_tiled for name, entry in auto.plan.schedule.entries.items()} == {
+        "infer": True, "step": False, "update": False,
+    }  # fmt: skip
+    assert training_cycles(auto) == training_cycles(untiled)
+
+
 def test_entries_in_tiles_and_others_give_the_bits_of_the_host() -> None:
     compiled = compiled_for("odd_cnn", siracusa(8 * KIB))
     assert {entry.is_tiled for entry in compiled.plan.schedule.entries.values()} == {True, False}

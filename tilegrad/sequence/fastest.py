@@ -2,8 +2,9 @@
 
 Most of a schedule is decided nest by nest. Whether what takes most of L2 is there whole or in parts is not: it depends
 on where everything else then lives. Nor is whether an update comes to scratchpad at all: where it divides for each
-parameter, as Adam does, cores wait for their divider wherever operands are, and tiles only cost. So where it may
-matter, whole programs are listed, timed and compared.
+parameter, as Adam does, cores wait for their divider wherever operands are, and tiles only cost. If it comes from L3 on
+top of that, it may be the longer part of a training, and all of L2 for it worth more than tiles of the step. So where
+it may matter, whole programs are listed, timed and compared.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from tilegrad.targets.base import Target
 
 # Of L2, what operands of a launch may take that are there whole where that is tried: the rest is for its neighbours.
 MOST_WHOLE_SHARE = 0.95
-# What another way must gain to be taken: estimates are not better than that.
-LITTLE_FASTER = 0.97
-UPDATE = "update"
+# What another way must gain to be taken: estimates are not better than that, and of an update that runs the same kernels
+# on the same bytes they are better.
+LITTLE_FASTER, LITTLE_FASTER_UPDATE = 0.97, 0.985
+STEP, UPDATE = "step", "update"
 
 
 def fastest_schedule(program: Program, target: Target, options: ScheduleOptions) -> Schedule:
@@ -45,17 +47,22 @@ def fastest_schedule(program: Program, target: Target, options: ScheduleOptions)
         in_tiles, in_place = (sum(durations(best, is_tiled).get(UPDATE, ())) for is_tiled in (True, False))
         if in_place < in_tiles:  # and that is what kernels take alone
             untiled = schedule_program(program, target, replace(options, is_tiled=False), share)
-            other = replace(best, entries={**best.entries, UPDATE: untiled.entries[UPDATE]})
-            best = _fastest([best, other], options, UPDATE)
+            others = [
+                replace(best, entries={**best.entries, **{name: untiled.entries[name] for name in names}})
+                for names in ((STEP, UPDATE), (UPDATE,))
+            ]
+            best = _fastest([best, *others], options, UPDATE)
     return best
 
 
 def _fastest(ways: list[Schedule], options: ScheduleOptions, entry: str | None = None) -> Schedule:
     """The first, unless another takes less by more than estimates are off, or it does not fit and another does. Where
-    the ways differ in one entry, and nothing is moved to L3, that one is timed alone."""
+    ways differ in one `entry`, and nothing is moved to L3, that one is timed alone, and is all that may differ."""
     best, least = ways[0], inf
-    entries = [name for name in ("step", UPDATE) if best.entries[name].launches] or ["infer"]
+    entries = [name for name in (STEP, UPDATE) if best.entries[name].launches] or ["infer"]
     for way in ways:
+        if entries == [entry] and way.entries[STEP] is not ways[0].entries[STEP]:
+            continue
         try:
             plan = plan_memory(way, options.home)
         except DoesNotFit:
@@ -64,6 +71,6 @@ def _fastest(ways: list[Schedule], options: ScheduleOptions, entry: str | None =
             entries = [entry]
         times = {name: own.cycles for name, own in time_listing(unproved(plan, entries)).items()}
         cycles = sum(way.program.calls(name) * times[name] for name in entries)
-        if cycles < LITTLE_FASTER * least:
+        if cycles < (LITTLE_FASTER if entry is None else LITTLE_FASTER_UPDATE) * least:
             best, least = way, cycles
     return best
