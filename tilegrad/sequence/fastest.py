@@ -26,8 +26,8 @@ from tilegrad.targets.base import Target
 
 # Of L2, what operands of a launch may take that are there whole where that is tried: the rest is for its neighbours.
 MOST_WHOLE_SHARE = 0.95
-# What another way must gain to be taken: estimates are not better than that, and of an update that runs the same kernels
-# on the same bytes they are better.
+# What another way must gain to be taken: estimates are not better than that. Of an update that runs the same kernels on
+# the same bytes, they are.
 LITTLE_FASTER, LITTLE_FASTER_UPDATE = 0.97, 0.985
 STEP, UPDATE = "step", "update"
 
