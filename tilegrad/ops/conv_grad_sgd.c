@@ -56,8 +56,8 @@ TG_TEMPLATE void tg_conv_grad_sgd_block(TG_MEM const float *x, TG_MEM const floa
                                    p->x_o4 + (p->n_ow - 1) * stride + 2 >= p->x_n4};
         float sums[12];
         for (int n = 0; n < p->n_n; n++) {
-            const float *from = x + n * p->x_s0 + p->x_o4 + x_first,
-                        *gradient = dy + n * p->dy_s0 + oh_start * p->dy_s3;
+            const float *from = x + n * p->x_s0 + p->x_o4 + x_first;
+            const float *gradient = dy + n * p->dy_s0 + oh_start * p->dy_s3;
             if (stride == 1)
                 tg_inner_weight_1(from, gradient, sums, &c, outs, n == 0);
             else
@@ -65,9 +65,11 @@ TG_TEMPLATE void tg_conv_grad_sgd_block(TG_MEM const float *x, TG_MEM const floa
         }
         const float *sum = sums;
         for (int i = 0; i < outs; i++, sum += 3, w += p->w_s1, y += p->y_s1) {
-            y[0] = TG_FMA(step, sum[0], w[0]);
-            y[1] = TG_FMA(step, sum[1], w[1]);
-            y[2] = TG_FMA(step, sum[2], w[2]);
+            const float w0 = w[0], w1 = w[1], w2 = w[2];
+            const float o0 = TG_FMA(step, sum[0], w0), o1 = TG_FMA(step, sum[1], w1), o2 = TG_FMA(step, sum[2], w2);
+            y[0] = o0;
+            y[1] = o1;
+            y[2] = o2;
         }
         return;
     }
