@@ -67,7 +67,9 @@ def test_is_a_step_along_pytorchs_gradient(stride: int, extent: int) -> None:
         (((1, 4, 6, 6), (1, 2, 6, 6), (4, 2, 3, 3)), {}, "the gradient of Y ('x0') has a wrong shape"),
     ],
 )
-def test_refuses_other_windows(shapes: tuple[tuple[int, ...], ...], attributes: dict[str, Attribute], said: str) -> None:
+def test_refuses_other_windows(
+    shapes: tuple[tuple[int, ...], ...], attributes: dict[str, Attribute], said: str
+) -> None:
     with pytest.raises(UserError) as caught:
         one_node_graph("ConvGradSGD", [*(np.ones(shape, np.float32) for shape in shapes), RATE], attributes)
     assert said in str(caught.value)

@@ -32,9 +32,9 @@ class ConvGradSGD(Operator):
         image = draw.between(3, 34), draw.one_of(4, 8, 16, 32, draw.between(3, 34)) * stride + 2 - 2 * pad
         positions = tuple((image[d] + 2 * pad - (rows, 3)[d]) // stride + 1 for d in (0, 1))
         batch = draw.one_of(1, 1, 1, 2)
-        shapes = (batch, groups * outs, *positions), (batch, groups * channels, *image), (groups * outs, channels, rows, 3)
+        dy, x = (batch, groups * outs, *positions), (batch, groups * channels, *image)
         attributes: dict[str, Attribute] = {"strides": (stride,) * 2, "group": groups, "pads": (pad,) * 4}
-        return Example(floats(*shapes, ()), attributes)
+        return Example(floats(dy, x, (groups * outs, channels, rows, 3), ()), attributes)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
         node.expect_inputs(4)

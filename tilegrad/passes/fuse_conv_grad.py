@@ -6,7 +6,7 @@ The bits are the same: each sum keeps its order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -73,7 +73,7 @@ def _pays(graph: Graph, gradient: Node) -> bool:
     )
 
 
-def _without(node: Node, swallowed: Set[str]) -> Node | None:
+def _without(node: Node, swallowed: set[str]) -> Node | None:
     """The node without outputs that nobody needs; None if these were all."""
     if not swallowed.intersection(node.outputs):
         return node
