@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.test_fuse_outer import operators, program
+from tilegrad import frontend
+from tilegrad.api import open_device
 from tilegrad.passes.fuse_conv_grad import FuseConvGrad
 from tilegrad.passes.fuse_update import FuseUpdate
+from tilegrad.pipeline import compile_model
 from tilegrad.recipe import SGD, Momentum, Recipe
+from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.targets import base as targets
+from tilegrad.training.train import train
 
 TAKEN = ["/layer3/conv2/Conv_Grad/ConvGradSGD", "/layer3/conv1/Conv_Grad/ConvGradSGD"]
 
@@ -38,3 +44,15 @@ def test_other_steps_stay(recipe: Recipe) -> None:
 def test_depthwise_and_pointwise_convolutions_stay(model: str) -> None:
     before = FuseUpdate().apply(program(Recipe(), model))
     assert FuseConvGrad().apply(before).entries["step"] is before.entries["step"]
+
+
+def test_training_has_the_bits_of_the_unfused_program() -> None:
+    hashes = []
+    for is_fused in (True, False):
+        options = ScheduleOptions(fuses_update=is_fused)
+        compiled = compile_model(frontend.load("resnet8"), Recipe(), targets.get("host"), options=options)
+        assert ("ConvGradSGD" in operators(compiled.program)) == is_fused
+        with open_device("host") as device:
+            run = train(compiled, device, steps=2, verify=False, keep_gradients=False)
+        hashes.append(run.weights_sha256)
+    assert hashes[0] == hashes[1]
