@@ -1,29 +1,39 @@
 """`python -m benchmarks.clock`: estimated cycles beside those measured on `iss:siracusa`, over many trainings.
 
 Models, modes, sizes of L1 and recipes are chosen by options; what was measured is kept in `benchmarks/data/clock.csv`,
-which `--docs` turns into the tables of docs/cost-model.md. `--check` exits with 1 where an estimate is farther off than
-wanted, or `auto` is slower than another mode.
+which `python -m benchmarks.truth` turns into the tables of docs/cost-model.md. `--check` exits with 1 where an estimate
+is farther off than wanted, or `auto` is slower than another mode.
+
+Every training is compiled again, and runs only where its program has changed: the file has the digest of each. With
+`--stale` nothing runs, and what would is listed. What is done is kept, so that a sweep which was ended goes on where it
+was when it is started again, unless the package has changed meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import MappingProxyType
 
+import tilegrad
 from tilegrad import zoo
+from tilegrad.build.cache import open_cache
 from tilegrad.calibration.cases import KIB, MODES, RECIPES, SIZES, Case
-from tilegrad.calibration.observed import program_digest, training_cycles
+from tilegrad.calibration.observed import l2_bytes, program_digest, training_cycles
+from tilegrad.devices.siracusa_image import planned_again
 from tilegrad.errors import TilegradError
 
 RESULTS = Path(__file__).parent / "data" / "clock.csv"
-ENTRIES = ("step", "update")
+ENTRIES, WHOLE = ("step", "update"), "whole step"
 DIGITS = 8
 SMALL_CYCLES, SMALL_TOLERANCE, TOLERANCE, SLOWER = 1_000_000, 0.10, 0.05, 0.01
 # An update of a fused program does nothing: an entry below this is no part of any figure.
@@ -40,6 +50,7 @@ class Row:
     estimated: int
     measured: int
     program: str  # the first digits of its digest
+    l2_kib: int  # what tensors may have of L2: less than usual where code needs it, and the program is planned again
 
     @property
     def error(self) -> float:
@@ -50,16 +61,38 @@ class Row:
         return SMALL_TOLERANCE if self.measured < SMALL_CYCLES else TOLERANCE
 
     @property
+    def is_near(self) -> bool:
+        return abs(self.error) <= self.tolerance
+
+    @property
     def key(self) -> tuple[str, str, str, int, str]:
         return self.model, self.recipe, self.mode, self.l1_kib, self.entry
 
 
-def measure(case: Case, known: Mapping[str, Mapping[str, int]] = MappingProxyType({})) -> list[Row]:
-    """Nothing where the training does not fit. A program that is `known`, by its digest, does not run again."""
+Known = Mapping[str, tuple[Mapping[str, int], int]]
+Case4 = tuple[str, str, str, int]
+
+
+def case_key(case: Case) -> Case4:
+    return case.model, case.recipe, case.mode, case.scratch_bytes // KIB
+
+
+def known_programs(rows: Sequence[Row]) -> Known:
+    """By its digest, what a program took, and what it had of L2."""
+    found: dict[str, tuple[dict[str, int], int]] = {}
+    for row in rows:
+        found.setdefault(row.program, ({}, row.l2_kib * KIB))[0][row.entry] = row.measured
+    return found
+
+
+def measure(case: Case, known: Known = MappingProxyType({})) -> list[Row]:
+    """Nothing where the training does not fit. A program that is `known` does not run again."""
     try:
         compiled = case.compile()
         program = program_digest(compiled)[:DIGITS]
-        ran = known.get(program) or {entry: own[-1] for entry, own in training_cycles(compiled).items() if own}
+        ran, room_bytes = known.get(program) or training_cycles(compiled)
+        if room_bytes != l2_bytes(compiled):
+            compiled = planned_again(compiled, room_bytes)
     except TilegradError as error:
         print(f"{case.name}: {error}", file=sys.stderr)
         return []
@@ -68,16 +101,51 @@ def measure(case: Case, known: Mapping[str, Mapping[str, int]] = MappingProxyTyp
         cycles = ran.get(entry, 0)
         if cycles and (entry == "step" or cycles >= NOTHING_CYCLES):
             estimated = round(compiled.timing[entry].cycles)
-            kib = case.scratch_bytes // KIB
-            rows.append(Row(case.model, case.recipe, case.mode, kib, entry, estimated, cycles, program))
+            rows.append(Row(*case_key(case), entry, estimated, cycles, program, room_bytes // KIB))
     return rows
 
 
-def measure_all(group: Sequence[Case]) -> list[Row]:
-    known: dict[str, dict[str, int]] = {}
-    for row in read():
-        known.setdefault(row.program, {})[row.entry] = row.measured
-    return [row for case in group for row in measure(case, known)]
+@cache
+def package_digest() -> str:
+    """Of all that an estimate and an image may depend on."""
+    folder, digest = Path(tilegrad.__file__).parent, hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(hashlib.sha256(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def measured_once(case: Case, known: Known) -> list[Row]:
+    """What this package was found to do before is not found again."""
+    kept = open_cache(use_cache=True)
+    key = f"clock-{hashlib.sha256(f'{package_digest()} {case.name}'.encode()).hexdigest()}"
+    found = kept.take(key) if kept is not None else None
+    if found is not None:
+        return [Row(**row) for row in json.loads(found)]
+    rows = measure(case, known)
+    if kept is not None and rows:
+        kept.keep(key, json.dumps([asdict(row) for row in rows]).encode())
+        kept.finish()
+    return rows
+
+
+def measure_all(group: Sequence[Case]) -> tuple[Sequence[Case], list[Row]]:
+    known = known_programs(read())
+    return group, [row for case in group for row in measured_once(case, known)]
+
+
+def changed(group: Sequence[Case], known: Known) -> list[tuple[Case, str]]:
+    """Trainings whose programs were never run, by their digests."""
+    found = []
+    for case in group:
+        try:
+            program = program_digest(case.compile())[:DIGITS]
+        except TilegradError as error:
+            print(f"{case.name}: {error}", file=sys.stderr)
+            continue
+        if program not in known:
+            found.append((case, program))
+    return found
 
 
 def groups(chosen: Sequence[Case]) -> list[list[Case]]:
@@ -107,15 +175,16 @@ def read(path: Path = RESULTS) -> list[Row]:
         return [
             Row(
                 row["model"], row["recipe"], row["mode"], int(row["l1_kib"]), row["entry"], int(row["estimated"]),
-                int(row["measured"]), row["program"],
+                int(row["measured"]), row["program"], int(row["l2_kib"]),
             )
             for row in csv.DictReader(stream)
         ]  # fmt: skip
 
 
-def write(rows: Sequence[Row], path: Path = RESULTS) -> None:
-    """What is there already stays, but for the same cases; others may be reading."""
-    kept = {row.key: row for row in (*read(path), *rows)}
+def write(rows: Sequence[Row], done: Sequence[Case], path: Path = RESULTS) -> None:
+    """What is there already stays, but for the cases that are done; others may be reading."""
+    again = {case_key(case) for case in done}
+    kept = {row.key: row for row in (*(row for row in read(path) if row.key[:4] not in again), *rows)}
     written = path.with_suffix(".new")
     with written.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
@@ -124,9 +193,25 @@ def write(rows: Sequence[Row], path: Path = RESULTS) -> None:
     written.replace(path)
 
 
+def whole_steps(rows: Sequence[Row]) -> list[Row]:
+    """One for each training: what a change of its weights takes, with all mini-batches that it is of."""
+    entries: dict[Case4, list[Row]] = {}
+    for row in rows:
+        entries.setdefault(row.key[:4], []).append(row)
+    return [_whole_step(own) for own in entries.values()]
+
+
+def _whole_step(own: Sequence[Row]) -> Row:
+    counts = {"step": RECIPES[own[0].recipe].accumulate, "update": 1}
+    estimated = sum(counts[row.entry] * row.estimated for row in own)
+    return replace(
+        own[0], entry=WHOLE, estimated=estimated, measured=sum(counts[row.entry] * row.measured for row in own)
+    )
+
+
 def slower_than_another(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
-    """`auto` with the fastest other mode of the same training, where that is faster."""
-    steps = [row for row in rows if row.entry == "step"]
+    """`auto` with the fastest other mode of the same training, where that is faster: whole steps."""
+    steps = whole_steps(rows)
     for auto in (row for row in steps if row.mode == "auto"):
         same = [
             row
@@ -141,8 +226,8 @@ def slower_than_another(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
 
 
 def complaints(rows: Sequence[Row]) -> Iterator[str]:
-    for row in rows:
-        if abs(row.error) > row.tolerance:
+    for row in whole_steps(rows):
+        if not row.is_near:
             yield f"{', '.join(map(str, row.key))}: {100 * row.error:+.1f} %"
     for auto, best in slower_than_another(rows):
         share = auto.measured / best.measured - 1.0
@@ -151,7 +236,7 @@ def complaints(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """By training: the largest error of each mode, over sizes of L1 and entries."""
+    """By training: the largest error of each mode, of whole steps over sizes of L1."""
     yield "| model | recipe | steps, cycles | untiled | single | double | auto | auto behind the best |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|"
     behind = {auto.key: auto.measured / best.measured - 1.0 for auto, best in slower_than_another(rows)}
@@ -163,7 +248,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
             autos = [row.measured for row in own if row.mode == "auto" and row.entry == "step"] or [0]
             cells = []
             for mode in MODES:
-                errors = [row.error for row in own if row.mode == mode]
+                errors = [row.error for row in whole_steps(own) if row.mode == mode]
                 cells.append(f"{100 * max(errors, key=abs):+.1f} %" if errors else "-")
             losses = [share for key, share in behind.items() if key[:2] == (model, recipe)]
             cells.append(f"{100 * max(losses):.1f} %" if losses else "-")
@@ -177,39 +262,67 @@ def different(rows: Sequence[Row]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    own = different(rows)
-    inside = sum(abs(row.error) <= row.tolerance for row in own)
+    """Of whole steps; and of their entries, where one may be far off that takes no time."""
+    whole = whole_steps(rows)
+    own, entries = different(whole), different(rows)
     mean = sum(abs(row.error) for row in own) / max(len(own), 1)
+    near, near_entries = (sum(row.is_near for row in those) for those in (own, entries))
+    far = sorted({f"`{row.model}` with {row.recipe}" for row in entries if not row.is_near})
     return (
-        f"{len(rows)} entries of {len({row.key[:4] for row in rows})} trainings, {len(own)} of them different: the "
-        f"estimate is off by {100 * mean:.1f} % on average, and {inside} are within 5 % (10 % below a million cycles)."
+        f"{len(whole)} trainings, {len(own)} of them different: the estimate of a whole step is off by "
+        f"{100 * mean:.1f} % on average, and {near} are within 5 % (10 % below a million cycles). Of their "
+        f"{len(entries)} entries, mini-batches and updates apart, {near_entries} are. Updates that are not: "
+        f"{', '.join(far) or 'none'}."
     )
 
 
-def main() -> int:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=list(zoo.names()))
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES))
     parser.add_argument("--l1", nargs="*", type=int, default=[size // KIB for size in SIZES], help="KiB")
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES), choices=list(RECIPES))
     parser.add_argument("--missing", action="store_true", help="only what is not in benchmarks/data/clock.csv yet")
+    parser.add_argument("--stale", action="store_true", help="run nothing, and list the trainings that would run")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="exit with 1 where something is not as wanted")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def list_stale(chosen: Sequence[Case], jobs: int) -> None:
+    programs: set[str] = set()
+    with get_context("spawn").Pool(jobs) as pool:
+        for found in pool.imap_unordered(partial(changed, known=known_programs(read())), groups(chosen)):
+            for case, program in found:
+                print(f"{case.name}: {program}{' again' if program in programs else ''}", flush=True)
+                programs.add(program)
+    print(f"{len(programs)} programs would run, for {len(chosen)} trainings")
+
+
+def sweep(chosen: Sequence[Case], jobs: int) -> list[Row]:
     found: list[Row] = []
-    chosen = cases(arguments.models, arguments.modes, arguments.l1, arguments.recipes)
-    if arguments.missing:
-        known = {row.key[:4] for row in read()}
-        chosen = [one for one in chosen if (one.model, one.recipe, one.mode, one.scratch_bytes // KIB) not in known]
-    with get_context("spawn").Pool(arguments.jobs) as pool:
+    with get_context("spawn").Pool(jobs) as pool:
         todo, begun = groups(chosen), time.monotonic()
-        for done, rows in enumerate(pool.imap_unordered(measure_all, todo), 1):
+        for count, (done, rows) in enumerate(pool.imap_unordered(measure_all, todo), 1):
             for row in rows:
                 print(f"{', '.join(map(str, row.key))}: {row.estimated:,} estimated, {row.measured:,} measured, "
                       f"{100 * row.error:+.1f} %", flush=True)  # fmt: skip
             found += rows
-            write(rows)
-            print(f"-- {done} of {len(todo)} groups, {(time.monotonic() - begun) / 60:.1f} min", flush=True)
+            write(rows, done)
+            print(f"-- {count} of {len(todo)} groups, {(time.monotonic() - begun) / 60:.1f} min", flush=True)
+    return found
+
+
+def main() -> int:
+    arguments = _options()
+    chosen = cases(arguments.models, arguments.modes, arguments.l1, arguments.recipes)
+    if arguments.missing:
+        known = {row.key[:4] for row in read()}
+        chosen = [one for one in chosen if case_key(one) not in known]
+    if arguments.stale:
+        list_stale(chosen, arguments.jobs)
+        return 0
+    found = sweep(chosen, arguments.jobs)
     print(summary(found))
     wrong = list(complaints(found))
     print("\n".join(wrong) if wrong else "everything is as wanted")

@@ -50,5 +50,14 @@ def linear_file(tmp_path: Path) -> Path:
     return saved(linear(), tmp_path)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What tests/slow.txt names is slow, as if it was marked where it is written."""
+    listed = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if item.nodeid.partition("[")[0].removeprefix("tests/") in listed:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden C of tests/codegen anew")

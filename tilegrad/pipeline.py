@@ -54,7 +54,6 @@ from tilegrad.passes.guard import AddGuard
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.order_peak import OrderPeak
-from tilegrad.passes.order_updates import OrderUpdates
 from tilegrad.passes.parameters import ParameterInfo, layers_of, select, undecayed
 from tilegrad.passes.program import derive_program
 from tilegrad.passes.store import StoreActivations, refuse_stored
@@ -112,7 +111,6 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("group-updates", GroupUpdates().apply, Where.FUSED),
     Pass("store", StoreActivations().apply, Where.STORED),
     Pass("order-peak", OrderPeak().apply),
-    Pass("order-updates", OrderUpdates().apply, Where.FUSED),
     Pass("order-end", OrderEnd().apply, Where.FUSED),
 )
 """Behind the stage `program`, in order: after differentiation. The bits are the same with and without each."""

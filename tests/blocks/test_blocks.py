@@ -22,7 +22,7 @@ from tilegrad.devices.sim import SimDevice
 from tilegrad.errors import DeviceError, UserError
 from tilegrad.frontend import load
 from tilegrad.ir.blocks import Width, parse_width, share
-from tilegrad.ir.listing import Barrier, Enter, Event, Listing, Load, Store
+from tilegrad.ir.listing import Barrier, Enter, EntryListing, Event, Listing, Load, Store, Wait
 from tilegrad.ir.nest import AxisKind
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import Recipe
@@ -120,10 +120,10 @@ def test_what_is_no_width(text: str) -> None:
     [
         ({"blocks": "0"}, "--blocks cannot be '0'"),
         ({"blocks": "-1"}, "--blocks cannot be '-1'"),
-        ({"blocks": "129"}, "--blocks cannot be 129"),
+        ({"blocks": "129"}, "--blocks cannot be '129'"),
         ({"blocks": "min(n, 0)"}, "cannot be"),
         ({"blocks": "n/9", "most_blocks": 8}, "no block for any n up to 8"),
-        ({"blocks": "n", "most_blocks": 0}, "--most-blocks cannot be 0"),
+        ({"blocks": "n", "most_blocks": 0}, "--most-blocks cannot be '0'"),
         ({"blocks": "4", "most_blocks": 4}, "set at run time"),
     ],
 )
@@ -292,11 +292,25 @@ FAULTS = {
         r"launch of \w+: block \d writes L2 (arena|state)\+\d+, byte \d+ of \d+, which (block \d writes|.*reads)",
     ),
     "a block does not wait": (
-        "    (void)run_tiles(t, own);\n    settle(&t->storing);", "    (void)run_tiles(t, own);",
+        "    carried->loading = t->loading;\n#endif\n    settle(&t->storing);",
+        "    carried->loading = t->loading;\n#endif",
         r"is still under way when the block ends",
     ),
     "the table of another tile": (
-        "        seek(t, nest, first);", "        seek(t, nest, 0);", r"hazard in \w+, nest \w+, tile \d+, block",
+        "        seek(words, nest, first);", "        seek(words, nest, 0);",
+        r"hazard in \w+, nest \w+, tile \d+, block",
+    ),
+    "asked ahead for what blocks write": (
+        "    load_first(t, next, words, 1, &t->loading);",
+        "    settle(&t->storing);\n    load_first(t, next, words, 0, &t->loading);",
+        r"launch of \w+: block \d (reads|writes) L2 (arena|state)\+\d+, byte \d+ of \d+, which|is still reading",
+    ),
+    "brought ahead for another tile": (
+        "        take_tiles(words, t->next_first, t->next_stop);", "        take_tiles(words, 0, t->next_stop);",
+        r"hazard in \w+, nest \w+, tile \d+, block",
+    ),
+    "asked ahead and never waited": (
+        "    t->loading = carried->loading;", "    t->loading = NONE;", r"under way|was not brought|has not arrived",
     ),
     "another cluster's scratchpad": (
         "t->scratch = scratch;", "t->scratch = scratch + (block == 1 ? -64 : 0);", r"passes the end of L1",
@@ -342,7 +356,40 @@ def faulty_listings(listing: Listing) -> dict[str, tuple[Listing, str]]:
             changed([*events[: stores[-1]], twice, *events[stores[-1] + 1 :]]), "may use|leaves twice|is not there",
         ),
         "a block comes twice": (changed([*events[:barrier], *inside, *events[barrier:]]), "comes twice"),
+        "asked ahead for what blocks write": (changed(asked_too_early(own)), "another block may (write|use)|finds"),
+        "brought ahead and never waited for": (changed(never_waited(own)), "not arrived|never waited|under way"),
     }  # fmt: skip
+
+
+def ahead_loads(own: EntryListing) -> list[int]:
+    """Where operands are asked for before a barrier that their nest is behind."""
+    turn, found = -1, []
+    for i, event in enumerate(own.events):
+        turn = event.nest if isinstance(event, Enter) else turn
+        if isinstance(event, Load) and event.nest > turn and own.nests[event.nest].blocks:
+            found.append(i)
+    return found
+
+
+def asked_too_early(own: EntryListing) -> list[Event]:
+    """An operand that the launch before writes, with one that it does not."""
+    for i in ahead_loads(own):
+        early, events = own.events[i], list(own.events)
+        assert isinstance(early, Load)
+        for k in range(i + 1, len(events)):
+            late = events[k]
+            if not isinstance(late, Load) or (late.queue, late.transfer) != (early.queue, early.transfer):
+                continue
+            if late.operand not in (own.nests[late.nest].ahead or ()):
+                return [*events[: i + 1], late, *events[i + 1 : k], *events[k + 1 :]]
+    raise AssertionError("nothing is asked for late")
+
+
+def never_waited(own: EntryListing) -> list[Event]:
+    early = own.events[ahead_loads(own)[0]]
+    assert isinstance(early, Load)
+    key = early.queue, early.transfer
+    return [one for one in own.events if not (isinstance(one, Wait) and (one.queue, one.transfer) == key)]
 
 
 def test_faults_of_launches_in_a_listing_are_refused() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp
 from unittest import mock
 
 import pytest
 
-from tests.sequence.toy import ENTRY, begin, by_hand, end, fetch, load, store, wait
+from tests.sequence.toy import ENTRY, begin, by_hand, end, fetch, load, move, store, wait, wait_far
 from tilegrad.calibration import chip
 from tilegrad.calibration.aligned import align_trace
 from tilegrad.calibration.chip import (
@@ -61,6 +62,15 @@ def test_a_trace_beside_its_listing() -> None:
     assert [one.act for one in happened][:4] == [Act.FETCH, Act.WAIT_TABLE, Act.ENTER, Act.BEGIN_FIRST]
     assert happened[5].computed == 240
     assert (happened[1].arrived, happened[6].arrived) == (125, 170)
+
+
+def test_rows_of_a_move_are_one_event() -> None:
+    """The driver starts a transfer for each; the conductor goes on behind the last."""
+    lines = "B 100 8 0 step|s 110 8 0 0|S 120 8 0 0|s 130 8 0 0|S 145 8 0 0|l 150 8 0 0|L 160 8 0 0|E 165 8 0 a"
+    ((_, events),) = parse_trace([*lines.split("|"), "X 170 8 0 step"])
+    moved = replace(move(0, 16), rows=2, l3_stride=64)
+    happened = align_trace(by_hand([moved, wait_far(0), Enter(0)]).entries[ENTRY], events)
+    assert [(one.came, one.went) for one in happened] == [(110, 145), (150, 160), (165, 165)]
 
 
 def test_a_trace_of_something_else_is_refused() -> None:

@@ -21,6 +21,7 @@ from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.gvsoc import GvsocDevice
 from tilegrad.devices.host import HostDevice
 from tilegrad.devices.siracusa_build import CLUSTER_TOOLCHAIN, CONTROLLER_CORE, build_image, cluster_files, folder_files
+from tilegrad.devices.siracusa_image import what_ran
 from tilegrad.devices.siracusa_program import Expected, float_bits, image_files, weights_hash
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.pipeline import compile_model
@@ -352,10 +353,14 @@ def test_a_program_is_planned_again_where_its_code_needs_room(program: Path, tmp
         chip,
         memories=tuple(replace(m, capacity_bytes=0x1F0000) if m.name == "L2" else m for m in chip.memories),
     )
-    model = frontend.load("mlp", batch=300)
-    compiled = compile_model(model, Recipe(batch=300), roomy, options=ScheduleOptions(fuses_update=True))
-    assert compiled.plan.memory["L2"].used_bytes > 0x1F0000 - 64 * KIB
+    model = frontend.load("mlp", batch=312)
+    compiled = compile_model(model, Recipe(batch=312), roomy, options=ScheduleOptions(fuses_update=True))
+    assert compiled.plan.memory["L2"].used_bytes > 0x1F0000 - 32 * KIB
     device = GvsocDevice()
     device.steps = 1
     device.expected = host_bits(compiled, 1)
-    assert finished(program, device.build(compiled, tmp_path).path).verdict == "same"
+    image = device.build(compiled, tmp_path)
+    assert finished(program, image.path).verdict == "same"
+    (note,), room = what_ran(compiled, image.compiled), image.compiled.target.memory("L2").capacity_bytes or 0
+    assert room < 0x1F0000 and f"planned again, and measured, as with --l2 {room // KIB}K" in note
+    assert what_ran(compiled, compiled) == ()

@@ -39,12 +39,12 @@ def test_an_l1_that_cannot_hold_one_element() -> None:
 def test_rows_that_a_kernel_needs_whole() -> None:
     """Softmax needs its row, so L1 must hold one."""
     step = compiled_for("simplemlp", siracusa(), UNTILED).plan.schedule.entries["step"]
-    (loss,) = [launch for launch in step.launches if launch.node.op == "SoftmaxCrossEntropyLoss"]
-    nest = next(nest for nest in loss.nests if nest.kernel == "nll_i64")
+    (loss,) = [launch for launch in step.launches if launch.node.op == "SoftmaxCrossEntropyLossWithGrad"]
+    (nest,) = loss.nests
     with pytest.raises(DoesNotFit) as caught:
         _search(loss.node.op, nest, 88).choices(loss.node.name)
-    assert caught.value.message == "the smallest tile of tg_nll_i64 does not fit into L1"
-    assert str(caught.value.got).partition(": ")[2].startswith("x 40, label 8, prob 40, loss 4, its description ")
+    assert caught.value.message == "the smallest tile of tg_nll_with_grad_i64 does not fit into L1"
+    assert str(caught.value.got).partition(": ")[2].startswith("x 40, label 8, dy 4, loss 4, dx 40, its description ")
 
 
 @pytest.mark.parametrize("name", ["simplemlp", "attention", "odd_cnn"])

@@ -189,6 +189,18 @@ def prove(rows: int, inner: int, width: int, depth: int, is_backwards: bool, blo
     assert time_listing(program.listing)["infer"].cycles > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("inner", "is_bound"), [(64, True), (128, False), (160, False)])
+def test_over_all_blocks_a_pipe_gains_where_memory_leaves_room(inner: int, is_bound: bool) -> None:
+    """All 24 blocks, rings in global memory. With few steps of the sum that is busy all the time, whatever is done."""
+    model, recipe = product_then_sum(8192, inner, 128), tg.Recipe(loss="mse", batch=8192)
+    ways = [tg.compile(model, recipe, target="npu", pipes=pipes) for pipes in ("off", "auto")]
+    in_turn, piped = (time_listing(program.listing)["infer"] for program in ways)
+    assert ways[1].plan.schedule.entries["infer"].pipes and piped.roofline is not None
+    moves = piped.roofline.memory_cycles / piped.cycles
+    assert moves > 0.9 if is_bound else in_turn.cycles > 1.3 * piped.cycles
+
+
 @programs(6)
 def test_random_programs_end(rows: int, inner: int, width: int, depth: int, is_backwards: bool, blocks: int) -> None:
     prove(rows, inner, width, depth, is_backwards, blocks)

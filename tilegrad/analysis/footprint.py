@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile, along, row_major_strides
+from tilegrad.ir.nest import AxisKind, Nest, Operand, Range, Tile, along, row_major_strides
 from tilegrad.ir.schedule import Loop
 
 Sizes = Mapping[str, int]
@@ -24,16 +24,15 @@ def tileable_axes(nest: Nest) -> tuple[str, ...]:
     return tuple(candidates)
 
 
-def box_extent(index: Index, extent: int, sizes: Sizes) -> int:
-    """The most positions of a dimension that a tile of these sizes can touch."""
-    span = sum(abs(coefficient) * (sizes[axis] - 1) for axis, coefficient in index.terms)
-    return min(extent, -(-(span + 1) // index.divisor))
-
-
 def box_shape(operand: Operand, sizes: Sizes) -> tuple[int, ...]:
+    """The most positions of each dimension that a tile of these sizes can touch."""
     if operand.index is None:
         return operand.shape
-    return tuple(box_extent(index, extent, sizes) for index, extent in zip(operand.index, operand.shape, strict=True))
+    found = []
+    for index, extent in zip(operand.index, operand.shape, strict=True):
+        span = sum([abs(coefficient) * (sizes[axis] - 1) for axis, coefficient in index.terms])
+        found.append(min(extent, -(-(span + 1) // index.divisor)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

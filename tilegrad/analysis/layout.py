@@ -43,11 +43,6 @@ class Layout:
         return dict(zip(self.fields, words, strict=True))
 
 
-def _layouts() -> dict[str, Layout]:
-    structs = parse_kernel_file(HEADER).own_structs
-    return {struct.name: Layout(struct.name, tuple(name for _, name in struct.fields)) for struct in structs}
-
-
 def _constants() -> dict[str, int]:
     """Enumerators and numbers that are defined."""
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -61,9 +56,9 @@ def _constants() -> dict[str, int]:
     return found
 
 
-_ALL = _layouts()
+_FIELDS = {struct.name: tuple(name for _, name in struct.fields) for struct in parse_kernel_file(HEADER).own_structs}
 NEST, OPERAND, LOOP, DIM, FIELD, CALL = (
-    _ALL[name] for name in ("tg_nest", "tg_operand", "tg_loop", "tg_dim", "tg_field", "tg_call")
+    Layout(name, _FIELDS[name]) for name in ("tg_nest", "tg_operand", "tg_loop", "tg_dim", "tg_field", "tg_call")
 )
 CONSTANTS: Mapping[str, int] = _constants()
 MAX_OPERANDS, MAX_RESULTS = CONSTANTS["TG_MAX_OPERANDS"], CONSTANTS["TG_MAX_RESULTS"]

@@ -82,7 +82,9 @@ def analyse(graph: Graph, alignment_bytes: int, apart: frozenset[str] = frozense
         last[name] = end
 
     aliases = _Aliases(graph.state)
-    _join_views(graph, aliases)
+    for node in graph.nodes:
+        if registry.get(node.op).is_view:
+            aliases.join(node.outputs[0], node.inputs[0])
     _join_state_writes(graph, aliases, last)
     members: dict[str, list[str]] = {}
     for name in first:
@@ -110,12 +112,6 @@ def analyse(graph: Graph, alignment_bytes: int, apart: frozenset[str] = frozense
         if aliases.find(name) in aliases.state:
             owner[name] = aliases.find(name)
     return Lifetimes(tuple(buffers), owner)
-
-
-def _join_views(graph: Graph, aliases: _Aliases) -> None:
-    for node in graph.nodes:
-        if registry.get(node.op).is_view:
-            aliases.join(node.outputs[0], node.inputs[0])
 
 
 def _join_state_writes(graph: Graph, aliases: _Aliases, last: Mapping[str, int]) -> None:

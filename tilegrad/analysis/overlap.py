@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from tilegrad.ir.nest import Operand, Tile, operand_box, row_major_strides
 
+Span = tuple[str, int, int]  # region, first byte, behind the last one
+
 SETTLED_BYTES = 1024
 """The most that the conductor waits for while others compute: it takes their time, not the next nest's."""
 
@@ -64,6 +66,11 @@ def box_bytes(operand: Operand, tile: Tile, region: str, offset: int) -> Bytes |
         starts = np.add.outer(starts, np.arange(r.size, dtype=np.int64) * stride).reshape(-1)
     size = operand.element_bytes
     return Bytes(region, offset + starts * size, run * size)
+
+
+def overlaps(a: Iterable[Span], b: Iterable[Span]) -> bool:
+    others = list(b)
+    return any(r == s and start < last and first < stop for r, start, stop in a for s, first, last in others)
 
 
 def meet(a: Iterable[Bytes], b: Sequence[Bytes]) -> bool:

@@ -51,12 +51,14 @@ Fields = Sequence[tuple[str, str]]  # (C type, name) of the kernel's argument wo
 
 @dataclass(frozen=True)
 class _Dim:
-    """A dimension of an operand that a loop moves. `sizes` of its box, by the loop's step."""
+    """A dimension of an operand that a loop moves. `sizes` of its box, by the loop's step; it `is_plain` where its
+    positions are just the loop's."""
 
     operand: int
     dim: int
     loop: int
     sizes: tuple[int, ...]
+    is_plain: bool
 
     @property
     def is_constant(self) -> bool:
@@ -171,15 +173,16 @@ class _Encoder:
         moving = [k for k, loop in enumerate(self.loops) if operand.index[d].coefficient(loop.axis)]
         if len(moving) > 1:
             raise InternalError(f"two loops move one dimension of operand '{operand.name}' of tg_{self.nest.kernel}")
-        loop = self.loops[moving[0]]
-        if self._is_along(operand, d, loop):
+        loop, index = self.loops[moving[0]], operand.index[d]
+        is_along = index.terms == ((loop.axis, 1),) and index.offset == 0 and index.divisor == 1
+        if is_along and operand.shape[d] >= loop.extent:
             whole = loop.count - 1
-            return _Dim(i, d, moving[0], (loop.tile,) * whole + (loop.extent - whole * loop.tile,))
+            return _Dim(i, d, moving[0], (loop.tile,) * whole + (loop.extent - whole * loop.tile,), True)
         sizes = []
         for step in range(loop.count):
             tile = {**self.first, loop.axis: Range(step * loop.tile, min((step + 1) * loop.tile, loop.extent))}
-            sizes.append(operand_range(operand.index[d], operand.shape[d], tile).size)
-        return _Dim(i, d, moving[0], tuple(sizes))
+            sizes.append(operand_range(index, operand.shape[d], tile).size)
+        return _Dim(i, d, moving[0], tuple(sizes), False)
 
     def _found(self, i: int, d: int) -> _Dim | None:
         return next((dim for dim in self.dims if (dim.operand, dim.dim) == (i, d)), None)
@@ -204,10 +207,8 @@ class _Encoder:
             if origin:
                 return [_Field(word, "TG_SET", origin, own), _Field(word, "TG_ADD", 1, own, of)]
             return [_Field(word, "TG_COPY", 0, own, of)]
-        for i, operand in enumerate(self.nest.operands):
-            if operand.name == prefix and operand.value is not None:
-                return self._operand_field(word, i, operand, rest)
-        return []
+        found = ((i, o) for i, o in enumerate(self.nest.operands) if o.name == prefix and o.value is not None)
+        return next((self._operand_field(word, i, operand, rest) for i, operand in found), [])
 
     def _may_be(self, end: str) -> bool:
         """Whether a tile of the nest is the first or the last of its sums, of which it may be a part."""
@@ -234,16 +235,7 @@ class _Encoder:
         if kind == "n":
             return [] if dim.is_constant else [_Field(word, "TG_COPY", 0, own, of + DIM.places["size"])]
         offset = operand.index[dim.dim].offset
-        return [] if self._is_plain(operand, dim) else [_Field(word, "TG_ORIGIN", offset, own, of)]
-
-    def _is_plain(self, operand: Operand, dim: _Dim) -> bool:
-        return self._is_along(operand, dim.dim, self.loops[dim.loop])
-
-    def _is_along(self, operand: Operand, d: int, loop: Loop) -> bool:
-        """Whether positions are just the loop's."""
-        assert operand.index is not None
-        index, is_inside = operand.index[d], operand.shape[d] >= loop.extent
-        return index.terms == ((loop.axis, 1),) and index.offset == 0 and index.divisor == 1 and is_inside
+        return [] if dim.is_plain else [_Field(word, "TG_ORIGIN", offset, own, of)]
 
     def _stride(self, word: int, i: int, terms: Sequence[tuple[int, int]]) -> list[_Field]:
         """A sum of box strides; nothing where no box changes its size."""
@@ -284,9 +276,8 @@ class _Encoder:
 
     def _is_simple(self, dims: Sequence[_Dim]) -> bool:
         """Whether a step only moves rows: one plain dimension of each operand."""
-        operands = [dim.operand for dim in dims]
-        are_plain = all(self._is_plain(self.nest.operands[dim.operand], dim) for dim in dims)
-        return are_plain and len(set(operands)) == len(operands) and not any(map(self._has_levels, operands))
+        operands = {dim.operand for dim in dims if dim.is_plain}
+        return len(operands) == len(dims) and not any(map(self._has_levels, operands))
 
     @property
     def described_bytes(self) -> int:
@@ -321,7 +312,8 @@ class _Encoder:
             result += FIELD.encode(word=one.word, kind=CONSTANTS[one.kind], of=one.of, by=one.by)
         result += self._argument_words()
         for i in self.levels_at:
-            result += self._level_words(i)
+            box, outer = [r.size for r in self._first_box(i)], self.levels[i][2:]
+            result += [len(outer), *(word for level in outer for word in (level.size(box), level.far_stride))]
         return tuple(result)
 
     def _loop_words(self, i: int, fields_before: int, field_count: int, may_be_simple: bool) -> list[int]:
@@ -368,11 +360,6 @@ class _Encoder:
             levels=self.levels_at.get(i, 0),
         )
 
-    def _level_words(self, i: int) -> list[int]:
-        box = [r.size for r in self._first_box(i)]
-        outer = self.levels[i][2:]
-        return [len(outer), *(word for level in outer for word in (level.size(box), level.far_stride))]
-
     def _dim_words(self, dim: _Dim) -> list[int]:
         operand = self.nest.operands[dim.operand]
         assert operand.index is not None
@@ -397,7 +384,7 @@ class _Encoder:
             "start": box.start,
             "size": box.size,
         }
-        if self._is_plain(operand, dim):
+        if dim.is_plain:
             return DIM.encode(**words, coefficient=1, low=0, high=0, divisor=0, extent=0)
         low = high = index.offset
         for axis, coefficient in index.terms:

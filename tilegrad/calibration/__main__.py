@@ -23,7 +23,7 @@ def _calibrate(target: Target, seed: int, samples: int, only_stale: bool) -> Non
     made = table.make_table(counted, seed)
     if only_stale:
         made = table.merged(old, made)
-    table.write_table(made, path)
+    path.write_text(document.table_text(made), encoding="utf-8")
     load_table.cache_clear()
     document.update(report(target)[0])
     entries = [v for kernel in made["kernels"].values() for v in kernel["variants"].values()]

@@ -41,12 +41,8 @@ class _Reader:
         self.events = [event for event in own if event.kind in "bdEfjlLpsSwW"]
         self.passes = iter([event.cycle for event in events if event.kind == "p"])
         self.at = 0
-        ends: dict[int, list[int]] = {0: [], 1: []}
-        for event in events:
-            if event.kind == "D":
-                ends[event.a].append(event.cycle)
-        self.dma_ends = {way: iter(cycles) for way, cycles in ends.items()}
-        self.far_ends = iter([event.cycle for event in events if event.kind == "H"])
+        done = [event for event in events if event.kind == "D"]
+        self.dma_ends = {way: iter([event.cycle for event in done if event.a == way]) for way in (0, 1)}
         self.arrivals = iter(_arrivals(events, self.core if not self.dispatches else -1))
 
     def take(self, kinds: str) -> TraceEvent:
@@ -72,10 +68,7 @@ def align_trace(listing: EntryListing, events: Sequence[TraceEvent]) -> list[Hap
     """All events of an entry; the trace has them in the same order."""
     reader = _Reader(events)
     arrived: dict[tuple[Queue, int], int] = {}
-    found = []
-    for event, act in acts_of(listing):
-        found.append(_happened(reader, event, act, arrived))
-    return found
+    return [_happened(reader, event, act, arrived) for event, act in acts_of(listing)]
 
 
 def _happened(reader: _Reader, event: Event, act: Act, arrived: dict[tuple[Queue, int], int]) -> Happened:
@@ -91,7 +84,8 @@ def _happened(reader: _Reader, event: Event, act: Act, arrived: dict[tuple[Queue
         came, went = reader.take(kind).cycle, reader.take(kind.upper()).cycle
         return Happened(event, act, came, went, arrived=arrived.get((event.queue, event.transfer), 0))
     if isinstance(event, Move):
-        return Happened(event, act, reader.take("s").cycle, reader.take("S").cycle)
+        calls = [(reader.take("s").cycle, reader.take("S").cycle) for _ in range(event.rows)]
+        return Happened(event, act, calls[0][0], calls[-1][1])
     if isinstance(event, Enter):
         came = reader.take("E").cycle
         return Happened(event, act, came, came)

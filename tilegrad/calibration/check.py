@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,21 +79,17 @@ def predictions(
 
 def complaints(found: Sequence[Prediction]) -> list[str]:
     """What is out of bounds."""
-    mirrored = [p for p in found if is_mirrored(p.kernel)]
-    derived = [p for p in found if not is_mirrored(p.kernel)]
-    return [*_complaints("mirrored", mirrored, MIRRORED), *_complaints("derived", derived, DERIVED)]
-
-
-def _complaints(word: str, found: Sequence[Prediction], bounds: Bounds) -> Iterator[str]:
-    if not found:
-        return
-    errors = np.array([p.error for p in found])
-    if errors.mean() > bounds.mean:
-        yield f"{word} kernels are {100 * errors.mean():.1f} % off on average"
-    if (errors <= bounds.usual).mean() < bounds.share:
-        within = 100 * (errors <= bounds.usual).mean()
-        yield f"only {within:.1f} % of the tiles of {word} kernels are within {100 * bounds.usual:.0f} %"
-    yield from (f"{p.kernel} {p.tile}: {100 * p.error:.1f} % off" for p in found if p.error > bounds.most)
+    told = []
+    for word, bounds in (("mirrored", MIRRORED), ("derived", DERIVED)):
+        own = [p for p in found if is_mirrored(p.kernel) is (bounds is MIRRORED)]
+        errors = np.array([p.error for p in own] or [0.0])
+        mean, within = 100 * errors.mean(), 100 * (errors <= bounds.usual).mean()
+        if mean > 100 * bounds.mean:
+            told.append(f"{word} kernels are {mean:.1f} % off on average")
+        if within < 100 * bounds.share:
+            told.append(f"only {within:.1f} % of the tiles of {word} kernels are within {100 * bounds.usual:.0f} %")
+        told += [f"{p.kernel} {p.tile}: {100 * p.error:.1f} % off" for p in own if p.error > bounds.most]
+    return told
 
 
 def table_lines(found: Sequence[Prediction]) -> list[str]:

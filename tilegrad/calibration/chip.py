@@ -8,8 +8,6 @@ instructions say, gives each kernel a factor, a cost of the call, and a cost of 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +24,6 @@ from tilegrad.calibration.document import conduct_lines, kernel_lines
 from tilegrad.calibration.fit import non_negative_least_squares
 from tilegrad.calibration.observed import Observation, observe
 from tilegrad.calibration.transfers import Moved, far_crowded, fit_moved, moved
-from tilegrad.compiled import Compiled
 from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, around
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
@@ -104,7 +101,8 @@ class Samples:
     moved: list[Moved] = field(default_factory=list)
     far_crowded: Ratios = field(default_factory=lambda: {True: [], False: []})
 
-    def add(self, compiled: Compiled, seen: Observation) -> None:
+    def add(self, seen: Observation) -> None:
+        compiled = seen.compiled
         for entry, events in seen.entries.items():
             listing = compiled.listing.entries.get(entry)
             if listing is None or not listing.events:
@@ -269,9 +267,7 @@ def with_new_kernels(known: Measured, samples: Samples) -> Measured:
 
 def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:
     table = {**as_json(measured), "cases": [case.name for case in cases]}
-    numbers = re.compile(r"\[\s+([\d.,\s]+?)\s+\]")
-    text = numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(table, indent=1))
-    (folder / FILE).write_text(text + "\n", encoding="utf-8")
+    (folder / FILE).write_text(document.table_text(table), encoding="utf-8")
     load_measured.cache_clear()
     known_choices.cache_clear()
     document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
@@ -295,10 +291,9 @@ def main() -> int:
         samples = Samples()
         errors = {}
         for case in cases:
-            compiled = case.compile()
-            seen = observe(compiled)
-            samples.add(compiled, seen)
-            estimate, cycles = compiled.timing["step"].cycles, seen.counts["step"][-1]
+            seen = observe(case.compile())
+            samples.add(seen)
+            estimate, cycles = seen.compiled.timing["step"].cycles, seen.counts["step"][-1]
             errors[case.name] = estimate / cycles - 1.0
             print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured", flush=True)
         known = load_measured(target.folder) if arguments.new else None

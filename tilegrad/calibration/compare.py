@@ -81,10 +81,6 @@ def dma_rows(target: Target) -> list[Row]:
     return rows
 
 
-def _percentile(errors: list[float], share: float) -> float:
-    return sorted(errors)[min(len(errors) - 1, int(share * len(errors)))]
-
-
 def _kernel_table(rows: Iterable[tuple[str, Row]]) -> list[str]:
     groups: dict[str, list[float]] = defaultdict(list)
     for group, row in rows:
@@ -95,25 +91,18 @@ def _kernel_table(rows: Iterable[tuple[str, Row]]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for group, errors in groups.items():
-        sizes = [abs(error) for error in errors]
+        sizes = sorted(abs(error) for error in errors)
         within = sum(size <= USUAL_KERNEL_ERROR for size in sizes) / len(sizes)
         figures = (
             statistics.mean(sizes),
             statistics.median(sizes),
-            _percentile(sizes, 0.9),
-            max(sizes),
+            sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))],
+            sizes[-1],
             statistics.mean(errors),
         )
         numbers = " | ".join(f"{100 * value:.1f} %" for value in figures)
         lines.append(f"| {group} | {len(sizes)} | {numbers} | {100 * within:.1f} % |")
     return lines
-
-
-def _dma_table(rows: Iterable[Row]) -> list[str]:
-    lines = ["| transfer | measured | estimated | error |", "|---|---|---|---|"]
-    return lines + [
-        f"| {row.name} | {row.measured:.0f} | {row.estimated:.0f} | {100 * row.error:+.1f} % |" for row in rows
-    ]
 
 
 def report(target: Target) -> tuple[dict[str, list[str]], list[str]]:
@@ -128,7 +117,10 @@ def report(target: Target) -> tuple[dict[str, list[str]], list[str]]:
     if usual < USUAL_SHARE:
         complaints.append(f"only {100 * usual:.1f} % of the kernel calls are within {100 * USUAL_KERNEL_ERROR:.0f} %")
     complaints += [f"{row.name}: {100 * row.error:+.1f} %" for row in transfers if abs(row.error) > MOST_DMA_ERROR]
-    return {"kernels": _kernel_table(kernels), "transfers": _dma_table(transfers)}, complaints
+    lines = ["| transfer | measured | estimated | error |", "|---|---|---|---|"]
+    for row in transfers:
+        lines.append(f"| {row.name} | {row.measured:.0f} | {row.estimated:.0f} | {100 * row.error:+.1f} % |")
+    return {"kernels": _kernel_table(kernels), "transfers": lines}, complaints
 
 
 def main() -> int:

@@ -98,14 +98,15 @@ def source_hash(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _built(stem: str, key: bytes, make: Sequence[Sequence[str]]) -> Path:
-    """A file made by commands in which OUTPUT stands for its path, kept by what it was made of."""
-    path = _build_folder() / f"{stem}-{hashlib.sha256(key + repr(make).encode()).hexdigest()[:16]}"
+def _built(stem: str, key: bytes, make: Sequence[Sequence[str]], table: str = "") -> Path:
+    """What commands make of `table.c`, kept by all that it was made of. FOLDER stands for where they work."""
+    path = _build_folder() / f"{stem}-{hashlib.sha256(key + repr((make, table)).encode()).hexdigest()[:16]}"
     if not path.exists():
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        for command in make:
-            run_tool([word.replace("OUTPUT", str(partial)) for word in command])
-        os.replace(partial, path)
+        with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
+            (Path(folder) / "table.c").write_text(table, encoding="utf-8")
+            for command in make:
+                run_tool([word.replace("FOLDER", folder) for word in command])
+            os.replace(Path(folder) / "made", path)
     return path
 
 
@@ -115,7 +116,7 @@ def plugin() -> Path:
     interface = RUNTIME_FOLDER / "qemu"
     flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{interface}")
     key = source.read_bytes() + (interface / "qemu_plugin.h").read_bytes()
-    return _built("count", key, [[HOST_COMPILER, *flags, str(source), "-o", "OUTPUT"]])
+    return _built("count", key, [[HOST_COMPILER, *flags, str(source), "-o", "FOLDER/made"]])
 
 
 def _table(kernels: Sequence[KernelSignature]) -> str:
@@ -136,26 +137,12 @@ def _table(kernels: Sequence[KernelSignature]) -> str:
 @cache
 def program(source: Path) -> Path:
     """The RV32 program that runs the kernels of one file."""
-    parsed = parse_kernel_file(source)
-    table = _build_folder() / f"table-{source.stem}-{os.getpid()}.c"
-    text = _table(parsed.kernels)
-    table.write_text(text, encoding="utf-8")
-    main = FOLDER / "count_main.c"
-    key = source_hash(source).encode() + main.read_bytes() + text.encode() + version_of(COMPILER).encode()
-    compile_one = [COMPILER, *COUNTED_FLAGS, f"-I{RUNTIME_FOLDER}", "-c"]
-    path = _build_folder() / f"{source.stem}-{hashlib.sha256(key + repr(COUNTED_FLAGS).encode()).hexdigest()[:16]}.elf"
-    if not path.exists():
-        objects = []
-        for part in (source, main, table):
-            objects.append(f"{path}.{os.getpid()}.{part.stem}.o")
-            run_tool([*compile_one, str(part), "-o", objects[-1]])
-        partial = f"{path}.{os.getpid()}"
-        run_tool([COMPILER, *LINK_FLAGS, *objects, "-o", partial, "-lgcc"])
-        for name in objects:
-            Path(name).unlink()
-        os.replace(partial, path)
-    table.unlink(missing_ok=True)
-    return path
+    main, compile_one = FOLDER / "count_main.c", [COMPILER, *COUNTED_FLAGS, f"-I{RUNTIME_FOLDER}", "-c"]
+    objects = {f"FOLDER/{i}.o": part for i, part in enumerate((str(source), str(main), "FOLDER/table.c"))}
+    make = [[*compile_one, part, "-o", name] for name, part in objects.items()]
+    make.append([COMPILER, *LINK_FLAGS, *objects, "-o", "FOLDER/made", "-lgcc"])
+    key = source_hash(source).encode() + main.read_bytes() + version_of(COMPILER).encode()
+    return _built(source.stem, key, make, _table(parse_kernel_file(source).kernels))
 
 
 @cache
@@ -204,21 +191,11 @@ def _count_file(source: KernelFile, cases: Sequence[Case]) -> list[Counts]:
     positions = {kernel.name: i for i, kernel in enumerate(source.kernels)}
     signatures = {kernel.name: kernel for kernel in source.kernels}
     stream = b"".join(_encoded(case, signatures[case.nest.kernel], positions[case.nest.kernel]) for case in cases)
-    handle, name = tempfile.mkstemp(dir=_build_folder())
-    os.close(handle)
-    out = Path(name)
-    try:
-        counting = f"{plugin()},lo={arena},hi={arena + (1 << 22)},out={out}"
+    with tempfile.NamedTemporaryFile("r", encoding="ascii", dir=_build_folder()) as out:
+        counting = f"{plugin()},lo={arena},hi={arena + (1 << 22)},out={out.name}"
         run_tool([EMULATOR, "-plugin", counting, str(elf)], input=stream)
-        rows = [[int(word) for word in line.split()] for line in out.read_text(encoding="ascii").splitlines()]
-    finally:
-        out.unlink()
-    result = []
-    at = 0
-    for case in cases:
-        result.append(_busiest(rows[at : at + case.cores]))
-        at += case.cores
-    return result
+        rows = iter([[int(word) for word in line.split()] for line in out])
+    return [_busiest([next(rows) for _ in range(case.cores)]) for case in cases]
 
 
 def count(cases: Sequence[Case], source: KernelFile, jobs: int = 2) -> list[Counts]:

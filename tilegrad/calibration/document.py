@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tilegrad.costs.conduct import Act, PairCost
 from tilegrad.costs.measured import Measured
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cost-model.md"
+
+
+def table_text(table: Mapping[str, Any]) -> str:
+    """As JSON with one line a list: small, and readable as a difference."""
+    text = json.dumps(table, indent=1, ensure_ascii=False)
+    return re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
 def conduct_lines(measured: Measured) -> list[str]:

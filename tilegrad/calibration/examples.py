@@ -78,34 +78,6 @@ _WHOLE_KINDS: tuple[Kind, ...] = tuple(
 )
 
 
-class Examples:
-    """Nodes that an operator accepts."""
-
-    def __init__(self, operator: Operator, draw: Draw) -> None:
-        self.operator = operator
-        self.draw = draw
-        found = [[kind for kind in kinds if self._is_accepted(kind)] for kinds in (_KINDS, _WHOLE_KINDS)]
-        self.kinds = [kinds for kinds in found if kinds]
-
-    def _is_accepted(self, kind: Kind) -> bool:
-        draws = (self._complete(kind) for _ in range(3))
-        return any(_outputs(self.operator, example) for example in draws)
-
-    def _complete(self, kind: Kind) -> Example:
-        """The operator's own example, or its attributes with inputs of this kind."""
-        own = self.operator.example(self.draw) or Example(())
-        return own if own.inputs else replace(own, inputs=kind(self.draw))
-
-    def next(self) -> Example | None:
-        for _ in range(TRIES if self.kinds else 0):
-            kinds = self.kinds[0] if self.draw.is_so(0.7) else self.kinds[-1]
-            example = self._complete(self.draw.one_of(*kinds))
-            count = _outputs(self.operator, example)
-            if count:
-                return replace(example, outputs=example.outputs or (True,) * count)
-        return None
-
-
 def _node(operator: Operator, example: Example, outputs: int) -> tuple[Node, dict[str, TensorType]]:
     types = {f"x{i}": found for i, found in enumerate(example.inputs) if found is not None}
     inputs = tuple("" if found is None else f"x{i}" for i, found in enumerate(example.inputs))
@@ -151,11 +123,29 @@ def _with_gradients(graph: Graph, wanted: list[str]) -> Graph:
     return builder.finish((*graph.outputs, *gradients.values()))
 
 
+def examples(operator: Operator, draw: Draw) -> Iterator[Example]:
+    """Nodes that an operator accepts: its own examples, or its attributes with inputs of a kind that it takes."""
+
+    def complete(kind: Kind) -> Example:
+        own = operator.example(draw) or Example(())
+        return own if own.inputs else replace(own, inputs=kind(draw))
+
+    def is_accepted(kind: Kind) -> bool:
+        return any(_outputs(operator, complete(kind)) for _ in range(3))
+
+    accepted = [[kind for kind in kinds if is_accepted(kind)] for kinds in (_KINDS, _WHOLE_KINDS)]
+    able, tries = [kinds for kinds in accepted if kinds], 0
+    while able and tries < TRIES:
+        example = complete(draw.one_of(*able[0 if draw.is_so(0.7) else -1]))
+        count, tries = _outputs(operator, example), tries + 1
+        if count:
+            yield replace(example, outputs=example.outputs or (True,) * count)
+            tries = 0
+
+
 def graphs(operator: Operator, draw: Draw) -> Iterator[Graph]:
     """One graph after the other, without end; none where no example is found."""
-    examples = Examples(operator, draw)
-    while (example := examples.next()) is not None:
-        yield graph_of(operator, example, draw)
+    return (graph_of(operator, example, draw) for example in examples(operator, draw))
 
 
 def operators() -> Mapping[str, Operator]:

@@ -72,14 +72,11 @@ class Fit:
     errors: tuple[float, ...]
 
 
-def _rounded(values: Matrix) -> tuple[float, ...]:
-    return tuple(float(f"{value:.4g}") for value in values)
-
-
 def _coefficients(trips: Matrix, values: npt.ArrayLike, totals: Matrix) -> tuple[float, ...]:
     """Residuals are relative to a sample's instructions, whatever its size."""
     weights = 1.0 / totals
-    return _rounded(non_negative_least_squares(trips * weights[:, None], np.array(values, dtype=np.float64) * weights))
+    found = non_negative_least_squares(trips * weights[:, None], np.array(values, dtype=np.float64) * weights)
+    return tuple(float(f"{value:.4g}") for value in found)
 
 
 def _busiest_trips(samples: Sequence[Sample], bind: Bind, width: int, totals: Matrix) -> Matrix:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +25,12 @@ from tilegrad.devices.siracusa_build import folder_files
 from tilegrad.devices.siracusa_image import IMAGE_STATUSES, parse_cycles
 from tilegrad.devices.siracusa_program import Expected
 from tilegrad.errors import DeviceError
+from tilegrad.targets.base import L2
 
 # The first step of a training fills the instruction caches, which is next to nothing in a long one.
 STEPS, LONG_MACS = 2, 5_000_000
 _READ_BY_PEOPLE = (".md", ".json")
+_NOT_CODE = re.compile(rb'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,9 @@ class TraceEvent:
 @dataclass(frozen=True)
 class Observation:
     """Of the last call of each entry: what happened from its begin to its end. `counts` are the image's own, of every
-    call, from its caller's point of view."""
+    call, from its caller's point of view; `compiled` is what ran: planned again where its code needed room."""
 
+    compiled: Compiled
     entries: Mapping[str, tuple[TraceEvent, ...]]
     counts: Mapping[str, tuple[int, ...]]
 
@@ -62,8 +66,8 @@ def _nothing_expected(compiled: Compiled) -> Expected:
     return Expected((0,) * steps_of(compiled) * compiled.program.recipe.accumulate, 0)
 
 
-def _run(compiled: Compiled, folder: Path, *options: str, seconds: float = 3600.0) -> str:
-    """Builds the image and runs it; what it printed."""
+def _run(compiled: Compiled, folder: Path, *options: str, seconds: float = 3600.0) -> tuple[str, Compiled]:
+    """Builds the image and runs it; what it printed, and the program that ran."""
     device = IssDevice()
     device.steps, device.expected = steps_of(compiled), _nothing_expected(compiled)
     image = device.build(compiled, folder)
@@ -74,41 +78,55 @@ def _run(compiled: Compiled, folder: Path, *options: str, seconds: float = 3600.
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     if done.returncode not in IMAGE_STATUSES:
         raise DeviceError("the image failed", stage="run", got=done.stderr[-2000:])
-    return done.stdout
+    return done.stdout, image.compiled
 
 
 def observe(compiled: Compiled) -> Observation:
     """A whole run, with its trace."""
     with tempfile.TemporaryDirectory() as name:
         trace = Path(name) / "trace"
-        counts = parse_cycles(_run(compiled, Path(name), "--trace", str(trace)))
+        said, ran = _run(compiled, Path(name), "--trace", str(trace))
         with trace.open(encoding="ascii") as lines:
-            return Observation(dict(parse_trace(lines)), counts)
+            return Observation(ran, dict(parse_trace(lines)), parse_cycles(said))
+
+
+def _without_comment(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[0].startswith(b'"') else b" "
 
 
 def program_digest(compiled: Compiled) -> str:
-    """Of all that a count of cycles depends on: the image's sources, its compiler, and the simulator."""
+    """Of all that a count of cycles depends on: the image's sources as a compiler reads them, that compiler, and the
+    simulator."""
     files = {**folder_files(compiled, steps_of(compiled), _nothing_expected(compiled)), **simulator_files()}
     digest = hashlib.sha256(compiler_identity(COMPILER).encode())
     for name in sorted(files):
         if not name.endswith(_READ_BY_PEOPLE):
-            digest.update(hashlib.sha256(name.encode() + b"\0" + files[name]).digest())
+            code = b" ".join(_NOT_CODE.sub(_without_comment, files[name]).split())
+            digest.update(hashlib.sha256(name.encode() + b"\0" + code).digest())
     return digest.hexdigest()
 
 
-def training_cycles(compiled: Compiled) -> Mapping[str, tuple[int, ...]]:
-    """Of steps and updates alone: the run ends behind the last update. Runs repeat exactly, so what was counted once is
-    kept beside compiled objects; much of L1 and little often give the same program, and so do two modes."""
-    cache, key = open_cache(use_cache=True), f"cycles-{program_digest(compiled)}"
+def l2_bytes(compiled: Compiled) -> int:
+    """What tensors may have of L2."""
+    return compiled.target.memory(L2).capacity_bytes or 0
+
+
+def training_cycles(compiled: Compiled) -> tuple[dict[str, int], int]:
+    """Of the last call of step and update alone: the run ends behind the last update. With the bytes of L2 that the
+    program which ran was planned for. Runs repeat exactly, so what was counted once is kept beside compiled objects;
+    much of L1 and little often give the same program, and so do two modes."""
+    cache, key = open_cache(use_cache=True), f"ran-{program_digest(compiled)}"
     kept = cache.take(key) if cache is not None else None
     if kept is None:
         with tempfile.TemporaryDirectory() as name:
-            said = _run(compiled, Path(name), "--until", f"update {steps_of(compiled) - 1} ")
-        kept = json.dumps(parse_cycles(said)).encode()
+            said, ran = _run(compiled, Path(name), "--until", f"update {steps_of(compiled) - 1} ")
+        counts = {entry: own[-1] for entry, own in parse_cycles(said).items() if own}
+        kept = json.dumps([counts, l2_bytes(ran)]).encode()
         if cache is not None:
             cache.keep(key, kept)
             cache.finish()
-    return {entry: tuple(counts) for entry, counts in json.loads(kept).items()}
+    found: tuple[dict[str, int], int] = tuple(json.loads(kept))
+    return found
 
 
 def parse_trace(lines: Iterator[str] | Sequence[str]) -> Iterator[tuple[str, tuple[TraceEvent, ...]]]:

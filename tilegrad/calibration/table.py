@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -76,7 +75,7 @@ def count_all(
 
 
 def _fitted(items: Counted, family: Family, by: Callable[..., Fit] = fit) -> dict[str, Any]:
-    found = by([sample for sample, _ in items], [counts for _, counts in items], family)
+    found = by(*zip(*items, strict=True), family)
     errors = np.abs(np.array(found.errors))
     return {
         "samples": len(errors),
@@ -91,7 +90,7 @@ def _kernel_entry(kernel: str, items: Counted) -> dict[str, Any]:
     """What a kernel's trips are, and the coefficients of each variant that was counted often enough."""
     head: dict[str, Any] = {}
     if not is_mirrored(kernel):
-        structure = choose_structure([sample for sample, _ in items], [counts for _, counts in items])
+        structure = choose_structure(*zip(*items, strict=True))
         head = {"shared": list(structure.shared), "run": structure.run}
     variants: dict[str, Counted] = defaultdict(list)
     families: dict[str, Family] = {}
@@ -172,22 +171,3 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         "sources": dict(sorted({**old["sources"], **new["sources"]}.items())),
         "kernels": {name: kernels[name] for name in sorted(kernels) if name in existing},
     }
-
-
-def write_table(table: Mapping[str, Any], path: Path) -> None:
-    """One line per class: small, and readable as a difference."""
-    text = json.dumps(table, indent=1, ensure_ascii=False)
-    lines: list[str] = []
-    gathering = ""
-    for line in text.splitlines():
-        stripped = line.strip()
-        if gathering:
-            gathering += stripped if stripped.startswith("]") else f"{stripped} "
-            if stripped.startswith("]"):
-                lines.append(gathering.replace(" ]", "]"))
-                gathering = ""
-        elif stripped.endswith("["):
-            gathering = line
-        else:
-            lines.append(line)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -209,6 +209,12 @@ def constant(declared: str, pieces: Sequence[str]) -> str:
     return "\n".join([f"static const {declared} = {{", *(f"{INDENT}{piece}," for piece in pieces), "};"])
 
 
+def array(declared: str, pieces: Sequence[str], width: int = 108) -> str:
+    """With its elements as lines of about `width`."""
+    rows = filled(pieces, width).replace("\n", f"\n{INDENT}")
+    return f"{declared} = {{\n{INDENT}{rows},\n}};"
+
+
 def print_file(items: Iterable[Item], guard: str | None = None) -> str:
     lines = [] if guard is None else [f"#ifndef {guard}", f"#define {guard}", ""]
     lines += [line for item in items for line in _print_item(item, 0)]

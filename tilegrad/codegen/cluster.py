@@ -221,6 +221,9 @@ class ClusterLowering(Lowering):
     def _name(self, call: _Call) -> str:
         return call.short_name if self.is_brief else call.name
 
+    def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
+        return ()
+
     def at_start(self, entry: str) -> tuple[c.Statement, ...]:
         return ("tg_tiles tiles, *t = &tiles;", c.Call("tg_start", ("t", "m", "&program", f"&{entry}_entry")))
 
@@ -267,7 +270,7 @@ class ClusterLowering(Lowering):
             c.Comment("What is constant is laid out as paragraphs."),
             c.Comment("clang-format off"),
             *c.fill(
-                c.with_commas(kernels, "};"), c.LINE_WIDTH, " static tg_kernel_call *const kernels[] = {", c.INDENT
+                c.with_commas(kernels, "};"), c.LINE_WIDTH, "static tg_kernel_call *const kernels[] = {", c.INDENT
             ),
             c.Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
@@ -275,7 +278,7 @@ class ClusterLowering(Lowering):
             *("typedef struct {", *self._members(), "} words_t;"),
             *("static const words_t words = {", *self._initializers(), "};"),
             c.Comment("clang-format on"),
-            self._assertion(),
+            f"TG_STATIC_ASSERT(sizeof(words_t) == {WORD_BYTES * self._word_count()}, words_are_as_planned);",
             *pipes,
             c.constant("tg_program program", (*parts, "pipes") if pipes else parts),
             *(self._entry(entry) for entry in self.calls),
@@ -354,6 +357,8 @@ class ClusterLowering(Lowering):
                 parts.append(f".{field} = {_from_first(call.bits(names))}")
         flags = {
             "TG_DRAIN": own.drains,
+            "TG_CARRIED": call.listed.ahead is not None,
+            "TG_BESIDE": call.listed.is_beside,
             "TG_LEAVE": own.leaves,
             "TG_NEXT_LATE": following is not None and following.own.is_fetched_late,
             "TG_AT_ONCE": following is not None and following.own.at_once,
@@ -377,11 +382,6 @@ class ClusterLowering(Lowering):
             total += sum(call.own_table.words for call in calls if call.own_table is not None)
             total += sum(map(_move_words, self._all_moves(entry)))
         return max(total, 1)
-
-    def _assertion(self) -> c.Item:
-        """The layout that plans counted with is the compiler's."""
-        size = WORD_BYTES * self._word_count()
-        return f"TG_STATIC_ASSERT(sizeof(words_t) == {size}, words_are_as_planned);"
 
     def _entry(self, entry: str) -> c.Item:
         calls = self.calls[entry]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilegrad.codegen.c import Call, Comment, Function, If, Item, Statement, filled, float_literal
+from tilegrad.codegen.c import Call, Comment, Function, If, Item, Statement, array, float_literal
 from tilegrad.errors import InternalError
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Role
@@ -64,16 +64,12 @@ def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
         Comment("What the guard keeps: tensor, copy, whether it has floats."),
         *defines,
         Comment("clang-format off"),
-        f"static const uint16_t guarded[][3] = {{\n    {_indented(rows)},\n}};",
-        f"static const uint8_t is_float[TG_TENSOR_COUNT] = {{\n    {_indented(floats)},\n}};",
+        array("static const uint16_t guarded[][3]", rows),
+        array("static const uint8_t is_float[TG_TENSOR_COUNT]", floats),
         Comment("clang-format on"),
         f'#include "{HEADER_FILE}"',
         "",
     )
-
-
-def _indented(rows: list[str]) -> str:
-    return filled(rows).replace("\n", "\n    ")
 
 
 def first_core(plan: Plan) -> str | None:

@@ -247,6 +247,8 @@ def _scratch_sizes(plan: Plan) -> list[str]:
         "#define TG_SCRATCH_BYTES (TG_CLUSTERS * TG_L1_BYTES) /* of L1: free between calls */",
         f"#define TG_BLOCKS {most} /* the most that a nest is launched over */",
     ]
+    if schedule.carries:
+        sizes.append("#define TG_CARRIES /* blocks ask for operands of the next launch before they meet */")
     pipes = [pipe for entry in schedule.entries.values() for pipe in entry.pipes]
     if pipes:
         sizes += [
@@ -312,9 +314,8 @@ def tensor_table(plan: Plan, width: int) -> tuple[c.Item, ...]:
         address = plan.state_addresses[tensor.name]
         where = [address.offset, tensor.type.size_bytes, *([int(address.region == elsewhere)] if elsewhere else [])]
         rows.append(f'{{"{c_string(tensor.name)}", "{tensor.role.value}", {", ".join(map(str, where))}}}')
-    text = ",\n".join(rows) if len(rows) <= MOST_SINGLE_ROWS else c.filled(rows, width - 12)
-    inner = f"    {text},".replace("\n", "\n    ")
-    table = f"const tg_tensor tg_tensors[TG_TENSOR_COUNT] = {{\n{inner}\n}};"
+    own_width = 0 if len(rows) <= MOST_SINGLE_ROWS else width - 12
+    table = c.array("const tg_tensor tg_tensors[TG_TENSOR_COUNT]", rows, own_width)
     return (c.Comment("clang-format off"), table, c.Comment("clang-format on"))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilegrad.analysis.tables import argument_values
@@ -37,10 +36,24 @@ class KernelCall:
     values: tuple[tuple[str, int], ...]
 
 
-class Lowering(ABC):
+ARGS, ARGUMENTS = "ARGS", "args"
+
+
+def _arguments(statements: Sequence[c.Statement]) -> list[c.Call]:
+    """Those that are `ARGS(type, name, .field = value, …)`."""
+    return [one for one in statements if isinstance(one, c.Call) and one.function == ARGS]
+
+
+def _named(arguments: c.Call, name: str) -> c.Call:
+    c_type, _, *fields = arguments.arguments
+    return c.Call(ARGS, (c_type, name, *fields))
+
+
+class Lowering:
     """Translates nests in order; what they need declared first is in `items` afterwards.
 
-    Functions of nodes take `parameter`, and an entry calls them with `argument`.
+    In one memory: a nest is a kernel call on operands where they live, with its arguments in front of it. Functions of
+    nodes take `parameter`, and an entry calls them with `argument`.
     """
 
     parameter = "tg_model *m"
@@ -51,36 +64,23 @@ class Lowering(ABC):
         self.plan = plan
         self.kernels = kernels
         self.names = TensorNames(plan)
+        self._kinds: dict[NestKind, tuple[tuple[int | float, ...], tuple[int, ...]]] = {}
+        self._users: Counter[c.Call] = Counter()
+        self._bodies: set[tuple[c.Statement, ...]] = set()
+        self._common: dict[c.Call, str] = {}
+        self._counts: Counter[str] = Counter()
 
     @property
     def width(self) -> int:
         """Of lines that list constants."""
         return c.LINE_WIDTH
 
-    @abstractmethod
-    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
-        """Statements for nest `k` of launch `number`."""
-
-    @abstractmethod
     def items(self) -> list[c.Item]:
         """Tables and helper functions."""
-
-    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
-        """A function's statements, from those of its nests."""
-        return list(statements)
-
-    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
-        """The function of a node; `firsts` are its first nests, one for each time that it is called."""
-        del firsts
-        return c.Function("static void", name, (self.parameter,), tuple(body), title)
-
-    def before_function(self, body: Sequence[c.Statement]) -> list[c.Item]:
-        """What has to be declared in front of it."""
-        del body
         return []
 
     def call(self, name: str, first: str | None, is_shared: bool) -> c.Call:
-        """A call of such a function."""
+        """A call of a node's function."""
         del first, is_shared
         return c.Call(name, (self.argument,))
 
@@ -100,10 +100,6 @@ class Lowering(ABC):
     def at_start(self, entry: str) -> tuple[c.Statement, ...]:
         return ()
 
-    def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
-        """What must happen once the inputs are in place."""
-        return ()
-
     def at_end(self, entry: str) -> tuple[c.Statement, ...]:
         return ()
 
@@ -114,10 +110,6 @@ class Lowering(ABC):
 
     def launch(self, entry: str, number: int) -> Launch:
         return self.plan.schedule.entries[entry].launches[number]
-
-    def types(self, entry: str) -> Mapping[str, TensorType]:
-        """Of values and of operators' scratch tensors."""
-        return self.plan.schedule.entries[entry].types
 
     def signature(self, launch: Launch, nest: Nest) -> KernelSignature:
         node = launch.node
@@ -136,7 +128,7 @@ class Lowering(ABC):
         """The comment that explains a nest: operator, work, operands with their shapes."""
         launch = self.launch(entry, number)
         nest = launch.nests[k]
-        types = self.types(entry)
+        types = self.plan.schedule.entries[entry].types
         present = [(operand, operand.value) for operand in nest.operands if operand.value is not None]
         places = {value: self.plan.address(entry, value, number) for _, value in present}
         read_at = {places[value] for operand, value in present if operand.access is Access.READ}
@@ -154,42 +146,15 @@ class Lowering(ABC):
         title = f"{launch.node.op}{part}{work}"
         return c.filled([f"{title}: {operands[0]}", *operands[1:]]) if operands else title
 
-
-ARGS, ARGUMENTS = "ARGS", "args"
-
-
-def _arguments(statements: Sequence[c.Statement]) -> list[c.Call]:
-    """Those that are `ARGS(type, name, .field = value, …)`."""
-    return [one for one in statements if isinstance(one, c.Call) and one.function == ARGS]
-
-
-def _named(arguments: c.Call, name: str) -> c.Call:
-    c_type, _, *fields = arguments.arguments
-    return c.Call(ARGS, (c_type, name, *fields))
-
-
-class FlatLowering(Lowering):
-    """One memory: a kernel call on operands where they live, with its arguments in front of it."""
-
-    def __init__(self, plan: Plan, kernels: KernelSet) -> None:
-        super().__init__(plan, kernels)
-        self._kinds: dict[NestKind, tuple[tuple[int | float, ...], tuple[int, ...]]] = {}
-        self._users: Counter[c.Call] = Counter()
-        self._bodies: set[tuple[c.Statement, ...]] = set()
-        self._common: dict[c.Call, str] = {}
-        self._counts: Counter[str] = Counter()
-
-    def items(self) -> list[c.Item]:
-        return []
-
     def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
+        """A function's statements, from those of its nests."""
         if tuple(statements) not in self._bodies:  # a function that serves two entries is one user
             self._bodies.add(tuple(statements))
             self._users.update(set(_arguments(statements)))
         return list(statements)
 
     def before_function(self, body: Sequence[c.Statement]) -> list[c.Item]:
-        """Arguments that several functions have stand in front of the first of them."""
+        """What has to be declared in front of it: arguments that several functions have, before the first of them."""
         result: list[c.Item] = []
         for statement in _arguments(body):
             if self._users[statement] > 1 and statement not in self._common:
@@ -200,7 +165,9 @@ class FlatLowering(Lowering):
         return result
 
     def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
-        """Arguments get names of their own, and equal ones are declared once."""
+        """The function of a node; `firsts` are its first nests, one for each time that it is called. Arguments get
+        names of their own, and equal ones are declared once."""
+        del firsts
         declared: dict[c.Call, str] = {}
         result: list[c.Statement] = []
         argument = ARGUMENTS
@@ -215,7 +182,7 @@ class FlatLowering(Lowering):
             else:
                 kernel, _, *pointers = statement.arguments
                 result.append(replace(statement, arguments=(kernel, f"&{argument}", *pointers)))
-        return super().function(name, title, result, firsts)
+        return c.Function("static void", name, (self.parameter,), tuple(result), title)
 
     def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
         """Every core copies the same inputs; the first kernel may write over them, so none starts before all have."""
@@ -254,6 +221,7 @@ class FlatLowering(Lowering):
         return self._kinds[nest.kind]
 
     def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
+        """Statements for nest `k` of launch `number`."""
         call = self.kernel_call(entry, number, k)
         signature = call.signature
         fields = [

@@ -9,7 +9,7 @@ from tilegrad.codegen import c, interface
 from tilegrad.codegen import guard as guards
 from tilegrad.codegen.cluster import ClusterLowering
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import FlatLowering, Lowering
+from tilegrad.codegen.lowering import Lowering
 from tilegrad.codegen.rate_access import rate_functions
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Address, Plan
@@ -149,7 +149,7 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
         "",
     ]
     is_flat = plan.schedule.target.is_flat
-    lowering: Lowering = FlatLowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
+    lowering = Lowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
     groups: dict[str, list[tuple[tuple[c.Statement, ...], str | None]]] = {entry: [] for entry in ENTRIES}
     # The forward pass of infer and step is the same code: emitted once.
     shared: dict[tuple[c.Statement, ...], tuple[_Group, list[str | None]]] = {}

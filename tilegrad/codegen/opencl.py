@@ -19,7 +19,7 @@ from tilegrad.codegen.harness import port_offsets
 from tilegrad.codegen.image import HEADER
 from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
 from tilegrad.codegen.kernels import KernelSet, only_used
-from tilegrad.codegen.lowering import FlatLowering, KernelCall
+from tilegrad.codegen.lowering import KernelCall, Lowering
 from tilegrad.errors import InternalError
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
@@ -37,7 +37,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"(?P<name>[\w.]+)"[ \t]*\n', 
 
 def opencl_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
     """The texts of the folder, apart from what every project has."""
-    lowering = FlatLowering(plan, kernels)
+    lowering = Lowering(plan, kernels)
     used: set[str] = set()
     launches: dict[str, list[dict[str, Any]]] = {}
     for entry in ENTRIES:

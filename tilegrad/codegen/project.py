@@ -44,10 +44,6 @@ class Project:
         return f"<Project: {len(self.files):,} files, {self.line_count:,} lines of C>"
 
     @property
-    def c_files(self) -> tuple[str, ...]:
-        return tuple(name for name in self.files if name.endswith(".c") and name != WEIGHTS_C)
-
-    @property
     def line_count(self) -> int:
         """Lines of C, kernels and headers included, weights and other constants apart."""
         return sum(
@@ -122,7 +118,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
 def _runtime_text(path: Path, plan: Plan) -> str:
     """A file of the runtime, without what launches over blocks and pipes would add."""
     present = {"TG_BLOCKS": interface.has_blocks(plan), "TG_MOST_BLOCKS": plan.schedule.width is not None}
-    present["TG_PIPES"] = has_pipes(plan)
+    present |= {"TG_PIPES": has_pipes(plan), "TG_CARRIES": interface.has_blocks(plan) and plan.schedule.carries}
     absent = [macro for macro, is_present in present.items() if not is_present]
     return without_sections(path.read_text(encoding="utf-8"), absent)
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.codegen.c import Comment, Item, aligned_comments, filled, print_file
+from tilegrad.analysis.lifetimes import align
+from tilegrad.codegen.c import Comment, Item, aligned_comments, array, print_file
 from tilegrad.codegen.image import HASH_WORDS, hash_of
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Plan
@@ -118,15 +119,11 @@ def frozen_crc(program: Program, values: Mapping[str, npt.NDArray[Any]] | None =
     return crc
 
 
-def rounded_up(size_bytes: int, unit_bytes: int) -> int:
-    return -(-size_bytes // unit_bytes) * unit_bytes
-
-
 def save_bytes(program: Program, target: str, page_bytes: int, *, with_gradients: bool = False) -> int:
     """Of a slot that a save fills."""
     kinds = saved(program)
     payload = len(directory(program, target)) + kinds.tensor_bytes + (kinds.gradient_bytes if with_gradients else 0)
-    return RECORDS * rounded_up(RECORD.size, page_bytes) + payload
+    return RECORDS * align(RECORD.size, page_bytes) + payload
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ class SaveCost:
 def save_cost(program: Program, target: str, storage: Storage) -> SaveCost:
     """What a save takes of a storage; one that is too small is refused."""
     between = save_bytes(program, target, storage.page_bytes)
-    slot = rounded_up(between, storage.sector_bytes)
+    slot = align(between, storage.sector_bytes)
     if 2 * slot > storage.size_bytes:
         largest = max(saved(program).always, key=lambda tensor: tensor.type.size_bytes)
         raise DoesNotFit(
@@ -201,8 +198,7 @@ def saved_header(plan: Plan, storage: Storage) -> str:
 
 def _table(name: str, numbers: list[int]) -> str:
     """C has no array of nothing."""
-    rows = filled([str(number) for number in numbers or [0]]).replace("\n", "\n    ")
-    return f"static const uint16_t {name}[] = {{\n    {rows},\n}};"
+    return array(f"static const uint16_t {name}[]", [str(number) for number in numbers or [0]])
 
 
 def _text(name: str, text: str) -> str:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import chain
 from math import prod
-from operator import mul
 from pathlib import Path
 from typing import Any
 
 from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
 from tilegrad.costs.loops import Counter, call_of
+from tilegrad.costs.loops.base import Trips, load_of
 from tilegrad.costs.measured import Measured, load_measured
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind
@@ -165,19 +165,14 @@ class _Coefficients:
         return tuple(total)
 
 
-def _dot(coefficients: Sequence[float], trips: Sequence[float]) -> float:
-    total: float = sum(map(mul, coefficients, trips))
-    return total
-
-
+@dataclass(slots=True)
 class _BoundNest:
     """A nest with its trip counter and coefficients; remembers what it was asked."""
 
-    def __init__(self, nest: Nest, counter: Counter, coefficients: _Coefficients) -> None:
-        self.nest = nest
-        self.counter = counter
-        self.coefficients = coefficients
-        self.known: dict[tuple[object, ...], Span] = {}
+    nest: Nest
+    counter: Counter
+    coefficients: _Coefficients
+    known: dict[tuple[object, ...], Span] = field(default_factory=dict)
 
 
 def uncounted_kernels(schedule: Schedule) -> tuple[str, ...]:
@@ -227,28 +222,21 @@ class KernelCosts:
             self._coefficients[key] = _Coefficients(variants[nearest]["classes"], self.target)
         return self._coefficients[key]
 
-    def cycles(
-        self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None = None
-    ) -> float:
-        """Estimated cycles of one call on a tile of these sizes whose operands are in `level`.
+    def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> float:
+        """Estimated cycles of one call on a tile of these sizes, from the middle of the nest (or all of it), whose
+        operands are in `level`."""
+        return self.span(nest, sizes, level, cores).cycles
 
-        Without `starts` the tile is taken from the middle of the nest (or is all of it).
-        """
-        return self.span(nest, sizes, level, cores, starts).cycles
-
-    def span(
-        self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None = None
-    ) -> Span:
+    def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
         """The same with what it takes where the conducting core comes late."""
         engine = self.target.compute_engine(nest.counts_macs)
         if engine is not None:
             return self._at_rate(engine, nest, sizes, level)
-        bound = self._bind(nest)
-        key = (*sizes.values(), level, cores, None if starts is None else tuple(starts.values()))
-        known = bound.known.get(key)
-        if known is None:
-            known = bound.known[key] = self._span(bound, sizes, level, cores, starts)
-        return known
+        known, key = self._bind(nest).known, (*sizes.values(), level, cores)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = self._called(nest.kernel, self.counted(nest, sizes, level, cores), level, cores)
+        return found
 
     def _at_rate(self, engine: ComputeEngine, nest: Nest, sizes: Mapping[str, int], level: str) -> Span:
         """On an engine with a rate. Where it computes in a farther memory, it waits for every byte of that."""
@@ -262,46 +250,41 @@ class KernelCosts:
             cycles += sum(timing.cycles(operand.size_bytes) for operand in nest.present)
         return Span(cycles, cycles, cycles)
 
-    def _span(
-        self, bound: _BoundNest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None
-    ) -> Span:
-        assert self.target.costs is not None
-        span = self._counted(bound, sizes, level, cores, starts)
+    def _called(self, kernel: str, span: Span, level: str, cores: int) -> Span:
+        """With the way to the cores and back, and what was measured of the kernel."""
         if self.measured is None:
+            assert self.target.costs is not None
             return replace(span, cycles=span.cycles + call_cycles(cores, self.target.costs))
-        scale = self.measured.scale(bound.nest.kernel, level)
+        scale = self.measured.scale(kernel, level)
         scaled = span.times(scale.factor)
         return replace(scaled, cycles=scaled.cycles + scale.call, accesses=span.accesses)
 
     def counted(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
         """What the counted instructions of a call take, without the way to the cores and back."""
-        return self._counted(self._bind(nest), sizes, level, cores, None)
-
-    def _counted(
-        self, bound: _BoundNest, sizes: Mapping[str, int], level: str, cores: int, starts: Mapping[str, int] | None
-    ) -> Span:
         assert self.target.costs is not None
-        coefficients = bound.coefficients
-        trips = bound.counter(call_of(bound.nest, sizes, starts, cores, coefficients.classes["i_total"]))
-        divisions = 0.0
-        if coefficients.divisions is not None and cores > 1:
-            divisions = _dot(coefficients.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
-        alone, fpu = _dot(coefficients.alone[level], trips), _dot(coefficients.fpu, trips)
-        span = cluster_span(alone, fpu, divisions, cores, self.target.fpus, self.target.costs)
-        return replace(span, accesses=cores * _dot(coefficients.accesses, trips))
+        own, trips, divisions = self._trips(nest, sizes, cores, None)
+        alone, fpu = load_of(own.alone[level], trips), load_of(own.fpu, trips)
+        span = cluster_span(alone, fpu, divisions if cores > 1 else 0.0, cores, self.target.fpus, self.target.costs)
+        return replace(span, accesses=cores * load_of(own.accesses, trips))
 
     def mix(
         self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None = None
     ) -> InstructionMix:
-        """The busiest core's instructions for one call, by class."""
+        """The busiest core's instructions for one call, by class. With `starts`, of a tile that begins there."""
+        own, trips, divisions = self._trips(nest, sizes, cores, starts)
+        counts = {name: load_of(own.classes[name], trips) for name in CLASSES if name in own.classes}
+        return InstructionMix(**counts, all_fdiv_sqrt=divisions)
+
+    def _trips(
+        self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None
+    ) -> tuple[_Coefficients, Trips, float]:
+        """Of the busiest core, with what each trip takes; and the divisions of all cores."""
         bound = self._bind(nest)
-        classes = bound.coefficients.classes
-        trips = bound.counter(call_of(nest, sizes, starts, cores, classes["i_total"]))
-        counts = {name: _dot(classes[name], trips) for name in CLASSES if name in classes}
-        all_divisions = 0.0
-        if bound.coefficients.divisions is not None:
-            all_divisions = _dot(bound.coefficients.divisions, bound.counter(call_of(nest, sizes, starts, 1, ())))
-        return InstructionMix(**counts, all_fdiv_sqrt=all_divisions)
+        own, divisions = bound.coefficients, 0.0
+        trips = bound.counter(call_of(bound.nest, sizes, starts, cores, own.classes["i_total"]))
+        if own.divisions is not None:
+            divisions = load_of(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
+        return own, trips, divisions
 
     @cached_property
     def measured(self) -> Measured | None:

@@ -101,6 +101,8 @@ class AutonomousDevice(EmbeddedDevice):
     profile: Profile | None = None
     stacks: tuple[CoreStack, ...] = ()
     """Of the latest `train`, where the image measures them."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of the program that the latest `train` ran."""
 
     @property
     def cycles_are(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
@@ -109,9 +109,11 @@ def _incomplete(what: str, text: str) -> DeviceError:
 
 @dataclass(frozen=True)
 class SiracusaImage(Image):
-    """`files` are all that the image is made of, by path: what a folder with it holds."""
+    """`files` are all that the image is made of, by path: what a folder with it holds. `compiled` is the program that
+    runs: the one that was given, or the same planned again."""
 
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes]
+    compiled: Compiled
 
 
 def rehearse(compiled: Compiled, steps: int, *, use_cache: bool = True) -> Expected:
@@ -127,13 +129,26 @@ def rehearse(compiled: Compiled, steps: int, *, use_cache: bool = True) -> Expec
         return Expected(tuple(map(float_bits, losses)), weights_hash(session.weights().values()))
 
 
+def planned_again(compiled: Compiled, l2_bytes: int) -> Compiled:
+    """The same program, with another L2."""
+    target = compiled.target.with_capacity(L2, l2_bytes)
+    return compile_model(compiled.model, compiled.program.recipe, target, options=compiled.options)
+
+
 def _with_room(compiled: Compiled, refusal: CodeTooLarge) -> Compiled:
     """The same program planned into what its code leaves of L2, less a little: other tables may be longer."""
-    smaller = compiled.target.with_capacity(L2, refusal.room_bytes - SPARE_BYTES)
     try:
-        return compile_model(compiled.model, compiled.program.recipe, smaller, options=compiled.options)
+        return planned_again(compiled, refusal.room_bytes - SPARE_BYTES)
     except DoesNotFit as error:
         raise refusal from error
+
+
+def what_ran(given: Compiled, ran: Compiled) -> tuple[str, ...]:
+    """What is said where cycles are those of another program than the one that is estimated."""
+    if ran is given:
+        return ()
+    kib = (ran.target.memory(L2).capacity_bytes or 0) // 1024
+    return (f"code and tables leave {kib} KB of L2 to tensors: planned again, and measured, as with --l2 {kib}K",)
 
 
 class SiracusaDevice(AutonomousDevice):
@@ -165,7 +180,7 @@ class SiracusaDevice(AutonomousDevice):
             compiled = _with_room(compiled, error)
             files = folder_files(compiled, self.steps, expected)
             image = build_image(compiled, folder, files, use_cache=self.use_cache)
-        return SiracusaImage(image.path, image.sections, files)
+        return SiracusaImage(image.path, image.sections, files, compiled)
 
     def folder_files(self, compiled: Compiled, image: Image) -> dict[str, bytes]:
         """The harness and the simulated cluster stay out: an image has a program of its own."""
@@ -197,6 +212,7 @@ class SiracusaDevice(AutonomousDevice):
         workspace = Workspace()
         with workspace.kept_on_failure() as folder:
             image = self.build(compiled, folder)
+            self.notes = what_ran(compiled, image.compiled)
             ran = self.run(image)
             self._after(image)
         workspace.close()

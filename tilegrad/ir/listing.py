@@ -221,7 +221,9 @@ class ListedNest:
     `blocks` are those that it is launched over, each lane of a block for one, 0 where the entry's conductor runs it.
     Nests that pipes join are launched together, on `members` lanes of every block, side by side in number: this one is
     number `member` of them, and the next ones where it takes several. `lanes` are those that it takes, each an engine's
-    name and which of its lanes; none where cores compute."""
+    name and which of its lanes; none where cores compute. Blocks bring its table, and its operands `ahead`, before
+    those of the launch before have met; None where they bring nothing before that. They ask for that beside their last
+    tile, or else when that is done."""
 
     launch: int
     number: int
@@ -233,6 +235,8 @@ class ListedNest:
     member: int = 0
     members: int = 1
     lanes: tuple[tuple[str, int], ...] = ()
+    ahead: tuple[str, ...] | None = None
+    is_beside: bool = False
 
     @property
     def is_joined(self) -> bool:

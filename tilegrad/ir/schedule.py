@@ -242,6 +242,11 @@ class Schedule:
         entries = ", ".join(f"{name} {len(entry.launches):,} launches" for name, entry in self.entries.items())
         return f"<Schedule of '{self.program.name}' for {self.target.name}, {way}: {entries}>"
 
+    @property
+    def carries(self) -> bool:
+        """Whether blocks ask for operands of the next launch before they meet, into the one scratchpad each has."""
+        return self.overlaps and self.target.clusters > 1 and not self.target.compute_engines
+
     def macs(self, entry: str) -> int:
         return sum(nest.macs for launch in self.entries[entry].launches for nest in launch.nests)
 

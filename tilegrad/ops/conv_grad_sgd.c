@@ -2,7 +2,9 @@
  * (`conv_dw` in ops/conv.c makes it alone). Sums run over (n, oh, ow); taps that fall on padding are skipped. The cores
  * share (group, four output channels, input channel, window row); each element is read before it is written, so y may
  * be w. */
-#include "tg_convolution.h"
+#include "tg_block.h"
+#include "tg_inner.h"
+#include "tg_window.h"
 
 typedef struct {
     int32_t n_n, n_g, n_o, n_i, n_oh, n_ow, n_kh;
@@ -109,16 +111,29 @@ TG_KERNEL void tg_conv_grad_sgd(TG_MEM const float *x, TG_MEM const float *dy, T
     tg_share(p->n_g * blocks * p->n_i * p->n_kh, core_id, core_count, &start, &stop);
     if (start >= stop)
         return;
-    tg_conv_at at = tg_conv_locate(start, blocks, p->n_i, p->n_kh); /* (group, block of channels, i, kh) */
-    for (int unit = start; unit < stop; unit++, tg_conv_advance(&at, blocks, p->n_i, p->n_kh)) {
-        int o = at.group * 4, kh = at.row, outs = tg_min(4, p->n_o - o);
-        TG_MEM const float *from = x + at.outer * p->x_s1 + at.block * p->x_s2;
-        TG_MEM const float *gradient = dy + at.outer * p->dy_s1 + o * p->dy_s2;
-        TG_MEM const float *weight = w + at.outer * p->w_s0 + o * p->w_s1 + at.block * p->w_s2 + kh * p->w_s3;
-        TG_MEM float *out = y + at.outer * p->y_s0 + o * p->y_s1 + at.block * p->y_s2 + kh * p->y_s3;
+    int kh = start % p->n_kh, i = start / p->n_kh % p->n_i, block = start / (p->n_kh * p->n_i) % blocks;
+    int group = start / (p->n_kh * p->n_i * blocks);
+    for (int unit = start; unit < stop; unit++) {
+        int o = block * 4, outs = tg_min(4, p->n_o - o);
+        TG_MEM const float *from = x + group * p->x_s1 + i * p->x_s2;
+        TG_MEM const float *gradient = dy + group * p->dy_s1 + o * p->dy_s2;
+        TG_MEM const float *weight = w + group * p->w_s0 + o * p->w_s1 + i * p->w_s2 + kh * p->w_s3;
+        TG_MEM float *out = y + group * p->y_s0 + o * p->y_s1 + i * p->y_s2 + kh * p->y_s3;
         if (p->stride_w == 1)
             tg_conv_grad_sgd_block(from, gradient, weight, out, p, step, 1, outs, kh);
         else
             tg_conv_grad_sgd_block(from, gradient, weight, out, p, step, 2, outs, kh);
+        if (++kh == p->n_kh) {
+            kh = 0;
+            i++;
+        }
+        if (i == p->n_i) {
+            i = 0;
+            block++;
+        }
+        if (block == blocks) {
+            block = 0;
+            group++;
+        }
     }
 }

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from tilegrad.parallel.combine import Held, add_share, share_state
 from tilegrad.parallel.form import Form
 from tilegrad.parallel.pool import Pool
-from tilegrad.parallel.shares import Array, Engine, Moved, Share
+from tilegrad.parallel.shares import Array, Lead, Moved, Share
 
 
 class Conductor:
     """`initial` is what is held at the beginning; `moved` counts what crosses between us and the lead."""
 
-    def __init__(self, form: Form, initial: Mapping[str, Array], lead: Engine, moved: Moved, pool: Pool) -> None:
+    def __init__(self, form: Form, initial: Mapping[str, Array], lead: Lead, moved: Moved, pool: Pool) -> None:
         self.form = form
         self.pool = pool
         self.minibatches = 0

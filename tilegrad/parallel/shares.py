@@ -49,6 +49,10 @@ class Engine(Protocol):
     ) -> Exchange:
         """Writes state, runs an entry, reads state. Exchanges are finished in the order in which they begin."""
 
+
+class Lead(Engine, Protocol):
+    """The engine that has what is not shared: updates and inference run there."""
+
     def exchange(
         self,
         entry: str | None,

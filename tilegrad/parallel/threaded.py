@@ -10,8 +10,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
 
-import numpy.typing as npt
-
 from tilegrad.parallel.shares import Array, Engine
 
 _JOIN_SECONDS = 10.0
@@ -46,15 +44,6 @@ class Threaded:
         made = Asked(self._reader, entry, inputs, writes, reads)
         self._asked.put(made)
         return made
-
-    def exchange(
-        self,
-        entry: str | None,
-        inputs: Sequence[npt.ArrayLike] | None,
-        writes: Mapping[str, npt.ArrayLike],
-        reads: Sequence[str],
-    ) -> Exchanged:
-        return self._engine.exchange(entry, inputs, writes, reads)
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:

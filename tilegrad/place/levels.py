@@ -26,7 +26,7 @@ from tilegrad.targets.base import L1, L2, L3
 # which stays are longer than they must be, and for homes: less of it at home leaves room for what is on its way, and
 # the first of these are tried for their time alone.
 _STAYS_SHARES = (1.0, 0.97, 0.95, 0.9, 0.75, 0.5, 0.0)
-_HOMES_SHARES = (1.0, 0.94, 0.85, 0.7, 0.55)
+_HOMES_SHARES = (1.0, 0.94, 0.88, 0.85, 0.7, 0.55)
 _MOST_OVER_BOUND = 1.05
 _LITTLE_FASTER, _LITTLE_SLOWER = 0.99, 1.02
 # Of a program of so many launches, as a small L2 makes of a large model, the first plan that fits is taken.

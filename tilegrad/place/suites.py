@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
-from tilegrad.analysis.overlap import box_bytes
+from tilegrad.analysis.overlap import Span, box_bytes, overlaps
 from tilegrad.costs.conduct import Act, Around
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.nest import Nest, Operand
@@ -24,7 +24,6 @@ WORTH = 1.5
 MOST_TOGETHER = 16  # nests: what one gains by being the next of so many is gained with fewer
 # The conductor makes a nest ready beside cores whose kernel has displaced some of its code.
 READYING = Around(gone=0.5, beside=1.0)
-Span = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +115,12 @@ class Suites:
             loops = one.tiling.loops
             for operand in one.nest.reads:
                 span = self._span(one, operand)
-                met = [other for other in made if _meet(span, other)]
+                met = [other for other in made if overlaps([span], [other])]
                 if met and not (met == [span] and made[span] and is_read_in_place(operand, one.nest, loops)):
                     return False
             for operand in one.nest.results:
                 span = self._span(one, operand)
-                made = {other: is_whole for other, is_whole in made.items() if not _meet(span, other)}
+                made = {other: is_whole for other, is_whole in made.items() if not overlaps([span], [other])}
                 made[span] = is_held_whole(operand, one.nest, loops)
         return True
 
@@ -134,7 +133,3 @@ class Suites:
         assert operand.value is not None
         address = self.plan.address(self.entry, operand.value, one.launch)
         return address.region, address.offset, address.offset + operand.size_bytes
-
-
-def _meet(a: Span, b: Span) -> bool:
-    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]

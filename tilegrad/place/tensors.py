@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -12,7 +13,6 @@ import numpy as np
 from tilegrad.analysis.lifetimes import Lifetimes, align, analyse
 from tilegrad.ir.nest import Access
 from tilegrad.ir.pipes import groups
-from tilegrad.ir.plan import Buffer
 from tilegrad.ir.schedule import EntrySchedule, Rows
 from tilegrad.place.stays import Tensor, Use
 
@@ -111,11 +111,11 @@ def entry_tensors(
     inputs, outputs = set(graph.inputs), set(graph.outputs)
     for buffer in lifetimes.buffers:
         is_input, is_output = (any(m in values for m in buffer.members) for values in (inputs, outputs))
-        parts_used = _in_order(streamed, buffer.name)
+        parts_used = streamed[buffer.name].in_order()
         tensors[buffer.name] = Tensor(
             buffer.name,
             buffer.size_bytes,
-            _in_order(whole, buffer.name),
+            whole[buffer.name].in_order(),
             buffer.first,
             buffer.last,
             is_input=is_input,
@@ -124,27 +124,18 @@ def entry_tensors(
             streamed=parts_used,
         )
     for name in graph.state:
-        uses = (_in_order(whole, name), _in_order(streamed, name))
-        tensors[name] = Tensor(name, state_bytes[name], uses[0], -1, end, is_state=True, streamed=uses[1])
+        uses, parts_used = whole[name].in_order(), streamed[name].in_order()
+        tensors[name] = Tensor(name, state_bytes[name], uses, -1, end, is_state=True, streamed=parts_used)
     values: dict[str, list[str]] = {}
-    of_whole: dict[str, list[_Part]] = {}
+    of_whole: defaultdict[str, list[_Part]] = defaultdict(list)
     for part in parts:
-        of_whole.setdefault(part.whole, []).append(part)
+        of_whole[part.whole].append(part)
     sharing = {whole: _Sharing(own) for whole, own in of_whole.items()}
     for part in parts:
         is_read_later = sharing[part.whole].is_read_later(part, tensors[part.whole])
-        uses_of_part = part.uses.in_order()
-        size_bytes = align(part.rows.size_bytes, alignment)
-        span = uses_of_part[0].launch, uses_of_part[-1].launch
-        tensors[part.name] = Tensor(
-            part.name,
-            size_bytes,
-            uses_of_part,
-            *span,
-            whole=part.whole,
-            rows=part.rows,
-            is_read_later=is_read_later,
-        )
+        uses, size_bytes = part.uses.in_order(), align(part.rows.size_bytes, alignment)
+        own = (part.name, size_bytes, uses, uses[0].launch, uses[-1].launch)
+        tensors[part.name] = Tensor(*own, whole=part.whole, rows=part.rows, is_read_later=is_read_later)
         for value in part.values:
             values.setdefault(value, []).append(part.name)
     return EntryTensors(tensors, {value: tuple(names) for value, names in values.items()})
@@ -171,14 +162,12 @@ class _Sharing:
         return any(other is not part and part.rows.meets(other.rows) for other in others)
 
 
-def _in_order(uses: Mapping[str, _Uses], name: str) -> tuple[Use, ...]:
-    return uses[name].in_order() if name in uses else ()
-
-
-def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Uses], dict[str, _Uses], list[_Part]]:
+def _all_uses(
+    entry: EntrySchedule, lifetimes: Lifetimes
+) -> tuple[defaultdict[str, _Uses], defaultdict[str, _Uses], list[_Part]]:
+    """Of tensors, and of their parts."""
     beside = {i: range(first, last + 1) for first, last in groups(entry.pipes) for i in range(first, last + 1)}
-    whole: dict[str, _Uses] = {}
-    streamed: dict[str, _Uses] = {}
+    whole, streamed = defaultdict[str, _Uses](_Uses), defaultdict[str, _Uses](_Uses)
     parts: dict[tuple[str, Rows], list[_Part]] = {}
     count = 0
     # The launch that writes something of a tensor first.
@@ -195,16 +184,16 @@ def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Us
                 owner = lifetimes.owner.get(operand.value, operand.value)
                 is_part = not is_read and nest.whole_sizes[operand.name] != operand.shape
                 if is_part and made.get(owner, i) < i:  # what it leaves as it is has to be there
-                    whole.setdefault(owner, _Uses()).add(i, True)
+                    whole[owner].add(i, True)
                 for k in beside.get(i, (i,)):  # what runs at once uses it as long
-                    whole.setdefault(owner, _Uses()).add(k, is_read)
+                    whole[owner].add(k, is_read)
                 if not is_read:
                     made.setdefault(owner, i)
                 continue
             owner = lifetimes.owner.get(panel.value, panel.value)
             if not is_read:
                 made.setdefault(owner, i)
-            streamed.setdefault(owner, _Uses()).add(i, is_read)
+            streamed[owner].add(i, is_read)
             known = parts.setdefault((owner, panel.rows), [])
             turn = None if launch.part is None else launch.part.turn
             if not known or (known[-1].last + 1 < i and (turn is None or known[-1].turn != turn)):
@@ -214,7 +203,3 @@ def _all_uses(entry: EntrySchedule, lifetimes: Lifetimes) -> tuple[dict[str, _Us
             known[-1].uses.add(i, is_read)
             known[-1].values.add(operand.value)
     return whole, streamed, [part for known in parts.values() for part in known]
-
-
-def spans(buffers: Iterable[Buffer]) -> dict[str, tuple[int, int]]:
-    return {buffer.name: (buffer.first, buffer.last) for buffer in buffers}

@@ -161,7 +161,11 @@ class _Replay:
                 self.put(span)
         for value in self.graph.outputs:
             self.expect(value, "the caller")
-        self.check_state()
+        becomes = {state: value for value, state in self.graph.writes}
+        for state, size in self.state.items():
+            value = becomes.get(state, state)
+            if not self.content.holds(self.plan.state_addresses[state], size, self.written_as[value]):
+                raise PlanError(f"plan: state '{state}' does not hold '{value}' when {self.entry} ends")
 
     def see_view(self, node: Node) -> None:
         source, view = node.inputs[0], node.outputs[0]
@@ -196,19 +200,6 @@ class _Replay:
                         "which may not be in place"
                     )
 
-    def check_state(self) -> None:
-        becomes = {state: value for value, state in self.graph.writes}
-        for state, size in self.state.items():
-            value = becomes.get(state, state)
-            if not self.content.holds(self.plan.state_addresses[state], size, self.written_as[value]):
-                raise PlanError(f"plan: state '{state}' does not hold '{value}' when {self.entry} ends")
-
 
 def _overlap(a: Address, a_size: int, b: Address, b_size: int) -> bool:
-    return (
-        a.region == b.region
-        and a_size > 0
-        and b_size > 0
-        and a.offset < b.offset + b_size
-        and b.offset < a.offset + a_size
-    )
+    return a.region == b.region and max(a.offset, b.offset) < min(a.offset + a_size, b.offset + b_size)

@@ -52,11 +52,9 @@ class Split:
     whole_cycles: float
     bytes_per_cycle: float
 
-    def rough_cycles(self, units: Any, tile_count: Any, traffic: Any, is_double: bool) -> Any:
+    def rough_cycles(self, units: Any, tile_count: Any, traffic: Any, is_double: bool, compute_cycles: float) -> Any:
         """Of the block with most to do, for one choice or a column of them. A tile takes some cycles to begin."""
-        return self._rough(-(-units // self.blocks) / units, tile_count, traffic, is_double, self.whole_cycles)
-
-    def _rough(self, share: Any, tile_count: Any, traffic: Any, is_double: bool, compute_cycles: float) -> Any:
+        share = -(-units // self.blocks) / units
         own = tile_count * share
         shown = _shown_share(is_double, np.maximum(own, 1.0) if isinstance(own, np.ndarray) else max(own, 1.0))
         moved = traffic / self.blocks / self.bytes_per_cycle
@@ -64,8 +62,7 @@ class Split:
 
     def promise(self, one: Candidate, compute_cycles: float) -> float:
         """With what all of its tiles compute."""
-        share = -(-one.units // self.blocks) / one.units
-        return float(self._rough(share, one.tile_count, one.traffic_bytes, one.is_double, compute_cycles))
+        return float(self.rough_cycles(one.units, one.tile_count, one.traffic_bytes, one.is_double, compute_cycles))
 
 
 def axis_candidates(extent: int, blocks: int = 1) -> list[int]:
@@ -227,7 +224,7 @@ class Columns:
                 worth = traffic * _shown_share(self.is_double, tile_count) + TILE_WORTH_BYTES * tile_count
                 ranked = np.argsort(worth, kind="stable")[:most]
             else:
-                worth = split.rough_cycles(units, tile_count, traffic, self.is_double)
+                worth = split.rough_cycles(units, tile_count, traffic, self.is_double, split.whole_cycles)
                 ranked = np.argsort(worth, kind="stable")[:most]
                 ranked = ranked[units[ranked] > 1]
             promised = zip(worth[ranked].tolist(), self.footprint[ranked].tolist(), ranked.tolist(), strict=True)

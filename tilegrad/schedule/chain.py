@@ -14,7 +14,7 @@ from functools import cached_property
 
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet
-from tilegrad.ir.nest import Access, Nest
+from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.schedule import Tiling
 from tilegrad.schedule.judge import Judge
 
@@ -52,13 +52,7 @@ class _Path:
 class Link:
     """A nest with one of its tilings. `homes` says which values share bytes."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        tiling: Tiling,
-        table_bytes: int,
-        homes: Mapping[str, str],
-    ) -> None:
+    def __init__(self, nest: Nest, tiling: Tiling, table_bytes: int, homes: Mapping[str, str]) -> None:
         self.nest = nest
         self.tiling = tiling
         self.table_bytes = table_bytes
@@ -68,25 +62,21 @@ class Link:
     def size_bytes(self) -> int:
         return self.table_bytes + self.tiling.scratch_bytes
 
+    def _home(self, operand: Operand) -> str:
+        return self.homes.get(operand.value or "", operand.value or "")
+
     def _boxes(self, access: Access, number: int) -> list[tuple[str, Bytes]]:
         tile = nth_tile(self.nest, self.tiling.loops, number)
         if tile is None:
             return []
-        found = []
-        for operand in self.nest.operands:
-            if operand.value is None or operand.access is not access:
-                continue
-            home = self.homes.get(operand.value, operand.value)
-            box = box_bytes(operand, tile, home, 0)
-            if box is not None:
-                found.append((operand.name, box))
-        return found
+        own = self.nest.reads if access is Access.READ else self.nest.results
+        boxes = ((operand.name, box_bytes(operand, tile, self._home(operand), 0)) for operand in own)
+        return [(name, box) for name, box in boxes if box is not None]
 
     @cached_property
     def loads(self) -> list[_Load]:
         found = []
-        loops = self.tiling.loops
-        readable = {o.name for o in self.nest.present if is_read_in_place(o, self.nest, loops)}
+        readable = {o.name for o in self.nest.reads if is_read_in_place(o, self.nest, self.tiling.loops)}
         for name, box in self._boxes(Access.READ, 0):
             slot = self.tiling.slots[name]
             span = slot.offset_bytes, slot.offset_bytes + slot.slot_bytes
@@ -94,28 +84,24 @@ class Link:
         return found
 
     @cached_property
-    def _whole(self) -> set[str]:
-        """Operands that one slot holds all of, for all tiles."""
-        return {operand.name for operand in self.nest.present if is_held_whole(operand, self.nest, self.tiling.loops)}
-
-    @cached_property
     def whole_results(self) -> list[Bytes]:
-        return [box for name, box in self._last_boxes if name in self._whole]
+        """Those that one slot holds all of, for all tiles."""
+        whole = {o.name for o in self.nest.results if is_held_whole(o, self.nest, self.tiling.loops)}
+        return [box for name, box in self._last_boxes if name in whole]
 
     @cached_property
     def read(self) -> set[str]:
         """Where operands live; all of a nest's tilings have the same."""
-        return {self.homes.get(operand.value or "", operand.value or "") for operand in self.nest.reads}
+        return set(map(self._home, self.nest.reads))
 
     @cached_property
     def written(self) -> set[str]:
-        return {self.homes.get(operand.value or "", operand.value or "") for operand in self.nest.results}
+        return set(map(self._home, self.nest.results))
 
     @cached_property
     def large_results(self) -> set[str]:
         """Where results live that take long to arrive. All of a nest's tilings have the same."""
-        large = [operand for operand in self.nest.results if operand.size_bytes > SETTLED_BYTES]
-        return {self.homes.get(operand.value or "", operand.value or "") for operand in large}
+        return {self._home(operand) for operand in self.nest.results if operand.size_bytes > SETTLED_BYTES}
 
     @cached_property
     def last_tile_cycles(self) -> float:

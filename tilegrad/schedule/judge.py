@@ -71,6 +71,15 @@ class Prepared:
     busy_cycles: float
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What blocks of a launch bring before those of the one before have met, and in how many cycles."""
+
+    operands: frozenset[str] = frozenset()
+    cycles: float = 0.0
+
+
+NOTHING_AHEAD = Ahead()
 _Shapes = tuple[tuple[int, int], ...]
 
 
@@ -122,9 +131,9 @@ class Judge:
         own = 1.0 / engine.inward.cycles_per_byte
         return own if memory.bytes_per_cycle is None else min(own, memory.bytes_per_cycle / blocks)
 
-    def estimate_over(self, nest: Nest, candidate: Candidate, blocks: int) -> TileEstimate:
+    def estimate_over(self, nest: Nest, candidate: Candidate, blocks: int, ahead: Ahead) -> TileEstimate:
         """Of a launch over blocks: that of the block with most tiles, while all others do the same. Nobody hides its
-        first loads and last stores, its table comes first, and all meet at the end."""
+        last stores, nor first loads but those that come `ahead`; its table comes first, and all meet at the end."""
         units, tiles = units_of(nest, candidate.loops)
         engine = self.target.compute_engine(nest.counts_macs)
         clusters = min(self.target.clusters * (1 if engine is None else engine.lanes), units)
@@ -135,7 +144,13 @@ class Judge:
         memory = self.target.memory(self.target.home)
         if memory.bytes_per_cycle is not None:
             self.clock.near.shared = SharedMemory(memory.bytes_per_cycle, clusters)
-        total, _, _ = self._play(self._to_play(nest, candidate, traffic, compute, own))
+        play = self._to_play(nest, candidate, traffic, compute, own)
+        reads = [(one, operand.name) for one, operand in zip(traffic, nest.present, strict=True) if one.inward]
+        early = [one for one, name in reads if name in ahead.operands]
+        has_time = sum(one.size_bytes for one in early) <= ahead.cycles * self.bytes_per_cycle(clusters)
+        if has_time and all(one.parts == 1 for one in early):  # else whoever asks may wait for the engine's queue
+            play = replace(play, reads=[one.moved(1.0) for one, name in reads if name not in ahead.operands])
+        total, _, _ = self._play(play)
         self.clock.near.shared = None
         total += 2 * self.target.signal_cycles + self.clock.near.engine.inward.setup_cycles
         reason = f"over blocks, {'double' if candidate.is_double else 'single'} buffered"

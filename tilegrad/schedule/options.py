@@ -17,6 +17,10 @@ PIPES = ("auto", "off")
 HIERARCHY = "siracusa"
 
 
+def _refused(option: str, value: object, expected: str) -> UserError:
+    return UserError(f"--{option} cannot be '{value}'", stage="schedule", expected=expected, got=str(value))
+
+
 @dataclass(frozen=True)
 class ScheduleOptions:
     """`is_tiled` False computes whole operands where they live (the honest baseline).
@@ -42,16 +46,12 @@ class ScheduleOptions:
         self._check_pipe_names()
         self._check_blocks()
         if self.home not in HOMES:
-            raise UserError(
-                f"--home cannot be '{self.home}'", stage="schedule", expected=" or ".join(HOMES), got=self.home
-            )
+            raise _refused("home", self.home, " or ".join(HOMES))
         hop_buffering(self.buffering)
 
     def _check_pipe_names(self) -> None:
         if isinstance(self.pipes, str) and self.pipes not in PIPES:
-            raise UserError(
-                f"--pipes cannot be '{self.pipes}'", stage="schedule", expected=" or ".join(PIPES), got=self.pipes
-            )
+            raise _refused("pipes", self.pipes, " or ".join(PIPES))
         for one in () if isinstance(self.pipes, str) else self.pipes:
             names, depth = one[:2], one[2] if len(one) > 2 else DEPTHS[0]
             if len(one) not in (2, 3) or not all(isinstance(name, str) for name in names) or depth not in DEPTHS:
@@ -66,21 +66,13 @@ class ScheduleOptions:
     def _check_blocks(self) -> None:
         width = parse_width(self.blocks)
         if self.blocks != "auto" and (width is None or width.limit < 1):
-            raise UserError(
-                f"--blocks cannot be '{self.blocks}'",
-                stage="schedule",
-                expected=f"auto, 1 to {MOST_BLOCKS}, or of a number n that is set at run time n, n/2, min(n, 3)",
-                got=self.blocks,
-            )
+            numbers = f"auto, 1 to {MOST_BLOCKS}, or of a number n that is set at run time n, n/2, min(n, 3)"
+            raise _refused("blocks", self.blocks, numbers)
         most = MOST_BLOCKS if self.most_blocks is None else self.most_blocks
         if not 1 <= most <= MOST_BLOCKS:
-            raise UserError(
-                f"--most-blocks cannot be {most}", stage="schedule", expected=f"1 to {MOST_BLOCKS}", got=str(most)
-            )
+            raise _refused("most-blocks", most, f"1 to {MOST_BLOCKS}")
         if width is not None and not width.divisor and width.limit > most:
-            raise UserError(
-                f"--blocks cannot be {self.blocks}", stage="schedule", expected=f"1 to {most}", got=self.blocks
-            )
+            raise _refused("blocks", self.blocks, f"1 to {most}")
         if width is not None and width.divisor > most:
             raise UserError(
                 f"--blocks {self.blocks} is no block for any n up to {most}",

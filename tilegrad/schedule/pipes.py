@@ -93,6 +93,7 @@ class Pipes:
     def __init__(self, options: TilingOptions) -> None:
         self.options = options
         self.known: dict[object, Joined | None] = {}
+        self.pairs: dict[object, list[tuple[Loops, Loops]]] = {}  # ways to cut two nests alike
 
     def engine(self, nest: Nest) -> ComputeEngine:
         found = self.options.target.compute_engine(nest.counts_macs)
@@ -129,7 +130,11 @@ class Pipes:
         """Ways to cut all of them so that boxes of every link are one to one."""
         first, *others = group.links
         nests = group.nests
-        for made, read in self._alike(nests[first.producer], nests[first.consumer], (first.made, first.read), limit):
+        pair, operands = (nests[first.producer], nests[first.consumer]), (first.made, first.read)
+        key = (*((one.kind, one.skipped) for one in pair), *(one.name for one in operands), limit)
+        if key not in self.pairs:  # groups of more begin as this one
+            self.pairs[key] = [*self._alike(*pair, operands, limit)]
+        for made, read in self.pairs[key]:
             found = self._extended(nests, others, {first.producer: made, first.consumer: read})
             if found is not None:
                 yield tuple(found[k] for k in range(len(nests)))

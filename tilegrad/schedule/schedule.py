@@ -22,7 +22,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.schedule.chain import Link, Waits, choose
 from tilegrad.schedule.joining import Joining, Names, expect_all
-from tilegrad.schedule.judge import Judge
+from tilegrad.schedule.judge import NOTHING_AHEAD, Ahead, Judge
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
 from tilegrad.schedule.panels import WHOLE_SHARE, Panels
@@ -113,7 +113,9 @@ class _Tiler:
     def __init__(self, options: TilingOptions, width: Width | None = None) -> None:
         self.options = options
         self.width = width
-        self.over_blocks: dict[NestKind, Tiling | None] = {}
+        self.over_blocks: dict[tuple[NestKind, Ahead], Tiling | None] = {}
+        self.launch: tuple[Nest, Tiling] | None = None  # the latest one
+        self.written: set[str | None] = set()  # by that, and by nests behind it
         self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
         self.known = known_choices(options.target, options.buffering)
         self.refused: list[tuple[int, DoesNotFit]] = []
@@ -129,6 +131,7 @@ class _Tiler:
         homes = analyse(graph, target.memory(target.home).alignment_bytes).owner
         found: list[Choice] = []
         links: list[list[Link]] = []
+        self.launch = None
 
         def chosen() -> list[Choice]:
             hides = self.options.buffering == "double"
@@ -138,6 +141,10 @@ class _Tiler:
 
         for node, nest in nests:
             launched = self._launched(nest, node, homes)
+            if launched is not None and launched[0] is not None:
+                self.launch = nest, launched[0]
+                self.written.clear()
+            self.written |= {homes.get(one.value or "", one.value) for one in nest.results}
             if launched is None:
                 choices = self._choices(nest, node)
                 links.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in choices])
@@ -150,11 +157,11 @@ class _Tiler:
         blocks = self.options.target.clusters
         engine = self.options.target.compute_engine(nest.counts_macs)
         if engine is not None:
-            return self._on_engine(engine, nest, node, may_split(nest, homes))
+            return self._on_engine(engine, nest, node, homes)
         if (self.width is None and blocks == 1) or not may_split(nest, homes):
             return None
         if self.width is not None:
-            tiling = self._over_blocks(nest, node)
+            tiling = self._over_blocks(nest, node, homes)
             return None if tiling is None else (tiling, self.width, 1)
         least = LEAST_OF_WHOLE * self._whole_cycles(nest)
         if not self._may_pay(least, least):
@@ -162,7 +169,7 @@ class _Tiler:
             least = alone[0][0].estimate.cycles if alone else inf
             if alone and not self._may_pay(least, alone[0][0].estimate.compute_cycles):
                 return None
-        tiling = self._over_blocks(nest, node)
+        tiling = self._over_blocks(nest, node, homes)
         if tiling is not None and tiling.estimate.cycles > _worth(least):
             alone = self._choices(nest, node)
             least = alone[0][0].estimate.cycles if alone else inf
@@ -180,22 +187,36 @@ class _Tiler:
         target = self.options.target
         return _worth(cycles) >= 2 * target.signal_cycles + compute_cycles / target.clusters
 
-    def _on_engine(self, engine: ComputeEngine, nest: Nest, node: Node, is_split: bool) -> Choice:
+    def _on_engine(self, engine: ComputeEngine, nest: Nest, node: Node, homes: Mapping[str, str]) -> Choice:
         """Every nest is launched where engines compute; one that cannot be split takes one lane of one block."""
         blocks, lanes = self.options.target.clusters, engine.lanes
-        tiling = self._over_blocks(nest, node) if is_split else None
+        tiling = self._over_blocks(nest, node, homes) if may_split(nest, homes) else None
         if tiling is None:
             choices = self._choices(nest, node)
             return (choices[0][0] if choices else None), Width(1), 1
         units = units_of(nest, tiling.loops)[0]
         return tiling, self.width or Width(min(blocks, -(-units // lanes))), lanes
 
-    def _over_blocks(self, nest: Nest, node: Node) -> Tiling | None:
-        if nest.kind not in self.over_blocks:
+    def _over_blocks(self, nest: Nest, node: Node, homes: Mapping[str, str]) -> Tiling | None:
+        key = nest.kind, self._ahead(nest, homes)
+        if key not in self.over_blocks:
             engine, clusters = self.options.target.compute_engine(nest.counts_macs), self.options.target.clusters
             search = TilingSearch(self.options.on(engine), node.op, nest)
-            self.over_blocks[nest.kind] = search.over_blocks(max(clusters * (engine.lanes if engine else 1), 2))
-        return self.over_blocks[nest.kind]
+            blocks = max(clusters * (engine.lanes if engine else 1), 2)
+            self.over_blocks[key] = search.over_blocks(blocks, key[1])
+        return self.over_blocks[key]
+
+    def _ahead(self, nest: Nest, homes: Mapping[str, str]) -> Ahead:
+        """What blocks bring beside the last tile of the launch before: what is not written there or behind it."""
+        target = self.options.target
+        if self.launch is None or not self.options.overlaps or target.clusters == 1 or target.compute_engines:
+            return NOTHING_AHEAD
+        before, tiling = self.launch
+        names = [one.name for one in nest.reads if homes.get(one.value or "", one.value) not in self.written]
+        units, tiles = units_of(before, tiling.loops)
+        cycles = tiling.estimate.compute_cycles / (tiles * -(-units // target.clusters))
+        rounded = round(cycles, -4)  # few kinds of nests are searched more often than once
+        return Ahead(frozenset(names), rounded) if rounded else NOTHING_AHEAD
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""

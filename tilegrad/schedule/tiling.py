@@ -21,7 +21,7 @@ from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Nest, ordered_sizes
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
 from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Row, Split, best_rows, one_row
-from tilegrad.schedule.judge import Judge
+from tilegrad.schedule.judge import NOTHING_AHEAD, Ahead, Judge
 from tilegrad.targets.base import ComputeEngine, Target
 
 # Of scratchpad, what a double-buffered nest takes at most, and what it may take so that its neighbours have room too.
@@ -103,7 +103,7 @@ class TilingSearch:
         found.sort(key=lambda pair: (pair[0].estimate.cycles, pair[0].estimate.dma_bytes))
         return tuple(found if self.options.overlaps else found[:1])
 
-    def over_blocks(self, blocks: int) -> Tiling | None:
+    def over_blocks(self, blocks: int, ahead: Ahead = NOTHING_AHEAD) -> Tiling | None:
         """The fastest way to cut the nest for a launch over so many blocks; None where it cannot be split."""
         sizes = {axis.name: max(axis.extent, 1) for axis in self.nest.axes}
         whole = self.options.costs.cycles(self.nest, sizes, self.target.compute, self.target.cores)
@@ -118,7 +118,7 @@ class TilingSearch:
                     found += [row.candidate() for row in rows]
             ranked = sorted(found, key=lambda one: (self._promise(split, one), one.footprint_bytes))
             for candidate in ranked[: EVALUATED // 2]:
-                tiling = self._tiling(candidate, self.judge.estimate_over(self.nest, candidate, blocks))
+                tiling = self._tiling(candidate, self.judge.estimate_over(self.nest, candidate, blocks, ahead))
                 is_better = best is None or tiling.estimate.cycles < best.estimate.cycles
                 if is_better and self.fits(tiling):
                     best = tiling

@@ -33,11 +33,14 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
     steps = tile = 0  # `tile`: the one that was requested last
     has_begun = False  # a block, or the entry
     latest: Event | None = None
+    turn, block = 0, -1  # the nest, and whose block
     for event in listing.events:
+        if not isinstance(event, Enter | Barrier) and listing.nests and listing.nests[turn].blocks:
+            has_begun, block = has_begun and event.queue.block == block, event.queue.block
         if isinstance(event, Fetch | Load | Store | Move):
             waited[event.queue, event.transfer] = _WAITS[type(event)]
         if isinstance(event, Enter):
-            nest = listing.nests[event.nest]
+            nest, turn, block = listing.nests[event.nest], event.nest, -1
             steps, tile = 0 if nest.table is None else simple_steps(nest.table), 0
             has_begun = nest.blocks == 0
             is_joined = nest.place is not None and nest.place.joins
@@ -50,7 +53,7 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
         elif isinstance(event, End):
             yield event, Act.END
         elif isinstance(event, Load):
-            if event.tile == 0 or not has_begun:
+            if event.tile == 0 or not has_begun or event.nest > turn:
                 is_joined = isinstance(latest, Load) and latest.nest != event.nest
                 yield event, Act.JOINED_LOAD if is_joined else Act.FIRST_LOAD
             elif event.tile == tile:
@@ -68,7 +71,5 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             has_begun = True
             yield event, Act.WAIT_STORE
         else:
-            if isinstance(event, Fetch) and event.nest < len(listing.nests) and listing.nests[event.nest].blocks:
-                has_begun = False  # the next block of a launch
             yield event, {Fetch: Act.FETCH, Store: Act.STORE, Move: Act.MOVE}[type(event)]
         latest = event

@@ -8,6 +8,8 @@ import numpy as np
 
 from tilegrad.ir.listing import Begin, Box, Place, box_size
 from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides
+from tilegrad.ir.schedule import Launch
+from tilegrad.ops import registry
 from tilegrad.sequence.contents import NOTHING, View
 
 
@@ -21,16 +23,20 @@ def placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, 
 
 def do_meet(a: Operand, place: Place, b: Operand, other: Place) -> bool:
     """Whether two operands that live as a whole share bytes."""
-    starts = [(place, a), (other, b)]
-    if place.region != other.region:
-        return False
-    (first, first_stop), (second, second_stop) = ((p.offset, p.offset + extent_bytes(o, p)) for p, o in starts)
-    return first < second_stop and second < first_stop
+    stops = []
+    for operand, own in ((a, place), (b, other)):
+        pairs = zip(own.box, row_major_strides(operand.shape), strict=True)
+        stops.append(own.offset + operand.element_bytes * (1 + sum((r.size - 1) * stride for r, stride in pairs)))
+    return place.region == other.region and max(place.offset, other.offset) < min(stops)
 
 
-def extent_bytes(operand: Operand, place: Place) -> int:
-    strides = row_major_strides(operand.shape)
-    return operand.element_bytes * (1 + sum((r.size - 1) * s for r, s in zip(place.box, strides, strict=True)))
+def view_sources(launches: Iterable[Launch]) -> dict[str, str]:
+    """A view's bytes are its source's: they are known under the name of what was actually written."""
+    found: dict[str, str] = {}
+    for node in (launch.node for launch in launches):
+        if registry.get(node.op).is_view:
+            found[node.outputs[0]] = found.get(node.inputs[0], node.inputs[0])
+    return found
 
 
 def slices(box: Box) -> tuple[slice, ...]:

@@ -21,8 +21,8 @@ class NestCall:
     `drains`: it waits for results of the nest before when its turn comes. `leaves`: its own may be on their way when it
     ends. `is_fetched_late`: its table comes when the nest before has ended. `at_once`: it begins when that one ends,
     whose results leave then. `settles`: it waits for results while its last tile computes. `moves`: what L3 does before
-    it. `results` are those that leave. Blocks of a launch have all of a nest to themselves: what they read is `late`,
-    and the others say nothing.
+    it. `results` are those that leave. Blocks of a launch have all of a nest to themselves: what they read is `early`
+    where they may ask for it before those of the launch before have met, and the others say nothing.
     """
 
     early: list[str] = field(default_factory=list)
@@ -92,16 +92,19 @@ class _Reading:
     def _is_of_blocks(self, event: object) -> bool:
         if isinstance(event, Wait):
             return (event.queue, event.transfer) not in self.l3
-        return not isinstance(event, Enter | Move) and not (isinstance(event, Fetch) and event.nest != self.turn)
+        if isinstance(event, Fetch):
+            return self.nests[event.nest].blocks > 0
+        return not isinstance(event, Enter | Move)
 
     def enter(self, event: Enter) -> None:
         self.calls[event.nest].moves, self.moves = self.moves, []
         self.turn, self.tile, self.last_store = event.nest, -1, None
         if self.nests[event.nest].blocks:
-            reads = [operand.name for operand in self.nests[event.nest].nest.reads]
-            moves = self.calls[event.nest].moves
-            results = [operand.name for operand in self.nests[event.nest].nest.results]
-            own = NestCall(late=reads, leaves=False, is_fetched_late=True, moves=moves, results=results)
+            listed, moves = self.nests[event.nest], self.calls[event.nest].moves
+            early = [operand.name for operand in listed.nest.reads if operand.name in (listed.ahead or ())]
+            late = [operand.name for operand in listed.nest.reads if operand.name not in early]
+            results = [operand.name for operand in listed.nest.results]
+            own = NestCall(early, late, leaves=False, is_fetched_late=True, moves=moves, results=results)
             self.calls[event.nest], self.is_at_once = own, False
 
     def begin(self, event: Begin) -> None:

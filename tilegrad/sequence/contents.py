@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.ir.listing import Box, Part, Place
-from tilegrad.ir.nest import Operand
+from tilegrad.ir.nest import Operand, row_major_strides
 
 NOTHING, UNDER_WAY = -1, -2
 """Bytes that nobody wrote, and bytes that a transfer or a kernel is about to write."""
@@ -32,13 +32,8 @@ def whose(content: int) -> int:
 def unit_positions(shape: Sequence[int], box: Box, element_bytes: int, unit: int) -> View:
     """Of a dense box, unit by unit: which of the whole tensor's."""
     found: View = np.zeros(1, dtype=np.int64)
-    stride = 1
-    strides = []
-    for extent in reversed(shape):
-        strides.append(stride)
-        stride *= extent
     per_element = element_bytes // unit
-    for r, step in zip(box, reversed(strides), strict=True):
+    for r, step in zip(box, row_major_strides(tuple(shape)), strict=True):
         found = np.add.outer(found, np.arange(r.start, r.stop, dtype=np.int64) * step).reshape(-1)
     return np.add.outer(found * per_element, np.arange(per_element, dtype=np.int64)).reshape(-1)
 
@@ -82,10 +77,14 @@ class Memory:
         self.readers = np.zeros(len(self.content), dtype=np.int32)
         self.reach = 0  # behind the last unit that somebody asked for since nothing was there
 
-    def clear(self) -> None:
-        """Nothing is there any more, nor on its way there."""
+    def clear(self, kept: Sequence[tuple[int, int]] = ()) -> None:
+        """Nothing is there any more, nor on its way there, but between these bytes."""
+        spans = [(start // self.unit, stop // self.unit) for start, stop in kept]
+        saved = [self.content[start:stop].copy() for start, stop in spans]
         self.content[: self.reach] = NOTHING
-        self.reach = 0
+        self.reach = max((stop for _, stop in spans), default=0)
+        for (start, stop), content in zip(spans, saved, strict=True):
+            self.content[start:stop] = content
 
     def views(self, offset: int, sizes: Sequence[int], strides: Sequence[int]) -> tuple[View, Readers] | None:
         """Content and readers of a strided box of bytes, the innermost size dense; None where it passes an end."""

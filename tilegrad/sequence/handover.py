@@ -11,13 +11,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
-from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet, one_run
+from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, Span, box_bytes, meet, one_run, overlaps
 from tilegrad.ir.listing import SCRATCH, ListedNest
 from tilegrad.ir.nest import Operand
 from tilegrad.ir.plan import NestPlace, Plan, Staging
 from tilegrad.ir.schedule import Tiling
-
-Span = tuple[str, int, int]  # region, first byte, behind the last one
 
 
 @dataclass(frozen=True)
@@ -45,15 +43,27 @@ def handovers(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> list[Hando
     return _Deciding(plan, entry, nests).decide()
 
 
-def overlaps(a: Iterable[Span], b: Iterable[Span]) -> bool:
-    others = list(b)
-    return any(r == s and start < last and first < stop for r, start, stop in a for s, first, last in others)
-
-
 def suites_of(nests: Sequence[ListedNest]) -> list[range]:
     """Nests that come to scratchpad together, in order."""
     firsts = [i for i, one in enumerate(nests) if one.place is None or not one.place.joins]
     return [range(first, stop) for first, stop in pairwise([*firsts, len(nests)])]
+
+
+def brought_ahead(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> tuple[ListedNest, ...]:
+    """With what blocks may ask for, of each nest that is launched behind another, before those of that launch have met:
+    what none of them writes, whatever the width, nor a nest in between, and what has room beside them. None: not even
+    its table has."""
+    if not plan.schedule.carries:
+        return tuple(nests)
+    deciding = _Deciding(plan, entry, nests)
+    ahead = [deciding.ahead(i) for i in range(len(nests))]
+    beside = [own is not None and deciding.is_beside(i, own) for i, own in enumerate(ahead)]
+    return tuple(replace(one, ahead=ahead[i], is_beside=beside[i]) for i, one in enumerate(nests))
+
+
+def launch_before(nests: Sequence[ListedNest], i: int) -> int | None:
+    """Of a nest that is launched, which one is launched before it."""
+    return next((k for k in reversed(range(i)) if nests[k].blocks), None) if nests[i].blocks else None
 
 
 class _Deciding:
@@ -78,6 +88,33 @@ class _Deciding:
         if self.nests[first].blocks or self.nests[first - 1].blocks:
             return True
         return overlaps([self._tables(n)], [span for i in before for span in self._all_scratch(i)])
+
+    def ahead(self, i: int) -> tuple[str, ...] | None:
+        at = launch_before(self.nests, i)
+        if at is None or any(one.is_joined for one in (self.nests[at], self.nests[i])):
+            return None
+        scratch = [span for k in range(at, i) for span in self._all_scratch(k)]
+        if overlaps([self._table(i)], scratch):
+            return None
+        arriving = self._arriving_from_l3(self.nests[at].launch, self.nests[i].launch)
+        written = [self._home(k, operand) for k in range(at, i) for operand in self.nests[k].nest.results]
+        return tuple(
+            operand.name
+            for operand in self.nests[i].nest.reads
+            if not overlaps(self._slots(i, [operand], first_only=True), scratch)
+            and not overlaps([self._home(i, operand)], written)
+            and not meet([one_run(*self._home(i, operand))], arriving)
+        )
+
+    def is_beside(self, i: int, ahead: Sequence[str]) -> bool:
+        """Whether that takes longer than the last results take to leave, and the nest before computes for longer. Else
+        it is asked for while these leave: a core that asks beside a tile is late for its own part of that."""
+        at = launch_before(self.nests, i)
+        assert at is not None
+        slots = [self._tiling(i).slots[name].slot_bytes for name in ahead]
+        results = [self._tiling(at).slots[operand.name].slot_bytes for operand in self.nests[at].nest.results]
+        estimate = self._tiling(at).estimate
+        return estimate.compute_cycles >= estimate.dma_cycles and sum(slots) > sum(results)
 
     def decide(self) -> list[Handover]:
         for n, suite in enumerate(self.suites):

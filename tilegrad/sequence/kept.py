@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilegrad.ir.listing import ListedNest
 from tilegrad.ir.plan import Plan
-from tilegrad.ops import registry
+from tilegrad.sequence.bytes_of import view_sources
 from tilegrad.sequence.handover import Handover
 
 
@@ -15,11 +15,7 @@ def kept_results(plan: Plan, entry: str, nests: Sequence[ListedNest], own: Seque
     schedule = plan.schedule.entries[entry]
     if schedule.panels or not plan.schedule.overlaps:
         return [frozenset()] * len(nests)
-    sources: dict[str, str] = {}
-    for launch in schedule.launches:
-        if registry.get(launch.node.op).is_view:
-            source = launch.node.inputs[0]
-            sources[launch.node.outputs[0]] = sources.get(source, source)
+    sources = view_sources(schedule.launches)
 
     def source_of(value: str | None) -> str:
         return sources.get(value or "", value or "")

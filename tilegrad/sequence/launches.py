@@ -10,8 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilegrad.analysis.footprint import units_of
-from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Load, Queue, Store
+from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Fetch, Load, Queue, Store
 from tilegrad.sequence.contents import Memory, View
+from tilegrad.sequence.handover import launch_before
 from tilegrad.sequence.pipe_replay import PipeReplay
 from tilegrad.sequence.whole_calls import WholeReplay
 
@@ -51,13 +52,14 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.base = self.first
         self.slices: dict[tuple[int, int, int], int] = {}  # whose a ring of a block is
         self.seen: set[int] = set()
+        # What blocks bring of the next launch: operands, transfers, and where that is, by block.
+        self.asked: list[Load] = []
+        self.ahead: set[tuple[Queue, int]] = set()
+        self.kept: dict[int, list[tuple[int, int]]] = {}
         has_launches = any(listed.blocks for listed in self.nests)
         names = [name for name in sizes if name != SCRATCH] if has_launches else []
         self.claims = {name: _Claims(sizes[name], self.unit) for name in names}
         self.scratchpads = {0: self.memories[SCRATCH]}
-
-    def whose_block(self) -> str:
-        return f", block {self.block}" if self.block >= 0 else ""
 
     def begin_launch(self, event: Enter) -> None:
         """If the nest whose turn it is has blocks."""
@@ -76,9 +78,12 @@ class LaunchReplay(PipeReplay, WholeReplay):
         if not is_joined:
             self.first, self.seen, self.slices = self.base, set(), {}
         self.many = self.base + units
+        asked, self.asked = self.asked, []
+        for load in asked:  # a unit of this launch reads that
+            self.claim(load)
 
     def turn_to(self, event: Event) -> None:
-        """Whose event it is. A block begins with a scratchpad that holds nothing."""
+        """Whose event it is. A block begins with a scratchpad that holds nothing but what it has brought ahead."""
         if isinstance(event, Enter | Barrier):
             return
         block = event.queue.block
@@ -91,10 +96,23 @@ class LaunchReplay(PipeReplay, WholeReplay):
         if not 0 <= block < self.nests[self.launched].blocks or block in self.seen:
             raise self.error(f"block {block} is none of the launch, or comes twice")
         self.end_block()
+        self.ahead = {key for key in self.ahead if key[0].block != block}
         self.seen.add(block)
         self.block = block
         self.memories[SCRATCH] = self._scratchpad(block)
-        self.memories[SCRATCH].clear()
+        self.memories[SCRATCH].clear(self.kept.pop(block, ()))
+
+    def is_ahead(self, event: Fetch | Load | Store) -> bool:
+        """Whether it is of the next launch."""
+        if self.launched < 0 or not isinstance(event, Fetch | Load) or self.nests[event.nest].ahead is None:
+            return False
+        return launch_before(self.nests, event.nest) == self.launched
+
+    def bring_ahead(self, event: Fetch | Load, offset: int, size_bytes: int) -> None:
+        """If it is of the next launch, it stays over the barrier."""
+        if self.is_ahead(event):
+            self.kept.setdefault(self.block, []).append((offset, offset + size_bytes))
+            self.ahead.add((event.queue, event.transfer))
 
     def _scratchpad(self, block: int) -> Memory:
         cluster, own = block % self.clusters, self.scratchpads[0]
@@ -105,8 +123,8 @@ class LaunchReplay(PipeReplay, WholeReplay):
         what = f"block {self.block} ends" if self.block >= 0 else "a launch begins"
         if self.running is not None:
             raise self.error(f"{what} while a kernel runs")
-        for queue, _ in self.under_way:
-            if queue.block == max(self.block, 0) and queue.engine.endswith("-L1"):
+        for key in self.under_way.keys() - self.ahead:
+            if key[0].block == max(self.block, 0) and key[0].engine.endswith("-L1"):
                 raise self.error(f"{what} while a transfer is under way")
 
     def barrier(self, event: Barrier) -> None:
@@ -118,7 +136,7 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.end_pipes()
         self.launched = self.block = -1
         self.memories[SCRATCH] = self.scratchpads[0]
-        self.memories[SCRATCH].clear()
+        self.memories[SCRATCH].clear(self.kept.get(0, ()))
 
     def _owner(self, event: Load | Store) -> int:
         """A unit of the launch, or a ring of a block, which both of its sides use."""
@@ -131,10 +149,14 @@ class LaunchReplay(PipeReplay, WholeReplay):
         return self.slices[key]
 
     def claim(self, event: Load | Store) -> None:
-        """What a unit moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes."""
-        if self.launched < 0 or event.nest != self.launched:
+        """What a unit moves to L2 or from there is its own as long as the launch lasts, or nobody's who writes. What is
+        asked for of the next launch nobody writes."""
+        is_ahead = self.is_ahead(event)
+        if self.launched < 0 or not (is_ahead or event.nest == self.launched):
             return
-        claims, own = self.claims[event.region], self._owner(event)
+        if isinstance(event, Load) and is_ahead:
+            self.asked.append(event)
+        claims, own = self.claims[event.region], self.many if is_ahead else self._owner(event)
         written, read = claims.rows(claims.writers, event), claims.rows(claims.readers, event)
         for writers, readers in zip(written, read, strict=True):
             is_read = int(readers.max()) >= self.first

@@ -246,10 +246,11 @@ class NestEvents:
         goes_on: bool = False,
         in_first: Iterable[Event] = (),
         in_last: Iterable[Event] = (),
+        at_end: Iterable[Event] = (),
     ) -> Iterator[Event]:
-        """What is done for its neighbours while the first tile computes, and while the last one does: `in_first` and
-        `in_last`. If it `hands_over`, its last results leave later (`last_stores`), and if it also `goes_on`, nobody
-        waits for what is on its way out by then."""
+        """What is done for its neighbours while the first tile computes, while the last one does, and while its results
+        leave: `in_first`, `in_last` and `at_end`. If it `hands_over`, its last results leave later (`last_stores`), and
+        if it also `goes_on`, nobody waits for what is on its way out by then."""
         own = self.handover
         if own.drains:
             yield from self.flow.settle_stores(self.number)
@@ -291,6 +292,7 @@ class NestEvents:
             if following is not None and not self.tiling.is_double:
                 yield from self.flow.settle_stores(self.number)
                 yield from self._load(tile + 1, *following)
+        yield from at_end
         if not own.leaves:
             yield from self.flow.settle_stores(self.number)
 

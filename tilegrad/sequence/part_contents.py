@@ -2,46 +2,96 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
-
 import numpy as np
 
 from tilegrad.errors import InternalError
-from tilegrad.ir.listing import ListedNest, Load, Move, Store
-from tilegrad.ir.nest import Operand
-from tilegrad.ir.plan import Address, Plan
-from tilegrad.ir.schedule import EntrySchedule
+from tilegrad.ir.listing import SCRATCH, Begin, Event, Listing, Load, Move, Store, describe
+from tilegrad.ir.nest import Access, Operand
+from tilegrad.ir.plan import Address
+from tilegrad.sequence.bytes_of import view_sources
 from tilegrad.sequence.contents import Memory, Readers, View, part_base, unit_positions, whose
-from tilegrad.targets.base import L2, L3
+from tilegrad.sequence.needs import summed_axes
+from tilegrad.targets.base import L1, L2, L3
 
 STATE, ARENA, OUTSIDE = "state", "arena", "l3"
+_REGION_MEMORY = {STATE: L2, ARENA: L2, OUTSIDE: L3}
+
+
+class ListingError(InternalError):
+    """A listing that would give wrong results."""
 
 
 class PartReplay:
-    """The part of a replay that is about parts."""
+    """What every part of a replay knows, and the part that is about parts."""
 
-    plan: Plan
-    entry: str
-    unit: int
-    nests: tuple[ListedNest, ...]
-    schedule: EntrySchedule
-    memories: dict[str, Memory]
-    parts: Mapping[str, str]
-    positions: dict[str, View]
-    far_homes: dict[str, int]
+    def __init__(self, listing: Listing, entry: str) -> None:
+        plan = listing.plan
+        self.plan = plan
+        self.entry = entry
+        self.parts = plan.entries[entry].parts
+        self.nests = listing.entries[entry].nests
+        self.events = listing.entries[entry].events
+        self.schedule = plan.schedule.entries[entry]
+        self.clusters = plan.schedule.target.clusters
+        self.alignment = {memory.name: memory.alignment_bytes for memory in plan.schedule.target.memories}
+        self.unit = unit = min([4, *(tensor_type.dtype.size_bytes for tensor_type in self.schedule.types.values())])
+        sizes = {SCRATCH: plan.memory[L1].used_bytes, STATE: plan.state_bytes, ARENA: plan.arena_bytes}
+        sizes[OUTSIDE] = plan.memory[L3].used_bytes if L3 in plan.memory else 0
+        self.memories = {name: Memory(name, size, unit) for name, size in sizes.items()}
+        self.turn = self.block = -1
+        self.event: Event | None = None
+        self.running: Begin | None = None
+        self.numbers: dict[str, int] = {}
+        self.names: list[str] = []
+        self.far_homes: dict[str, int] = {}  # of values that were moved to L3
+        self.sources = view_sources(self.schedule.launches)
+        self.positions: dict[str, View] = {}
 
-    @abstractmethod
-    def number(self, value: str) -> int: ...
+    def error(self, message: str, nest: int | None = None) -> ListingError:
+        number = self.turn if nest is None else nest
+        if self.event is not None:
+            number = max(number, 0)  # what comes before the first nest is for it
+        node = kernel = None
+        if 0 <= number < len(self.nests):
+            listed = self.nests[number]
+            node, kernel = self.schedule.launches[listed.launch].node.name, f"tg_{listed.nest.kernel}: "
+        block = f", block {self.block}" if self.block >= 0 else ""
+        where = "" if self.event is None else f" ({describe(self.event)}{block})"
+        return ListingError(f"listing of {self.entry}: {kernel or ''}{message}{where}", stage="sequence", node=node)
 
-    @abstractmethod
-    def content_number(self, nest: int, operand: Operand) -> int: ...
+    def number(self, value: str) -> int:
+        """Of a value; a part of one has its number."""
+        if value in self.schedule.panels:
+            value = self.schedule.panels[value].value
+        name = self.sources.get(value, value)
+        if name not in self.numbers:
+            self.numbers[name] = len(self.names)
+            self.names.append(name)
+        return self.numbers[name]
 
-    @abstractmethod
-    def error(self, message: str, nest: int | None = None) -> InternalError: ...
+    def content_number(self, nest: int, operand: Operand) -> int:
+        """Of what a nest finds in an operand, or leaves there: a sum that is not complete is not the value yet."""
+        own, part = self.nests[nest].nest, self.schedule.launches[self.nests[nest].launch].part
+        value = self.number(operand.value or "")
+        if part is None or (operand.access is Access.READ and operand.continues is None):
+            return value
+        done, steps = int(operand.continues is None), 1
+        for axis in reversed(summed_axes(own, operand)):
+            r = part.ranges[axis.name]
+            done += steps * (r.start if operand.continues else r.stop - 1)
+            steps *= own.whole_extent(axis.name)
+        return value if done == steps else self.number(f"{self.names[value]}, {done:,} of {steps:,} steps of its sum")
 
-    @abstractmethod
-    def home(self, address: Address, size_bytes: int, what: str) -> tuple[View, Readers]: ...
+    def home(self, address: Address, size_bytes: int, what: str) -> tuple[View, Readers]:
+        """Checked against its region and the alignment."""
+        if address.region not in _REGION_MEMORY or address.memory != _REGION_MEMORY[address.region]:
+            raise self.error(f"{what} is in region '{address.region}' of {address.memory}, which is none")
+        if address.offset % self.alignment[address.memory]:
+            raise self.error(f"{what} is not aligned to {self.alignment[address.memory]} bytes")
+        found = self.memories[address.region].span(address.offset, size_bytes)
+        if found is None:
+            raise self.error(f"{what} lies beyond its region")
+        return found
 
     def far_contents(self, event: Load | Store, operand: Operand) -> list[View | int]:
         """What is, or will be, at the outer side of a transfer's parts."""

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.analysis.layout import CALL
-from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
     SCRATCH,
     Await,
@@ -38,27 +37,19 @@ from tilegrad.ir.listing import (
     box_size,
     describe,
 )
-from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
-from tilegrad.ir.plan import Address
-from tilegrad.ops import registry
+from tilegrad.ir.nest import Access, Nest, Operand, whole
 from tilegrad.sequence.bytes_of import distinct, placed, slices
-from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Memory, Readers, View, whose
+from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Readers, View
 from tilegrad.sequence.later import loaded_later
 from tilegrad.sequence.launches import LaunchReplay
 from tilegrad.sequence.needs import Needs, box_text, summed_axes
-from tilegrad.sequence.part_contents import ARENA, OUTSIDE, STATE
+from tilegrad.sequence.part_contents import OUTSIDE, STATE, ListingError
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.sequence.pipe_replay import dense_bytes, elements
-from tilegrad.targets.base import L1, L2, L3
-
-_REGION_MEMORY = {STATE: L2, ARENA: L2, OUTSIDE: L3}
+from tilegrad.targets.base import L1, L2
 
 MOST_TRANSFERS = 8
 """That may be under way at once between L2 and scratchpad (TG_DMA_REQUESTS in runtime/cluster/tg_cluster.h)."""
-
-
-class ListingError(InternalError):
-    """A listing that would give wrong results."""
 
 
 def replay(listing: Listing) -> Listing:
@@ -104,79 +95,16 @@ class _Progress:
 
 class _Replay(LaunchReplay):
     def __init__(self, listing: Listing, entry: str, needs: Needs) -> None:
-        plan = listing.plan
-        self.plan = plan
-        self.entry = entry
+        super().__init__(listing, entry)
         self.needs = needs
-        self.parts = plan.entries[entry].parts
-        self.nests = listing.entries[entry].nests
-        self.events = listing.entries[entry].events
         self.leaving = {(event.nest, event.operand) for event in self.events if isinstance(event, Store)}
-        self.schedule = plan.schedule.entries[entry]
-        target = plan.schedule.target
-        self.alignment = {memory.name: memory.alignment_bytes for memory in target.memories}
+        target = self.plan.schedule.target
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
-        self.unit = unit = min([4, *(tensor_type.dtype.size_bytes for tensor_type in self.schedule.types.values())])
-        sizes = {SCRATCH: plan.memory[L1].used_bytes, STATE: plan.state_bytes, ARENA: plan.arena_bytes}
-        sizes[OUTSIDE] = plan.memory[L3].used_bytes if L3 in plan.memory else 0
-        self.memories = {name: Memory(name, size, unit) for name, size in sizes.items()}
-        self.clusters = target.clusters
-        self.turn = -1
-        self.event: Event | None = None
-        self.prepare_launches(sizes)
-        self.numbers: dict[str, int] = {}
-        self.names: list[str] = []
         self.held: list[Held] = []
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
-        self.far_homes: dict[str, int] = {}  # of values that were moved to L3
         self.progress = [_Progress() for _ in self.nests]
-        self.running: Begin | None = None
-        self.sources = self._sources()
-        self.positions: dict[str, View] = {}
-
-    def _sources(self) -> dict[str, str]:
-        """A view's bytes are its source's: they are known under the name of what was actually written."""
-        found: dict[str, str] = {}
-        for launch in self.schedule.launches:
-            if registry.get(launch.node.op).is_view:
-                source = launch.node.inputs[0]
-                found[launch.node.outputs[0]] = found.get(source, source)
-        return found
-
-    def error(self, message: str, nest: int | None = None) -> ListingError:
-        number = self.turn if nest is None else nest
-        if self.event is not None:
-            number = max(number, 0)  # what comes before the first nest is for it
-        node = kernel = None
-        if 0 <= number < len(self.nests):
-            listed = self.nests[number]
-            node, kernel = self.schedule.launches[listed.launch].node.name, f"tg_{listed.nest.kernel}: "
-        where = "" if self.event is None else f" ({describe(self.event)}{self.whose_block()})"
-        return ListingError(f"listing of {self.entry}: {kernel or ''}{message}{where}", stage="sequence", node=node)
-
-    def number(self, value: str) -> int:
-        """Of a value; a part of one has its number."""
-        if value in self.schedule.panels:
-            value = self.schedule.panels[value].value
-        name = self.sources.get(value, value)
-        if name not in self.numbers:
-            self.numbers[name] = len(self.names)
-            self.names.append(name)
-        return self.numbers[name]
-
-    def content_number(self, nest: int, operand: Operand) -> int:
-        """Of what a nest finds in an operand, or leaves there: a sum that is not complete is not the value yet."""
-        own, part = self.nests[nest].nest, self.schedule.launches[self.nests[nest].launch].part
-        value = self.number(operand.value or "")
-        if part is None or (operand.access is Access.READ and operand.continues is None):
-            return value
-        done, steps = int(operand.continues is None), 1
-        for axis in reversed(summed_axes(own, operand)):
-            r = part.ranges[axis.name]
-            done += steps * (r.start if operand.continues else r.stop - 1)
-            steps *= own.whole_extent(axis.name)
-        return value if done == steps else self.number(f"{self.names[value]}, {done:,} of {steps:,} steps of its sum")
+        self.prepare_launches({name: memory.size_bytes for name, memory in self.memories.items()})
 
     def run(self) -> None:
         handlers: dict[type, Callable[..., None]] = {
@@ -197,17 +125,6 @@ class _Replay(LaunchReplay):
         self.end_entry()
 
     # What the caller leaves there, and finds.
-
-    def home(self, address: Address, size_bytes: int, what: str) -> tuple[View, Readers]:
-        """Checked against its region and the alignment."""
-        if address.region not in _REGION_MEMORY or address.memory != _REGION_MEMORY[address.region]:
-            raise self.error(f"{what} is in region '{address.region}' of {address.memory}, which is none")
-        if address.offset % self.alignment[address.memory]:
-            raise self.error(f"{what} is not aligned to {self.alignment[address.memory]} bytes")
-        found = self.memories[address.region].span(address.offset, size_bytes)
-        if found is None:
-            raise self.error(f"{what} lies beyond its region")
-        return found
 
     def start_entry(self) -> None:
         graph, plan = self.schedule.graph, self.plan
@@ -263,12 +180,6 @@ class _Replay(LaunchReplay):
 
     # Transfers.
 
-    def expect_writable(self, content: View, readers: Readers, what: str) -> None:
-        if (content == UNDER_WAY).any():
-            raise self.error(f"{what} is brought to where something else is on its way")
-        if readers.any():
-            raise self.error(f"{what} is brought to what is still being read")
-
     def scratch(self, offset: int, size_bytes: int, what: str) -> tuple[View, Readers]:
         found = self.memories[SCRATCH].span(offset, size_bytes)
         if found is None:
@@ -322,6 +233,7 @@ class _Replay(LaunchReplay):
             if (view != UNDER_WAY).any():
                 raise self.error("the table does not come to its place", number)
             transfer.arrivals.append((view, self.hold(Held(number, "its table"))))
+            self.bring_ahead(event, listed.place.table_offset, words_bytes)
             size_bytes -= words_bytes
         if size_bytes:
             raise self.error("more than tables is brought", first)
@@ -357,16 +269,6 @@ class _Replay(LaunchReplay):
         self.expect_table(event.nest)
         return found
 
-    def expect_at_home(self, nest: int, operand: Operand, box: Box, region: str, offset: int) -> None:
-        """Memories know whose bytes lie where, but not which of them: that follows from where the tensor begins."""
-        assert operand.value is not None
-        home = self.plan.address(self.entry, operand.value, self.nests[nest].launch)
-        start = sum(r.start * stride for r, stride in zip(box, row_major_strides(operand.shape), strict=True))
-        wanted = home.offset + operand.element_bytes * start
-        if (region, offset) != (home.region, wanted):
-            where = f"{box_text(box)} of '{operand.name}' is at {home.region}+{wanted}"
-            raise self.error(f"{where}, not at {region}+{offset}", nest)
-
     def far_views(self, event: Load | Store) -> list[tuple[View, Readers]]:
         memory = self.memories.get(event.region)
         found = [None if memory is None else memory.part(event.far, part) for part in event.parts]
@@ -378,7 +280,6 @@ class _Replay(LaunchReplay):
     def load(self, event: Load) -> None:
         operand = self.operand(event, Access.READ)
         self.claim(event)
-        assert operand.value is not None
         transfer, value = self.open(event), self.content_number(event.nest, operand)
         contents = [] if event.pipe is not None else self.far_contents(event, operand)
         if event.pipe is not None:
@@ -387,27 +288,14 @@ class _Replay(LaunchReplay):
             self.expect_value(content, value, f"'{event.operand}'", wanted)
             readers += 1
             transfer.sources.append(readers)
-        near = self.claim_scratch(event.near, box_size(event.box) * operand.element_bytes, f"'{event.operand}'")
+        near = self.claim_scratch(event.near, size_bytes := dense_bytes(operand, event.box), f"'{event.operand}'")
+        self.bring_ahead(event, event.near, size_bytes)
         held = Held(event.nest, event.operand, value, operand.shape, event.box, at=event.near)
         transfer.arrivals.append((near, self.hold(held)))
-
-    def expect_value(self, content: View, value: int, what: str, wanted: View | int | None = None) -> None:
-        is_there = content == (value if wanted is None else wanted)
-        if is_there.all():
-            return
-        other = int(content[~is_there].flat[0])
-        name = self.names[value]
-        if other == UNDER_WAY:
-            raise self.error(f"{what} reads '{name}' before it has arrived")
-        found = "nothing" if other == NOTHING else f"'{self.names[whose(other)]}'"
-        if whose(other) == value:
-            found = f"another part of {found}"
-        raise self.error(f"{what} finds {found} where '{name}' should be")
 
     def store(self, event: Store) -> None:
         operand = self.operand(event, Access.WRITE)
         self.claim(event)
-        assert operand.value is not None
         transfer, what = self.open(event), f"'{event.operand}'"
         near, readers = self.scratch(event.near, box_size(event.box) * operand.element_bytes, what)
         first = int(near[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 
 from tilegrad.analysis.footprint import units_of
 from tilegrad.analysis.tables import CALL_WORDS, table_of
@@ -24,7 +24,7 @@ from tilegrad.ir.listing import (
 from tilegrad.ir.nest import Nest, whole
 from tilegrad.ir.pipes import groups
 from tilegrad.ir.plan import Address, Plan
-from tilegrad.sequence.handover import Handover, handovers, suites_of
+from tilegrad.sequence.handover import Handover, brought_ahead, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
 from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, ahead_of, pieces, whole_call
 from tilegrad.sequence.piped_events import PipedEvents, PipeEnd, ring_offset
@@ -107,7 +107,10 @@ class _Sequencing:
         self.handovers: list[Handover] = []
         self.runs: list[NestEvents] = []
         self.suites: dict[int, range] = {}
+        # Blocks that have brought the table of the nest that is launched next, and by which transfer operands come.
+        self.carried: dict[int, int | None] = {}
         if plan.entries[entry].places:
+            self.nests = brought_ahead(plan, entry, self.nests)
             self.handovers = handovers(plan, entry, self.nests)
             self.set_runs()
         self.fetching = 0
@@ -197,24 +200,65 @@ class _Sequencing:
             yield from self._fetched(following, self.flow)
 
     def _launch(self, number: int, listed: ListedNest) -> Iterator[Event]:
-        """Over blocks. Each brings the table and what it needs, and waits for its results: none is late for what comes
-        behind the barrier."""
-        assert listed.tiling is not None
+        """Over blocks. Each brings the table and what it needs, unless it has brought that before the barrier, and
+        waits for its results: none is late for what comes behind."""
         if listed.is_joined:
             yield from self._member(number, listed)
             return
-        units, tiles = units_of(listed.nest, listed.tiling.loops)
-        every = NestEvents(number, listed, Handover(), self._homes(listed), self.flow, self.longest_bytes)
+        every, carried, self.carried = self._launched(number), self.carried, {}
+        behind = self._behind(number)
         for block in range(listed.blocks):
-            first, stop = share(units, block, listed.blocks)
-            if first == stop:
+            own = self._share(listed, block)
+            if not own:
                 continue
             flow = self.flows.setdefault(block, Flow(Queue(block, self.flow.queue.engine)))
-            own = range(first * tiles, stop * tiles)
-            yield from self._fetch(number, flow)
-            yield from self._fetched(number, flow)
-            yield from every.of_block(flow, own).run(hands_over=False)
+            events = every.of_block(flow, own)
+            flow.loading = carried.get(block)
+            if block not in carried:
+                yield from self._fetch(number, flow)
+                yield from self._fetched(number, flow)
+            following = None if behind is None else self._of_block(behind, flow)
+            if behind is not None and following is not None:
+                yield from self._fetch(behind, flow)
+            if block not in carried:
+                yield from events.first_loads(listed.ahead or ())
+            if behind is None or following is None:
+                yield from events.run(hands_over=False)
+                continue
+            loads = chain(self._fetched(behind, flow), following.first_loads(self.nests[behind].ahead or ()))
+            if self.nests[behind].is_beside:
+                yield from events.run(hands_over=False, in_last=loads)
+            else:
+                yield from events.run(hands_over=False, at_end=loads)
+            self.carried[block], flow.loading = flow.loading, None
         yield Barrier(number, listed.blocks)
+
+    def _behind(self, number: int) -> int | None:
+        """The next launch, if its blocks bring what they can before those of this one meet: where each has a cluster to
+        itself."""
+        found = next((i for i in range(number + 1, len(self.nests)) if self.nests[i].blocks), None)
+        if found is None or self.nests[found].ahead is None:
+            return None
+        clusters = self.plan.schedule.target.clusters
+        return found if max(self.nests[i].blocks for i in (number, found)) <= clusters else None
+
+    def _launched(self, number: int) -> NestEvents:
+        """For all of its blocks."""
+        listed = self.nests[number]
+        handover = Handover(early=listed.ahead or ())
+        return NestEvents(number, listed, handover, self._homes(listed), self.flow, self.longest_bytes)
+
+    def _share(self, listed: ListedNest, block: int) -> range:
+        """The tiles that a block takes."""
+        assert listed.tiling is not None
+        units, tiles = units_of(listed.nest, listed.tiling.loops)
+        first, stop = share(units, block, listed.blocks) if block < listed.blocks else (0, 0)
+        return range(first * tiles, stop * tiles)
+
+    def _of_block(self, number: int, flow: Flow) -> NestEvents | None:
+        """What a block does of a nest, if anything."""
+        share = self._share(self.nests[number], flow.queue.block)
+        return self._launched(number).of_block(flow, share) if share else None
 
     def _member(self, number: int, listed: ListedNest) -> Iterator[Event]:
         """Of nests that pipes join. The last of them meets the others at the barrier."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
@@ -82,9 +82,8 @@ class Roofline:
     memory_cycles: float = 0.0
     least_cycles: float = 0.0
 
-    def beside(self, cycles: float, compute_cycles: float, size_bytes: float) -> Roofline:
-        """With one more launch."""
-        moving = size_bytes / self.bytes_per_cycle
+    def beside(self, cycles: float, compute_cycles: float, moving: float) -> Roofline:
+        """With one more launch, in which the memory moves bytes for so many cycles."""
         return replace(
             self,
             launches=self.launches + 1,
@@ -111,11 +110,6 @@ class EntryTiming:
     nests: tuple[NestTiming, ...]
     events: tuple[TimedEvent, ...] = ()
     roofline: Roofline | None = None
-
-    @property
-    def stalled(self) -> float:
-        """Share of the cycles in which no core computes."""
-        return 1.0 - self.compute_cycles / self.cycles if self.cycles else 0.0
 
 
 def time_listing(listing: Listing) -> dict[str, EntryTiming]:
@@ -168,7 +162,11 @@ class _Timing:
         self.nest: int | None = None
         self.told: dict[tuple[int, int, int, bool], list[tuple[int, float]]] = {}
         self.computing: dict[tuple[int, tuple[str, int]], float] = {}  # until when, by block and lane of an engine
-        self.nest_start = self.compute_before = self.stalled_before = 0.0
+        self.nest_start = self.compute_before = self.stalled_before = self.before = 0.0
+        self.handlers: dict[type, Callable[..., None]] = {
+            Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Move: self.move, Fetch: self.fetch,
+            Load: self.box, Store: self.box, Signal: self.signal, Await: self.awaits,
+        }  # fmt: skip
 
     @property
     def clock(self) -> Clock:
@@ -202,11 +200,9 @@ class _Timing:
         )
 
     def _play(self, event: Event, act: Act) -> None:
-        handlers = {Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Move: self.move}
-        handlers |= {Fetch: self.fetch, Load: self.box, Store: self.box, Signal: self.signal, Await: self.awaits}
-        before = self.clock.now
+        self.before = self.clock.now
         self.clock.act(act)
-        handlers[type(event)](event, act, before)  # type: ignore[operator]
+        self.handlers[type(event)](event)
 
     def _launch(self, nest: int, acts: Iterator[tuple[Event, Act]]) -> None:
         """Blocks run side by side, those of one cluster one after the other; whoever is behind goes on, so that what
@@ -225,9 +221,9 @@ class _Timing:
             events[self._place_of(nest, event.queue.block)].append((event, act))
         entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
         main.spend(self.target.signal_cycles)
-        began, states, moved = main.now, [], self._moved_bytes()
+        began, states = main.now, []
         if self.shared is not None:
-            self.shared.restart()
+            self.shared.forget(began)
         for cluster, own in zip(self.clusters, events, strict=True):
             clock = cluster.clock
             states.append((clock.compute_cycles, clock.conduct_cycles, dict(clock.stall_cycles)))
@@ -246,16 +242,14 @@ class _Timing:
         self.cluster, self.timed = self.clusters[0], entry_timed
         self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
         main.spend(self.target.signal_cycles)
-        if self.roofline is not None:
-            self.roofline = self.roofline.beside(main.now - began, max(computed), self._moved_bytes() - moved)
+        if self.roofline is not None and self.shared is not None:
+            moving = self.shared.busy_cycles(began, main.now)
+            self.roofline = self.roofline.beside(main.now - began, max(computed), moving)
         self.told.clear()
         self.computing.clear()
         for event, act in joined:
             self._play(event, act)
         self.timed.append(TimedEvent(Barrier(nest, self.listed[nest].blocks), began, main.now))
-
-    def _moved_bytes(self) -> float:
-        return sum(channel.size_bytes for near in self.nears for channel in near.channels)
 
     def _is_able(self, event: Event) -> bool:
         """Whether a block can go on with this: not while it awaits what nobody has told."""
@@ -268,17 +262,15 @@ class _Timing:
     def _count_of(self, event: Signal | Await) -> tuple[int, int, int, bool]:
         return event.pipe, self.listed[event.nest].block_of(event.queue.block)[0], event.ring, event.ready
 
-    def signal(self, event: Signal, act: Act, before: float) -> None:
-        del act
+    def signal(self, event: Signal) -> None:
         told = self.clock.now + self.target.signal_cycles
         self.told.setdefault(self._count_of(event), []).append((event.count, told))
-        self._note(event, before, self.clock.now)
+        self._note(event, self.before, self.clock.now)
 
-    def awaits(self, event: Await, act: Act, before: float) -> None:
-        del act
+    def awaits(self, event: Await) -> None:
         told = self._when_told(event)
         assert told is not None
-        self._note(event, before, max(told, self.clock.now), self.clock.stall_until(told, Reason.PIPE))
+        self._note(event, self.before, max(told, self.clock.now), self.clock.stall_until(told, Reason.PIPE))
 
     def _place_of(self, nest: int, block: int) -> int:
         """Which of the clusters runs a block. Lanes of one block lie side by side, and share its DMA engine."""
@@ -300,14 +292,12 @@ class _Timing:
     def _note(self, event: Event, start: float, end: float, stall: Stall | None = None) -> None:
         self.timed.append(TimedEvent(event, start, end, stall))
 
-    def enter(self, event: Enter, act: Act, before: float) -> None:
-        del act
+    def enter(self, event: Enter) -> None:
         self._end_nest()
         self.nest = event.nest
-        self._note(event, before, self.clock.now)
+        self._note(event, self.before, self.clock.now)
 
-    def begin(self, event: Begin, act: Act, before: float) -> None:
-        del act, before
+    def begin(self, event: Begin) -> None:
         listed = self.listed[event.nest]
         level = self.target.home if listed.tiling is None else self.target.compute
         sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
@@ -322,17 +312,14 @@ class _Timing:
         self.clock.begin(cluster.span.cycles, cluster.span.accesses_per_cycle)
         self._note(event, self.clock.now, self.clock.now)
 
-    def end(self, event: End, act: Act, before: float) -> None:
-        del act, before
+    def end(self, event: End) -> None:
         self.clock.end(self.cluster.span)
         self._note(event, *self.clock.computing[-1])
 
-    def fetch(self, event: Fetch, act: Act, before: float) -> None:
-        del act, before
+    def fetch(self, event: Fetch) -> None:
         self._transfer(event, True, Reason.TABLE)
 
-    def box(self, event: Load | Store, act: Act, before: float) -> None:
-        del act, before
+    def box(self, event: Load | Store) -> None:
         tiling = self.listed[event.nest].tiling
         if self.clock.forked is None and tiling is not None and tiling.asks_ahead and event.tile:
             # The next tile begins while this moves.
@@ -354,8 +341,7 @@ class _Timing:
         assert span is not None
         self._note(event, *span)
 
-    def move(self, event: Move, act: Act, before: float) -> None:
-        del act, before
+    def move(self, event: Move) -> None:
         engine = self.clock.far
         assert engine is not None
         span = None
@@ -372,11 +358,10 @@ class _Timing:
         self.clock.spend(self.costs.conduct.move_cycles)
         self._note(event, *span)
 
-    def wait(self, event: Wait, act: Act, before: float) -> None:
-        del act
+    def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
         stall = self.clock.stall_until(self.done[key], self.reasons[key])
-        self._note(event, before, self.clock.now, stall)
+        self._note(event, self.before, self.clock.now, stall)
 
     def _end_nest(self) -> None:
         clock = self.clock

@@ -111,6 +111,7 @@ class _Lines:
     def __init__(self, listing: EntryListing) -> None:
         self.listing = listing
         self.near, self.far = _Requests(), _Requests()
+        self.of_block = {0: self.near}
         self.moving = {(e.queue, e.transfer) for e in listing.events if isinstance(e, Move)}
 
     def lines(self) -> Iterator[tuple[str, Event]]:
@@ -126,13 +127,13 @@ class _Lines:
             if isinstance(event, Barrier):
                 launched = False
                 yield from self._of_blocks(blocks)
-                blocks = {}
+                blocks, self.near = {}, self.of_block[0]
             for line in self._of(event):
                 yield line, event
 
     def _of_blocks(self, blocks: Mapping[int, Sequence[Event]]) -> Iterator[tuple[str, Event]]:
         for block, events in sorted(blocks.items()):
-            self.near = _Requests()
+            self.near = self.of_block.setdefault(block, _Requests())
             yield f"b {block}", events[0]
             for event in events:
                 for line in self._of(event):

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 from tilegrad.ir.listing import SCRATCH, Begin, Box, ListedNest, Place, box_size
 from tilegrad.ir.nest import Access, Operand, row_major_strides
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.sequence.bytes_of import do_meet, placed
-from tilegrad.sequence.contents import UNDER_WAY, Readers, View
-from tilegrad.sequence.part_contents import PartReplay
-
-OUTSIDE = "l3"
+from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Readers, View, whose
+from tilegrad.sequence.needs import box_text
+from tilegrad.sequence.part_contents import OUTSIDE, PartReplay
 
 
 class WholeReplay(PartReplay):
     """The part of a replay that is about such calls."""
 
-    @abstractmethod
-    def expect_at_home(self, nest: int, operand: Operand, box: Box, region: str, offset: int) -> None: ...
+    def expect_writable(self, content: View, readers: Readers, what: str) -> None:
+        if (content == UNDER_WAY).any():
+            raise self.error(f"{what} is brought to where something else is on its way")
+        if readers.any():
+            raise self.error(f"{what} is brought to what is still being read")
 
-    @abstractmethod
-    def expect_value(self, content: View, value: int, what: str, wanted: View | int | None = None) -> None: ...
+    def expect_at_home(self, nest: int, operand: Operand, box: Box, region: str, offset: int) -> None:
+        """Memories know whose bytes lie where, but not which of them: that follows from where the tensor begins."""
+        assert operand.value is not None
+        home = self.plan.address(self.entry, operand.value, self.nests[nest].launch)
+        start = sum(r.start * stride for r, stride in zip(box, row_major_strides(operand.shape), strict=True))
+        wanted = home.offset + operand.element_bytes * start
+        if (region, offset) != (home.region, wanted):
+            where = f"{box_text(box)} of '{operand.name}' is at {home.region}+{wanted}"
+            raise self.error(f"{where}, not at {region}+{offset}", nest)
 
-    @abstractmethod
-    def expect_writable(self, content: View, readers: Readers, what: str) -> None: ...
+    def expect_value(self, content: View, value: int, what: str, wanted: View | int | None = None) -> None:
+        is_there = content == (value if wanted is None else wanted)
+        if is_there.all():
+            return
+        other = int(content[~is_there].flat[0])
+        name = self.names[value]
+        if other == UNDER_WAY:
+            raise self.error(f"{what} reads '{name}' before it has arrived")
+        found = "nothing" if other == NOTHING else f"'{self.names[whose(other)]}'"
+        if whose(other) == value:
+            found = f"another part of {found}"
+        raise self.error(f"{what} finds {found} where '{name}' should be")
 
     def home_views(self, operand: Operand, place: Place) -> tuple[View, Readers]:
         size = operand.element_bytes

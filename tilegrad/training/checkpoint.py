@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.analysis.lifetimes import align
 from tilegrad.build.files import write_file
 from tilegrad.codegen.saved import (
     IS_ACCUMULATING,
@@ -29,7 +30,6 @@ from tilegrad.codegen.saved import (
     frozen_crc,
     little_endian,
     recipe_facts,
-    rounded_up,
     saved,
     saved_hash,
 )
@@ -83,7 +83,7 @@ class Record:
     @property
     def stride_bytes(self) -> int:
         """From the start of the slot to its second record."""
-        return rounded_up(RECORD.size, max(self.page_bytes, 1))
+        return align(RECORD.size, max(self.page_bytes, 1))
 
     @property
     def used_bytes(self) -> int:
@@ -331,9 +331,9 @@ class CheckpointFile:
         tensors = (*kinds.always, *kinds.gradients) if with_gradients else kinds.always
         told = directory(self.program, self.target)
         payload = told + b"".join(little_endian(np.asarray(state[tensor.name])) for tensor in tensors)
-        offset = RECORDS * rounded_up(RECORD.size, PAGE_BYTES)
+        offset = RECORDS * align(RECORD.size, PAGE_BYTES)
         largest = offset + len(told) + kinds.tensor_bytes + kinds.gradient_bytes
-        slot_bytes = rounded_up(largest, SECTOR_BYTES)
+        slot_bytes = align(largest, SECTOR_BYTES)
         self.saves += 1
         self.save_bytes = offset + len(payload)
         self.erases += self.erases_per_save
@@ -355,7 +355,7 @@ class CheckpointFile:
             PAGE_BYTES,
             self.erases,
         ).packed()
-        padded = record.ljust(rounded_up(RECORD.size, PAGE_BYTES), b"\xff")
+        padded = record.ljust(align(RECORD.size, PAGE_BYTES), b"\xff")
         self.slots[(self.saves + 1) % 2] = padded + padded + payload
         self.write(self.path, b"".join(slot.ljust(slot_bytes, b"\xff") for slot in self.slots))
 

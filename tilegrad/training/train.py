@@ -429,6 +429,7 @@ def _performed(rehearsed: Run, device: AutonomousDevice) -> Run:
         counted_how=device.cycles_are,
         profile=device.profile,
         stacks=device.stacks,
+        notes=(*rehearsed.notes, *device.notes),
     )
 
 

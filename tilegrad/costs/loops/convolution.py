@@ -25,6 +25,7 @@ from tilegrad.costs.loops.windows import (
     ROW_NAMES,
     Axis,
     add_scaled,
+    axes_of,
     block_number,
     blocks_of,
     busiest_kinds,
@@ -89,7 +90,7 @@ def _unit_ends(c: Call, blocks: int, fives: int, has_bias: bool) -> Trips:
 
 
 def _map(nest: Nest, width: int) -> Counter:
-    rows_axis, columns_axis = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
+    rows_axis, columns_axis = axes_of(nest, "x")
     has_bias = not is_absent(nest, "b")
     stride, dilation = columns_axis.stride, columns_axis.dilation
     tap = 1 if dilation == 1 and stride in (1, 2) else 0
@@ -97,10 +98,10 @@ def _map(nest: Nest, width: int) -> Counter:
     @lru_cache(maxsize=4096)
     def units_of(at: int, size: int) -> Units:
         found = []
-        for i, rows in enumerate(rows_axis.rows(at, size)):
-            top = rows_axis.base(at + i)
-            below = top + (rows_axis.taps - 1) * rows_axis.dilation >= rows_axis.extent
-            found.append(_Unit(rows, 0, top < 0, below))
+        step, taps, extent = rows_axis.dilation, rows_axis.taps, rows_axis.extent
+        for top in map(rows_axis.base, range(at, at + size)):
+            rows = valid_taps(top, step, taps, extent)
+            found.append(_Unit(rows, 0, top < 0, top + (taps - 1) * step >= extent))
         return _numbered(found)
 
     def trips(c: Call) -> Trips:
@@ -138,7 +139,7 @@ def _gather(numerator: int, axis: Axis) -> tuple[int, int, int]:
 
 
 def _image(nest: Nest, width: int) -> Counter:
-    rows_axis, columns_axis = Axis(nest, "dy", 3, "ih", "kh", "h"), Axis(nest, "dy", 4, "iw", "kw", "w")
+    rows_axis, columns_axis = axes_of(nest, "dy")
     has_bias = not is_absent(nest, "b")
     stride, dilation = columns_axis.stride, columns_axis.dilation
     back = step_between_taps(stride, dilation)
@@ -214,9 +215,7 @@ def _is_plane(nest: Nest, operand: str, is_sum: bool) -> Callable[[Call], bool]:
     """Whether a tile's windows are usual ones (`tg_plane_is_usual`), none of them cut, nor their sum."""
     is_gradient = operand == "dy"
     is_gathered = is_gradient and nest.constants["stride_h"] == 2
-    names = (("ih", "iw") if is_gradient else ("oh", "ow"), ("kh", "kw"), "hw")
-    axes = [Axis(nest, operand, 3 + d, *words) for d, words in enumerate(zip(*names, strict=True))]
-    back = 2 if is_gradient else 0
+    axes, back = axes_of(nest, operand), 2 if is_gradient else 0
 
     def check(c: Call) -> bool:
         if not c.n["kh"] == c.n["kw"] == 3 or (is_sum and not (c.first and c.last)):

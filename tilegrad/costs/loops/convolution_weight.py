@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilegrad.costs.loops.base import Call, Counter, Trips, bounds, is_shared, load_of
-from tilegrad.costs.loops.windows import Axis, blocks_of
+from tilegrad.costs.loops.windows import axes_of, blocks_of
 from tilegrad.ir.nest import Nest
 
 WEIGHT_NAMES = (
@@ -102,7 +102,7 @@ def _busiest_units(
 
 
 def weight(nest: Nest, width: int) -> Counter:
-    rows_axis, columns_axis = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
+    rows_axis, columns_axis = axes_of(nest, "x")
     stride, dilation, kw = columns_axis.stride, columns_axis.dilation, columns_axis.taps
     is_three = width == 4 and kw == 3 and dilation == 1 and stride <= 2
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tilegrad.costs.loops.base import Call, Counter, Trips, is_absent, is_shared, load_of, share
-from tilegrad.costs.loops.windows import Axis, busiest_kinds, turns_of
+from tilegrad.costs.loops.windows import axes_of, busiest_kinds, turns_of
 from tilegrad.ir.nest import Nest
 
 _KINDS = ("full rows", "top rows", "bottom rows")
@@ -58,25 +58,25 @@ def _segments(
     return turns_of(start, stop, len(kinds)), counts
 
 
-def _forward(rows: Axis, columns: Axis, c: Call, planes: int, back: int, has_bias: bool) -> Trips:
+def _plane(nest: Nest, operand: str, channels: str, back: int) -> Counter:
     """`back` is how far before its first tap a window begins."""
-    stride, width = rows.stride, c.n[columns.name]
-    top, left = rows.base(c.at[rows.name]) - back, columns.base(c.at[columns.name]) - back
-    kinds = _kinds(top, stride, c.n[rows.name], rows.extent)
-    parts = _row_parts(left, stride, width, columns.extent)
-    segments, counts = _segments(c, planes, kinds, (parts,) * len(_KINDS), (has_bias, has_bias * width))
-    lines = sum(counts) * has_bias
-    return 1.0, is_shared(c.cores), segments, *_times(counts, parts), lines, lines * width
-
-
-def map_plane(nest: Nest) -> Counter:
-    rows, columns = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
+    rows, columns = axes_of(nest, operand)
     has_bias = not is_absent(nest, "b")
 
     def trips(c: Call) -> Trips:
-        return _forward(rows, columns, c, c.n["n"] * c.n["g"] * c.n["o"], 0, has_bias)
+        width, left = c.n[columns.name], columns.base(c.at[columns.name]) - back
+        kinds = _kinds(rows.base(c.at[rows.name]) - back, rows.stride, c.n[rows.name], rows.extent)
+        parts = _row_parts(left, rows.stride, width, columns.extent)
+        planes, bias_row = c.n["n"] * c.n["g"] * c.n[channels], (has_bias, has_bias * width)
+        segments, counts = _segments(c, planes, kinds, (parts,) * len(_KINDS), bias_row)
+        lines = sum(counts) * has_bias
+        return 1.0, is_shared(c.cores), segments, *_times(counts, parts), lines, lines * width
 
     return trips
+
+
+map_plane = partial(_plane, operand="x", channels="o", back=0)
+image_plane = partial(_plane, operand="dy", channels="i", back=2)
 
 
 _GATHER_PARTS = ("", "*singles", "*even ones", "*taps of those", "*runs", "*pairs")
@@ -116,7 +116,7 @@ def _gather_kinds(top: int, count: int, height: int) -> tuple[int, ...]:
 
 
 def gather_plane(nest: Nest) -> Counter:
-    rows, columns = Axis(nest, "dy", 3, "ih", "kh", "h"), Axis(nest, "dy", 4, "iw", "kw", "w")
+    rows, columns = axes_of(nest, "dy")
     has_bias = not is_absent(nest, "b")
 
     def trips(c: Call) -> Trips:
@@ -135,21 +135,11 @@ def gather_plane(nest: Nest) -> Counter:
     return trips
 
 
-def image_plane(nest: Nest) -> Counter:
-    rows, columns = Axis(nest, "dy", 3, "ih", "kh", "h"), Axis(nest, "dy", 4, "iw", "kw", "w")
-    has_bias = not is_absent(nest, "b")
-
-    def trips(c: Call) -> Trips:
-        return _forward(rows, columns, c, c.n["n"] * c.n["g"] * c.n["i"], 2, has_bias)
-
-    return trips
-
-
 WEIGHT_NAMES = ("call", "shared", "units", "planes", "planes, continued", *_ROW_NAMES)
 
 
 def weight_plane(nest: Nest) -> Counter:
-    rows, columns = Axis(nest, "x", 3, "oh", "kh", "h"), Axis(nest, "x", 4, "ow", "kw", "w")
+    rows, columns = axes_of(nest, "x")
 
     def trips(c: Call) -> Trips:
         n = c.n

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd
 
-from tilegrad.costs.loops.base import bounds, load_of, valid_taps
+from tilegrad.costs.loops.base import bounds, load_of
 from tilegrad.ir.nest import Nest
 
 
@@ -40,48 +40,31 @@ def turns_of(start: int, stop: int, length: int) -> int:
     return (stop - 1) // length - start // length + 1 if stop > start else 0
 
 
-def plain_rows(base: int, stride: int, dilation: int, taps: int, extent: int, count: int) -> tuple[int, ...]:
-    """Taps inside the image, for each of `count` windows."""
-    return tuple(valid_taps(base + i * stride, dilation, taps, extent) for i in range(count))
-
-
-def gathered_rows(base: int, stride: int, dilation: int, taps: int, extent: int, count: int) -> tuple[int, ...]:
-    """Taps of a strided gradient that exist and are inside the map, for each of `count` image positions."""
-    result = []
-    for i in range(count):
-        positions = [base + i - k * dilation for k in range(taps)]
-        result.append(sum(1 for p in positions if p % stride == 0 and 0 <= p // stride < extent))
-    return tuple(result)
-
-
 class Axis:
-    """One spatial axis of a window nest: `name` is the axis whose positions are walked, `k` that of the taps.
+    """One spatial axis of a window nest: `name` is the axis whose positions are walked.
 
     Positions are global, those of the whole tensor: a box never changes which taps exist.
     """
 
-    def __init__(self, nest: Nest, operand: str, dimension: int, name: str, k: str, suffix: str) -> None:
-        found = next(o for o in nest.operands if o.name == operand)
+    def __init__(self, nest: Nest, operand: str, dimension: int, name: str, suffix: str) -> None:
+        found = nest.operand(operand)
         assert found.index is not None
-        index = found.index[dimension]
-        self.name, self.k = name, k
+        self.name = name
         self.stride = int(nest.constants[f"stride_{suffix}"])
         self.dilation = int(nest.constants[f"dilation_{suffix}"])
-        self.offset, self.extent = index.offset, found.shape[dimension]
-        self.taps = nest.axis(k).extent
-        self._rows = lru_cache(maxsize=4096)(self._count)
+        self.offset, self.extent = found.index[dimension].offset, found.shape[dimension]
+        self.taps = nest.axis(f"k{suffix}").extent
         self.is_gathered = name.startswith("i")
 
     def base(self, at: int) -> int:
         """Where the first tap of the window at `at` is; of a gather, its numerator."""
         return (at if self.is_gathered else at * self.stride) + self.offset
 
-    def _count(self, at: int, size: int) -> tuple[int, ...]:
-        count = gathered_rows if self.is_gathered else plain_rows
-        return count(self.base(at), self.stride, self.dilation, self.taps, self.extent, size)
 
-    def rows(self, at: int, size: int) -> tuple[int, ...]:
-        return self._rows(at, size)
+def axes_of(nest: Nest, operand: str) -> tuple[Axis, Axis]:
+    """Rows and columns: those of a map, whose windows are of the image `x`, or of an image, from the gradient `dy`."""
+    side = "i" if operand == "dy" else "o"
+    return Axis(nest, operand, 3, f"{side}h", "h"), Axis(nest, operand, 4, f"{side}w", "w")
 
 
 # What a row of outputs costs, by kind of column block. A block whose outputs have no taps is empty: it enters no loop.

@@ -473,6 +473,36 @@ static APART void finish_step(tg_tiles *t, const tg_call *call, tg_nest *nest, m
     t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
 }
 
+#ifdef TG_BLOCKS
+static int32_t count_of(const tg_loop *loop) { return (loop->extent + loop->tile - 1) / loop->tile; }
+
+/* Moves a table that is as the first tile needs it on to another one. */
+static void seek(tg_word *words, tg_nest *nest, int tile)
+{
+    tg_loop *loop = loops_of(nest);
+    for (int i = nest->loop_count; i > 0; i--, loop++) {
+        int32_t count = count_of(loop);
+        loop->start = tile % count * loop->tile;
+        loop->size = loop->extent - loop->start < loop->tile ? loop->extent - loop->start : loop->tile;
+        move_dims(words, loop, (tg_dim *)(void *)(words + loop->dims), loop->read_count + loop->write_count);
+        tile /= count;
+    }
+    loop = loops_of(nest);
+    for (int i = nest->loop_count; i > 0; i--, loop++)
+        if (loop->field_count)
+            fill_fields(nest, words, loop);
+}
+
+/* A table that has come becomes that of the tiles that a block takes. */
+static void take_tiles(tg_word *words, int first, int stop)
+{
+    tg_nest *nest = (tg_nest *)(void *)words;
+    nest->tiles = stop;
+    if (first > 0)
+        seek(words, nest, first);
+}
+#endif
+
 /* While the last tile computes, the next nest comes. */
 static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
 {
@@ -482,6 +512,10 @@ static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
     tg_word *next = fetched(t, call), *words = table_at(t, call, next);
     if (call->flags & TG_SETTLE)
         settle(&t->storing);
+#ifdef TG_CARRIES
+    if (t->next_stop > t->next_first)
+        take_tiles(words, t->next_first, t->next_stop);
+#endif
     load_first(t, next, words, 1, &t->loading);
     load_further(t, next, 1);
     t->turn ^= 1;
@@ -594,9 +628,10 @@ typedef struct {
     const tg_tiles *t; /* of the entry; only read */
     const tg_member *members;
     int count;
+#ifdef TG_CARRIES
+    tg_carried *carried; /* each block's own */
+#endif
 } launch_t;
-
-static int32_t count_of(const tg_loop *loop) { return (loop->extent + loop->tile - 1) / loop->tile; }
 
 /* The tiles that a block takes: units of so many tiles as the inner loops have, from its share of them. */
 static void take_share(tg_nest *nest, uint32_t flags, uint32_t block, uint32_t blocks, int *first, int *stop)
@@ -608,23 +643,6 @@ static void take_share(tg_nest *nest, uint32_t flags, uint32_t block, uint32_t b
     units = (uint32_t)nest->tiles / tiles;
     *first = (int)(block * units / blocks * tiles);
     *stop = (int)((block + 1) * units / blocks * tiles);
-}
-
-/* Moves a table that is as the first tile needs it on to another one. */
-static void seek(tg_tiles *t, tg_nest *nest, int tile)
-{
-    tg_loop *loop = loops_of(nest);
-    for (int i = nest->loop_count; i > 0; i--, loop++) {
-        int32_t count = count_of(loop);
-        loop->start = tile % count * loop->tile;
-        loop->size = loop->extent - loop->start < loop->tile ? loop->extent - loop->start : loop->tile;
-        move_dims(t->words, loop, (tg_dim *)(void *)(t->words + loop->dims), loop->read_count + loop->write_count);
-        tile /= count;
-    }
-    loop = loops_of(nest);
-    for (int i = nest->loop_count; i > 0; i--, loop++)
-        if (loop->field_count)
-            fill_fields(nest, t->words, loop);
 }
 
 #ifdef TG_PIPES
@@ -680,8 +698,75 @@ static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
 }
 #endif
 
-/* A block has a scratchpad to itself, brings the call and its table there, and leaves nothing behind. Members of a launch
- * are a block each to a chip, one behind the other. */
+static int width_of(const tg_tiles *t, uint32_t flags)
+{
+    int limit = (int)(flags >> TG_LIMIT_SHIFT & TG_MOST_WIDTH);
+#if TG_BLOCKS_DIVISOR > 0
+    int divisor = (int)(flags >> TG_DIVISOR_SHIFT & TG_MOST_WIDTH);
+    if (divisor > 0 && t->m->blocks / divisor < limit)
+        limit = t->m->blocks / divisor;
+#else
+    (void)t;
+#endif
+    return limit * (int)(1 + (flags >> TG_LANES_SHIFT));
+}
+
+#ifdef TG_CARRIES
+/* The call before the next launch behind one, or none; `position` becomes that launch's. The entry's conductor runs what
+ * lies between: nests that come together are one behind the other there. */
+static const tg_call *before_launch(const tg_tiles *t, const tg_call *call, uint32_t *position)
+{
+    while (call->next_words && !(call->flags & TG_NEXT_LAUNCH)) {
+        const tg_word *at = t->program + *position;
+        *position += call->next_words;
+        for (call = (const tg_call *)(const void *)at; call->flags & TG_MORE; call = (const tg_call *)(const void *)at)
+            at += call->next_words;
+    }
+    return call->next_words ? call : 0;
+}
+
+/* What a block brings of the next launch, as if that came next, and the tiles that it takes there. Nothing where that
+ * has no room beside what comes before, or where blocks of either take turns. Returns whether it does so beside its last
+ * tile, or else when results of that leave. */
+static int find_next(tg_tiles *t, tg_call *own, uint32_t block, uint32_t blocks)
+{
+    uint32_t position = t->position, width = 0;
+    const tg_call *before = before_launch(t, own, &position);
+    const tg_call *next = (const tg_call *)(const void *)(t->program + position);
+    if (before && (next->flags & TG_CARRIED) && blocks <= TG_CLUSTERS)
+        width = (uint32_t)width_of(t, next->flags);
+    if (block < width && width <= TG_CLUSTERS)
+        take_share((tg_nest *)(uintptr_t)(t->program + before->next_table), next->flags, block, width, &t->next_first,
+                   &t->next_stop);
+    if (t->next_first >= t->next_stop) {
+        own->next_words = 0;
+        return 0;
+    }
+    t->position = position;
+    own->next_words = before->next_words;
+    own->next_table = before->next_table;
+    own->next_table_words = before->next_table_words;
+    own->next_scratch = before->next_scratch;
+    own->flags |= TG_NEXT_LATE;
+    return (next->flags & TG_BESIDE) != 0;
+}
+
+/* What the block has brought already, if it has. */
+static int has_come(tg_tiles *t, const tg_member *member, const tg_carried *carried)
+{
+    if (carried->position != t->current)
+        return 0;
+    t->position += member->launch.next_words;
+    t->call = (tg_word *)(void *)(t->scratch + member->launch.next_scratch);
+    t->loading = carried->loading;
+    tg_table(t->call, (member->launch.next_words + member->launch.next_table_words) * 4);
+    return 1;
+}
+#endif
+
+/* A block has a scratchpad to itself, brings the call and its table there, and leaves nothing behind but what it has
+ * brought of the nest that is launched next: while its last tile computes, it asks for what that one reads and this one
+ * does not write. Members of a launch are a block each to a chip, one behind the other. */
 static void run_block(void *context, int worker, int workers, unsigned char *scratch)
 {
     const launch_t *launch = (const launch_t *)context;
@@ -711,20 +796,42 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
 #endif
     if (first >= stop)
         return;
-    fetch(t, &member->launch);
-    t->call = fetched(t, &member->launch);
+#ifdef TG_CARRIES
+    tg_carried *carried = &launch->carried[block % TG_CLUSTERS];
+    int is_there = has_come(t, member, carried);
+#else
+    enum { is_there = 0 };
+#endif
+    if (!is_there) {
+        fetch(t, &member->launch);
+        t->call = fetched(t, &member->launch);
+    }
     t->words = t->call + member->launch.next_words;
     tg_nest *nest = nest_of(t);
     tg_call *own = (tg_call *)(void *)t->call;
-    own->next_words = 0;
-    nest->tiles = stop;
     t->first_tile = first;
-    if (first > 0)
-        seek(t, nest, first);
+    if (!is_there)
+        take_tiles(t->words, first, stop);
     set_addresses(t, nest, own, t->at[t->turn]);
 #ifdef TG_PIPES
     find_piped(t, nest, homes_of(own));
 #endif
+#ifdef TG_CARRIES
+    carried->position = TG_NO_CALL;
+    int is_beside = find_next(t, own, block, blocks), fetching = NONE;
+    if (own->next_words) {
+        carried->position = t->position;
+        fetch(t, own);
+    }
+    if (!is_beside) { /* it is not for the last tile */
+        fetching = t->fetching;
+        t->fetching = NONE;
+    }
+#else
+    own->next_words = 0;
+#endif
+    if (!is_there)
+        load_first(t, t->call, t->words, 1, &t->loading);
     load_first(t, t->call, t->words, 0, &t->loading);
 #ifdef TG_PIPES
     if (launch->count > 1) {
@@ -734,20 +841,14 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
 #endif
     begin_nest(t, own, member->who);
     (void)run_tiles(t, own);
-    settle(&t->storing);
-}
-
-static int width_of(const tg_tiles *t, uint32_t flags)
-{
-    int limit = (int)(flags >> TG_LIMIT_SHIFT & TG_MOST_WIDTH);
-#if TG_BLOCKS_DIVISOR > 0
-    int divisor = (int)(flags >> TG_DIVISOR_SHIFT & TG_MOST_WIDTH);
-    if (divisor > 0 && t->m->blocks / divisor < limit)
-        limit = t->m->blocks / divisor;
-#else
-    (void)t;
+#ifdef TG_CARRIES
+    if (fetching != NONE) {
+        t->fetching = fetching;
+        (void)prepare_nest(t, own);
+    }
+    carried->loading = t->loading;
 #endif
-    return limit * (int)(1 + (flags >> TG_LANES_SHIFT));
+    settle(&t->storing);
 }
 
 /* The nest behind this one is launched: its call and table stay where they are until then. */
@@ -765,10 +866,13 @@ static void run_launch(tg_tiles *t, const char *who)
 {
     const tg_call *call = (const tg_call *)(const void *)(t->program + t->current);
     tg_member own = {who, t->current, t->table, t->launch, 0, 1};
-    launch_t launch = {t, &own, 1};
+    launch_t launch = {.t = t, .members = &own, .count = 1};
     if (call->moves)
         make_moves(t, call->moves);
     tg_enter(who);
+#ifdef TG_CARRIES
+    launch.carried = t->carried;
+#endif
 #ifdef TG_PIPES
     int lanes = (int)(1 + (call->flags >> TG_LANES_SHIFT)), is_alone = !t->member_count && !(call->flags & TG_JOINS);
     for (own.lanes = is_alone ? 1 : lanes; own.lane < own.lanes; own.lane++)
@@ -917,6 +1021,11 @@ void tg_start(tg_tiles *t, tg_model *m, const tg_program *program, const tg_entr
     t->is_running = t->turn = t->leaving_count = t->further = 0;
 #ifdef TG_BLOCKS
     t->is_launch = t->first_tile = 0;
+#endif
+#ifdef TG_CARRIES
+    t->next_first = t->next_stop = 0;
+    for (int i = 0; i < TG_CLUSTERS; i++)
+        t->carried[i].position = TG_NO_CALL;
 #endif
 #ifdef TG_PIPES
     t->block = t->member_count = t->pipe_count = t->member = t->lane = 0;

@@ -127,6 +127,11 @@ enum { TG_INNER_SHIFT = 8, TG_DIVISOR_SHIFT = 12, TG_LIMIT_SHIFT = 20, TG_MOST_I
      (uint32_t)(limit) << TG_LIMIT_SHIFT)
 #define BLOCKS(inner) OVER(inner, TG_BLOCKS, TG_BLOCKS_DIVISOR)
 
+#ifdef TG_CARRIES
+/* Blocks bring it and its early operands before those of the launch before meet, beside their last tile or behind it. */
+enum { TG_CARRIED = 1, TG_BESIDE = 2 };
+#endif
+
 /* Where several lanes of a block take parts of a nest, each of them is a block to it. */
 enum { TG_LANES_SHIFT = 28 };
 #define LANES(count) ((uint32_t)((count)-1) << TG_LANES_SHIFT)
@@ -185,6 +190,15 @@ typedef struct {
 } tg_member;
 #endif
 
+#ifdef TG_CARRIES
+/* What a block has brought, before the barrier, of the nest that is launched next: its call and table, moved on to the
+ * block's first tile, and the request for operands of that one. */
+typedef struct {
+    uint32_t position; /* of that call, or TG_NO_CALL */
+    int loading;
+} tg_carried;
+#endif
+
 /* Requests for nests that have come together: one for each of the first that are behind another, one for those that
  * follow, and one for the last. */
 enum { TG_AHEAD_OTHERS = 2, TG_AHEAD_LAST, TG_AHEAD_COUNT };
@@ -218,6 +232,10 @@ typedef struct {
     int is_launch; /* the current nest is launched over blocks; then this says what they bring, and where to */
     tg_call launch;
     int first_tile; /* of a block: the first one that it takes */
+#endif
+#ifdef TG_CARRIES
+    int next_first, next_stop; /* of a block: what it takes of the nest that is launched next, to bring it ahead */
+    tg_carried carried[TG_CLUSTERS];
 #endif
 #ifdef TG_PIPES
     const tg_pipe *pipes;

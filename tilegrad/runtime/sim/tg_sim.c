@@ -50,6 +50,9 @@ typedef struct {
     size_t snapshot_bytes;
     const char *nest; /* who started it */
     int tile;
+#ifdef TG_CARRIES
+    int is_ahead; /* for the next launch, before the barrier */
+#endif
 } request_t;
 
 /* What the conductor must leave as it is while cores compute. */
@@ -66,6 +69,11 @@ typedef struct {
     const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
     size_t table_bytes, next_table_bytes;
     int is_further; /* the one that is up next has come together with the current one */
+#ifdef TG_CARRIES
+    unsigned char *ahead; /* a table for the next launch, and a copy with what the conductor has made of it */
+    size_t ahead_bytes;
+    unsigned char ahead_copy[TG_L1_BYTES];
+#endif
     const char *nest;
     int tile;
     unsigned char holds[TG_L1_BYTES];
@@ -206,9 +214,25 @@ static int is_touched(const request_t *request, const unsigned char *p, size_t b
     return touches(request, p, bytes, 0) || touches(request, p, bytes, 1);
 }
 
+#ifdef TG_CARRIES
+/* Other clusters' engines may still read what was asked for before the barrier. */
+static void expect_not_ahead(const unsigned char *p, size_t bytes, const char *who)
+{
+    for (int i = 0; i < TG_CLUSTERS; i++)
+        for (int k = 0; k < TG_DMA_REQUESTS; k++)
+            if (clusters[i].requests[k].is_ahead && touches(&clusters[i].requests[k], p, bytes, 0))
+                hazard("%s writes %s, %lu bytes, which a transfer for the next launch is still reading", who,
+                       describe(p), (unsigned long)bytes);
+}
+#endif
+
 /* Stops if a transfer under way makes it wrong to read (or write) a range now. `apart` is left out. */
 static void expect_settled(const unsigned char *p, size_t bytes, int writing, const request_t *apart, const char *who)
 {
+#ifdef TG_CARRIES
+    if (writing)
+        expect_not_ahead(p, bytes, who);
+#endif
     for (int i = 0; i < TG_DMA_REQUESTS + L3_REQUESTS; i++) {
         const request_t *request = i < TG_DMA_REQUESTS ? &own->requests[i] : &l3_requests[i - TG_DMA_REQUESTS];
         if (request == apart || !request->is_open)
@@ -371,6 +395,10 @@ static void expect_free(const unsigned char *p, size_t bytes)
         hazard("a transfer to %s, %lu bytes, where a result has not left", describe(p), (unsigned long)bytes);
     if (overlap(p, bytes, own->table, own->table_bytes) || overlap(p, bytes, own->next_table, own->next_table_bytes))
         hazard("a transfer to %s, %lu bytes, where a table is in use", describe(p), (unsigned long)bytes);
+#ifdef TG_CARRIES
+    if (overlap(p, bytes, own->ahead, own->ahead_bytes))
+        hazard("a transfer to %s, %lu bytes, where a table for the next launch is", describe(p), (unsigned long)bytes);
+#endif
 }
 
 #ifdef TG_PIPES
@@ -548,6 +576,16 @@ void tg_attach(unsigned char *scratch, unsigned char *state, unsigned char *aren
     sim.trace = trace ? fopen(trace, "w") : NULL;
 }
 
+#ifdef TG_CARRIES
+/* What was brought for the next launch is for this one, or nobody waits for it. */
+static void forget_ahead(void)
+{
+    own->ahead_bytes = 0;
+    for (int i = 0; i < TG_DMA_REQUESTS; i++)
+        own->requests[i].is_ahead = 0;
+}
+#endif
+
 static void expect_all_left(int what)
 {
     const unsigned char *left = memchr(own->holds, what, sizeof own->holds);
@@ -557,6 +595,14 @@ static void expect_all_left(int what)
 
 static void expect_none_under_way(const request_t *table, int count, const char *what)
 {
+#ifdef TG_CARRIES
+    request_t others[L3_REQUESTS]; /* what was asked for ahead is waited for in the next launch */
+    for (int i = 0; i < count; i++) {
+        others[i] = table[i];
+        others[i].is_open = table[i].is_open && !table[i].is_ahead;
+    }
+    table = others;
+#endif
     for (int i = 0; i < count; i++)
         if (table[i].is_open)
             hazard("%s that %s started at tile %d is still under way when %s ends", what,
@@ -585,6 +631,13 @@ void tg_end(const char *entry)
 {
     event("E %s\n", entry);
     expect_no_launch("the entry ends");
+#ifdef TG_CARRIES
+    for (own = clusters + TG_CLUSTERS - 1; own > clusters; own--) {
+        forget_ahead();
+        expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
+    }
+    forget_ahead();
+#endif
     expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
     expect_none_under_way(l3_requests, L3_REQUESTS, "an L3 transfer");
     expect_all_left(PRODUCED);
@@ -646,6 +699,12 @@ void tg_table(const void *table, uint32_t bytes)
         own->next_table_bytes = own->table_bytes - (size_t)(own->next_table - own->table);
         return;
     }
+#ifdef TG_CARRIES
+    if (sim.block >= 0 && own->next_table_bytes) { /* of the next launch: this one's is in use until the block ends */
+        own->table = own->next_table;
+        own->table_bytes = own->next_table_bytes;
+    }
+#endif
     expect_settled(table, bytes, 0, NULL, "the conductor");
     if (!all(table, bytes, BROUGHT))
         hazard("a table at %s, %lu bytes, was not brought", describe(table), (unsigned long)bytes);
@@ -895,6 +954,21 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
 #ifdef TG_BLOCKS
 /* ---- Launches. */
 
+#ifdef TG_CARRIES
+/* What was asked for before the barrier is read by blocks of this launch. */
+static void claim_ahead(void)
+{
+    for (sim.block = TG_CLUSTERS - 1; sim.block >= 0; sim.block--)
+        for (int i = 0; i < TG_DMA_REQUESTS; i++) {
+            const request_t *request = &clusters[sim.block].requests[i];
+            for (int k = 0; k < request->part_count && request->is_ahead; k++) {
+                const part_t *part = &request->parts[k];
+                claim(part->far, part->rows, part->row_bytes, part->stride, 0);
+            }
+        }
+}
+#endif
+
 void tg_launch(const char *name, tg_block *run, void *context, int blocks)
 {
     expect_no_launch("a launch begins");
@@ -907,6 +981,9 @@ void tg_launch(const char *name, tg_block *run, void *context, int blocks)
     launch.run = run;
     launch.context = context;
     launch.blocks = blocks;
+#ifdef TG_CARRIES
+    claim_ahead();
+#endif
 }
 
 /* Upwards, downwards, or every other one first. */
@@ -917,15 +994,26 @@ static int block_at(int i, int blocks, uint32_t order)
     return order % 3 == 1 ? blocks - 1 - i : i;
 }
 
-/* What was there is gone. */
+/* What was there is gone; where a block has had a table brought for the next launch, not that. */
 static void clear_scratch(void)
 {
     size_t bytes = (size_t)(own->touched_stop - own->touched);
     if (own->touched == NULL)
         return;
+#ifdef TG_CARRIES
+    if (own->ahead_bytes && memcmp(own->ahead, own->ahead_copy, own->ahead_bytes) != 0)
+        hazard("a table for the next launch at %s was overwritten", describe(own->ahead));
+#endif
     memset(own->touched, POISON, bytes);
     memset(own->holds + (own->touched - own->scratch), ABSENT, bytes);
     own->touched = own->touched_stop = NULL;
+#ifdef TG_CARRIES
+    if (!own->ahead_bytes)
+        return;
+    memcpy(own->ahead, own->ahead_copy, own->ahead_bytes);
+    memset(own->holds + (own->ahead - own->scratch), BROUGHT, own->ahead_bytes);
+    touch(own->ahead, own->ahead_bytes);
+#endif
 }
 
 /* Members of a block are on scratchpads side by side. */
@@ -942,13 +1030,26 @@ static void enter_block(int block)
     own->tile = 0;
     own->table_bytes = own->next_table_bytes = 0;
     clear_scratch();
+#ifdef TG_CARRIES
+    forget_ahead();
+#endif
     event("b %d\n", block);
 }
 
+/* Nothing stays but a second table, and requests of what it says. */
 static void leave_block(void)
 {
     if (own->started.is_running)
         hazard("a kernel still runs when the block ends");
+#ifdef TG_CARRIES
+    if (own->table_bytes) {
+        own->ahead = own->scratch + (own->next_table - own->scratch);
+        own->ahead_bytes = own->next_table_bytes;
+        memcpy(own->ahead_copy, own->ahead, own->ahead_bytes);
+        for (int i = 0; i < TG_DMA_REQUESTS; i++)
+            own->requests[i].is_ahead = own->requests[i].is_inward;
+    }
+#endif
     expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
     expect_all_left(PRODUCED);
 }
