@@ -123,17 +123,15 @@ TG_KERNEL void tg_conv_grad_sgd(TG_MEM const float *x, TG_MEM const float *dy, T
             tg_conv_grad_sgd_block(from, gradient, weight, out, p, step, 1, outs, kh);
         else
             tg_conv_grad_sgd_block(from, gradient, weight, out, p, step, 2, outs, kh);
-        if (++kh == p->n_kh) {
-            kh = 0;
-            i++;
-        }
-        if (i == p->n_i) {
-            i = 0;
-            block++;
-        }
-        if (block == blocks) {
-            block = 0;
-            group++;
-        }
+        if (++kh < p->n_kh)
+            continue;
+        kh = 0;
+        if (++i < p->n_i)
+            continue;
+        i = 0;
+        if (++block < blocks)
+            continue;
+        block = 0;
+        group++;
     }
 }
