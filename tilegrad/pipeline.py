@@ -45,6 +45,7 @@ from tilegrad.passes.fuse_activation import FuseActivationGrad
 from tilegrad.passes.fuse_conv_grad import FuseConvGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_dense_step import FuseDenseStep
+from tilegrad.passes.fuse_frozen_grad import FuseFrozenGrad
 from tilegrad.passes.fuse_loss_grad import FuseLossGrad
 from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
@@ -80,6 +81,7 @@ class Where(Enum):
     FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
     STORED = "a recipe that stores activations in two bytes (--store)"
+    TILED = "a target that runs tiles"
     SMALL = "a target that runs tiles, and a step of few multiply-adds"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
 
@@ -103,6 +105,7 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("guard", AddGuard().apply, Where.GUARDED),
     Pass("fuse-update", FuseUpdate().apply, Where.FUSING),
     Pass("fuse-activation-grad", FuseActivationGrad().apply),
+    Pass("fuse-frozen-grad", FuseFrozenGrad().apply, Where.TILED),
     Pass("fuse-outer-product", FuseOuterProduct().apply),
     Pass("fuse-dense-step", FuseDenseStep().apply, Where.SMALL),
     Pass("fuse-loss-grad", FuseLossGrad().apply, Where.SMALL),
@@ -191,6 +194,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
         applies = {
             Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
+            Where.TILED: not target.is_flat,
             Where.SMALL: not target.is_flat and is_small(program),
             Where.GUARDED: program.recipe.guard is not None,
             Where.STORED: program.recipe.store.activations != "f32",

@@ -108,6 +108,7 @@ def two(function: Callable[..., Tensor], a: Array = X, b: Array | None = None, *
 CASES: dict[str, Case] = {
     "Abs": one(torch.abs),
     "Add": two(torch.add),
+    "AddRelu": Case([X, draw(3, 4, seed=1)], lambda a, b: F.relu(a + b)),
     "AveragePool": Case([IMAGE], lambda x: F.avg_pool2d(x, 2, 2), POOL),
     "BCEWithLogitsLoss": two(F.binary_cross_entropy_with_logits, b=draw(3, 4, low=0.1, high=0.9)),
     "BatchNormInternal": Case(

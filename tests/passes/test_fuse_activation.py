@@ -79,6 +79,46 @@ def test_what_is_behind_a_gemm_is_taken(op: str) -> None:
     assert run_graph(before, feeds)["y"].tobytes() == run_graph(after, feeds)["y"].tobytes()
 
 
+def sums(*tail: Node, outputs: tuple[str, ...] = ("y",)) -> Graph:
+    """An Add of a and b to s, and what follows; c is broadcast."""
+    builder = GraphBuilder("model")
+    for name, shape in (("a", (3, 5)), ("b", (3, 5)), ("c", (5,)), ("z", (3, 5))):
+        builder.add_input(name, TensorType(DType.F32, shape))
+    builder.append(Node("add", "Add", ("a", "b"), ("s",)))
+    for node in tail:
+        builder.append(node)
+    return builder.finish(outputs)
+
+
+@pytest.mark.parametrize("op", ["Relu", "ReluGrad"])
+def test_what_is_behind_a_sum_is_taken(op: str) -> None:
+    inputs = ("s",) if op == "Relu" else ("s", "z")
+    before = sums(Node("relu", op, inputs, ("r",)), Node("neg", "Neg", ("r",), ("y",)))
+    after = FuseActivation().apply(before) if op == "Relu" else fused_grad(before)
+    assert [node.op for node in after.nodes] == ["AddRelu" if op == "Relu" else "AddReluGrad", "Neg"]
+    assert after.nodes[0].outputs == ("r",) and "s" not in after.types
+    draw = np.random.default_rng(5)
+    feeds = {name: draw.standard_normal(before.types[name].shape).astype(np.float32) for name in before.inputs}
+    assert run_graph(before, feeds)["y"].tobytes() == run_graph(after, feeds)["y"].tobytes()
+
+
+@pytest.mark.parametrize("op", ["Relu", "ReluGrad"])
+def test_other_sums_stay(op: str) -> None:
+    """Of values that are broadcast, that others read, or that are there before the Relu's output is."""
+    rest = ("z",) if op == "ReluGrad" else ()
+    relu = Node("relu", op, ("s", *rest), ("y",))
+    wide = Node("wide", "Add", ("s", "c"), ("w",))
+    graphs = [
+        sums(wide, Node("relu", op, ("w", *rest), ("y",))),
+        sums(relu, outputs=("s", "y")),
+        sums(relu, Node("neg", "Neg", ("s",), ("n",)), outputs=("y", "n")),
+    ]
+    if op == "ReluGrad":
+        graphs.append(sums(Node("late", "Relu", ("z",), ("o",)), Node("relu", op, ("s", "o"), ("y",))))
+    for graph in graphs:
+        assert (FuseActivation().apply(graph) if op == "Relu" else fused_grad(graph)) is graph
+
+
 def fused_grad(step: Graph) -> Graph:
     return FuseActivationGrad().apply(program(Recipe()).with_step(step)).entries["step"]
 

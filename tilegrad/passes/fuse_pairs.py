@@ -12,16 +12,20 @@ from tilegrad.ir.graph import Graph, Node
 def fuse_pairs(graph: Graph, second_op: str, fused: Callable[[Node, Node], Node | None]) -> Graph:
     """Where a node of `second_op` alone reads the result of another, `fused` of both, if it makes one, replaces them.
 
-    It stands in the place of the first, whose result is the second's first input.
+    It stands in the place of the first, whose result is the second's first input, if all else that the second reads is
+    there by then.
     """
     producers, consumers = graph.producers(), graph.consumers()
     kept = {*graph.outputs, *(value for value, _ in graph.writes)}
+    made_by = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
     made: dict[str, Node] = {}
     gone: set[str] = set()
     between: set[str] = set()
     for second in graph.nodes:
         first = producers.get(second.inputs[0]) if second.op == second_op else None
         if first is None or len(consumers[second.inputs[0]]) > 1 or second.inputs[0] in kept:
+            continue
+        if any(made_by.get(name, -1) > made_by[second.inputs[0]] for name in second.inputs[1:]):
             continue
         node = fused(first, second)
         if node is not None:
