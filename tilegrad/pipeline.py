@@ -42,6 +42,7 @@ from tilegrad.ops.base import NodeView
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm, folded_parameters
 from tilegrad.passes.fuse import PATTERNS
 from tilegrad.passes.fuse_activation import FuseActivationGrad
+from tilegrad.passes.fuse_conv_grad import FuseConvGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_dense_step import FuseDenseStep
 from tilegrad.passes.fuse_frozen_grad import FuseFrozenGrad
@@ -109,6 +110,7 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("fuse-dense-step", FuseDenseStep().apply, Where.SMALL),
     Pass("fuse-loss-grad", FuseLossGrad().apply, Where.SMALL),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
+    Pass("fuse-conv-grad", FuseConvGrad().apply, Where.FUSED),
     Pass("group-updates", GroupUpdates().apply, Where.FUSED),
     Pass("store", StoreActivations().apply, Where.STORED),
     Pass("order-peak", OrderPeak().apply),

@@ -172,7 +172,7 @@ class Conv(_Convolving):
     gradient_name = "ConvGrad"
 
     def _output(self, node: NodeView) -> TensorType:
-        return _map_type(conv_geometry(node, 0, 1), node.input(0).rank)
+        return map_type(conv_geometry(node, 0, 1), node.input(0).rank)
 
     def nests(self, node: NodeView) -> tuple[Nest, ...]:
         x, w = node.inputs[:2]
@@ -192,7 +192,7 @@ class ConvTranspose(_Convolving):
         return (conv_transpose_geometry(node, 0, 1).image_nest(x, w, node.input_name(2), node.outputs[0]),)
 
 
-def _map_type(conv: Convolution, rank: int) -> TensorType:
+def map_type(conv: Convolution, rank: int) -> TensorType:
     return TensorType(DType.F32, (conv.batch, conv.groups * conv.map_channels, *lower(conv.map, rank - 2)))
 
 
@@ -226,7 +226,7 @@ class ConvGrad(_ConvolvingGrad):
     name = "ConvGrad"
 
     def _forward_type(self, node: NodeView) -> TensorType:
-        return _map_type(conv_geometry(node, 1, 2), node.input(1).rank)
+        return map_type(conv_geometry(node, 1, 2), node.input(1).rank)
 
     def _gradient_nests(self, node: NodeView) -> tuple[Nest | None, Nest | None]:
         conv = conv_geometry(node, 1, 2)

@@ -20,6 +20,7 @@ _FAMILIES: dict[str, Family | Callable[[Nest], Family]] = {
     "conv": convolution.CONV,
     "conv_dx": convolution.CONV_DX,
     "conv_dw": convolution.CONV_DW,
+    "conv_grad_sgd": convolution.CONV_DW,
     "conv_single": convolution.conv_single,
     "conv_single_dx": convolution.conv_single_dx,
     "conv_single_dw": convolution.conv_single_dw,
