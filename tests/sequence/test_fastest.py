@@ -58,7 +58,7 @@ def test_an_update_that_divides_stays_in_l2() -> None:
 
 @pytest.mark.slow
 def test_a_long_update_from_l3_may_have_all_of_l2() -> None:
-    """Both moments of `autoencoder` come from L3: its update takes twice as long as two steps, which make way for it."""
+    """Moments of `autoencoder` come from L3: its update takes twice as long as two steps, which make way for it."""
     recipe = Recipe(optimizer=Adam(), accumulate=2)
     auto, untiled = (
         compile_model(load("autoencoder"), recipe, siracusa(64 * KIB), options=ScheduleOptions(is_tiled=is_tiled))
