@@ -84,6 +84,7 @@ class Where(Enum):
     TILED = "a target that runs tiles"
     SMALL = "a target that runs tiles, and a step of few multiply-adds"
     FUSED = "a program whose optimizer moved into the backward pass (fuse-update)"
+    FUSED_TILED = "a program whose optimizer moved into the backward pass, on a target that runs tiles"
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("fuse-dense-step", FuseDenseStep().apply, Where.SMALL),
     Pass("fuse-loss-grad", FuseLossGrad().apply, Where.SMALL),
     Pass("fuse-dense-grad", FuseDenseGrad().apply),
-    Pass("fuse-conv-grad", FuseConvGrad().apply, Where.FUSED),
-    Pass("group-updates", GroupUpdates().apply, Where.FUSED),
+    Pass("fuse-conv-grad", FuseConvGrad().apply, Where.FUSED_TILED),
+    Pass("group-updates", GroupUpdates().apply, Where.FUSED_TILED),
     Pass("store", StoreActivations().apply, Where.STORED),
     Pass("order-peak", OrderPeak().apply),
     Pass("order-end", OrderEnd().apply, Where.FUSED),
@@ -194,6 +195,7 @@ def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch
         applies = {
             Where.FUSING: fuses_update(program.recipe, target, options),
             Where.FUSED: program.is_fused,
+            Where.FUSED_TILED: program.is_fused and not target.is_flat,
             Where.TILED: not target.is_flat,
             Where.SMALL: not target.is_flat and is_small(program),
             Where.GUARDED: program.recipe.guard is not None,

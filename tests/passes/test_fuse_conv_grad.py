@@ -50,9 +50,9 @@ def test_training_has_the_bits_of_the_unfused_program() -> None:
     hashes = []
     for is_fused in (True, False):
         options = ScheduleOptions(fuses_update=is_fused)
-        compiled = compile_model(frontend.load("resnet8"), Recipe(), targets.get("host"), options=options)
+        compiled = compile_model(frontend.load("resnet8"), Recipe(), targets.get("siracusa"), options=options)
         assert ("ConvGradSGD" in operators(compiled.program)) == is_fused
-        with open_device("host") as device:
+        with open_device("sim:siracusa") as device:
             run = train(compiled, device, steps=2, verify=False, keep_gradients=False)
         hashes.append(run.weights_sha256)
     assert hashes[0] == hashes[1]

@@ -66,11 +66,16 @@ def with_staging(plan: Plan, entry: str, staging: Sequence[Staging]) -> Plan:
 
 
 def part_moves(plan: Plan) -> list[tuple[str, int, Staging]]:
+    """But for those that bring bytes to where these may still be: then they could as well be left out."""
+
+    def bytes_of(move: Staging) -> tuple[int, ...]:
+        return move.l2_offset, move.l3_offset, move.size_bytes, move.rows
+
     return [
         (entry, i, move)
         for entry, own in plan.entries.items()
         for i, move in enumerate(own.staging)
-        if move.tensor in own.parts
+        if move.tensor in own.parts and bytes_of(move) not in map(bytes_of, own.staging[:i])
     ]
 
 

@@ -196,7 +196,7 @@ def test_modes_side_by_side(browser: Any, tmp_path: Path) -> None:
 def test_five_clusters(browser: Any, tmp_path: Path) -> None:
     """Every cluster has tracks of its own, in order; the page is as usable as with one."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-    program = tg.compile("simplemlp", target="mppa", blocks="5")
+    program = tg.compile("mlp", target="mppa", blocks="5")
     with open_device("sim:mppa") as device:
         run = training.train(program, device, steps=1, verify=False)
     shown = json.loads(record_bytes(record_of([(None, run)])))

