@@ -205,7 +205,7 @@ def test_five_clusters(browser: Any, tmp_path: Path) -> None:
     for view in _open(browser, tmp_path, shown):
         assert f"{run.as_json()['cycles']['step']:,}" in view.inner_text("#figures")
         count = len(shown["modes"][0]["timeline"]["step"]["start"])
-        assert 0.95 * count < view.evaluate("timelineStats.drawn") <= count  # not what is behind another's pixel
+        assert 0.8 * count < view.evaluate("timelineStats.drawn") <= count  # not what is behind another's pixel
         view.click("#zoom-in")
         found = axe.Axe().run(view, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]})
         assert found.violations_count == 0, found.generate_report()

@@ -91,8 +91,9 @@ def test_every_operator_has_its_c() -> None:
 def test_forward_and_gradient_stand_side_by_side() -> None:
     graph = record("mlp")["graph"]
     names = [row["name"] for row in graph["rows"]]
-    assert names[0] == "/fc1/Gemm" and names[-1] == "loss/SoftmaxCrossEntropyLoss"
-    assert all(row["forward"] and row["gradient"] for row in graph["rows"])
+    layers = graph["rows"][: names.index("loss/SoftmaxCrossEntropyLoss") + 1]
+    assert names[0] == "/fc1/Gemm" and len(layers) > 3
+    assert all(row["forward"] and row["gradient"] for row in layers)
     assert [tuple(edge) for edge in graph["edges"]][:2] == [(0, 1), (1, 2)]
 
 
