@@ -78,7 +78,10 @@ def test_a_wrong_prediction_is_noticed() -> None:
     exact = check.Prediction("gemm_nn", "m 0:4", 100, 100.0, 100.0)
     derived = replace(exact, kernel="relu")
     assert check.complaints([exact, derived]) == []
-    assert check.complaints([exact] * 39 + [replace(exact, predicted=136.0)]) == ["gemm_nn m 0:4: 36.0 % off"]
+    large = replace(exact, counted=2000, predicted=2000.0)
+    assert check.complaints([large] * 39 + [replace(large, predicted=2720.0)]) == ["gemm_nn m 0:4: 36.0 % off"]
+    assert check.complaints([exact] * 39 + [replace(exact, predicted=136.0)]) == []
+    assert "gemm_nn m 0:4: 101.0 % off" in check.complaints([exact] * 39 + [replace(exact, predicted=201.0)])
     assert check.complaints([exact] * 9 + [replace(exact, predicted=106.0)]) == [
         "only 90.0 % of the tiles of mirrored kernels are within 5 %"
     ]
