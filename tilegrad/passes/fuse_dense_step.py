@@ -16,6 +16,7 @@ from tilegrad.ir.program import Program
 from tilegrad.ops import registry
 from tilegrad.passes.fuse_dense_grad import is_gradient_below
 from tilegrad.passes.fuse_outer import renamed
+from tilegrad.passes.views import roots_of_views
 
 MOST_COLUMNS = 256
 """A tile has whole rows; wider layers are better off with passes that cut them."""
@@ -36,7 +37,7 @@ def _fused(graph: Graph) -> Graph:
     for i, node in enumerate(graph.nodes):
         for name in node.inputs:
             readers.setdefault(name, []).append(i)
-    origins = _origins(graph)
+    origins = roots_of_views(graph)
     for end, step in enumerate(graph.nodes):
         if step.op != "OuterSGD" or graph.types[step.inputs[2]].shape[1] > MOST_COLUMNS:
             continue
@@ -71,15 +72,6 @@ def _without_unread_views(graph: Graph) -> Graph:
     nodes = tuple(node for node in graph.nodes if node.outputs[0] not in gone)
     types = {name: tensor_type for name, tensor_type in graph.types.items() if name not in gone}
     return replace(graph, nodes=nodes, types=types)
-
-
-def _origins(graph: Graph) -> Mapping[str, str]:
-    """What each view is of."""
-    found: dict[str, str] = {}
-    for node in graph.nodes:
-        if registry.get(node.op).is_view:
-            found[node.outputs[0]] = found.get(node.inputs[0], node.inputs[0])
-    return found
 
 
 def _below(graph: Graph, nodes: Sequence[Node | None], readers: Sequence[int], end: int) -> int:

@@ -18,9 +18,9 @@ from tilegrad.errors import UserError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Program, Role
 from tilegrad.ir.types import DType
-from tilegrad.ops import registry
 from tilegrad.ops.max_pool_tap import MOST_TAPS
 from tilegrad.passes.builder import GraphBuilder
+from tilegrad.passes.views import roots_of_views
 from tilegrad.recipe import Recipe
 from tilegrad.recipe.stored_types import Stored
 
@@ -56,7 +56,7 @@ def saved_values(step: Graph) -> tuple[SavedValue, ...]:
     forward = forward_nodes(step)
     made = [*step.inputs, *(name for i in sorted(forward) for name in step.nodes[i].outputs if name)]
     fed = _fed(step)
-    roots = _roots(step)
+    roots = roots_of_views(step)
     readers: dict[str, list[int]] = {}
     for i, node in enumerate(step.nodes):
         if i in forward:
@@ -71,7 +71,7 @@ def saved_values(step: Graph) -> tuple[SavedValue, ...]:
 def saved_bytes(step: Graph) -> int:
     """What the forward pass leaves for the backward pass, bytes of every type, as it lies in memory."""
     forward = forward_nodes(step)
-    fed, roots = _fed(step), _roots(step)
+    fed, roots = _fed(step), roots_of_views(step)
     made: set[str] = {*step.inputs, *(name for i in forward for name in step.nodes[i].outputs if name)}
     found: set[str] = set()
     for i, node in enumerate(step.nodes):
@@ -86,15 +86,6 @@ def _fed(step: Graph) -> set[str]:
     for node in step.nodes:
         if found.intersection(node.inputs):
             found.update(filter(None, node.outputs))
-    return found
-
-
-def _roots(step: Graph) -> dict[str, str]:
-    """What each view is a view of."""
-    found: dict[str, str] = {}
-    for node in step.nodes:
-        if registry.get(node.op).is_view:
-            found[node.outputs[0]] = found.get(node.inputs[0], node.inputs[0])
     return found
 
 
@@ -123,7 +114,7 @@ class StoreActivations:
     def apply(self, program: Program) -> Program:
         step = _with_taps(program.entries["step"])
         exact = {name for node in step.nodes if node.op == _MAX_POOL_GRAD for name in node.inputs[1:]}
-        roots = _roots(step)
+        roots = roots_of_views(step)
         exact = {roots.get(name, name) for name in exact}
         values = [value for value in saved_values(step) if value.name not in exact]
         if not values:
@@ -214,7 +205,7 @@ class _Rewriting:
         self.builder = _like(step)
         self.producers = step.producers()
         producer = {name: i for i, node in enumerate(step.nodes) for name in node.outputs if name}
-        roots = _roots(step)
+        roots = roots_of_views(step)
         stored: dict[str, str] = {}
         after: dict[int, list[str]] = {}
         groups: dict[int, list[tuple[str, tuple[int, ...]]]] = {}
