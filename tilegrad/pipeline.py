@@ -65,6 +65,7 @@ from tilegrad.recipe.sparse import Selected, parse_sparse, sparse_of
 from tilegrad.recipe.storage import Storage
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.fastest import fastest_schedule
+from tilegrad.sequence.regroup import regrouped
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import L2, L3, Target
@@ -362,7 +363,7 @@ def _compile_program(
 
         program, fit = watch.run("fit", fitting, "program")
     schedule: Schedule = watch.run("schedule", lambda: fastest_schedule(program, target, options))
-    plan: Plan = watch.run("plan", lambda: plan_memory(schedule, options.home))
+    plan: Plan = watch.run("plan", lambda: regrouped(plan_memory(schedule, options.home)))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
     project: Project = watch.run(
         "codegen", lambda: generate(listing, weights_as_c=weights_as_c, storage=storage)

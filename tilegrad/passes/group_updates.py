@@ -16,8 +16,6 @@ from tilegrad.ops.sgd_group import MOST_TENSORS
 
 LARGEST_ELEMENTS = 512
 """Of a step that is small: a gradient that waits takes memory."""
-FEWEST_GROUPS = 2
-"""That small steps come at the end for: with one group there is little in the way."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,10 @@ class GroupUpdates:
     """A program pass: valid in, valid out."""
 
     def apply(self, program: Program) -> Program:
-        step = program.entries["step"]
-        groups = _groups(step)
-        if not groups:
+        if not _groups(program.entries["step"]):
             return program
-        if len(groups) >= FEWEST_GROUPS:
-            step = _with_small_ones_last(step)
-            groups = _groups(step)
+        step = _with_small_ones_last(program.entries["step"])
+        groups = _groups(step)
         last = {group[-1]: group for group in groups}
         moved = {i for group in groups for i in group[:-1]}
         nodes = [

@@ -232,11 +232,7 @@ def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collec
 
 def _with_nests(plan: Plan) -> Plan:
     """The plan with nests in L1, where it is tiled: that follows from everything else."""
-    if not plan.schedule.is_tiled:
-        return plan
-    placed, scratch_bytes = place_nests(plan)
-    l1 = replace(plan.memory[L1], used_bytes=scratch_bytes, lower_bound_bytes=scratch_bytes)
-    return replace(placed, memory={**plan.memory, L1: l1})
+    return place_nests(plan) if plan.schedule.is_tiled else plan
 
 
 def _expect_fit(plan: Plan) -> None:

@@ -7,19 +7,24 @@ together (place/suites.py) are one in this: their calls and tables side by side,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import described_bytes, table_of
 from tilegrad.costs.kernel_cost import KernelCosts
-from tilegrad.ir.plan import NestPlace, Plan
+from tilegrad.ir.plan import MemoryUse, NestPlace, Plan
 from tilegrad.place.scratch_offsets import nest_offsets
 from tilegrad.place.suites import Suites, TiledNest
 
+Joined = Mapping[str, Sequence[bool]]
+"""By entry: of each nest in tiles, whether it comes together with the one before it."""
 
-def place_nests(plan: Plan) -> tuple[Plan, int]:
-    """The plan with a place for each nest in tiles, and the bytes of scratchpad they need."""
+
+def place_nests(plan: Plan, joined: Joined = MappingProxyType({})) -> Plan:
+    """The plan with a place for each nest in tiles. Where `joined` does not say which nests come together, a rule
+    does."""
     target = plan.schedule.target
     scratchpad = target.memory(target.compute)
     assert scratchpad.capacity_bytes is not None
@@ -27,9 +32,10 @@ def place_nests(plan: Plan) -> tuple[Plan, int]:
     entries = dict(plan.entries)
     used = 0
     for name in (name for name, entry in plan.schedule.entries.items() if entry.is_tiled):
-        nests = _tiled_nests(plan, name)
+        nests = tiled_nests(plan, name)
+        joins_before = joined.get(name) or Suites(plan, name, costs).joined(nests)
         suites: list[list[TiledNest]] = []
-        for one, joins in zip(nests, Suites(plan, name, costs).joined(nests), strict=True):
+        for one, joins in zip(nests, joins_before, strict=True):
             suites[-1:] = [[*suites[-1], one]] if joins else [*suites[-1:], [one]]
         sizes = [_size_bytes(suite, scratchpad.alignment_bytes) for suite in suites]
         # What is launched leaves nothing behind; of L1, an engine has its own scratchpad.
@@ -39,10 +45,11 @@ def place_nests(plan: Plan) -> tuple[Plan, int]:
             places += _places(suite, first, 0 < first == scratchpad.capacity_bytes - size, scratchpad.alignment_bytes)
             used = max(used, first + size)
         entries[name] = replace(plan.entries[name], places=tuple(places))
-    return replace(plan, entries=entries), used
+    memory = {**plan.memory, target.compute: MemoryUse(used, scratchpad.capacity_bytes, used)}
+    return replace(plan, entries=entries, memory=memory)
 
 
-def _tiled_nests(plan: Plan, entry: str) -> list[TiledNest]:
+def tiled_nests(plan: Plan, entry: str) -> list[TiledNest]:
     target = plan.schedule.target
     longest_bytes = target.engine(target.home, target.compute).longest_bytes
     found = []

@@ -82,7 +82,7 @@ class Suites:
         if next_bytes + suite[-1].size_bytes > self.capacity:
             next_bytes = 0  # that has no room beside the last one anyway
         has_room = size_bytes + max(before_bytes, next_bytes) <= self.capacity
-        return has_room and self._are_worth_it(suite) and self._may_come_together(suite)
+        return has_room and self._are_worth_it(suite) and self.may_come_together(suite)
 
     def _are_worth_it(self, suite: Sequence[TiledNest]) -> bool:
         """Whether the last but one computes for less time than it takes to make the last one ready, or brings so little
@@ -102,10 +102,12 @@ class Suites:
         boxes = [None if tile is None else box_bytes(operand, tile, "", 0) for operand in one.nest.reads]
         return sum(box.run_bytes * len(box.starts) * self.timing.cycles_per_byte for box in boxes if box is not None)
 
-    def _may_come_together(self, suite: Sequence[TiledNest]) -> bool:
+    def may_come_together(self, suite: Sequence[TiledNest]) -> bool:
         """All but the last are one tile, L3 has nothing to do between them, and what one makes and another needs stays
         where it is."""
         *small, last = suite
+        if len(suite) > MOST_TOGETHER or sum(one.size_bytes for one in suite) > self.capacity:
+            return False
         if any(one.tiling.tile_count > 1 for one in small) or not all(map(self._is_plain, suite)):
             return False
         if any(number in self.moved for number in range(suite[0].launch + 1, last.launch + 1)):

@@ -112,10 +112,10 @@ class EntryTiming:
     roofline: Roofline | None = None
 
 
-def time_listing(listing: Listing) -> dict[str, EntryTiming]:
+def time_listing(listing: Listing, costs: KernelCosts | None = None) -> dict[str, EntryTiming]:
     """Timing of each entry, from nothing but the listing. An update finds the code of the step before it in the
     instruction cache; before other entries, samples are made, and nothing of theirs is left."""
-    costs = KernelCosts(listing.plan.schedule.target)
+    costs = costs or KernelCosts(listing.plan.schedule.target)
     timings = {entry: _Timing(listing, entry, costs) for entry in listing.entries}
     if {"step", "update"} <= set(timings):
         timings["update"].clock.code = timings["step"].clock.code
