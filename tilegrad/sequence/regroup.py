@@ -20,7 +20,7 @@ from tilegrad.place.suites import Suites
 from tilegrad.sequence.sequence import unproved
 from tilegrad.sequence.timing import EntryTiming, time_listing
 
-ENTRIES = ("step", "update")
+ENTRY = "step"
 # Entries with more nests take long to plan as it is, and wait for a small part of their time: trying all of dscnn,
 # resnet8 and mobilenetv1 gained 0.1 to 0.4 % of their cycles for seconds of planning.
 MOST_NESTS = 64
@@ -32,28 +32,25 @@ AROUND, LEAST_GAIN_CYCLES = 2, 20.0
 
 
 def regrouped(plan: Plan) -> Plan:
-    """The plan with suites as they are best, where nests are few and one conductor runs them all."""
+    """The plan with a step's suites as they are best, where nests are few and one conductor runs them all."""
     schedule = plan.schedule
     if not schedule.overlaps or schedule.target.clusters > 1 or schedule.target.compute_engines:
         return plan
-    joined = {}
-    for name in ENTRIES:
-        places = plan.entries[name].places if name in plan.entries else ()
-        before = [place.joins for place in places]
-        if 1 < len(places) <= MOST_NESTS and (found := _Regrouping(plan, name).joined(before)) != before:
-            joined[name] = found
-    return place_nests(plan, joined) if joined else plan
+    before = [place.joins for place in plan.entries[ENTRY].places] if ENTRY in plan.entries else []
+    if not 1 < len(before) <= MOST_NESTS:
+        return plan
+    found = _Regrouping(plan).joined(before)
+    return plan if found == before else place_nests(plan, {ENTRY: found})
 
 
 class _Regrouping:
-    """One entry. Of each nest, whether it comes together with the one before it, is `joined` throughout."""
+    """Of each nest, whether it comes together with the one before it, is `joined` throughout."""
 
-    def __init__(self, plan: Plan, entry: str) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.entry = entry
         self.costs = KernelCosts(plan.schedule.target)
-        self.nests = tiled_nests(plan, entry)
-        self.suites = Suites(plan, entry, self.costs)
+        self.nests = tiled_nests(plan, ENTRY)
+        self.suites = Suites(plan, ENTRY, self.costs)
         self.known: dict[tuple[range, tuple[bool, ...]], float] = {}
 
     def joined(self, before: list[bool]) -> list[bool]:
@@ -90,18 +87,18 @@ class _Regrouping:
         own = tuple(joined[around.start : around.stop])
         if (around, own) not in self.known:
             part = self._part(self.nests[around[0]].launch, self.nests[around[-1]].launch)
-            self.known[around, own] = self._timing(place_nests(part, {self.entry: (False, *own[1:])})).cycles
+            self.known[around, own] = self._timing(place_nests(part, {ENTRY: (False, *own[1:])})).cycles
         return self.known[around, own]
 
     def _placed(self, joined: Sequence[bool]) -> Plan:
-        return place_nests(self.plan, {self.entry: joined})
+        return place_nests(self.plan, {ENTRY: joined})
 
     def _timing(self, plan: Plan) -> EntryTiming:
-        return time_listing(unproved(plan, [self.entry]), self.costs)[self.entry]
+        return time_listing(unproved(plan, [ENTRY]), self.costs)[ENTRY]
 
     def _part(self, first: int, last: int) -> Plan:
         """The plan of some launches. What later ones read leaves scratchpad."""
-        entry, own = self.plan.schedule.entries[self.entry], self.plan.entries[self.entry]
+        entry, own = self.plan.schedule.entries[ENTRY], self.plan.entries[ENTRY]
         behind = [nest for launch in entry.launches[last + 1 :] for nest in launch.nests]
         read = (operand.value for nest in behind for operand in nest.reads if operand.value is not None)
         launches = tuple(
@@ -110,8 +107,8 @@ class _Regrouping:
         )
         graph = replace(entry.graph, outputs=(*entry.graph.outputs, *read))
         staging = tuple(move for move in own.staging if first <= move.start and move.wait <= last)
-        schedule = replace(self.plan.schedule, entries={self.entry: replace(entry, graph=graph, launches=launches)})
-        return replace(self.plan, schedule=schedule, entries={self.entry: replace(own, staging=staging)})
+        schedule = replace(self.plan.schedule, entries={ENTRY: replace(entry, graph=graph, launches=launches)})
+        return replace(self.plan, schedule=schedule, entries={ENTRY: replace(own, staging=staging)})
 
 
 def _waited_for(timing: EntryTiming) -> list[int]:
