@@ -21,7 +21,7 @@ from typing import Any
 from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
 from tilegrad.costs.loops import Counter, call_of
-from tilegrad.costs.loops.base import Trips, load_of
+from tilegrad.costs.loops.base import Trips, dot
 from tilegrad.costs.measured import Measured, load_measured
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind
@@ -263,16 +263,16 @@ class KernelCosts:
         """What the counted instructions of a call take, without the way to the cores and back."""
         assert self.target.costs is not None
         own, trips, divisions = self._trips(nest, sizes, cores, None)
-        alone, fpu = load_of(own.alone[level], trips), load_of(own.fpu, trips)
+        alone, fpu = dot(own.alone[level], trips), dot(own.fpu, trips)
         span = cluster_span(alone, fpu, divisions if cores > 1 else 0.0, cores, self.target.fpus, self.target.costs)
-        return replace(span, accesses=cores * load_of(own.accesses, trips))
+        return replace(span, accesses=cores * dot(own.accesses, trips))
 
     def mix(
         self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None = None
     ) -> InstructionMix:
         """The busiest core's instructions for one call, by class. With `starts`, of a tile that begins there."""
         own, trips, divisions = self._trips(nest, sizes, cores, starts)
-        counts = {name: load_of(own.classes[name], trips) for name in CLASSES if name in own.classes}
+        counts = {name: dot(own.classes[name], trips) for name in CLASSES if name in own.classes}
         return InstructionMix(**counts, all_fdiv_sqrt=divisions)
 
     def _trips(
@@ -283,7 +283,7 @@ class KernelCosts:
         own, divisions = bound.coefficients, 0.0
         trips = bound.counter(call_of(bound.nest, sizes, starts, cores, own.classes["i_total"]))
         if own.divisions is not None:
-            divisions = load_of(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
+            divisions = dot(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
         return own, trips, divisions
 
     @cached_property
