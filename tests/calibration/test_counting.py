@@ -8,7 +8,7 @@ import pytest
 
 from tests.calibration.nests import nest_of
 from tilegrad.calibration import check
-from tilegrad.calibration.counting import Case, Counts, count, missing_tools
+from tilegrad.calibration.counting import Counts, Sample, count, missing_tools
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.nest import Nest, whole
 from tilegrad.ops import registry
@@ -28,7 +28,7 @@ def counted(op: str, shapes: list[tuple[int, ...]], cores: int) -> tuple[Nest, C
     nest = nest_of(op, shapes)
     source = registry.kernel_source(op)
     assert source is not None
-    return nest, count([Case(nest, whole(nest), cores)], parse_kernel_file(source))[0]
+    return nest, count([Sample(op, nest, whole(nest), cores)], parse_kernel_file(source))[0]
 
 
 def test_the_counts_of_an_update_are_what_its_c_says() -> None:

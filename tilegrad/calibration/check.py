@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilegrad.calibration.samples import Sample
+from tilegrad.calibration.counting import Sample
 from tilegrad.calibration.table import Key, collect, count_all
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.loops import is_mirrored
@@ -70,12 +70,11 @@ def predictions(
     result = []
     for (kernel, _), items in count_all(chosen).items():
         for sample, counts in items:
-            tile, nest = sample.case.tile, sample.case.nest
-            sizes, starts = {n: r.size for n, r in tile.items()}, {n: r.start for n, r in tile.items()}
             predicted, guessed = (
-                costs.mix(one, sizes, sample.case.cores, starts).i_total for one in (nest, replace(nest, kernel=NOBODY))
+                costs.mix(nest, sample.sizes, sample.cores, sample.starts)["i_total"]
+                for nest in (sample.nest, replace(sample.nest, kernel=NOBODY))
             )
-            text = " ".join(f"{name} {r.start}:{r.stop}" for name, r in tile.items())
+            text = " ".join(f"{name} {r.start}:{r.stop}" for name, r in sample.tile.items())
             result.append(Prediction(kernel, text, counts.total, predicted, guessed))
     return result
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilegrad.costs.kernel_cost import CLASSES, InstructionMix, cycles_of_mix
+from tilegrad.costs.kernel_cost import CLASSES, cycles_of_mix
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
 MEASUREMENTS = Path(__file__).parent / "siracusa_cycles.csv"
@@ -49,7 +49,7 @@ def kernel_rows(target: Target) -> list[tuple[str, Row]]:
                 continue
             counts = {name: float(line[name]) for name in (*CLASSES, "all_fdiv_sqrt")}
             level, cores = line["level"], int(line["cores"])
-            estimated = cycles_of_mix(InstructionMix(**counts), target, level, cores)
+            estimated = cycles_of_mix(counts, target, level, cores)
             shape = " ".join(f"{key}{line[key]}" for key in ("m", "n", "k", "c", "h", "w", "oc") if line[key])
             row = Row(f"{line['kernel']} {shape}", float(line["cycles_median"]), estimated)
             result.append((f"{level}, {cores} core{'s' if cores > 1 else ''}", row))

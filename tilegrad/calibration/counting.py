@@ -27,6 +27,7 @@ EMULATOR = "qemu-riscv32"
 HOST_COMPILER = "gcc"
 ALIGNMENT_BYTES = 64
 TIMEOUT_SECONDS = 900
+JOBS = 2
 
 # The plugin's columns, and the total that is their sum.
 COUNTERS = (
@@ -42,13 +43,22 @@ def missing_tools() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One kernel call: a tile of a nest, on a number of cores."""
+class Sample:
+    """One kernel call: a tile of a nest of an operator, on a number of cores."""
 
+    op: str
     nest: Nest
     tile: Tile
     cores: int
     seed: int = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: tile_range.size for name, tile_range in self.tile.items()}
+
+    @property
+    def starts(self) -> dict[str, int]:
+        return {name: tile_range.start for name, tile_range in self.tile.items()}
 
 
 @dataclass(frozen=True)
@@ -151,8 +161,9 @@ def _arena_address(elf: Path) -> int:
     return next(int(line.split()[0], 16) for line in words if line.endswith(" operand_arena"))
 
 
-def _encoded(case: Case, signature: KernelSignature, position: int) -> bytes:
-    """A case as count_main.c reads it: operands are boxes, dense, each at its own offset, as in scratchpad."""
+def _encoded(case: Sample, source: KernelFile) -> bytes:
+    """A call as count_main.c reads it: operands are boxes, dense, each at its own offset, as in scratchpad."""
+    position, signature = next((i, k) for i, k in enumerate(source.kernels) if k.name == case.nest.kernel)
     held = contents(case.nest, [c_type for c_type, _ in signature.pointers], case.tile, case.seed)
     strides: dict[str, tuple[int, ...]] = {}
     offsets: list[int] = []
@@ -185,12 +196,10 @@ def _busiest(rows: Sequence[Sequence[int]]) -> Counts:
     return Counts(busiest, sum(counts["i_fdiv_sqrt"] for counts in cores))
 
 
-def _count_file(source: KernelFile, cases: Sequence[Case]) -> list[Counts]:
+def _count_file(source: KernelFile, cases: Sequence[Sample]) -> list[Counts]:
     elf = program(source.path)
     arena = _arena_address(elf)
-    positions = {kernel.name: i for i, kernel in enumerate(source.kernels)}
-    signatures = {kernel.name: kernel for kernel in source.kernels}
-    stream = b"".join(_encoded(case, signatures[case.nest.kernel], positions[case.nest.kernel]) for case in cases)
+    stream = b"".join(_encoded(case, source) for case in cases)
     with tempfile.NamedTemporaryFile("r", encoding="ascii", dir=_build_folder()) as out:
         counting = f"{plugin()},lo={arena},hi={arena + (1 << 22)},out={out.name}"
         run_tool([EMULATOR, "-plugin", counting, str(elf)], input=stream)
@@ -198,11 +207,11 @@ def _count_file(source: KernelFile, cases: Sequence[Case]) -> list[Counts]:
     return [_busiest([next(rows) for _ in range(case.cores)]) for case in cases]
 
 
-def count(cases: Sequence[Case], source: KernelFile, jobs: int = 2) -> list[Counts]:
-    """Counts of cases whose kernels are all in one file."""
+def count(cases: Sequence[Sample], source: KernelFile) -> list[Counts]:
+    """Of calls whose kernels are all in one file."""
     program(source.path)
     plugin()
-    share = -(-len(cases) // jobs)
+    share = -(-len(cases) // JOBS)
     pieces = [cases[at : at + share] for at in range(0, len(cases), share)]
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    with ThreadPoolExecutor(max_workers=JOBS) as pool:
         return [counts for part in pool.map(lambda piece: _count_file(source, piece), pieces) for counts in part]

@@ -13,10 +13,10 @@ from zlib import crc32
 import numpy as np
 
 from tilegrad.build.riscv import COMPILER, COUNTED_FLAGS
-from tilegrad.calibration.counting import EMULATOR, FOLDER, Counts, count, source_hash, version_of
+from tilegrad.calibration.counting import EMULATOR, FOLDER, Counts, Sample, count, source_hash, version_of
 from tilegrad.calibration.examples import operators
 from tilegrad.calibration.fit import Fit, choose_structure, fit, fit_typical
-from tilegrad.calibration.samples import Sample, draw_samples
+from tilegrad.calibration.samples import draw_samples
 from tilegrad.costs import derived, loops
 from tilegrad.costs.derived import UNCOUNTED, derived_family, family_of, plain_structure
 from tilegrad.costs.loops import Family, is_mirrored, mirrored_family
@@ -42,7 +42,7 @@ def collect(seed: int, per_variant: int, wanted: Callable[[str], bool] = lambda 
         for samples in islice(draw_samples(operator, Draw(seed, crc32(name.encode()))), DRAWS_PER_SAMPLE * per_variant):
             useless += 1
             for sample in samples:
-                nest = sample.case.nest
+                nest = sample.nest
                 if not wanted(nest.kernel):
                     continue
                 family = mirrored_family(nest) or derived_family(nest, plain_structure(nest))
@@ -68,7 +68,7 @@ def count_all(
     result: dict[Key, Counted] = defaultdict(list)
     for path, items in sorted(by_file.items()):
         report(f"{path.name}: {len(items)} calls")
-        counts = count([sample.case for _, sample in items], parse_kernel_file(path))
+        counts = count([sample for _, sample in items], parse_kernel_file(path))
         for (key, sample), counted in zip(items, counts, strict=True):
             result[key].append((sample, counted))
     return dict(result)
@@ -95,9 +95,9 @@ def _kernel_entry(kernel: str, items: Counted) -> dict[str, Any]:
     variants: dict[str, Counted] = defaultdict(list)
     families: dict[str, Family] = {}
     for sample, counts in items:
-        family = family_of(sample.case.nest, head)
-        families[family.variant(sample.case.nest)] = family
-        variants[family.variant(sample.case.nest)].append((sample, counts))
+        family = family_of(sample.nest, head)
+        families[family.variant(sample.nest)] = family
+        variants[family.variant(sample.nest)].append((sample, counts))
     fitted = {name: _fitted(own, families[name]) for name, own in sorted(variants.items()) if len(own) >= FEWEST}
     if not fitted and len(items) >= FEWEST:  # each variant is rare: together they are not
         fitted = {"": _fitted(items, next(iter(families.values())))}

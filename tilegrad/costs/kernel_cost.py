@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
 from math import prod
@@ -28,26 +28,12 @@ from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.schedule import Schedule
 from tilegrad.targets.base import ComputeEngine, CoreCosts, Target
 
-
-@dataclass(frozen=True)
-class InstructionMix:
-    """Of the busiest core, by class (docs/cost-model.md says which); `all_fdiv_sqrt` is the sum over the cores."""
-
-    i_total: float = 0.0
-    i_fma: float = 0.0
-    i_fp_other: float = 0.0
-    i_fdiv_sqrt: float = 0.0
-    i_branch_taken: float = 0.0
-    i_jump: float = 0.0
-    i_div: float = 0.0
-    load_use: float = 0.0
-    data_loads: float = 0.0
-    data_stores: float = 0.0
-    l0_misses: float = 0.0
-    all_fdiv_sqrt: float = 0.0
-
-
-CLASSES = tuple(f.name for f in fields(InstructionMix) if f.name != "all_fdiv_sqrt")
+CLASSES = tuple(
+    "i_total i_fma i_fp_other i_fdiv_sqrt i_branch_taken i_jump i_div load_use data_loads data_stores l0_misses".split()
+)
+# Instructions of the busiest core, by class (docs/cost-model.md says which), none of those that are not there;
+# `all_fdiv_sqrt` is the sum over the cores.
+InstructionMix = Mapping[str, float]
 
 
 def class_cycles(costs: CoreCosts, access_cycles: float) -> dict[str, float]:
@@ -127,9 +113,10 @@ def cycles_of_mix(mix: InstructionMix, target: Target, level: str, cores: int) -
     """The formula on a mix, predicted or counted."""
     assert target.costs is not None
     weights = class_cycles(target.costs, float(target.memory(level).core_extra_cycles or 0))
-    alone = sum(weight * getattr(mix, name) for name, weight in weights.items())
-    divisions = mix.all_fdiv_sqrt if cores > 1 else 0.0
-    span = cluster_span(alone, mix.i_fma + mix.i_fp_other, divisions, cores, target.fpus, target.costs)
+    alone = sum(weight * mix.get(name, 0.0) for name, weight in weights.items())
+    divisions = mix.get("all_fdiv_sqrt", 0.0) if cores > 1 else 0.0
+    fpu = mix.get("i_fma", 0.0) + mix.get("i_fp_other", 0.0)
+    span = cluster_span(alone, fpu, divisions, cores, target.fpus, target.costs)
     return span.cycles + call_cycles(cores, target.costs)
 
 
@@ -272,8 +259,7 @@ class KernelCosts:
     ) -> InstructionMix:
         """The busiest core's instructions for one call, by class. With `starts`, of a tile that begins there."""
         own, trips, divisions = self._trips(nest, sizes, cores, starts)
-        counts = {name: dot(own.classes[name], trips) for name in CLASSES if name in own.classes}
-        return InstructionMix(**counts, all_fdiv_sqrt=divisions)
+        return {**{name: dot(loads, trips) for name, loads in own.classes.items()}, "all_fdiv_sqrt": divisions}
 
     def _trips(
         self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None
