@@ -14,10 +14,11 @@ from tilegrad.sequence.acts import acts_of
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """`came` and `went` are cycles of the conductor; of a transfer in parts, `parts` are when each was started.
+    """`came` and `went` are cycles of the conductor; of a transfer in parts, `parts` are when each was started, and
+    `ends` when each was done.
 
     Of a kernel call's end, `computed` is when the last core was done; of a transfer to or from scratchpad, and of a
-    wait for one, `arrived` is when it was.
+    wait for one, `arrived` is when all of it was.
     """
 
     event: Event
@@ -25,6 +26,7 @@ class Happened:
     came: int
     went: int
     parts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
     computed: int = 0
     arrived: int = 0
 
@@ -75,10 +77,10 @@ def _happened(reader: _Reader, event: Event, act: Act, arrived: dict[tuple[Queue
     if isinstance(event, Fetch | Load | Store):
         cycles = tuple(reader.take("d").cycle for _ in event.parts)
         inward = int(not isinstance(event, Store))
-        ends = [next(reader.dma_ends[inward]) for _ in event.parts]
+        ends = tuple(next(reader.dma_ends[inward]) for _ in event.parts)
         key = event.queue, event.transfer
         arrived[key] = max(arrived.get(key, 0), *ends)
-        return Happened(event, act, cycles[0], cycles[-1], cycles, arrived=max(ends))
+        return Happened(event, act, cycles[0], cycles[-1], cycles, ends, arrived=max(ends))
     if isinstance(event, Wait):
         kind = "l" if act is Act.WAIT_MOVE else "w"
         came, went = reader.take(kind).cycle, reader.take(kind.upper()).cycle

@@ -79,19 +79,20 @@ def _build_folder() -> Path:
     return folder
 
 
-def run_tool(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[bytes]:
-    done = subprocess.run(list(command), capture_output=True, check=False, timeout=TIMEOUT_SECONDS, **options)  # type: ignore[call-overload]
+def run_tool(command: Sequence[str], stream: bytes | None = None) -> bytes:
+    """What a tool prints, given what it reads."""
+    done = subprocess.run(command, input=stream, capture_output=True, check=False, timeout=TIMEOUT_SECONDS)
     if done.returncode != 0:
         words = done.stderr.decode(errors="replace").strip()[:2000]
         name = Path(command[0]).name
         raise DeviceError(f"{name} failed with status {done.returncode}", stage="calibration", got=words)
-    return done  # type: ignore[no-any-return]
+    return done.stdout
 
 
 @cache
 def version_of(tool: str) -> str:
     """The first line of what `--version` says."""
-    return run_tool([tool, "--version"]).stdout.decode(errors="replace").splitlines()[0]
+    return run_tool([tool, "--version"]).decode(errors="replace").splitlines()[0]
 
 
 def source_hash(path: Path) -> str:
@@ -157,7 +158,7 @@ def program(source: Path) -> Path:
 
 @cache
 def _arena_address(elf: Path) -> int:
-    words = run_tool([COMPILER.replace("-gcc", "-nm"), str(elf)]).stdout.decode().split("\n")
+    words = run_tool([COMPILER.replace("-gcc", "-nm"), str(elf)]).decode().split("\n")
     return next(int(line.split()[0], 16) for line in words if line.endswith(" operand_arena"))
 
 
@@ -202,7 +203,7 @@ def _count_file(source: KernelFile, cases: Sequence[Sample]) -> list[Counts]:
     stream = b"".join(_encoded(case, source) for case in cases)
     with tempfile.NamedTemporaryFile("r", encoding="ascii", dir=_build_folder()) as out:
         counting = f"{plugin()},lo={arena},hi={arena + (1 << 22)},out={out.name}"
-        run_tool([EMULATOR, "-plugin", counting, str(elf)], input=stream)
+        run_tool([EMULATOR, "-plugin", counting, str(elf)], stream)
         rows = iter([[int(word) for word in line.split()] for line in out])
     return [_busiest([next(rows) for _ in range(case.cores)]) for case in cases]
 

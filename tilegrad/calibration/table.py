@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -28,6 +28,7 @@ SAMPLES_PER_VARIANT = 240
 DRAWS_WITHOUT_USE, DRAWS_PER_SAMPLE = 40, 8
 FEWEST = 15
 TYPICAL = 12  # samples of each kernel that the estimate of an uncounted one rests on
+K = TypeVar("K")
 Key = tuple[str, str]
 Counted = list[tuple[Sample, Counts]]
 
@@ -55,17 +56,15 @@ def collect(seed: int, per_variant: int, wanted: Callable[[str], bool] = lambda 
     return dict(found)
 
 
-def count_all(
-    found: Mapping[Key, Sequence[Sample]], report: Callable[[str], None] = lambda _: None
-) -> dict[Key, Counted]:
+def count_all(found: Mapping[K, Sequence[Sample]], report: Callable[[str], None] = lambda _: None) -> dict[K, Counted]:
     """Counts every sample, file by file."""
-    by_file: dict[Path, list[tuple[Key, Sample]]] = defaultdict(list)
+    by_file: dict[Path, list[tuple[K, Sample]]] = defaultdict(list)
     for key, samples in found.items():
         for sample in samples:
             path = registry.kernel_source(sample.op)
             assert path is not None
             by_file[path].append((key, sample))
-    result: dict[Key, Counted] = defaultdict(list)
+    result: dict[K, Counted] = defaultdict(list)
     for path, items in sorted(by_file.items()):
         report(f"{path.name}: {len(items)} calls")
         counts = count([sample for _, sample in items], parse_kernel_file(path))

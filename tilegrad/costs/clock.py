@@ -68,10 +68,6 @@ class SharedMemory:
         """What is over."""
         self.busy = [one for one in self.busy if one[1] > now]
 
-    def busy_cycles(self, start: float, stop: float) -> float:
-        """Between two times."""
-        return sum(max(0.0, min(last, stop) - max(first, start)) for first, last in self.busy)
-
     def take(self, now: float, size_bytes: float) -> float:
         """When it is done with what is asked for now. Engines are played in turns, each for a while: one that comes
         later may ask for an earlier time."""
