@@ -24,7 +24,7 @@ from tilegrad.calibration.document import conduct_lines, kernel_lines
 from tilegrad.calibration.fit import non_negative_least_squares
 from tilegrad.calibration.observed import Observation, observe
 from tilegrad.calibration.transfers import Moved, Span, far_crowded, fit_moved, moved
-from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, around
+from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, behind
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
 from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Wait
@@ -225,7 +225,7 @@ def fit_pair(values: Sequence[tuple[Between, float]]) -> PairCost:
     """By least squares, none below zero; what nothing tells apart is in the first."""
     kept = _kept(values)
     weights = np.sqrt([one.weight for one, _ in kept])
-    rows = np.array([[1.0, *around(gone, one.is_beside, one.transfer_cycles)] for one, gone in kept])
+    rows = np.array([[1.0, gone, one.is_beside, behind(one.transfer_cycles)] for one, gone in kept])
     drawn = PRIOR_CALLS * float(weights.max()) * np.eye(4)[1:]
     wanted = np.array([one.cycles for one, _ in kept]) * weights
     found = non_negative_least_squares(np.vstack([rows * weights[:, None], drawn]), np.append(wanted, np.zeros(3)))

@@ -15,7 +15,7 @@ from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
-from tilegrad.costs.conduct import BEHIND_CYCLES, Act, CodeCache
+from tilegrad.costs.conduct import Act, CodeCache
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.targets.base import DmaEngine, Target
 
@@ -191,17 +191,10 @@ class Clock:
         found = conduct.pairs.get(pair)
         if found is None:
             cycles = conduct.acts.get(act, 0.0)
-        else:  # as `Conduct.cycles` has it: tilings are judged by many an act
-            cycles = found.alone + self.code.run(pair, found.gone) * found.gone
-            if now < self.computes_until:
-                cycles += found.beside
-            transfer_cycles = self.near.inward.free - now
-            if transfer_cycles > 0.0:
-                cycles += min(transfer_cycles, BEHIND_CYCLES) / BEHIND_CYCLES * found.behind
-        cycles *= share
-        self.now = now + cycles
-        if self.forked is None:
-            self.conduct_cycles += cycles
+        else:
+            gone = self.code.run(pair, found.gone)
+            cycles = found.cycles(gone, now < self.computes_until, self.near.inward.free - now)
+        self.spend(cycles * share)
 
     def cold_cycles(self, kernel: str, level: str) -> float:
         """What a kernel call that begins now takes to fetch its code."""
