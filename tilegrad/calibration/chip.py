@@ -89,7 +89,6 @@ class Between:
 Kernels = dict[tuple[str, str], KernelScale]
 Walk = list[KernelCall | Between]
 Calls = dict[tuple[str, str], list[tuple[KernelCall, float]]]
-Ratios = dict[bool, list[tuple[float, float]]]
 
 
 @dataclass
@@ -101,7 +100,7 @@ class Samples:
     moves: list[float] = field(default_factory=list)
     around: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     moved: list[Moved] = field(default_factory=list)
-    far_crowded: Ratios = field(default_factory=lambda: {True: [], False: []})
+    far_crowded: list[tuple[bool, float, float]] = field(default_factory=list)
 
     def add(self, seen: Observation) -> None:
         compiled = seen.compiled
@@ -121,8 +120,7 @@ class Samples:
                 Span(one.began, one.began + one.cycles, rate=one.accesses / max(one.cycles, 1)) for one in on_tiles
             ]
             self.moved += moved(compiled.target, happened, computing)
-            for inward, nominal, taken in far_crowded(compiled.target, events):
-                self.far_crowded[inward].append((nominal, taken))
+            self.far_crowded += far_crowded(compiled.target, events)
             if seen.counts.get(entry):
                 self.around[entry].append(seen.counts[entry][-1] - seen.cycles(entry))
 
@@ -243,12 +241,13 @@ def fit_conduct(samples: Samples, pairs: Mapping[Pair, PairCost]) -> Conduct:
         round(float(np.median(samples.moves or [0.0])), 1),
         {entry: round(float(np.median(cycles)), 1) for entry, cycles in samples.around.items()},
         *fit_moved(samples.moved),
-        (_ratio(samples.far_crowded[True]), _ratio(samples.far_crowded[False])),
+        (_far_ratio(samples, True), _far_ratio(samples, False)),
     )
 
 
-def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return round(max(1.0, sum(taken for _, taken in pairs) / sum(alone for alone, _ in pairs)), 3) if pairs else 1.0
+def _far_ratio(samples: Samples, inward: bool) -> float:
+    own = [(alone, taken) for way, alone, taken in samples.far_crowded if way is inward]
+    return round(max(1.0, sum(taken for _, taken in own) / sum(alone for alone, _ in own)), 3) if own else 1.0
 
 
 def fit(samples: Samples) -> Measured:
