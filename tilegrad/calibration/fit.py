@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tilegrad.calibration.counting import Counts, Sample
 from tilegrad.costs.derived import Structure, derived_family, plain_structure, structures
 from tilegrad.costs.kernel_cost import CLASSES
-from tilegrad.costs.loops import Counter, Family, call_of
+from tilegrad.costs.loops.base import Counter, Family, call_of
 from tilegrad.ir.nest import Nest
 
 Matrix = npt.NDArray[np.float64]

@@ -19,7 +19,8 @@ from tilegrad.calibration.fit import Fit, choose_structure, fit, fit_typical
 from tilegrad.calibration.samples import draw_samples
 from tilegrad.costs import derived, loops
 from tilegrad.costs.derived import UNCOUNTED, derived_family, family_of, plain_structure
-from tilegrad.costs.loops import Family, is_mirrored, mirrored_family
+from tilegrad.costs.loops import is_mirrored, mirrored_family
+from tilegrad.costs.loops.base import Family
 from tilegrad.ops import registry
 from tilegrad.ops.example import Draw
 from tilegrad.ops.kernels import parse_kernel_file

@@ -20,8 +20,7 @@ from typing import Any
 
 from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
-from tilegrad.costs.loops import Counter, call_of
-from tilegrad.costs.loops.base import Trips, dot
+from tilegrad.costs.loops.base import Counter, Trips, call_of, dot
 from tilegrad.costs.measured import Measured, load_measured
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind

@@ -70,6 +70,7 @@ def _map(nest: Nest, operand: str, width: int) -> Counter:
         groups, blocks = c.n["g"], share(c.n[outs], width)
 
         def judged(start: int, stop: int) -> Trips:
+            """The maps that a core has a part of tell the busiest; which ends it comes to follows from that."""
             return 0.0, 0.0, pieces(start, stop, len(kinds)), 0.0, 0.0
 
         of_kinds = [of_unit(c, *unit) for unit in different]

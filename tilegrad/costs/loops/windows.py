@@ -136,28 +136,15 @@ _NO_TAPS = (0.0,) * (len(ROW_NAMES) - 4)
 # What blocks have per channel and window row: threes, then checked ones and fives.
 _ENDS = ("whole", "an end missing", "both ends missing")
 _TAPS = (
-    "checked safe",
-    "checked slow",
-    "checked slow fours",
-    "checked slow lanes",
-    "fives safe",
-    "fives slow",
-    "lanes",
-)
+    "checked safe", "checked slow", "checked slow fours", "checked slow lanes", "fives safe", "fives slow", "lanes",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=65536)
 def column_blocks(
-    columns: int,
-    position: int,
-    extent: int,
-    taps: int,
-    lane: int,
-    step: int,
-    is_three: bool,
-    is_four: bool,
+    columns: int, position: int, extent: int, taps: int, lane: int, step: int, is_three: bool, is_four: bool,
     first: bool,
-) -> Counter[str]:
+) -> Counter[str]:  # fmt: skip
     """`tg_conv_columns` on one row: blocks by kind, and what they have per channel and window row."""
     found: Counter[str] = Counter()
     column = 0
