@@ -74,7 +74,7 @@ def predictions(
                 for nest in (sample.nest, replace(sample.nest, kernel=NOBODY))
             )
             text = " ".join(f"{name} {r.start}:{r.stop}" for name, r in sample.tile.items())
-            result.append(Prediction(kernel, text, counts.total, predicted, guessed))
+            result.append(Prediction(kernel, text, counts["i_total"], predicted, guessed))
     return result
 
 

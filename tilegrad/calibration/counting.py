@@ -61,16 +61,8 @@ class Sample:
         return {name: tile_range.start for name, tile_range in self.tile.items()}
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Of the core with most instructions, by class; `all_fdiv_sqrt` is the sum over the cores."""
-
-    busiest: Mapping[str, int]
-    all_fdiv_sqrt: int
-
-    @property
-    def total(self) -> int:
-        return self.busiest["i_total"]
+# Of the core with most instructions, by class; `all_fdiv_sqrt` is the sum over the cores.
+Counts = Mapping[str, int]
 
 
 def _build_folder() -> Path:
@@ -194,7 +186,7 @@ def _busiest(rows: Sequence[Sequence[int]]) -> Counts:
         counts = dict(zip(COUNTERS, row, strict=True))
         cores.append({"i_total": sum(counts[name] for name in _INSTRUCTIONS), **counts})
     busiest = max(cores, key=lambda counts: counts["i_total"])
-    return Counts(busiest, sum(counts["i_fdiv_sqrt"] for counts in cores))
+    return {**busiest, "all_fdiv_sqrt": sum(counts["i_fdiv_sqrt"] for counts in cores)}
 
 
 def _count_file(source: KernelFile, cases: Sequence[Sample]) -> list[Counts]:

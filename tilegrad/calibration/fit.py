@@ -76,13 +76,13 @@ def _coefficients(trips: Matrix, values: npt.ArrayLike, totals: Matrix) -> tuple
 
 
 def _fit(trips: Matrix, counts: Sequence[Counts], totals: Matrix, scale: Matrix) -> Fit:
-    found = {name: _coefficients(trips, [c.busiest[name] for c in counts], scale) for name in CLASSES}
+    found = {name: _coefficients(trips, [c[name] for c in counts], scale) for name in CLASSES}
     errors = trips @ np.array(found["i_total"]) / totals - 1.0
     return Fit({name: values for name, values in found.items() if any(values)}, tuple(map(float, errors)))
 
 
 def _totals(counts: Sequence[Counts]) -> Matrix:
-    return np.array([c.total for c in counts], dtype=np.float64)
+    return np.array([c["i_total"] for c in counts], dtype=np.float64)
 
 
 def _busiest_trips(samples: Sequence[Sample], bind: Bind, width: int, totals: Matrix) -> Matrix:

@@ -20,7 +20,7 @@ from typing import Any
 
 from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
-from tilegrad.costs.loops.base import Counter, Trips, call_of, dot
+from tilegrad.costs.loops.base import Counter, Trips, call_of, dot, sum_of
 from tilegrad.costs.measured import Measured, load_measured
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind
@@ -132,23 +132,19 @@ class _Coefficients:
     def __init__(self, classes: Mapping[str, Sequence[float]], target: Target) -> None:
         assert target.costs is not None
         self.classes = classes
-        length = len(classes["i_total"])
         self.alone = {
-            memory.name: self._combined(class_cycles(target.costs, float(memory.core_extra_cycles)), length)
+            memory.name: self._combined(class_cycles(target.costs, float(memory.core_extra_cycles)))
             for memory in target.memories
             if memory.core_extra_cycles is not None
         }
-        self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0}, length)
-        self.accesses = self._combined({"data_loads": 1.0, "data_stores": 1.0}, length)
+        self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0})
+        self.accesses = self._combined({"data_loads": 1.0, "data_stores": 1.0})
         divisions = tuple(classes.get("i_fdiv_sqrt", ()))
         self.divisions = divisions if any(divisions) else None
 
-    def _combined(self, weights: Mapping[str, float], length: int) -> tuple[float, ...]:
-        total = [0.0] * length
-        for name, weight in weights.items():
-            for i, coefficient in enumerate(self.classes.get(name, ())):
-                total[i] += weight * coefficient
-        return tuple(total)
+    def _combined(self, weights: Mapping[str, float]) -> Trips:
+        nothing = 0.0, self.classes["i_total"]
+        return sum_of(nothing, *[(weights[name], self.classes[name]) for name in weights if name in self.classes])
 
 
 @dataclass(slots=True)
