@@ -93,9 +93,9 @@ def _kernel_table(rows: Iterable[tuple[str, Row]]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for group, errors in groups.items():
-        sizes, ninth = np.abs(errors), np.percentile(np.abs(errors), 90, method="higher")
+        sizes, ninetieth = np.abs(errors), np.percentile(np.abs(errors), 90, method="higher")
         within = (sizes <= USUAL_KERNEL_ERROR).mean()
-        figures = sizes.mean(), np.median(sizes), ninth, sizes.max(), sum(errors) / len(errors), within
+        figures = sizes.mean(), np.median(sizes), ninetieth, sizes.max(), sum(errors) / len(errors), within
         lines.append(percents(group, figures, len(errors)))
     return lines
 
