@@ -23,7 +23,7 @@ from tilegrad.calibration.chip import (
 )
 from tilegrad.calibration.observed import parse_trace
 from tilegrad.calibration.transfers import Moved, fit_moved
-from tilegrad.costs.conduct import DISPLACING_CYCLES, Act, Around, CodeCache
+from tilegrad.costs.conduct import DISPLACING_CYCLES, Act, CodeCache
 from tilegrad.costs.measured import KernelScale, Measured, as_json, from_json
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import Enter, Event
@@ -90,7 +90,7 @@ def test_acts_take_what_they_took() -> None:
     found = fit_conduct(samples, fit_walks(samples.walks)[2])
 
     def took(before: Act, act: Act) -> float:
-        return found.cycles((before, act), Around(gone=1.0))
+        return found.cycles((before, act), gone=1.0)
 
     # Starting a transfer costs 5 cycles on the toy chip, which are not the conductor's.
     assert took(Act.START, Act.FETCH) == pytest.approx(110 - 100 - 5, abs=0.2)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilegrad.calibration.samples import Sample
-from tilegrad.calibration.table import Key, collect, count_all
+from tilegrad.calibration.counting import Sample
+from tilegrad.calibration.document import percents
+from tilegrad.calibration.table import collect, count_all
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.loops import is_mirrored
 
@@ -59,24 +60,21 @@ def predictions(
     costs: KernelCosts, seed: int, per_kernel: int, wanted: Callable[[str], bool] = lambda _: True
 ) -> list[Prediction]:
     """Random tiles of every wanted kernel, counted and predicted."""
-    chosen: dict[Key, list[Sample]] = {}
-    by_kernel: dict[str, list[tuple[Key, Sample]]] = defaultdict(list)
-    for key, samples in collect(seed, per_kernel, wanted).items():
-        by_kernel[key[0]] += [(key, sample) for sample in samples]
-    for pairs in by_kernel.values():
-        step = max(1, len(pairs) // per_kernel)
-        for key, sample in pairs[::step][:per_kernel]:
-            chosen.setdefault(key, []).append(sample)
+    by_kernel: dict[str, list[Sample]] = defaultdict(list)
+    for (kernel, _), samples in collect(seed, per_kernel, wanted).items():
+        by_kernel[kernel] += samples
+    chosen = {
+        kernel: samples[:: max(1, len(samples) // per_kernel)][:per_kernel] for kernel, samples in by_kernel.items()
+    }
     result = []
-    for (kernel, _), items in count_all(chosen).items():
+    for kernel, items in count_all(chosen).items():
         for sample, counts in items:
-            tile, nest = sample.case.tile, sample.case.nest
-            sizes, starts = {n: r.size for n, r in tile.items()}, {n: r.start for n, r in tile.items()}
             predicted, guessed = (
-                costs.mix(one, sizes, sample.case.cores, starts).i_total for one in (nest, replace(nest, kernel=NOBODY))
+                costs.mix(nest, sample.sizes, sample.cores, sample.starts)["i_total"]
+                for nest in (sample.nest, replace(sample.nest, kernel=NOBODY))
             )
-            text = " ".join(f"{name} {r.start}:{r.stop}" for name, r in tile.items())
-            result.append(Prediction(kernel, text, counts.total, predicted, guessed))
+            text = " ".join(f"{name} {r.start}:{r.stop}" for name, r in sample.tile.items())
+            result.append(Prediction(kernel, text, counts["i_total"], predicted, guessed))
     return result
 
 
@@ -114,6 +112,5 @@ def table_lines(found: Sequence[Prediction]) -> list[str]:
     for name, errors in groups.items():
         if errors:
             figures = (np.mean(errors), *np.percentile(errors, (50, 90, 99)), max(errors))
-            numbers = " | ".join(f"{100 * value:.1f} %" for value in figures)
-            lines.append(f"| {name} | {len(errors)} | {numbers} |")
+            lines.append(percents(name, figures, len(errors)))
     return lines

@@ -23,12 +23,11 @@ from tilegrad.calibration.cases import KIB, TARGET, Case
 from tilegrad.calibration.document import conduct_lines, kernel_lines
 from tilegrad.calibration.fit import non_negative_least_squares
 from tilegrad.calibration.observed import Observation, observe
-from tilegrad.calibration.transfers import Moved, far_crowded, fit_moved, moved
-from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, around
+from tilegrad.calibration.transfers import Moved, Span, far_crowded, fit_moved, moved
+from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, behind
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
 from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Wait
-from tilegrad.schedule.schedule import known_choices
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
 SOURCE = "iss:siracusa"
@@ -71,6 +70,8 @@ class KernelCall:
     counted: float
     cycles: int
     weight: float
+    began: int = 0
+    accesses: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Between:
 
 Kernels = dict[tuple[str, str], KernelScale]
 Walk = list[KernelCall | Between]
-Ratios = dict[bool, list[tuple[float, float]]]
+Calls = dict[tuple[str, str], list[tuple[KernelCall, float]]]
 
 
 @dataclass
@@ -99,7 +100,7 @@ class Samples:
     moves: list[float] = field(default_factory=list)
     around: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     moved: list[Moved] = field(default_factory=list)
-    far_crowded: Ratios = field(default_factory=lambda: {True: [], False: []})
+    far_crowded: list[tuple[bool, float, float]] = field(default_factory=list)
 
     def add(self, seen: Observation) -> None:
         compiled = seen.compiled
@@ -110,12 +111,16 @@ class Samples:
             happened = align_trace(listing, events)
             if entry != "update" or not self.walks:
                 self.walks.append([])
-            self.walks[-1] += walk(compiled.target, listing, happened, events[0].cycle, events[-1].cycle)
+            own = list(walk(compiled.target, listing, happened, events[0].cycle, events[-1].cycle))
+            self.walks[-1] += own
             enqueue = compiled.target.engine(L3, L2).enqueue_cycles
             self.moves += [one.went - one.came - enqueue for one in happened if one.act is Act.MOVE]
-            self.moved += moved(compiled.target, listing, happened, events)
-            for inward, nominal, taken in far_crowded(compiled.target, events):
-                self.far_crowded[inward].append((nominal, taken))
+            on_tiles = [one for one in own if isinstance(one, KernelCall) and one.level == compiled.target.compute]
+            computing = [
+                Span(one.began, one.began + one.cycles, rate=one.accesses / max(one.cycles, 1)) for one in on_tiles
+            ]
+            self.moved += moved(compiled.target, happened, computing)
+            self.far_crowded += far_crowded(compiled.target, events)
             if seen.counts.get(entry):
                 self.around[entry].append(seen.counts[entry][-1] - seen.cycles(entry))
 
@@ -137,9 +142,10 @@ def walk(
             listed = listing.nests[one.event.nest]
             level = target.home if listed.tiling is None else target.compute
             sizes = {axis: tile_range.size for axis, tile_range in one.event.ranges.items()}
-            counted = costs.counted(listed.nest, sizes, level, target.cores).cycles
-            computed = next(ends)
-            yield KernelCall(listed.nest.kernel, level, counted, computed - one.went, weight**0.5)
+            counted = costs.counted(listed.nest, sizes, level, target.cores)
+            computed, kernel = next(ends), listed.nest.kernel
+            cycles = computed - one.went
+            yield KernelCall(kernel, level, counted.cycles, cycles, weight**0.5, one.went, counted.accesses)
         elif isinstance(one.event, Fetch | Load):
             arrived = one.arrived
         # Behind a wait, time counts from where there was nothing to wait for.
@@ -150,16 +156,20 @@ def walk(
 
 def _gone(
     walks: Sequence[Walk], kernels: Kernels, pairs: Mapping[Pair, PairCost]
-) -> Iterator[tuple[KernelCall | Between, float]]:
-    """Each thing that happened, with the share of its code that others had displaced."""
+) -> tuple[Calls, dict[Pair, list[tuple[Between, float]]]]:
+    """Calls by kernel and what was between by pair, each with the share of its code that others had displaced."""
+    calls: Calls = defaultdict(list)
+    between: dict[Pair, list[tuple[Between, float]]] = defaultdict(list)
     for walk in walks:
         cache = CodeCache()
         for one in walk:
             if isinstance(one, KernelCall):
-                yield one, cache.run(one.kernel, kernels.get((one.kernel, one.level), TYPICAL).cold)
+                key = one.kernel, one.level
+                calls[key].append((one, cache.run(one.kernel, kernels.get(key, TYPICAL).cold)))
             else:
                 cost = pairs.get(one.pair)
-                yield one, cache.run(one.pair, 0.0 if cost is None else cost.gone)
+                between[one.pair].append((one, cache.run(one.pair, 0.0 if cost is None else cost.gone)))
+    return calls, between
 
 
 def fit_kernel(
@@ -189,22 +199,13 @@ def fit_walks(walks: Sequence[Walk]) -> tuple[Kernels, dict[str, KernelScale], d
     pairs: dict[Pair, PairCost] = {}
     others: dict[str, KernelScale] = defaultdict(lambda: TYPICAL)
     for _ in range(3):
-        calls: dict[tuple[str, str], list[tuple[KernelCall, float]]] = defaultdict(list)
-        between: dict[Pair, list[tuple[Between, float]]] = defaultdict(list)
-        for one, gone in _gone(walks, kernels, pairs):
-            if isinstance(one, KernelCall):
-                calls[one.kernel, one.level].append((one, gone))
-            else:
-                between[one.pair].append((one, gone))
+        calls, between = _gone(walks, kernels, pairs)
         kernels = {key: fit_kernel(found, others[key[1]]) for key, found in calls.items()}
         pairs = {pair: fit_pair(values) for pair, values in between.items()}
         for level in {level for _, level in kernels}:
             own = [scale for (_, at), scale in kernels.items() if at == level]
-            others[level] = KernelScale(
-                round(float(np.median([scale.factor for scale in own])), 4),
-                round(float(np.median([scale.call for scale in own])), 1),
-                round(float(np.median([scale.cold for scale in own])), 1),
-            )
+            factor, call, cold = np.median([(scale.factor, scale.call, scale.cold) for scale in own], axis=0)
+            others[level] = KernelScale(round(float(factor), 4), round(float(call), 1), round(float(cold), 1))
     return kernels, dict(others), pairs
 
 
@@ -213,8 +214,8 @@ def _kept(values: Sequence[tuple[Between, float]]) -> list[tuple[Between, float]
     return sorted(values, key=lambda value: value[0].cycles)[: max(1, round(0.97 * len(values)))]
 
 
-def _mean(values: Sequence[Between]) -> float:
-    kept = [one for one, _ in _kept([(one, 0.0) for one in values])]
+def _mean(values: Sequence[tuple[Between, float]]) -> float:
+    kept = [one for one, _ in _kept(values)]
     return round(max(0.0, sum(one.cycles * one.weight for one in kept) / sum(one.weight for one in kept)), 1)
 
 
@@ -222,7 +223,7 @@ def fit_pair(values: Sequence[tuple[Between, float]]) -> PairCost:
     """By least squares, none below zero; what nothing tells apart is in the first."""
     kept = _kept(values)
     weights = np.sqrt([one.weight for one, _ in kept])
-    rows = np.array([[1.0, *around(gone, one.is_beside, one.transfer_cycles)] for one, gone in kept])
+    rows = np.array([[1.0, gone, one.is_beside, behind(one.transfer_cycles)] for one, gone in kept])
     drawn = PRIOR_CALLS * float(weights.max()) * np.eye(4)[1:]
     wanted = np.array([one.cycles for one, _ in kept]) * weights
     found = non_negative_least_squares(np.vstack([rows * weights[:, None], drawn]), np.append(wanted, np.zeros(3)))
@@ -230,22 +231,23 @@ def fit_pair(values: Sequence[tuple[Between, float]]) -> PairCost:
 
 
 def fit_conduct(samples: Samples, pairs: Mapping[Pair, PairCost]) -> Conduct:
-    acts: dict[Act, list[Between]] = defaultdict(list)
+    acts: dict[Act, list[tuple[Between, float]]] = defaultdict(list)
     for one in chain.from_iterable(samples.walks):
         if isinstance(one, Between):
-            acts[one.pair[1]].append(one)
+            acts[one.pair[1]].append((one, 0.0))
     return Conduct(
         pairs,
         {act: _mean(values) for act, values in acts.items()},
         round(float(np.median(samples.moves or [0.0])), 1),
         {entry: round(float(np.median(cycles)), 1) for entry, cycles in samples.around.items()},
         *fit_moved(samples.moved),
-        (_ratio(samples.far_crowded[True]), _ratio(samples.far_crowded[False])),
+        (_far_ratio(samples, True), _far_ratio(samples, False)),
     )
 
 
-def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return round(max(1.0, sum(taken for _, taken in pairs) / sum(alone for alone, _ in pairs)), 3) if pairs else 1.0
+def _far_ratio(samples: Samples, inward: bool) -> float:
+    own = [(alone, taken) for way, alone, taken in samples.far_crowded if way is inward]
+    return round(max(1.0, sum(taken for _, taken in own) / sum(alone for alone, _ in own)), 3) if own else 1.0
 
 
 def fit(samples: Samples) -> Measured:
@@ -257,49 +259,35 @@ def with_new_kernels(known: Measured, samples: Samples) -> Measured:
     """What is known stays as it is; kernels that were never measured get figures beside it."""
     kernels = dict(known.kernels)
     for _ in range(3):
-        calls: dict[tuple[str, str], list[tuple[KernelCall, float]]] = defaultdict(list)
-        for one, gone in _gone(samples.walks, kernels, known.conduct.pairs):
-            if isinstance(one, KernelCall) and (one.kernel, one.level) not in known.kernels:
-                calls[one.kernel, one.level].append((one, gone))
-        kernels |= {key: fit_kernel(found, known.others[key[1]]) for key, found in calls.items()}
+        calls, _ = _gone(samples.walks, kernels, known.conduct.pairs)
+        new = {key: found for key, found in calls.items() if key not in known.kernels}
+        kernels |= {key: fit_kernel(found, known.others[key[1]]) for key, found in new.items()}
     return replace(known, kernels=kernels)
 
 
 def write_measured(measured: Measured, folder: Path, cases: Sequence[Case]) -> None:
     table = {**as_json(measured), "cases": [case.name for case in cases]}
     (folder / FILE).write_text(document.table_text(table), encoding="utf-8")
-    load_measured.cache_clear()
-    known_choices.cache_clear()
     document.update({"conduct": conduct_lines(measured), "measured-kernels": kernel_lines(measured)})
-
-
-def _report(measured: Measured, before: Mapping[str, float]) -> Iterator[str]:
-    for name, error in before.items():
-        yield f"{name}: {100 * error:+.1f} %"
-    yield f"{len(measured.kernels)} kernels, {len(measured.conduct.pairs)} pairs of acts"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=1, help="tiles are chosen by what was measured: so often")
     parser.add_argument("--models", nargs="*", help="only these")
     parser.add_argument("--new", action="store_true", help="only kernels that were never measured; all else stays")
     arguments = parser.parse_args()
     cases = [case for case in CASES if not arguments.models or case.model in arguments.models]
-    target = get(TARGET)
-    for _ in range(arguments.rounds):
-        samples = Samples()
-        errors = {}
-        for case in cases:
-            seen = observe(case.compile())
-            samples.add(seen)
-            estimate, cycles = seen.compiled.timing["step"].cycles, seen.counts["step"][-1]
-            errors[case.name] = estimate / cycles - 1.0
-            print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured", flush=True)
-        known = load_measured(target.folder) if arguments.new else None
-        measured = fit(samples) if known is None else with_new_kernels(known, samples)
-        write_measured(measured, target.folder, CASES if arguments.new else cases)
-        print("\n".join(_report(measured, errors)), flush=True)
+    target, samples = get(TARGET), Samples()
+    for case in cases:
+        seen = observe(case.compile())
+        samples.add(seen)
+        estimate, cycles = seen.compiled.timing["step"].cycles, seen.counts["step"][-1]
+        error = 100 * (estimate / cycles - 1.0)
+        print(f"{case.name}: {estimate:,.0f} estimated before, {cycles:,} measured: {error:+.1f} %", flush=True)
+    known = load_measured(target.folder) if arguments.new else None
+    measured = fit(samples) if known is None else with_new_kernels(known, samples)
+    write_measured(measured, target.folder, CASES if arguments.new else cases)
+    print(f"{len(measured.kernels)} kernels, {len(measured.conduct.pairs)} pairs of acts")
     return 0
 
 

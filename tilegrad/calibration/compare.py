@@ -8,14 +8,16 @@ counts. The figures of the DMA engines are measured too, and must follow from th
 from __future__ import annotations
 
 import csv
-import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilegrad.costs.kernel_cost import CLASSES, InstructionMix, cycles_of_mix
+import numpy as np
+
+from tilegrad.calibration.document import percents
+from tilegrad.costs.kernel_cost import CLASSES, cycles_of_mix
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
 MEASUREMENTS = Path(__file__).parent / "siracusa_cycles.csv"
@@ -49,7 +51,7 @@ def kernel_rows(target: Target) -> list[tuple[str, Row]]:
                 continue
             counts = {name: float(line[name]) for name in (*CLASSES, "all_fdiv_sqrt")}
             level, cores = line["level"], int(line["cores"])
-            estimated = cycles_of_mix(InstructionMix(**counts), target, level, cores)
+            estimated = cycles_of_mix(counts, target, level, cores)
             shape = " ".join(f"{key}{line[key]}" for key in ("m", "n", "k", "c", "h", "w", "oc") if line[key])
             row = Row(f"{line['kernel']} {shape}", float(line["cycles_median"]), estimated)
             result.append((f"{level}, {cores} core{'s' if cores > 1 else ''}", row))
@@ -91,32 +93,22 @@ def _kernel_table(rows: Iterable[tuple[str, Row]]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for group, errors in groups.items():
-        sizes = sorted(abs(error) for error in errors)
-        within = sum(size <= USUAL_KERNEL_ERROR for size in sizes) / len(sizes)
-        figures = (
-            statistics.mean(sizes),
-            statistics.median(sizes),
-            sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))],
-            sizes[-1],
-            statistics.mean(errors),
-        )
-        numbers = " | ".join(f"{100 * value:.1f} %" for value in figures)
-        lines.append(f"| {group} | {len(sizes)} | {numbers} | {100 * within:.1f} % |")
+        sizes, ninetieth = np.abs(errors), np.percentile(np.abs(errors), 90, method="higher")
+        within = (sizes <= USUAL_KERNEL_ERROR).mean()
+        figures = sizes.mean(), np.median(sizes), ninetieth, sizes.max(), sum(errors) / len(errors), within
+        lines.append(percents(group, figures, len(errors)))
     return lines
 
 
 def report(target: Target) -> tuple[dict[str, list[str]], list[str]]:
     """The tables of kernels and transfers, and what is out of bounds."""
     kernels, transfers = kernel_rows(target), dma_rows(target)
-    complaints = [
-        f"{row.name} ({group}): {100 * row.error:+.1f} %"
-        for group, row in kernels
-        if abs(row.error) > MOST_KERNEL_ERROR
-    ]
+    judged = [(f"{row.name} ({group})", row.error, MOST_KERNEL_ERROR) for group, row in kernels]
+    judged += [(row.name, row.error, MOST_DMA_ERROR) for row in transfers]
+    complaints = [f"{name}: {100 * error:+.1f} %" for name, error, most in judged if abs(error) > most]
     usual = sum(abs(row.error) <= USUAL_KERNEL_ERROR for _, row in kernels) / len(kernels)
     if usual < USUAL_SHARE:
         complaints.append(f"only {100 * usual:.1f} % of the kernel calls are within {100 * USUAL_KERNEL_ERROR:.0f} %")
-    complaints += [f"{row.name}: {100 * row.error:+.1f} %" for row in transfers if abs(row.error) > MOST_DMA_ERROR]
     lines = ["| transfer | measured | estimated | error |", "|---|---|---|---|"]
     for row in transfers:
         lines.append(f"| {row.name} | {row.measured:.0f} | {row.estimated:.0f} | {100 * row.error:+.1f} % |")

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.ir.nest import Nest, Operand, Tile, operand_box
+from tilegrad.ir.types import DType
 
 Array = npt.NDArray[np.generic]
-# By the codes of runtime/tg_element.h.
-_TYPE_BYTES = (4, 1, 2, 4, 8, 1, 2, 4, 8, 1)
-_BOOL_CODE = 9
+_TYPES = tuple(DType)  # by the codes of runtime/tg_element.h
 _EXPONENT = 5  # of integer powers: how often one multiplies depends on it
 _POSITIVE_INPUTS = ("log_map", "sqrt", "sqrt_grad", "pow_broadcast", "pow_grad", "pow_exponent_grad", "pow_scalar")
 _POSITIVE_OPERANDS = ("spread",)  # a variance, or an inverse deviation
@@ -49,23 +48,20 @@ def _index_limit(nest: Nest) -> int:
     return next((axis.extent for axis in nest.axes if axis.name in ("r", "c")), 2)
 
 
-def _bytes_type(nest: Nest, operand: Operand) -> int:
-    """The code of the element type behind a pointer to bytes."""
-    key = {"cast": {"x": "from_type", "y": "to_type"}, "pow_mixed": {"b": "alpha"}}.get(nest.kernel, {})
-    return int(nest.constants.get(key.get(operand.name, "type"), _BOOL_CODE))
-
-
 def _byte_elements(nest: Nest, operand: Operand, values: npt.NDArray[np.float64]) -> Array:
-    code = _bytes_type(nest, operand)
+    """Behind a pointer to bytes: a constant says the element type."""
     if operand.name == "overwrite":
         return np.zeros(len(values), np.uint8)
-    if code == 0:
+    key = {"cast": {"x": "from_type", "y": "to_type"}, "pow_mixed": {"b": "alpha"}}.get(nest.kernel, {})
+    code = nest.constants.get(key.get(operand.name, "type"))
+    dtype = DType.BOOL if code is None else _TYPES[int(code)]
+    if dtype is DType.F32:
         return _normal_of(values)
-    if code == _BOOL_CODE:
+    if dtype is DType.BOOL:
         return (values * 2).astype(np.uint8)
     if nest.kernel == "pow_mixed":
-        return (values * 6 + 2 if operand.name == "a" else 0 * values + _EXPONENT).astype(f"<i{_TYPE_BYTES[code]}")
-    return (values * 7 + 1).astype(f"<i{_TYPE_BYTES[code]}")
+        return (values * 6 + 2 if operand.name == "a" else 0 * values + _EXPONENT).astype(dtype.numpy)
+    return (values * 7 + 1).astype(dtype.numpy)
 
 
 def contents(nest: Nest, c_types: list[str], tile: Tile, seed: int) -> dict[str, Array]:

@@ -27,6 +27,7 @@ EMULATOR = "qemu-riscv32"
 HOST_COMPILER = "gcc"
 ALIGNMENT_BYTES = 64
 TIMEOUT_SECONDS = 900
+JOBS = 2
 
 # The plugin's columns, and the total that is their sum.
 COUNTERS = (
@@ -42,25 +43,26 @@ def missing_tools() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One kernel call: a tile of a nest, on a number of cores."""
+class Sample:
+    """One kernel call: a tile of a nest of an operator, on a number of cores."""
 
+    op: str
     nest: Nest
     tile: Tile
     cores: int
     seed: int = 0
 
-
-@dataclass(frozen=True)
-class Counts:
-    """Of the core with most instructions, by class; `all_fdiv_sqrt` is the sum over the cores."""
-
-    busiest: Mapping[str, int]
-    all_fdiv_sqrt: int
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: tile_range.size for name, tile_range in self.tile.items()}
 
     @property
-    def total(self) -> int:
-        return self.busiest["i_total"]
+    def starts(self) -> dict[str, int]:
+        return {name: tile_range.start for name, tile_range in self.tile.items()}
+
+
+# Of the core with most instructions, by class; `all_fdiv_sqrt` is the sum over the cores.
+Counts = Mapping[str, int]
 
 
 def _build_folder() -> Path:
@@ -69,19 +71,20 @@ def _build_folder() -> Path:
     return folder
 
 
-def run_tool(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[bytes]:
-    done = subprocess.run(list(command), capture_output=True, check=False, timeout=TIMEOUT_SECONDS, **options)  # type: ignore[call-overload]
+def run_tool(command: Sequence[str], stream: bytes | None = None) -> bytes:
+    """What a tool prints, given what it reads."""
+    done = subprocess.run(command, input=stream, capture_output=True, check=False, timeout=TIMEOUT_SECONDS)
     if done.returncode != 0:
         words = done.stderr.decode(errors="replace").strip()[:2000]
         name = Path(command[0]).name
         raise DeviceError(f"{name} failed with status {done.returncode}", stage="calibration", got=words)
-    return done  # type: ignore[no-any-return]
+    return done.stdout
 
 
 @cache
 def version_of(tool: str) -> str:
     """The first line of what `--version` says."""
-    return run_tool([tool, "--version"]).stdout.decode(errors="replace").splitlines()[0]
+    return run_tool([tool, "--version"]).decode(errors="replace").splitlines()[0]
 
 
 def source_hash(path: Path) -> str:
@@ -147,12 +150,13 @@ def program(source: Path) -> Path:
 
 @cache
 def _arena_address(elf: Path) -> int:
-    words = run_tool([COMPILER.replace("-gcc", "-nm"), str(elf)]).stdout.decode().split("\n")
+    words = run_tool([COMPILER.replace("-gcc", "-nm"), str(elf)]).decode().split("\n")
     return next(int(line.split()[0], 16) for line in words if line.endswith(" operand_arena"))
 
 
-def _encoded(case: Case, signature: KernelSignature, position: int) -> bytes:
-    """A case as count_main.c reads it: operands are boxes, dense, each at its own offset, as in scratchpad."""
+def _encoded(case: Sample, source: KernelFile) -> bytes:
+    """A call as count_main.c reads it: operands are boxes, dense, each at its own offset, as in scratchpad."""
+    position, signature = next((i, k) for i, k in enumerate(source.kernels) if k.name == case.nest.kernel)
     held = contents(case.nest, [c_type for c_type, _ in signature.pointers], case.tile, case.seed)
     strides: dict[str, tuple[int, ...]] = {}
     offsets: list[int] = []
@@ -182,27 +186,25 @@ def _busiest(rows: Sequence[Sequence[int]]) -> Counts:
         counts = dict(zip(COUNTERS, row, strict=True))
         cores.append({"i_total": sum(counts[name] for name in _INSTRUCTIONS), **counts})
     busiest = max(cores, key=lambda counts: counts["i_total"])
-    return Counts(busiest, sum(counts["i_fdiv_sqrt"] for counts in cores))
+    return {**busiest, "all_fdiv_sqrt": sum(counts["i_fdiv_sqrt"] for counts in cores)}
 
 
-def _count_file(source: KernelFile, cases: Sequence[Case]) -> list[Counts]:
+def _count_file(source: KernelFile, cases: Sequence[Sample]) -> list[Counts]:
     elf = program(source.path)
     arena = _arena_address(elf)
-    positions = {kernel.name: i for i, kernel in enumerate(source.kernels)}
-    signatures = {kernel.name: kernel for kernel in source.kernels}
-    stream = b"".join(_encoded(case, signatures[case.nest.kernel], positions[case.nest.kernel]) for case in cases)
+    stream = b"".join(_encoded(case, source) for case in cases)
     with tempfile.NamedTemporaryFile("r", encoding="ascii", dir=_build_folder()) as out:
         counting = f"{plugin()},lo={arena},hi={arena + (1 << 22)},out={out.name}"
-        run_tool([EMULATOR, "-plugin", counting, str(elf)], input=stream)
+        run_tool([EMULATOR, "-plugin", counting, str(elf)], stream)
         rows = iter([[int(word) for word in line.split()] for line in out])
     return [_busiest([next(rows) for _ in range(case.cores)]) for case in cases]
 
 
-def count(cases: Sequence[Case], source: KernelFile, jobs: int = 2) -> list[Counts]:
-    """Counts of cases whose kernels are all in one file."""
+def count(cases: Sequence[Sample], source: KernelFile) -> list[Counts]:
+    """Of calls whose kernels are all in one file."""
     program(source.path)
     plugin()
-    share = -(-len(cases) // jobs)
+    share = -(-len(cases) // JOBS)
     pieces = [cases[at : at + share] for at in range(0, len(cases), share)]
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    with ThreadPoolExecutor(max_workers=JOBS) as pool:
         return [counts for part in pool.map(lambda piece: _count_file(source, piece), pieces) for counts in part]

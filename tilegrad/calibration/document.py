@@ -53,21 +53,17 @@ def kernel_lines(measured: Measured) -> list[str]:
     lines = ["| operands in | kernels | factor | call | cold |", "|---|---:|---:|---:|---:|"]
     for level, other in sorted(measured.others.items()):
         own = [scale for (_, at), scale in measured.kernels.items() if at == level]
-        spans = [
-            f"{min(values):{shape}} to {max(values):{shape}}, median {middle:{shape}}"
-            for values, middle, shape in (
-                ([one.factor for one in own], other.factor, ".2f"),
-                ([one.call for one in own], other.call, ".0f"),
-                ([one.cold for one in own], other.cold, ".0f"),
-            )
-        ]
+        spans = []
+        for part, shape in (("factor", ".2f"), ("call", ".0f"), ("cold", ".0f")):
+            values, middle = [getattr(one, part) for one in own], getattr(other, part)
+            spans.append(f"{min(values):{shape}} to {max(values):{shape}}, median {middle:{shape}}")
         lines.append(f"| {level} | {len(own)} | {' | '.join(spans)} |")
     return lines
 
 
-def replace_block(text: str, name: str, lines: Sequence[str]) -> str:
-    pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    return pattern.sub(lambda match: match[1] + "\n".join(lines) + match[2], text)
+def percents(name: str, figures: Sequence[float], count: int) -> str:
+    """A line of a table."""
+    return f"| {name} | {count} | {' | '.join(f'{100 * value:.1f} %' for value in figures)} |"
 
 
 def update(blocks: Mapping[str, Sequence[str]]) -> None:
@@ -76,5 +72,7 @@ def update(blocks: Mapping[str, Sequence[str]]) -> None:
         return
     text = DOCUMENT.read_text(encoding="utf-8")
     for name, lines in blocks.items():
-        text = replace_block(text, name, lines)
+        before, rest = text.split(f"<!-- {name} -->\n", 1)
+        _, after = rest.split("\n<!-- end -->", 1)
+        text = "\n".join((f"{before}<!-- {name} -->", *lines, f"<!-- end -->{after}"))
     DOCUMENT.write_text(text, encoding="utf-8")

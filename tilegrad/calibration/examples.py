@@ -78,17 +78,16 @@ _WHOLE_KINDS: tuple[Kind, ...] = tuple(
 )
 
 
-def _node(operator: Operator, example: Example, outputs: int) -> tuple[Node, dict[str, TensorType]]:
+def _node(operator: Operator, example: Example) -> tuple[Node, dict[str, TensorType]]:
     types = {f"x{i}": found for i, found in enumerate(example.inputs) if found is not None}
     inputs = tuple("" if found is None else f"x{i}" for i, found in enumerate(example.inputs))
-    wanted = example.outputs or (True,) * outputs
-    names = tuple(f"y{i}" if is_wanted else "" for i, is_wanted in enumerate(wanted))
+    names = tuple(f"y{i}" if is_wanted else "" for i, is_wanted in enumerate(example.outputs or (True,)))
     return Node("node", operator.name, inputs, names, dict(example.attributes)), types
 
 
 def _outputs(operator: Operator, example: Example) -> int:
     """How many outputs the operator has, 0 if it refuses the example."""
-    node, types = _node(operator, example, 1)
+    node, types = _node(operator, example)
     try:
         return len(operator.infer(NodeView(node, types)))
     except UserError:
@@ -97,14 +96,14 @@ def _outputs(operator: Operator, example: Example) -> int:
 
 def graph_of(operator: Operator, example: Example, draw: Draw) -> Graph:
     """The node, and the gradients of some of its inputs where it has any; their upstream is the input `seed`."""
-    node, types = _node(operator, example, 1)
+    node, types = _node(operator, example)
     builder = GraphBuilder("example")
     for name, found in types.items():
         builder.add_input(name, found)
     builder.append(node)
     graph = builder.finish(filter(None, node.outputs))
-    able = [f"x{i}" for i, found in enumerate(example.inputs) if found is not None and found.dtype is DType.F32]
-    able = [name for name in able if int(name[1:]) not in operator.nondifferentiable_inputs]
+    inputs = [i for i in range(len(example.inputs)) if i not in operator.nondifferentiable_inputs]
+    able = [f"x{i}" for i in inputs if f"x{i}" in types and types[f"x{i}"].dtype is DType.F32]
     wanted = able if draw.is_so() else [name for name in able if draw.is_so()]
     has_gradient = type(operator).gradient is not Operator.gradient and "y0" in graph.types
     if not wanted or not has_gradient or graph.types["y0"].dtype is not DType.F32:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.calibration.counting import Counts
-from tilegrad.calibration.samples import Sample
+from tilegrad.calibration.counting import Counts, Sample
 from tilegrad.costs.derived import Structure, derived_family, plain_structure, structures
 from tilegrad.costs.kernel_cost import CLASSES
-from tilegrad.costs.loops import Counter, Family, call_of
+from tilegrad.costs.loops.base import Counter, Family, call_of
 from tilegrad.ir.nest import Nest
 
 Matrix = npt.NDArray[np.float64]
@@ -57,11 +56,8 @@ Bind = Callable[[Nest], Counter]
 
 
 def _trips(samples: Sequence[Sample], bind: Bind, loads: Sequence[float]) -> Matrix:
-    rows = []
-    for case in (sample.case for sample in samples):
-        sizes, starts = {n: r.size for n, r in case.tile.items()}, {n: r.start for n, r in case.tile.items()}
-        rows.append(bind(case.nest)(call_of(case.nest, sizes, starts, case.cores, loads)))
-    return np.array(rows, dtype=np.float64)
+    calls = [(one.nest, call_of(one.nest, one.sizes, one.starts, one.cores, loads)) for one in samples]
+    return np.array([bind(nest)(call) for nest, call in calls], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -79,11 +75,21 @@ def _coefficients(trips: Matrix, values: npt.ArrayLike, totals: Matrix) -> tuple
     return tuple(float(f"{value:.4g}") for value in found)
 
 
+def _fit(trips: Matrix, counts: Sequence[Counts], totals: Matrix, scale: Matrix) -> Fit:
+    found = {name: _coefficients(trips, [c[name] for c in counts], scale) for name in CLASSES}
+    errors = trips @ np.array(found["i_total"]) / totals - 1.0
+    return Fit({name: values for name, values in found.items() if any(values)}, tuple(map(float, errors)))
+
+
+def _totals(counts: Sequence[Counts]) -> Matrix:
+    return np.array([c["i_total"] for c in counts], dtype=np.float64)
+
+
 def _busiest_trips(samples: Sequence[Sample], bind: Bind, width: int, totals: Matrix) -> Matrix:
     """Which core is the busiest depends on what its trips take: where there is one core, or few, there is little to
     choose, and what is found there chooses among more, until the choice stays."""
-    fewest = min(sample.case.cores for sample in samples)
-    few = [i for i, sample in enumerate(samples) if sample.case.cores == fewest]
+    fewest = min(sample.cores for sample in samples)
+    few = [i for i, sample in enumerate(samples) if sample.cores == fewest]
     trips = _trips([samples[i] for i in few], bind, (1.0,) * width)
     loads = _coefficients(trips, totals[few], totals[few])
     for _ in range(ROUNDS):
@@ -96,43 +102,34 @@ def _busiest_trips(samples: Sequence[Sample], bind: Bind, width: int, totals: Ma
 
 
 def fit(samples: Sequence[Sample], counts: Sequence[Counts], family: Family) -> Fit:
-    totals = np.array([c.total for c in counts], dtype=np.float64)
-    trips = _busiest_trips(samples, family.bind, len(family.names), totals)
-    coefficients = {}
-    for name in CLASSES:
-        found = _coefficients(trips, [c.busiest[name] for c in counts], totals)
-        if any(found):
-            coefficients[name] = found
-    predicted = trips @ np.array(coefficients["i_total"])
-    return Fit(coefficients, tuple(float(e) for e in predicted / totals - 1.0))
+    totals = _totals(counts)
+    return _fit(_busiest_trips(samples, family.bind, len(family.names), totals), counts, totals, totals)
 
 
 def fit_typical(samples: Sequence[Sample], counts: Sequence[Counts], family: Family) -> Fit:
     """For kernels of many kinds, where no coefficients fit: twice too much is as wrong as half."""
-    totals = np.array([c.total for c in counts], dtype=np.float64)
     trips = _trips(samples, family.bind, (1.0,) * len(family.names))
-    scale = totals
+    scale = totals = _totals(counts)
     for _ in range(ROUNDS):
         predicted = trips @ np.array(_coefficients(trips, totals, scale))
         scale = np.sqrt(totals * predicted)
-    found = {name: _coefficients(trips, [c.busiest[name] for c in counts], scale) for name in CLASSES}
-    return Fit(found, tuple(float(e) for e in trips @ np.array(found["i_total"]) / totals - 1.0))
+    return _fit(trips, counts, totals, scale)
 
 
 def choose_structure(samples: Sequence[Sample], counts: Sequence[Counts]) -> Structure:
     """The one whose trips explain the counts best, variant by variant."""
     step = -(-len(samples) // CHOSEN_BY)
     samples, counts = samples[::step], counts[::step]
-    totals = np.array([c.total for c in counts], dtype=np.float64)
-    best, least = plain_structure(samples[0].case.nest), np.inf
+    totals, nest = _totals(counts), samples[0].nest
+    best, least = plain_structure(nest), np.inf
     known: set[bytes] = set()
-    for structure in structures(samples[0].case.nest):
-        family = derived_family(samples[0].case.nest, structure)
+    for structure in structures(nest):
+        family = derived_family(nest, structure)
         trips = _trips(samples, family.bind, (1.0,) * len(family.names))
         if trips.tobytes() in known:
             continue
         known.add(trips.tobytes())
-        variants = np.array([family.variant(sample.case.nest) for sample in samples])
+        variants = np.array([family.variant(sample.nest) for sample in samples])
         error = 0.0
         for variant in set(variants):
             a = trips[variants == variant] / totals[variants == variant, None]

@@ -29,6 +29,7 @@ from tilegrad.targets.base import L2
 
 # The first step of a training fills the instruction caches, which is next to nothing in a long one.
 STEPS, LONG_MACS = 2, 5_000_000
+MOST_SECONDS = 3600.0
 _READ_BY_PEOPLE = (".md", ".json")
 _NOT_CODE = re.compile(rb'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
 
@@ -40,7 +41,6 @@ class TraceEvent:
     core: int
     a: int
     b: int
-    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _nothing_expected(compiled: Compiled) -> Expected:
     return Expected((0,) * steps_of(compiled) * compiled.program.recipe.accumulate, 0)
 
 
-def _run(compiled: Compiled, folder: Path, *options: str, seconds: float = 3600.0) -> tuple[str, Compiled]:
+def _run(compiled: Compiled, folder: Path, *options: str) -> tuple[str, Compiled]:
     """Builds the image and runs it; what it printed, and the program that ran."""
     device = IssDevice()
     device.steps, device.expected = steps_of(compiled), _nothing_expected(compiled)
@@ -75,7 +75,7 @@ def _run(compiled: Compiled, folder: Path, *options: str, seconds: float = 3600.
     work.mkdir(exist_ok=True)
     limit = str(most_cycles(compiled, device.steps))
     command = [str(build_simulator(work)), str(image.path.resolve()), "--limit", limit, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MOST_SECONDS)
     if done.returncode not in IMAGE_STATUSES:
         raise DeviceError("the image failed", stage="run", got=done.stderr[-2000:])
     return done.stdout, image.compiled
@@ -130,17 +130,15 @@ def training_cycles(compiled: Compiled) -> tuple[dict[str, int], int]:
 
 
 def parse_trace(lines: Iterator[str] | Sequence[str]) -> Iterator[tuple[str, tuple[TraceEvent, ...]]]:
-    """Calls of entries, in order."""
-    name, events = "", []
+    """Calls of entries, in order. An entry's begin and end have its name, and so has that of a nest."""
+    name, events = "", list[TraceEvent]()
     for line in lines:
         kind, cycle, core, a, b = line.rstrip("\n").split(" ", 4)
         if kind == "B":
-            name, events = b, [TraceEvent(kind, int(cycle), int(core), 0, 0, b)]
-        elif events:
-            is_named = kind in "EX"
-            events.append(
-                TraceEvent(kind, int(cycle), int(core), int(a), 0 if is_named else int(b), b if is_named else "")
-            )
-            if kind == "X":
-                yield name, tuple(events)
-                events = []
+            name, events = b, []
+        elif not events:
+            continue
+        events.append(TraceEvent(kind, int(cycle), int(core), int(a), 0 if kind in "BEX" else int(b)))
+        if kind == "X":
+            yield name, tuple(events)
+            events = []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
-from tilegrad.calibration.counting import Case
+from tilegrad.calibration.counting import Sample
 from tilegrad.calibration.examples import graphs
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.nest import AxisKind, Nest, Range, operand_box, ordered_sizes
@@ -31,21 +30,15 @@ def nests_of(graph: Graph) -> list[tuple[str, Nest]]:
 
 def random_tile(nest: Nest, draw: Draw) -> dict[str, Range]:
     """Small enough for a scratchpad and for counting."""
-    wished = {}
-    for axis in nest.axes:
-        wished[axis.name] = axis.extent if draw.is_so(0.6) else draw.between(1, max(axis.extent, 1))
-    sizes = ordered_sizes(nest, wished)
+    whole = {axis.name: axis.extent for axis in nest.axes}
+    sizes = ordered_sizes(nest, {n: e if draw.is_so(0.6) else draw.between(1, max(e, 1)) for n, e in whole.items()})
     while True:
         tile = {}
         for axis in nest.axes:
             last = max(0, -(-axis.extent // sizes[axis.name]) - 1)
             start = int(draw.generator.integers(0, last + 1)) * sizes[axis.name]
             tile[axis.name] = Range(start, min(axis.extent, start + sizes[axis.name]))
-        size_bytes = sum(
-            4 * prod(r.size for r in operand_box(operand, tile))
-            for operand in nest.operands
-            if operand.value is not None
-        )
+        size_bytes = sum(4 * prod(r.size for r in operand_box(operand, tile)) for operand in nest.present)
         steps = prod(r.size for r in tile.values())
         if size_bytes <= LARGEST_TILE_BYTES and steps <= MOST_STEPS:
             return tile
@@ -56,17 +49,11 @@ def random_tile(nest: Nest, draw: Draw) -> dict[str, Range]:
         sizes = ordered_sizes(nest, {**sizes, largest: -(-sizes[largest] // 2)})
 
 
-@dataclass(frozen=True)
-class Sample:
-    op: str
-    case: Case
-
-
 def draw_samples(operator: Operator, draw: Draw) -> Iterator[list[Sample]]:
     """The nests of one node after the other, each cut at random, on varying numbers of cores."""
     for number, graph in enumerate(graphs(operator, draw)):
         yield [
-            Sample(op, Case(nest, random_tile(nest, draw), draw.one_of(*CORE_COUNTS), seed=number))
+            Sample(op, nest, random_tile(nest, draw), draw.one_of(*CORE_COUNTS), seed=number)
             for op, nest in nests_of(graph)
             if all(axis.extent > 0 for axis in nest.axes)
         ]

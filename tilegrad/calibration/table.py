@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
 
 from tilegrad.build.riscv import COMPILER, COUNTED_FLAGS
-from tilegrad.calibration.counting import EMULATOR, FOLDER, Counts, count, source_hash, version_of
+from tilegrad.calibration.counting import EMULATOR, FOLDER, Counts, Sample, count, source_hash, version_of
 from tilegrad.calibration.examples import operators
 from tilegrad.calibration.fit import Fit, choose_structure, fit, fit_typical
-from tilegrad.calibration.samples import Sample, draw_samples
+from tilegrad.calibration.samples import draw_samples
 from tilegrad.costs import derived, loops
 from tilegrad.costs.derived import UNCOUNTED, derived_family, family_of, plain_structure
-from tilegrad.costs.loops import Family, is_mirrored, mirrored_family
+from tilegrad.costs.loops import is_mirrored, mirrored_family
+from tilegrad.costs.loops.base import Family
 from tilegrad.ops import registry
 from tilegrad.ops.example import Draw
 from tilegrad.ops.kernels import parse_kernel_file
@@ -28,6 +29,7 @@ SAMPLES_PER_VARIANT = 240
 DRAWS_WITHOUT_USE, DRAWS_PER_SAMPLE = 40, 8
 FEWEST = 15
 TYPICAL = 12  # samples of each kernel that the estimate of an uncounted one rests on
+K = TypeVar("K")
 Key = tuple[str, str]
 Counted = list[tuple[Sample, Counts]]
 
@@ -42,7 +44,7 @@ def collect(seed: int, per_variant: int, wanted: Callable[[str], bool] = lambda 
         for samples in islice(draw_samples(operator, Draw(seed, crc32(name.encode()))), DRAWS_PER_SAMPLE * per_variant):
             useless += 1
             for sample in samples:
-                nest = sample.case.nest
+                nest = sample.nest
                 if not wanted(nest.kernel):
                     continue
                 family = mirrored_family(nest) or derived_family(nest, plain_structure(nest))
@@ -55,20 +57,18 @@ def collect(seed: int, per_variant: int, wanted: Callable[[str], bool] = lambda 
     return dict(found)
 
 
-def count_all(
-    found: Mapping[Key, Sequence[Sample]], report: Callable[[str], None] = lambda _: None
-) -> dict[Key, Counted]:
+def count_all(found: Mapping[K, Sequence[Sample]], report: Callable[[str], None] = lambda _: None) -> dict[K, Counted]:
     """Counts every sample, file by file."""
-    by_file: dict[Path, list[tuple[Key, Sample]]] = defaultdict(list)
+    by_file: dict[Path, list[tuple[K, Sample]]] = defaultdict(list)
     for key, samples in found.items():
         for sample in samples:
             path = registry.kernel_source(sample.op)
             assert path is not None
             by_file[path].append((key, sample))
-    result: dict[Key, Counted] = defaultdict(list)
+    result: dict[K, Counted] = defaultdict(list)
     for path, items in sorted(by_file.items()):
         report(f"{path.name}: {len(items)} calls")
-        counts = count([sample.case for _, sample in items], parse_kernel_file(path))
+        counts = count([sample for _, sample in items], parse_kernel_file(path))
         for (key, sample), counted in zip(items, counts, strict=True):
             result[key].append((sample, counted))
     return dict(result)
@@ -95,9 +95,9 @@ def _kernel_entry(kernel: str, items: Counted) -> dict[str, Any]:
     variants: dict[str, Counted] = defaultdict(list)
     families: dict[str, Family] = {}
     for sample, counts in items:
-        family = family_of(sample.case.nest, head)
-        families[family.variant(sample.case.nest)] = family
-        variants[family.variant(sample.case.nest)].append((sample, counts))
+        family = family_of(sample.nest, head)
+        families[family.variant(sample.nest)] = family
+        variants[family.variant(sample.nest)].append((sample, counts))
     fitted = {name: _fitted(own, families[name]) for name, own in sorted(variants.items()) if len(own) >= FEWEST}
     if not fitted and len(items) >= FEWEST:  # each variant is rare: together they are not
         fitted = {"": _fitted(items, next(iter(families.values())))}

@@ -11,8 +11,7 @@ import numpy as np
 from tilegrad.calibration.aligned import Happened
 from tilegrad.calibration.fit import non_negative_least_squares
 from tilegrad.calibration.observed import TraceEvent
-from tilegrad.costs.kernel_cost import KernelCosts
-from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Store
+from tilegrad.ir.listing import Fetch, Load, Store
 from tilegrad.targets.base import L1, L2, L3, DmaTiming, Target
 
 # Those whose time says how fast bytes move.
@@ -32,7 +31,10 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
+    """Of a transfer: cycles alone, and bytes. Of a kernel call on a tile: how often all cores load and store in a
+    cycle."""
+
     start: float
     end: float
     alone: float = 0.0
@@ -40,14 +42,9 @@ class _Span:
     rate: float = 0.0
 
 
-def moved(
-    target: Target, listing: EntryListing, happened: Sequence[Happened], events: Sequence[TraceEvent]
-) -> Iterator[Moved]:
-    engine, calls = target.engine(L2, L1), list(_calls(target, listing, happened))
-    ways = {
-        inward: list(_spans(engine.inward if inward else engine.outward, inward, happened, events))
-        for inward in (True, False)
-    }
+def moved(target: Target, happened: Sequence[Happened], calls: Sequence[Span]) -> Iterator[Moved]:
+    engine = target.engine(L2, L1)
+    ways = {True: list(_spans(engine.inward, True, happened)), False: list(_spans(engine.outward, False, happened))}
     for inward, own in ways.items():
         for one in own:
             if one.size_bytes >= LONG_BYTES:
@@ -56,35 +53,19 @@ def moved(
                 yield Moved(inward, one.alone, one.end - one.start, accesses, opposed)
 
 
-def _calls(target: Target, listing: EntryListing, happened: Sequence[Happened]) -> Iterator[_Span]:
-    """Kernel calls on tiles, with how often all cores load and store in a cycle."""
-    costs = KernelCosts(target)
-    ends = iter([one.computed for one in happened if isinstance(one.event, End)])
-    for one in happened:
-        if isinstance(one.event, Begin):
-            listed, end = listing.nests[one.event.nest], next(ends)
-            if listed.tiling is not None:
-                sizes = {axis: tile_range.size for axis, tile_range in one.event.ranges.items()}
-                accesses = costs.counted(listed.nest, sizes, target.compute, target.cores).accesses
-                yield _Span(one.went, end, rate=accesses / max(end - one.went, 1))
-
-
-def _spans(
-    timing: DmaTiming, inward: bool, happened: Sequence[Happened], events: Sequence[TraceEvent]
-) -> Iterator[_Span]:
+def _spans(timing: DmaTiming, inward: bool, happened: Sequence[Happened]) -> Iterator[Span]:
     """Transfers of one direction, which come one after the other."""
-    ends = iter([event.cycle for event in events if event.kind == "D" and bool(event.a) is inward])
     free = 0.0
     for one in happened:
         if isinstance(one.event, Fetch | Load | Store) and isinstance(one.event, Store) is not inward:
-            for part, started in zip(one.event.parts, one.parts, strict=True):
-                start, end = max(free, started + timing.setup_cycles * (started >= free)), next(ends)
+            for part, started, end in zip(one.event.parts, one.parts, one.ends, strict=True):
+                start = max(free, started + timing.setup_cycles * (started >= free))
                 alone = part.size_bytes * timing.cycles_per_byte + (part.rows - 1) * timing.cycles_per_extra_row
-                yield _Span(start, end, alone, part.size_bytes)
+                yield Span(start, end, alone, part.size_bytes)
                 free = end
 
 
-def _beside(one: _Span, others: Sequence[_Span]) -> Iterator[tuple[_Span, float]]:
+def _beside(one: Span, others: Sequence[Span]) -> Iterator[tuple[Span, float]]:
     """Those of others, in order, that last while this one does, with for how long."""
     for other in others[bisect_left(others, one.start, key=lambda span: span.end) :]:
         if other.start >= one.end:

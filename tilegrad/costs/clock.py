@@ -15,7 +15,7 @@ from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
-from tilegrad.costs.conduct import BEHIND_CYCLES, Act, CodeCache
+from tilegrad.costs.conduct import Act, CodeCache
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.targets.base import DmaEngine, Target
 
@@ -67,10 +67,6 @@ class SharedMemory:
     def forget(self, now: float) -> None:
         """What is over."""
         self.busy = [one for one in self.busy if one[1] > now]
-
-    def busy_cycles(self, start: float, stop: float) -> float:
-        """Between two times."""
-        return sum(max(0.0, min(last, stop) - max(first, start)) for first, last in self.busy)
 
     def take(self, now: float, size_bytes: float) -> float:
         """When it is done with what is asked for now. Engines are played in turns, each for a while: one that comes
@@ -195,17 +191,10 @@ class Clock:
         found = conduct.pairs.get(pair)
         if found is None:
             cycles = conduct.acts.get(act, 0.0)
-        else:  # as `Conduct.cycles` has it: tilings are judged by many an act
-            cycles = found.alone + self.code.run(pair, found.gone) * found.gone
-            if now < self.computes_until:
-                cycles += found.beside
-            transfer_cycles = self.near.inward.free - now
-            if transfer_cycles > 0.0:
-                cycles += min(transfer_cycles, BEHIND_CYCLES) / BEHIND_CYCLES * found.behind
-        cycles *= share
-        self.now = now + cycles
-        if self.forked is None:
-            self.conduct_cycles += cycles
+        else:
+            gone = self.code.run(pair, found.gone)
+            cycles = found.cycles(gone, now < self.computes_until, self.near.inward.free - now)
+        self.spend(cycles * share)
 
     def cold_cycles(self, kernel: str, level: str) -> float:
         """What a kernel call that begins now takes to fetch its code."""

@@ -75,26 +75,23 @@ class CodeCache:
 BEHIND_CYCLES = 300.0
 
 
-class Around(NamedTuple):
-    """What is there when the conductor leaves an act: the share of the code to the next one that others displaced,
-    whether cores compute, and how much of a transfer from L2 is under way."""
-
-    gone: float = 0.0
-    beside: float = 0.0
-    behind: float = 0.0
-
-
-def around(gone: float, beside: bool, transfer_cycles: float) -> Around:
-    return Around(gone, float(beside), min(max(transfer_cycles, 0.0), BEHIND_CYCLES) / BEHIND_CYCLES)
+def behind(transfer_cycles: float) -> float:
+    """How much is in the way of a transfer with so many cycles left."""
+    return min(transfer_cycles, BEHIND_CYCLES) / BEHIND_CYCLES if transfer_cycles > 0.0 else 0.0
 
 
 class PairCost(NamedTuple):
-    """Cycles from one act to the next where nothing is in the way, and what more for all of each that may be."""
+    """Cycles from one act to the next where nothing is in the way, and what more for all of each that may be: code that
+    others displaced, cores that compute, a transfer from L2."""
 
     alone: float
     gone: float = 0.0
     beside: float = 0.0
     behind: float = 0.0
+
+    def cycles(self, gone: float, is_beside: bool, transfer_cycles: float) -> float:
+        """Where this share of the code is gone, and so many cycles of a transfer are left."""
+        return self.alone + gone * self.gone + is_beside * self.beside + behind(transfer_cycles) * self.behind
 
 
 @dataclass(frozen=True)
@@ -117,8 +114,7 @@ class Conduct:
     opposed: tuple[float, float] = (0.0, 0.0)
     far_crowded: tuple[float, float] = (1.0, 1.0)
 
-    def cycles(self, pair: Pair, now: Around) -> float:
+    def cycles(self, pair: Pair, gone: float, is_beside: bool = False) -> float:
+        """Behind no transfer."""
         found = self.pairs.get(pair)
-        if found is None:
-            return self.acts.get(pair[1], 0.0)
-        return found.alone + now.gone * found.gone + now.beside * found.beside + now.behind * found.behind
+        return self.acts.get(pair[1], 0.0) if found is None else found.cycles(gone, is_beside, 0.0)

@@ -74,12 +74,11 @@ def derived_family(nest: Nest, structure: Structure) -> Family:
 def _bind_uncounted(nest: Nest) -> Counter:
     parallel = _parallel(nest)
     names = [axis.name for axis in nest.axes]
-    present = sum(operand.value is not None for operand in nest.operands)
 
     def trips(c: Call) -> Trips:
         outputs = share(prod([c.n[name] for name in parallel]), c.cores)
         steps = outputs * prod([c.n[name] for name in names if name not in parallel])
-        return 1.0, is_shared(c.cores), outputs, steps, steps * present
+        return 1.0, is_shared(c.cores), outputs, steps, steps * len(nest.present)
 
     return trips
 
@@ -96,7 +95,7 @@ def _outside(nest: Nest, structure: Structure) -> tuple[str, ...]:
 def _pattern(nest: Nest, run: str) -> str:
     """How each operand moves along the innermost loop: not, to its neighbour, or farther; and whether the last of
     several axes has one step only."""
-    steps = "".join(_step(operand, run) for operand in nest.operands if operand.value is not None and operand.index)
+    steps = "".join(_step(operand, run) for operand in nest.present if operand.index)
     return f"{steps} flat" if len(nest.axes) > 1 and nest.axes[-1].extent == 1 else steps
 
 
@@ -148,8 +147,8 @@ def _with_turns(runs: int, length: int, width: int) -> tuple[int, int, int, int]
 def _inside(nest: Nest) -> Callable[[Call], float]:
     """The share of a tile's steps that touch no padding: of windows, and of gathers that divide."""
     windows: dict[Index, int] = {}
-    for operand in nest.operands:
-        if operand.access is Access.READ and operand.value is not None:
+    for operand in nest.present:
+        if operand.access is Access.READ:
             for index, extent in zip(operand.index or (), operand.shape, strict=False):
                 if index.divisor > 1 or len(index.terms) > 1 or index.offset:
                     windows[index] = extent

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
 from math import prod
@@ -20,34 +20,19 @@ from typing import Any
 
 from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
-from tilegrad.costs.loops import Counter, call_of
-from tilegrad.costs.loops.base import Trips, load_of
+from tilegrad.costs.loops.base import Counter, Trips, call_of, dot, sum_of
 from tilegrad.costs.measured import Measured, load_measured
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.schedule import Schedule
 from tilegrad.targets.base import ComputeEngine, CoreCosts, Target
 
-
-@dataclass(frozen=True)
-class InstructionMix:
-    """Of the busiest core, by class (docs/cost-model.md says which); `all_fdiv_sqrt` is the sum over the cores."""
-
-    i_total: float = 0.0
-    i_fma: float = 0.0
-    i_fp_other: float = 0.0
-    i_fdiv_sqrt: float = 0.0
-    i_branch_taken: float = 0.0
-    i_jump: float = 0.0
-    i_div: float = 0.0
-    load_use: float = 0.0
-    data_loads: float = 0.0
-    data_stores: float = 0.0
-    l0_misses: float = 0.0
-    all_fdiv_sqrt: float = 0.0
-
-
-CLASSES = tuple(f.name for f in fields(InstructionMix) if f.name != "all_fdiv_sqrt")
+CLASSES = tuple(
+    "i_total i_fma i_fp_other i_fdiv_sqrt i_branch_taken i_jump i_div load_use data_loads data_stores l0_misses".split()
+)
+# Instructions of the busiest core, by class (docs/cost-model.md says which), none of those that are not there;
+# `all_fdiv_sqrt` is the sum over the cores.
+InstructionMix = Mapping[str, float]
 
 
 def class_cycles(costs: CoreCosts, access_cycles: float) -> dict[str, float]:
@@ -127,9 +112,10 @@ def cycles_of_mix(mix: InstructionMix, target: Target, level: str, cores: int) -
     """The formula on a mix, predicted or counted."""
     assert target.costs is not None
     weights = class_cycles(target.costs, float(target.memory(level).core_extra_cycles or 0))
-    alone = sum(weight * getattr(mix, name) for name, weight in weights.items())
-    divisions = mix.all_fdiv_sqrt if cores > 1 else 0.0
-    span = cluster_span(alone, mix.i_fma + mix.i_fp_other, divisions, cores, target.fpus, target.costs)
+    alone = sum(weight * mix.get(name, 0.0) for name, weight in weights.items())
+    divisions = mix.get("all_fdiv_sqrt", 0.0) if cores > 1 else 0.0
+    fpu = mix.get("i_fma", 0.0) + mix.get("i_fp_other", 0.0)
+    span = cluster_span(alone, fpu, divisions, cores, target.fpus, target.costs)
     return span.cycles + call_cycles(cores, target.costs)
 
 
@@ -146,23 +132,19 @@ class _Coefficients:
     def __init__(self, classes: Mapping[str, Sequence[float]], target: Target) -> None:
         assert target.costs is not None
         self.classes = classes
-        length = len(classes["i_total"])
         self.alone = {
-            memory.name: self._combined(class_cycles(target.costs, float(memory.core_extra_cycles)), length)
+            memory.name: self._combined(class_cycles(target.costs, float(memory.core_extra_cycles)))
             for memory in target.memories
             if memory.core_extra_cycles is not None
         }
-        self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0}, length)
-        self.accesses = self._combined({"data_loads": 1.0, "data_stores": 1.0}, length)
+        self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0})
+        self.accesses = self._combined({"data_loads": 1.0, "data_stores": 1.0})
         divisions = tuple(classes.get("i_fdiv_sqrt", ()))
         self.divisions = divisions if any(divisions) else None
 
-    def _combined(self, weights: Mapping[str, float], length: int) -> tuple[float, ...]:
-        total = [0.0] * length
-        for name, weight in weights.items():
-            for i, coefficient in enumerate(self.classes.get(name, ())):
-                total[i] += weight * coefficient
-        return tuple(total)
+    def _combined(self, weights: Mapping[str, float]) -> Trips:
+        nothing = 0.0, self.classes["i_total"]
+        return sum_of(nothing, *[(weights[name], self.classes[name]) for name in weights if name in self.classes])
 
 
 @dataclass(slots=True)
@@ -263,17 +245,16 @@ class KernelCosts:
         """What the counted instructions of a call take, without the way to the cores and back."""
         assert self.target.costs is not None
         own, trips, divisions = self._trips(nest, sizes, cores, None)
-        alone, fpu = load_of(own.alone[level], trips), load_of(own.fpu, trips)
+        alone, fpu = dot(own.alone[level], trips), dot(own.fpu, trips)
         span = cluster_span(alone, fpu, divisions if cores > 1 else 0.0, cores, self.target.fpus, self.target.costs)
-        return replace(span, accesses=cores * load_of(own.accesses, trips))
+        return replace(span, accesses=cores * dot(own.accesses, trips))
 
     def mix(
         self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None = None
     ) -> InstructionMix:
         """The busiest core's instructions for one call, by class. With `starts`, of a tile that begins there."""
         own, trips, divisions = self._trips(nest, sizes, cores, starts)
-        counts = {name: load_of(own.classes[name], trips) for name in CLASSES if name in own.classes}
-        return InstructionMix(**counts, all_fdiv_sqrt=divisions)
+        return {**{name: dot(loads, trips) for name, loads in own.classes.items()}, "all_fdiv_sqrt": divisions}
 
     def _trips(
         self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None
@@ -283,7 +264,7 @@ class KernelCosts:
         own, divisions = bound.coefficients, 0.0
         trips = bound.counter(call_of(bound.nest, sizes, starts, cores, own.classes["i_total"]))
         if own.divisions is not None:
-            divisions = load_of(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
+            divisions = dot(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
         return own, trips, divisions
 
     @cached_property

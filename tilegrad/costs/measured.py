@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from tilegrad.costs.conduct import Act, Conduct, PairCost
 
 FILE = "measured.json"
+_OF_TRANSFERS = ("crowded", "opposed", "far_crowded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,6 @@ class KernelScale:
     call: float = 0.0
     cold: float = 0.0
     calls: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        return {"factor": self.factor, "call": self.call, "cold": self.cold, "calls": self.calls}
 
 
 @dataclass(frozen=True)
@@ -66,34 +64,28 @@ def from_json(table: Mapping[str, Any]) -> Measured:
     conduct = table["conduct"]
     pairs = {(Act(a), Act(b)): PairCost(*cycles) for a, then in conduct["pairs"].items() for b, cycles in then.items()}
     acts = {Act(name): cycles for name, cycles in conduct["acts"].items()}
-    ways = ((conduct[part]["inward"], conduct[part]["outward"]) for part in ("crowded", "opposed", "far_crowded"))
+    ways = ((conduct[part]["inward"], conduct[part]["outward"]) for part in _OF_TRANSFERS)
     found = Conduct(pairs, acts, conduct["move_cycles"], conduct["calls"], *ways)
     return Measured(table["source"], kernels, others, found)
 
 
 def as_json(measured: Measured) -> dict[str, Any]:
-    levels = sorted({level for _, level in measured.kernels})
-    kernels = {
-        level: {kernel: scale.as_json() for (kernel, at), scale in sorted(measured.kernels.items()) if at == level}
-        for level in levels
-    }
     conduct = measured.conduct
+    kernels: dict[str, dict[str, Any]] = {level: {} for level in sorted({level for _, level in measured.kernels})}
+    for (kernel, level), scale in sorted(measured.kernels.items()):
+        kernels[level][kernel] = asdict(scale)
     pairs: dict[str, dict[str, PairCost]] = {}
-    for (before, act), cost in sorted(conduct.pairs.items(), key=lambda pair: (pair[0][0].value, pair[0][1].value)):
-        pairs.setdefault(before.value, {})[act.value] = cost
-    acts = {act.value: cycles for act, cycles in sorted(conduct.acts.items(), key=lambda item: item[0].value)}
-    own = {"move_cycles": conduct.move_cycles, "acts": acts}
-    crowded = {
-        name: dict(zip(("inward", "outward"), ratios, strict=True))
-        for name, ratios in (
-            ("crowded", conduct.crowded),
-            ("opposed", conduct.opposed),
-            ("far_crowded", conduct.far_crowded),
-        )
-    }
+    for before, act, cost in sorted((before.value, act.value, cost) for (before, act), cost in conduct.pairs.items()):
+        pairs.setdefault(before, {})[act] = cost
     return {
         "source": measured.source,
         "kernels": kernels,
-        "others": {level: scale.as_json() for level, scale in sorted(measured.others.items())},
-        "conduct": {"calls": dict(sorted(conduct.calls.items())), **crowded, **own, "pairs": pairs},
+        "others": {level: asdict(scale) for level, scale in sorted(measured.others.items())},
+        "conduct": {
+            "calls": dict(sorted(conduct.calls.items())),
+            **{part: dict(zip(("inward", "outward"), getattr(conduct, part), strict=True)) for part in _OF_TRANSFERS},
+            "move_cycles": conduct.move_cycles,
+            "acts": dict(sorted((act.value, cycles) for act, cycles in conduct.acts.items())),
+            "pairs": pairs,
+        },
     }

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import Span, box_bytes, overlaps
-from tilegrad.costs.conduct import Act, Around
+from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.nest import Nest, Operand
 from tilegrad.ir.plan import Plan
@@ -23,7 +23,7 @@ from tilegrad.ir.schedule import Tiling
 WORTH = 1.5
 MOST_TOGETHER = 16  # nests: what one gains by being the next of so many is gained with fewer
 # The conductor makes a nest ready beside cores whose kernel has displaced some of its code.
-READYING = Around(gone=0.5, beside=1.0)
+GONE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Suites:
     def _conduct_cycles(self, one: TiledNest) -> float:
         """What the conductor does to make a nest ready."""
         acts = [Act.BEGIN_FIRST, Act.FETCH, Act.WAIT_TABLE, *(Act.FIRST_LOAD for _ in one.nest.reads), Act.END]
-        return sum(self.conduct.cycles(pair, READYING) for pair in pairwise(acts))
+        return sum(self.conduct.cycles(pair, GONE, is_beside=True) for pair in pairwise(acts))
 
     def _load_cycles(self, one: TiledNest) -> float:
         """What the engine takes to bring its first operands."""

@@ -243,7 +243,7 @@ class _Timing:
         self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
         main.spend(self.target.signal_cycles)
         if self.roofline is not None and self.shared is not None:
-            moving = self.shared.busy_cycles(began, main.now)
+            moving = overlap_cycles(self.shared.busy, [(began, main.now)])
             self.roofline = self.roofline.beside(main.now - began, max(computed), moving)
         self.told.clear()
         self.computing.clear()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilegrad.costs.loops import convolution, matrix, outer
-from tilegrad.costs.loops.base import Call, Counter, Family, call_of
+from tilegrad.costs.loops.base import Family
 from tilegrad.ir.nest import Nest
-
-__all__ = ["Call", "Counter", "Family", "call_of", "is_mirrored", "mirrored_family"]
 
 # By kernel; where one kernel has two sets of loops, the nest decides.
 _FAMILIES: dict[str, Family | Callable[[Nest], Family]] = {

@@ -85,7 +85,7 @@ def call_of(nest: Nest, sizes: Sizes, starts: Sizes | None, cores: int, loads: T
 
 
 def share(count: int, cores: int) -> int:
-    """The largest share of `tg_share`."""
+    """Rounded up: the largest share of `tg_share`, or blocks of which the last one may be short."""
     return -(-count // cores)
 
 
@@ -101,26 +101,32 @@ def bounds(count: int, core: int, cores: int) -> tuple[int, int]:
     return start, start + quotient + (core < rest)
 
 
-def load_of(trips: Iterable[float], loads: Iterable[float]) -> float:
+def pieces(start: int, stop: int, length: int) -> int:
+    """The runs of `length` that a share of units has a part of."""
+    return (stop - 1) // length - start // length + 1 if stop > start else 0
+
+
+def dot(trips: Iterable[float], loads: Iterable[float]) -> float:
     load: float = sum(map(mul, trips, loads))
     return load
+
+
+def sum_of(*terms: tuple[float, Trips]) -> list[float]:
+    """So many times the trips of each, together."""
+    often, trips = zip(*terms, strict=True)
+    return [dot(often, column) for column in zip(*trips, strict=True)]
 
 
 def heaviest(candidates: Sequence[Trips], loads: Trips) -> Trips:
     """The trips of the busiest core, among those of cores that may be it."""
     if len(candidates) == 1:
         return candidates[0]
-    return max(candidates, key=lambda trips: load_of(trips, loads))
+    return max(candidates, key=lambda trips: dot(trips, loads))
 
 
 def most_of(works: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     """Without those that have no more of anything than another one: of works that differ."""
     return tuple(work for work in works if not any(other != work and all(map(ge, other, work)) for other in works))
-
-
-def in_fours(times: float, length: int) -> tuple[float, float]:
-    """A loop of `length` that runs `times` times, four elements a turn: its turns, and the elements left over."""
-    return times * (length // 4), times * (length % 4)
 
 
 @lru_cache(maxsize=65536)
@@ -130,16 +136,9 @@ def shares_in_runs(count: int, length: int, cores: int) -> tuple[tuple[int, int]
     for core in range(cores):
         start, stop = bounds(count, core, cores)
         if stop > start:
-            found[stop - start, (stop - 1) // length - start // length + 1] = None
+            found[stop - start, pieces(start, stop, length)] = None
     return tuple(found)
 
 
-def valid_taps(base: int, step: int, taps: int, extent: int) -> int:
-    """How many of `taps` taps from `base` on, `step` apart, are inside [0, extent)."""
-    start = 0 if base >= 0 else -(base // step)
-    stop = taps if base + (taps - 1) * step < extent else max(0, -((base - extent) // step))
-    return max(0, stop - start)
-
-
-def is_absent(nest: Nest, name: str) -> bool:
-    return any(operand.name == name and operand.value is None for operand in nest.operands)
+def has_operand(nest: Nest, name: str) -> bool:
+    return any(operand.name == name for operand in nest.present)

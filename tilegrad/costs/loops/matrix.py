@@ -10,11 +10,13 @@ from tilegrad.costs.loops.base import (
     Family,
     Trips,
     bounds,
+    has_operand,
     heaviest,
-    is_absent,
     is_shared,
     most_of,
+    pieces,
     share,
+    sum_of,
 )
 from tilegrad.ir.nest import Nest
 
@@ -71,9 +73,8 @@ def _works(m: int, n: int, cores: int) -> tuple[tuple[int, ...], ...]:
     found: dict[tuple[int, ...], None] = {}
     for core in range(cores):
         start, stop = bounds((m // 4) * across, core, cores)
-        strips = (stop - 1) // across - start // across + 1 if stop > start else 0
         edges = *_edge_of(core, cores, m % 4, n), *_edge_of(core, cores, n % 4, m // 4 * 4)
-        found[(strips, stop - start, *edges)] = None
+        found[(pieces(start, stop, across), stop - start, *edges)] = None
     return most_of(tuple(found))
 
 
@@ -115,7 +116,7 @@ def _work_trips(
 
 
 def _gemm(nest: Nest) -> Counter:
-    has_end = nest.constants["alpha"] != 1.0 or not is_absent(nest, "c") or nest.constants["activation"] != 0
+    has_end = nest.constants["alpha"] != 1.0 or has_operand(nest, "c") or nest.constants["activation"] != 0
 
     def trips(c: Call) -> Trips:
         n = c.n
@@ -125,10 +126,6 @@ def _gemm(nest: Nest) -> Counter:
 
 
 GEMM = Family(_NAMES, _gemm, ("alpha", "beta", "activation"))
-
-
-def _times(times: float, trips: Trips) -> list[float]:
-    return [times * value for value in trips]
 
 
 def _matmul(nest: Nest) -> Counter:
@@ -142,16 +139,13 @@ def _matmul(nest: Nest) -> Counter:
         loads = c.loads[3:]
         if is_sum and batches > 1:
             start = gemm_trips(*shape, cores, not c.first, False, loads)
-            middle = _times(batches - 2, gemm_trips(*shape, cores, True, False, loads))
+            middle = gemm_trips(*shape, cores, True, False, loads)
             end = gemm_trips(*shape, cores, True, has_end and c.last, loads)
-            total = [a + b + d for a, b, d in zip(start, middle, end, strict=True)]
-            return 1.0, is_shared(cores), batches, *total
-        if cores > 1 and batches % cores == 0:
-            own = batches // cores
-            once = gemm_trips(*shape, 1, not c.first, has_end and c.last, loads)
-            return 1.0, is_shared(cores), own, *_times(own, once)
-        once = gemm_trips(*shape, cores, not c.first, has_end and c.last, loads)
-        return 1.0, is_shared(cores), batches, *_times(batches, once)
+            return 1.0, is_shared(cores), batches, *sum_of((1, start), (batches - 2, middle), (1, end))
+        # Cores share batches where that is even, otherwise the outputs of each.
+        own, sharers = (batches // cores, 1) if batches % cores == 0 else (batches, cores)
+        once = gemm_trips(*shape, sharers, not c.first, has_end and c.last, loads)
+        return 1.0, is_shared(cores), own, *sum_of((own, once))
 
     return trips
 
@@ -161,7 +155,7 @@ MATMUL = Family(("call", "shared", "batches", *_NAMES), _matmul, ("alpha", "is_s
 
 def _pointwise(rows: str, columns: str, depth: str) -> Family:
     def bind(nest: Nest) -> Counter:
-        has_end = any(operand.name == "b" and operand.value is not None for operand in nest.operands)
+        has_end = has_operand(nest, "b")
         is_weight = nest.operands[-1].name == "dw"
 
         def trips(c: Call) -> Trips:
@@ -170,11 +164,10 @@ def _pointwise(rows: str, columns: str, depth: str) -> Family:
             loads = c.loads[2:]
             images = n["n"] * n["g"]
             total = gemm_trips(*shape, cores, not c.first, has_end and c.last, loads)
-            if is_weight and n["n"] > 1 and c.first:
+            if is_weight and c.first:  # the sum over images goes on behind the first
                 others = gemm_trips(*shape, cores, True, False, loads)
-                total = [a + (n["n"] - 1) * b for a, b in zip(total, others, strict=True)]
-                return 1.0, images, *_times(n["g"], total)
-            return 1.0, images, *_times(images, total)
+                return 1.0, images, *sum_of((n["g"], total), (images - n["g"], others))
+            return 1.0, images, *sum_of((images, total))
 
         return trips
 

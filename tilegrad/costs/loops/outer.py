@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from tilegrad.costs.loops.base import Call, Counter, Family, Trips, bounds, in_fours, is_shared, share
+from tilegrad.costs.loops.base import Call, Counter, Family, Trips, is_shared, share, shares_in_runs
 from tilegrad.ir.nest import Nest
-
-
-def heaviest_run(units: int, length: int, cores: int) -> tuple[int, int]:
-    """The largest share of units in rows of `length` that touches most rows."""
-    best, most = (0, 0), -1
-    for core in range(cores):
-        start, stop = bounds(units, core, cores)
-        pieces = (stop - 1) // length - start // length + 1 if stop > start else 0
-        if 100 * (stop - start) + pieces > most:
-            most, best = 100 * (stop - start) + pieces, (start, stop)
-    return best
 
 
 def _outer(nest: Nest) -> Counter:
     def trips(c: Call) -> Trips:
         m, n, cores = c.n["m"], c.n["n"], c.cores
-        quads, rows = n // 4, m // 4
-        start, stop = heaviest_run(rows * quads, quads, cores)
-        strips = (stop - 1) // quads - start // quads + 1 if stop > start else 0
-        below, beside = share(n, cores) if m % 4 else 0, share(4 * rows, cores) if n % 4 else 0
+        (rows, rows_below), (quads, columns_beside) = divmod(m, 4), divmod(n, 4)
+        blocks, strips = max(shares_in_runs(rows * quads, quads, cores), default=(0, 0))
+        below, beside = share(n, cores) if rows_below else 0, share(4 * rows, cores) if columns_beside else 0
         return (
-            1.0, is_shared(cores), strips, stop - start,
-            float(m % 4 > 0), is_shared(cores) * (m % 4 > 0), below > 0 and m % 4, *in_fours(m % 4, below),
-            float(n % 4 > 0), is_shared(cores) * (n % 4 > 0), float(beside > 0), beside, beside * (n % 4),
+            1.0, is_shared(cores), strips, blocks,
+            rows_below > 0, is_shared(cores) * (rows_below > 0), rows_below * (below > 0),
+            rows_below * (below // 4), rows_below * (below % 4),
+            columns_beside > 0, is_shared(cores) * (columns_beside > 0), beside > 0, beside, beside * columns_beside,
         )  # fmt: skip
 
     return trips
