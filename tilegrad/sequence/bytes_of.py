@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tilegrad.ir.listing import Begin, Box, Place, box_size
 from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides
-from tilegrad.ir.schedule import Launch
-from tilegrad.ops import registry
-from tilegrad.sequence.contents import NOTHING, View
 
 
 def placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, Place, int]]:
@@ -30,19 +25,5 @@ def do_meet(a: Operand, place: Place, b: Operand, other: Place) -> bool:
     return place.region == other.region and max(place.offset, other.offset) < min(stops)
 
 
-def view_sources(launches: Iterable[Launch]) -> dict[str, str]:
-    """A view's bytes are its source's: they are known under the name of what was actually written."""
-    found: dict[str, str] = {}
-    for node in (launch.node for launch in launches):
-        if registry.get(node.op).is_view:
-            found[node.outputs[0]] = found.get(node.inputs[0], node.inputs[0])
-    return found
-
-
 def slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(r.start, r.stop) for r in box)
-
-
-def distinct(content: View) -> Iterable[int]:
-    first = int(content.flat[0]) if content.size else NOTHING
-    return (first,) if (content == first).all() else map(int, np.unique(content))

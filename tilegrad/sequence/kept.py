@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilegrad.ir.listing import ListedNest
 from tilegrad.ir.plan import Plan
-from tilegrad.sequence.bytes_of import view_sources
+from tilegrad.passes.views import roots_of_views
 from tilegrad.sequence.handover import Handover
 
 
@@ -15,7 +15,7 @@ def kept_results(plan: Plan, entry: str, nests: Sequence[ListedNest], own: Seque
     schedule = plan.schedule.entries[entry]
     if schedule.panels or not plan.schedule.overlaps:
         return [frozenset()] * len(nests)
-    sources = view_sources(schedule.launches)
+    sources = roots_of_views(schedule.graph)
 
     def source_of(value: str | None) -> str:
         return sources.get(value or "", value or "")

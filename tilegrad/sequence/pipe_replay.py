@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Load, Place, Signal, Store, box_size
+from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Listing, Load, Place, Signal, Store, box_size
 from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.schedule import Panel, Rows
 from tilegrad.ir.workspaces import fault
 from tilegrad.sequence.needs import summed_axes
-from tilegrad.sequence.part_contents import PartReplay
 from tilegrad.sequence.piped_events import ring_offset
+from tilegrad.sequence.values import ValueReplay
 
 
 @dataclass
@@ -36,12 +36,11 @@ class _Ring:
 _Key = tuple[int, int, int]  # pipe, block and ring
 
 
-class PipeReplay(PartReplay):
+class PipeReplay(ValueReplay):
     """The part of a replay that is about pipes."""
 
-    turn: int
-
-    def prepare_pipes(self) -> None:
+    def __init__(self, listing: Listing, entry: str) -> None:
+        super().__init__(listing, entry)
         self.rings: dict[_Key, _Ring] = {}
         self.steps: dict[int, list[tuple[_Key, Signal | Await]]] = {}  # by worker
         self.members = 1

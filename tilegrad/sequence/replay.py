@@ -29,23 +29,23 @@ from tilegrad.ir.listing import (
     Listing,
     Load,
     Move,
+    Part,
     Place,
     Queue,
     Signal,
     Store,
     Wait,
-    box_size,
     describe,
 )
 from tilegrad.ir.nest import Access, Nest, Operand, whole
-from tilegrad.sequence.bytes_of import distinct, placed, slices
-from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Readers, View
+from tilegrad.sequence.bytes_of import placed, slices
+from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Readers, Result, View
 from tilegrad.sequence.later import loaded_later
 from tilegrad.sequence.launches import LaunchReplay
-from tilegrad.sequence.needs import Needs, box_text, summed_axes
-from tilegrad.sequence.part_contents import OUTSIDE, STATE, ListingError
+from tilegrad.sequence.needs import Needs, summed_axes
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.sequence.pipe_replay import dense_bytes, elements
+from tilegrad.sequence.values import OUTSIDE, STATE, ListingError
 from tilegrad.targets.base import L1, L2
 
 MOST_TRANSFERS = 8
@@ -100,11 +100,9 @@ class _Replay(LaunchReplay):
         self.leaving = {(event.nest, event.operand) for event in self.events if isinstance(event, Store)}
         target = self.plan.schedule.target
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
-        self.held: list[Held] = []
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
         self.progress = [_Progress() for _ in self.nests]
-        self.prepare_launches({name: memory.size_bytes for name, memory in self.memories.items()})
 
     def run(self) -> None:
         handlers: dict[type, Callable[..., None]] = {
@@ -128,17 +126,15 @@ class _Replay(LaunchReplay):
 
     def start_entry(self) -> None:
         graph, plan = self.schedule.graph, self.plan
-        written = []
-        for tensor in plan.schedule.program.state:
-            address = plan.state_addresses[tensor.name]
-            written.append((tensor.name, self.home(address, tensor.type.size_bytes, f"state '{tensor.name}'")[0]))
-        for value in graph.inputs:
-            address = plan.input_address(self.entry, value)
-            written.append((value, self.home(address, graph.types[value].size_bytes, f"input '{value}'")[0]))
-        for value, view in written:
-            view[...] = self.number(value)
-        for value, view in written:
-            if (view != self.number(value)).any():
+        found = [
+            (tensor.name, plan.state_addresses[tensor.name], tensor.type) for tensor in plan.schedule.program.state
+        ]
+        found += [(value, plan.input_address(self.entry, value), graph.types[value]) for value in graph.inputs]
+        homes = [(value, self.home(address, of.size_bytes, f"'{value}'")[0]) for value, address, of in found]
+        for value, view in homes:
+            view[...] = self.whole(value, view.size * self.unit)
+        for value, view in homes:
+            if (view != self.whole(value, view.size * self.unit)).any():
                 raise self.error(f"'{value}' overlaps other state or another input")
 
     def end_entry(self) -> None:
@@ -154,15 +150,16 @@ class _Replay(LaunchReplay):
         graph = self.schedule.graph
         for value in graph.outputs:
             address = self.plan.output_address(self.entry, value)
-            view, _ = self.home(address, graph.types[value].size_bytes, f"'{value}'")
-            if (view != self.number(value)).any():
+            size_bytes = graph.types[value].size_bytes
+            view, _ = self.home(address, size_bytes, f"'{value}'")
+            if (view != self.whole(value, size_bytes)).any():
                 raise self.error(f"the caller finds '{value}' overwritten")
         becomes = {state: value for value, state in graph.writes}
         for tensor in self.plan.schedule.program.state:
             value = becomes.get(tensor.name, tensor.name)
-            address = self.plan.state_addresses[tensor.name]
-            view, _ = self.home(address, tensor.type.size_bytes, f"state '{tensor.name}'")
-            if (view != self.number(value)).any():
+            address, size_bytes = self.plan.state_addresses[tensor.name], tensor.type.size_bytes
+            view, _ = self.home(address, size_bytes, f"state '{tensor.name}'")
+            if (view != self.whole(value, size_bytes)).any():
                 raise self.error(f"state '{tensor.name}' does not hold '{value}' at the end")
 
     def check_complete(self, number: int, listed: ListedNest, again: Container[tuple[int, str]]) -> None:
@@ -191,16 +188,13 @@ class _Replay(LaunchReplay):
         content, readers = self.scratch(offset, size_bytes, what)
         self.expect_no_ring(offset, size_bytes, what)
         self.expect_writable(content, readers, what)
-        for i in distinct(content):
-            held = self.held[i] if i >= 0 else None
-            if held is not None and held.is_result and not held.has_left and (held.nest, held.what) in self.leaving:
-                raise self.error(f"{what} comes to where '{held.what}' of nest {held.nest} has not left")
+        results = self.memories[SCRATCH].results
+        for at in [at for at, one in results.items() if at < offset + size_bytes and offset < at + one.size_bytes]:
+            gone = results.pop(at)
+            if (gone.nest, gone.operand) in self.leaving:
+                raise self.error(f"{what} comes to where '{gone.operand}' of nest {gone.nest} has not left")
         content[...] = UNDER_WAY
         return content
-
-    def hold(self, held: Held) -> int:
-        self.held.append(held)
-        return len(self.held) - 1
 
     def open(self, event: Fetch | Load | Store | Move) -> _Transfer:
         key = (event.queue, event.transfer)
@@ -232,7 +226,7 @@ class _Replay(LaunchReplay):
             view, _ = self.scratch(listed.place.table_offset, words_bytes, "a table")
             if (view != UNDER_WAY).any():
                 raise self.error("the table does not come to its place", number)
-            transfer.arrivals.append((view, self.hold(Held(number, "its table"))))
+            transfer.arrivals.append((view, self.table(number, words_bytes)))
             self.bring_ahead(event, listed.place.table_offset, words_bytes)
             size_bytes -= words_bytes
         if size_bytes:
@@ -243,10 +237,11 @@ class _Replay(LaunchReplay):
         place, table = self.nests[nest].place, self.nests[nest].table
         assert place is not None and table is not None
         content, _ = self.scratch(place.table_offset, 4 * len(table), "the table")
-        first = int(content[0])
-        is_there = first >= 0 and self.held[first].nest == nest and self.held[first].what == "its table"
-        if not is_there or (content != first).any():
+        if (content != self.table(nest, 4 * len(table))).any():
             raise self.error(f"the table of nest {nest} is not there", nest)
+
+    def table(self, nest: int, size_bytes: int) -> View:
+        return self.whole(f"the table of nest {nest}", size_bytes)
 
     def operand(self, event: Load | Store, access: Access) -> Operand:
         if not 0 <= event.nest < len(self.nests):
@@ -278,46 +273,45 @@ class _Replay(LaunchReplay):
         return views
 
     def load(self, event: Load) -> None:
-        operand = self.operand(event, Access.READ)
+        operand, what = self.operand(event, Access.READ), f"'{event.operand}'"
+        far = self.far_views(event)
         self.claim(event)
-        transfer, value = self.open(event), self.content_number(event.nest, operand)
-        contents = [] if event.pipe is not None else self.far_contents(event, operand)
-        if event.pipe is not None:
+        transfer, wanted = self.open(event), self.contents(event.nest, operand, event.box)
+        if event.pipe is None:
+            for part, (content, readers) in zip(event.parts, far, strict=True):
+                self.expect_contents(content, self.in_part(wanted, part), what)
+                readers += 1
+                transfer.sources.append(readers)
+        else:
             self.pop(event, elements(operand, event.box))
-        for (content, readers), wanted in zip(self.far_views(event), contents, strict=event.pipe is None):
-            self.expect_value(content, value, f"'{event.operand}'", wanted)
-            readers += 1
-            transfer.sources.append(readers)
-        near = self.claim_scratch(event.near, size_bytes := dense_bytes(operand, event.box), f"'{event.operand}'")
+        size_bytes = dense_bytes(operand, event.box)
+        transfer.arrivals.append((self.claim_scratch(event.near, size_bytes, what), wanted))
         self.bring_ahead(event, event.near, size_bytes)
-        held = Held(event.nest, event.operand, value, operand.shape, event.box, at=event.near)
-        transfer.arrivals.append((near, self.hold(held)))
+
+    def in_part(self, contents: View, part: Part) -> View:
+        """What a part moves of a box."""
+        return contents[part.near_offset // self.unit : (part.near_offset + part.size_bytes) // self.unit]
 
     def store(self, event: Store) -> None:
-        operand = self.operand(event, Access.WRITE)
+        operand, what = self.operand(event, Access.WRITE), f"'{event.operand}'"
+        far = self.far_views(event)
         self.claim(event)
-        transfer, what = self.open(event), f"'{event.operand}'"
-        near, readers = self.scratch(event.near, box_size(event.box) * operand.element_bytes, what)
-        first = int(near[0])
-        held = self.held[first] if first >= 0 and (near == first).all() else None
-        if held is None or not held.is_result or (held.nest, held.what, held.box) != (
-            event.nest, event.operand, event.box,
-        ):  # fmt: skip
+        transfer, wanted = self.open(event), self.contents(event.nest, operand, event.box)
+        _, readers = self.scratch(event.near, dense_bytes(operand, event.box), what)
+        result = self.memories[SCRATCH].results.pop(event.near, None)
+        if result is None or (result.nest, result.operand, result.box) != (event.nest, event.operand, event.box):
             raise self.error(f"the result {what} is not there when it leaves", event.nest)
-        if not held.is_complete:
+        if not result.is_complete:
             raise self.error(f"the result {what} leaves before its last reduction tile", event.nest)
         self.left(event.nest, operand, event.box)
-        held.has_left = True
         readers += 1
         transfer.sources.append(readers)
-        contents: list[View | int] = [NOTHING]
-        if event.pipe is None:
-            contents = self.far_contents(event, operand)
-        else:
+        if event.pipe is not None:
             self.push(event, elements(operand, event.box))
-        for (content, far_readers), arriving in zip(self.far_views(event), contents, strict=True):
+        for part, (content, far_readers) in zip(event.parts, far, strict=True):
             self.expect_writable(content, far_readers, what)
             content[...] = UNDER_WAY
+            arriving = self.in_part(wanted, part).reshape(content.shape) if event.pipe is None else NOTHING
             transfer.arrivals.append((content, arriving))
 
     def left(self, nest: int, operand: Operand, box: Box) -> None:
@@ -328,17 +322,12 @@ class _Replay(LaunchReplay):
 
     def move(self, event: Move) -> None:
         transfer, what = self.open(event), f"'{event.tensor}'"
-        near, far = self.move_sides(event, what)
+        near, far = self.sides(event, what)
         (source, source_readers), (target, target_readers) = (far, near) if event.inward else (near, far)
         if (source == UNDER_WAY).any():
             raise self.error(f"{what} moves before it has arrived")
         self.expect_writable(target, target_readers, what)
-        if event.tensor in self.parts:
-            arriving = self.moved_part(event, source, what)
-        else:
-            self.expect_whole(event)
-            arriving = source.copy()
-        transfer.arrivals.append((target, arriving))
+        transfer.arrivals.append((target, source.copy()))
         target[...] = UNDER_WAY
         source_readers += 1
         transfer.sources.append(source_readers)
@@ -415,18 +404,9 @@ class _Replay(LaunchReplay):
         if place.region != SCRATCH or place.offset % operand.element_bytes:
             raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
         content, readers = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
-        first = int(content[0])
         if (content == UNDER_WAY).any():
             raise self.error(f"'{operand.name}' has not arrived")
-        if first < 0 or (content != first).any():
-            raise self.error(f"'{operand.name}' was not brought, or was overwritten")
-        held = self.held[first]
-        is_same_box = (held.shape, held.box) == (operand.shape, place.box)
-        if held.value != self.content_number(self.turn, operand) or not held.is_complete:
-            raise self.error(f"'{operand.name}' finds '{held.what}' of nest {held.nest} in its place")
-        is_part = held.is_whole and prod(operand.shape) == prod(held.shape) and held.has_run(operand, place)
-        if not (is_same_box and place.offset == held.at) and not is_part:
-            raise self.error(f"'{operand.name}' finds {box_text(held.box)}, the kernel needs {box_text(place.box)}")
+        self.expect_contents(content, self.contents(self.turn, operand, place.box), f"'{operand.name}'")
         return content, readers
 
     def expect_room(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
@@ -438,15 +418,11 @@ class _Replay(LaunchReplay):
         if stored is not None and stored[slices(place.box)].any():
             raise self.error(f"the result '{operand.name}' left before this tile added to it")
         if any(first):
-            content, _ = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
-            at = int(content[0])
-            held = self.held[at] if at >= 0 and (content == at).all() else None
-            found = None if held is None else (held.nest, held.what, held.box)
-            if held is None or found != (event.nest, operand.name, place.box):
+            found = self.memories[SCRATCH].results.pop(place.offset, None)
+            if found is None or (found.nest, found.operand, found.box) != (event.nest, operand.name, place.box):
                 raise self.error(f"'{operand.name}' does not find the sum to continue")
-            if not held.reduced_to < first:
+            if not found.reduced_to < first:
                 raise self.error(f"the reduction's tiles of '{operand.name}' are out of order")
-            held.has_left = True
         self.claim_scratch(place.offset, size_bytes, f"'{operand.name}'")
 
     def end(self, event: End) -> None:
@@ -471,17 +447,14 @@ class _Replay(LaunchReplay):
                     self.left(event.nest, operand, box)
                 continue
             sums = summed_axes(listed.nest, operand)
-            held = Held(
+            content, _ = self.scratch(place.offset, size_bytes, "a result")
+            is_complete = all(begun.ranges[axis.name].stop == axis.extent for axis in sums)
+            content[...] = self.contents(event.nest, operand, place.box) if is_complete else NOTHING
+            self.memories[SCRATCH].results[place.offset] = Result(
                 event.nest,
                 operand.name,
-                self.content_number(event.nest, operand),
-                operand.shape,
                 place.box,
-                is_result=True,
-                is_complete=all(begun.ranges[axis.name].stop == axis.extent for axis in sums),
-                has_left=False,
-                reduced_to=tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
-                at=place.offset,
+                size_bytes,
+                is_complete,
+                tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
             )
-            content, _ = self.scratch(place.offset, size_bytes, "a result")
-            content[...] = self.hold(held)

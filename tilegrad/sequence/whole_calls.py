@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-from tilegrad.ir.listing import SCRATCH, Begin, Box, ListedNest, Place, box_size
+from tilegrad.ir.listing import SCRATCH, Begin, ListedNest, Place, box_size
 from tilegrad.ir.nest import Access, Operand, row_major_strides
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.sequence.bytes_of import do_meet, placed
-from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Readers, View, whose
-from tilegrad.sequence.needs import box_text
-from tilegrad.sequence.part_contents import OUTSIDE, PartReplay
+from tilegrad.sequence.contents import UNDER_WAY, Readers, View
+from tilegrad.sequence.values import OUTSIDE, ValueReplay
 
 
-class WholeReplay(PartReplay):
+class WholeReplay(ValueReplay):
     """The part of a replay that is about such calls."""
-
-    def expect_writable(self, content: View, readers: Readers, what: str) -> None:
-        if (content == UNDER_WAY).any():
-            raise self.error(f"{what} is brought to where something else is on its way")
-        if readers.any():
-            raise self.error(f"{what} is brought to what is still being read")
-
-    def expect_at_home(self, nest: int, operand: Operand, box: Box, region: str, offset: int) -> None:
-        """Memories know whose bytes lie where, but not which of them: that follows from where the tensor begins."""
-        assert operand.value is not None
-        home = self.plan.address(self.entry, operand.value, self.nests[nest].launch)
-        start = sum(r.start * stride for r, stride in zip(box, row_major_strides(operand.shape), strict=True))
-        wanted = home.offset + operand.element_bytes * start
-        if (region, offset) != (home.region, wanted):
-            where = f"{box_text(box)} of '{operand.name}' is at {home.region}+{wanted}"
-            raise self.error(f"{where}, not at {region}+{offset}", nest)
-
-    def expect_value(self, content: View, value: int, what: str, wanted: View | int | None = None) -> None:
-        is_there = content == (value if wanted is None else wanted)
-        if is_there.all():
-            return
-        other = int(content[~is_there].flat[0])
-        name = self.names[value]
-        if other == UNDER_WAY:
-            raise self.error(f"{what} reads '{name}' before it has arrived")
-        found = "nothing" if other == NOTHING else f"'{self.names[whose(other)]}'"
-        if whose(other) == value:
-            found = f"another part of {found}"
-        raise self.error(f"{what} finds {found} where '{name}' should be")
 
     def home_views(self, operand: Operand, place: Place) -> tuple[View, Readers]:
         size = operand.element_bytes
@@ -59,7 +29,8 @@ class WholeReplay(PartReplay):
             if place is not None and box_size(place.box):
                 self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
         for operand, place, _ in placed(listed.nest, event, Access.READ):
-            self.expect_value(self.home_views(operand, place)[0], self.number(operand.value or ""), f"'{operand.name}'")
+            wanted = self.contents(event.nest, operand, place.box)
+            self.expect_contents(self.home_views(operand, place)[0], wanted, f"'{operand.name}'")
         self.expect_apart(listed, event)
         for operand, place, _ in placed(listed.nest, event, Access.READ):
             readers = self.home_views(operand, place)[1]
@@ -72,7 +43,8 @@ class WholeReplay(PartReplay):
             readers = self.home_views(operand, place)[1]
             readers -= 1
         for operand, place, _ in placed(listed.nest, begun, Access.WRITE):
-            self.home_views(operand, place)[0][...] = self.number(operand.value or "")
+            content, _ = self.home_views(operand, place)
+            content[...] = self.contents(begun.nest, operand, place.box).reshape(content.shape)
 
     def expect_apart(self, listed: ListedNest, event: Begin) -> None:
         """Results are not where something else is needed, unless the operator may work in place."""
