@@ -14,10 +14,9 @@ from tilegrad.ir.listing import SCRATCH, Barrier, Enter, Event, Fetch, Listing, 
 from tilegrad.sequence.contents import Memory, Readers, View
 from tilegrad.sequence.handover import launch_before
 from tilegrad.sequence.pipe_replay import PipeReplay
-from tilegrad.sequence.whole_calls import WholeReplay
 
 
-class LaunchReplay(PipeReplay, WholeReplay):
+class LaunchReplay(PipeReplay):
     """The part of a replay that is about launches. `launched` is the nest whose blocks have not met yet, or -1.
 
     Of each region, `claims` say which unit of a launch writes, as content, and which reads: units have numbers, of

@@ -5,12 +5,12 @@ Positions of index maps are enumerated here rather than computed from their ends
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.ir.listing import Begin, Box, Load, Part, Store, box_size
+from tilegrad.ir.listing import Begin, Box, Load, Part, Place, Store, box_size
 from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range, Tile, row_major_strides
 
 _Positions = npt.NDArray[np.int64]
@@ -18,6 +18,18 @@ _Positions = npt.NDArray[np.int64]
 
 def box_text(box: Box) -> str:
     return "[" + ", ".join(f"{r.start}:{r.stop}" for r in box) + "]"
+
+
+def slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(r.start, r.stop) for r in box)
+
+
+def placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, Place, int]]:
+    """Operands of a kernel call that have bytes."""
+    for operand, place in zip(nest.operands, event.places, strict=True):
+        size = box_size(place.box) if place is not None and operand.access is access else 0
+        if place is not None and size:
+            yield operand, place, size * operand.element_bytes
 
 
 def summed_axes(nest: Nest, operand: Operand) -> tuple[Axis, ...]:

@@ -7,7 +7,7 @@ still needed may be disturbed, and state must be right at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
@@ -37,12 +37,13 @@ from tilegrad.ir.listing import (
     Wait,
     describe,
 )
-from tilegrad.ir.nest import Access, Nest, Operand, whole
-from tilegrad.sequence.bytes_of import placed, slices
+from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
+from tilegrad.ops import registry
+from tilegrad.ops.base import NodeView
 from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Readers, Result, View
 from tilegrad.sequence.later import loaded_later
 from tilegrad.sequence.launches import LaunchReplay
-from tilegrad.sequence.needs import Needs, summed_axes
+from tilegrad.sequence.needs import Needs, placed, slices, summed_axes
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.sequence.pipe_replay import dense_bytes, elements
 from tilegrad.sequence.values import OUTSIDE, STATE, ListingError
@@ -345,7 +346,7 @@ class _Replay(LaunchReplay):
             for view, content in transfer.arrivals:
                 view[...] = content
 
-    # Kernel calls.
+    # Kernel calls, on tiles in scratchpad, or where operands live.
 
     def enter(self, event: Enter) -> None:
         if event.nest != self.turn + 1:
@@ -374,7 +375,7 @@ class _Replay(LaunchReplay):
             raise self.error("computes what another tile did")
         done.computed.add(tile)
         if listed.tiling is None:
-            self.begin_whole(listed, event)
+            self.begin_at_home(listed, event)
             return
         self.expect_table(event.nest)
         for operand, place, size_bytes in placed(listed.nest, event, Access.READ):
@@ -432,7 +433,7 @@ class _Replay(LaunchReplay):
         self.running = None
         listed = self.nests[event.nest]
         if listed.tiling is None:
-            self.end_whole(listed, begun)
+            self.end_at_home(listed, begun)
             return
         for operand, place, size_bytes in placed(listed.nest, begun, Access.READ):
             if place.pipe is not None:
@@ -458,3 +459,48 @@ class _Replay(LaunchReplay):
                 is_complete,
                 tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
             )
+
+    def at_home(self, nest: Nest, event: Begin, access: Access) -> Iterator[tuple[Operand, Place, View, Readers]]:
+        """Operands of a kernel that computes where they live, with their content."""
+        for operand, place, _ in placed(nest, event, access):
+            self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
+            size = operand.element_bytes
+            strides = (*(stride * size for stride in row_major_strides(operand.shape)), 1)
+            memory = self.memories[place.region]
+            found = memory.views(place.offset, (*(r.size for r in place.box), size), strides)
+            if found is None or place.region == OUTSIDE:
+                raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no core finds it")
+            yield operand, place, *found
+
+    def begin_at_home(self, listed: ListedNest, event: Begin) -> None:
+        """Results are not where something else is needed, unless the operator may work in place."""
+        reads, results = (list(self.at_home(listed.nest, event, access)) for access in (Access.READ, Access.WRITE))
+        for operand, place, content, _ in reads:
+            self.expect_contents(content, self.contents(event.nest, operand, place.box), f"'{operand.name}'")
+        for i, (operand, place, content, readers) in enumerate(results):
+            self.expect_writable(content, readers, f"'{operand.name}'")
+            for other, _, other_content, _ in results[:i]:
+                if np.may_share_memory(content, other_content):
+                    raise self.error(f"'{operand.name}' and '{other.name}' overlap")
+            for source, source_place, source_content, _ in reads:
+                is_in_place = place.offset == source_place.offset and self.may_be_in_place(listed, operand, source)
+                if np.may_share_memory(content, source_content) and not is_in_place:
+                    raise self.error(f"'{operand.name}' overlaps '{source.name}', which may not be in place")
+        for _, _, _, readers in reads:
+            readers += 1
+        for _, _, content, _ in results:
+            content[...] = UNDER_WAY
+
+    def may_be_in_place(self, listed: ListedNest, result: Operand, source: Operand) -> bool:
+        node = self.schedule.launches[listed.launch].node
+        return any(
+            (node.outputs[o], node.inputs[i]) == (result.value, source.value)
+            for o, i in registry.get(node.op).in_place(NodeView(node, self.schedule.graph.types))
+            if o < len(node.outputs) and i < len(node.inputs)
+        )
+
+    def end_at_home(self, listed: ListedNest, begun: Begin) -> None:
+        for _, _, _, readers in self.at_home(listed.nest, begun, Access.READ):
+            readers -= 1
+        for operand, place, content, _ in self.at_home(listed.nest, begun, Access.WRITE):
+            content[...] = self.contents(begun.nest, operand, place.box).reshape(content.shape)
