@@ -20,10 +20,6 @@ def box_text(box: Box) -> str:
     return "[" + ", ".join(f"{r.start}:{r.stop}" for r in box) + "]"
 
 
-def slices(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(r.start, r.stop) for r in box)
-
-
 def placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, Place, int]]:
     """Operands of a kernel call that have bytes."""
     for operand, place in zip(nest.operands, event.places, strict=True):

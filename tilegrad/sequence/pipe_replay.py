@@ -19,18 +19,22 @@ from tilegrad.sequence.piped_events import ring_offset
 from tilegrad.sequence.values import ValueReplay
 
 
+def _counts() -> dict[bool, int]:
+    return {True: 0, False: 0}
+
+
 @dataclass
 class _Ring:
-    """Of one block: boxes that went in and that came out, how many of these transfers are known to be done, what was
-    told, and what the other side has awaited. In L1, `making` is the box that is made, to these steps of sums."""
+    """Of one block: boxes that went in and that came out. By whether they are of boxes that are ready or of slots that
+    are free: how many of these transfers are known to be done, what was told, and what the other side has awaited. In
+    L1, `making` is the box that is made, to these steps of sums."""
 
-    pushed: list[tuple[int, int, Rows]] = field(default_factory=list)  # where, how long, which elements
+    pushed: list[tuple[int, Rows]] = field(default_factory=list)  # where, and which elements
     popped: int = 0
-    stored: int = 0
-    loaded: int = 0
-    told: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-    awaited: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-    making: tuple[tuple[int, int, Rows], tuple[int, ...]] | None = None
+    done: dict[bool, int] = field(default_factory=_counts)
+    told: dict[bool, int] = field(default_factory=_counts)
+    awaited: dict[bool, int] = field(default_factory=_counts)
+    making: tuple[tuple[int, Rows], tuple[int, ...]] | None = None
 
 
 _Key = tuple[int, int, int]  # pipe, block and ring
@@ -92,8 +96,8 @@ class PipeReplay(ValueReplay):
         if count != len(ring.pushed):
             raise self.error(f"box {count} goes into pipe {pipe.number} as number {len(ring.pushed)}", nest)
         for number in range(ring.awaited[False], len(ring.pushed)):
-            start, size_bytes, _ = ring.pushed[number]
-            if start < at + rows.size_bytes and at < start + size_bytes:
+            start, other = ring.pushed[number]
+            if start < at + rows.size_bytes and at < start + other.size_bytes:
                 where = f"box {count} of pipe {pipe.number} comes to where box {number} may not have been read"
                 raise self.error(where, nest)
 
@@ -104,13 +108,13 @@ class PipeReplay(ValueReplay):
             raise self.error(f"box {count} of pipe {pipe.number} is read before it is ready", nest)
         if count >= len(ring.pushed):
             raise self.error(f"box {count} never goes into pipe {pipe.number}", nest)
-        if ring.pushed[count] != (at, rows.size_bytes, rows):
+        if ring.pushed[count] != (at, rows):
             raise self.error(f"box {count} of pipe {pipe.number} is not what went in, or elsewhere", nest)
 
     def push(self, event: Store, rows: Rows) -> None:
         pipe, ring = self.ring_of(event)
         self._expect_free(pipe, ring, event.count, event.far, rows, event.nest)
-        ring.pushed.append((event.far, rows.size_bytes, rows))
+        ring.pushed.append((event.far, rows))
 
     def pop(self, event: Load, rows: Rows) -> None:
         pipe, ring = self.ring_of(event)
@@ -132,7 +136,7 @@ class PipeReplay(ValueReplay):
         if not is_inside or rows.size_bytes > pipe.slot_bytes or place.offset % pipe.alignment_bytes:
             raise self.error(f"'{operand.name}' is not in a slot of pipe {pipe.number}", event.nest)
         first = tuple(event.ranges[axis.name].start for axis in summed_axes(nest, operand))
-        own = (place.offset, rows.size_bytes, rows)
+        own = (place.offset, rows)
         if any(first) and (ring.making is None or ring.making[0] != own or not ring.making[1] < first):
             raise self.error(f"'{operand.name}' does not find the sum to continue in pipe {pipe.number}", event.nest)
         if ring.making is not None and not any(first):
@@ -140,32 +144,25 @@ class PipeReplay(ValueReplay):
         self._expect_free(pipe, ring, place.count, place.offset, rows, event.nest)
         ring.making = own, first
 
-    def end_in_ring(self, event: Begin, nest: Nest, operand: Operand, place: Place) -> Box | None:
-        """The box that is complete with this, if one is."""
+    def end_in_ring(self, event: Begin, nest: Nest, operand: Operand, place: Place) -> None:
         _, ring = self.ring(place.pipe, event.queue.block, place.ring, event.nest)
         if operand.access is Access.READ:
             ring.popped += 1
-            ring.loaded = ring.popped
-            return None
-        if any(event.ranges[axis.name].stop < axis.extent for axis in summed_axes(nest, operand)):
-            return None
-        assert ring.making is not None
-        ring.pushed.append(ring.making[0])
-        ring.making, ring.stored = None, len(ring.pushed)
-        return place.box
+            ring.done[False] = ring.popped
+        elif all(event.ranges[axis.name].stop == axis.extent for axis in summed_axes(nest, operand)):
+            assert ring.making is not None
+            ring.pushed.append(ring.making[0])
+            ring.making, ring.done[True] = None, len(ring.pushed)
 
     def settled(self, event: Event) -> None:
         """A transfer has been waited for."""
         if isinstance(event, Load | Store) and event.pipe is not None:
             _, ring = self.ring_of(event)
-            if event.inward:
-                ring.loaded = max(ring.loaded, event.count + 1)
-            else:
-                ring.stored = max(ring.stored, event.count + 1)
+            ring.done[not event.inward] = max(ring.done[not event.inward], event.count + 1)
 
     def signal(self, event: Signal) -> None:
         pipe, ring = self.ring_of(event)
-        done = ring.stored if event.ready else ring.loaded
+        done = ring.done[event.ready]
         if not ring.told[event.ready] < event.count <= done:
             what = "ready" if event.ready else "free"
             raise self.error(f"pipe {pipe.number} is told {event.count} {what}, and {done} are", event.nest)

@@ -1,18 +1,17 @@
 """Proof that a listing is right, by code that knows nothing of how it was made.
 
 Each entry is replayed on memories that say which value's bytes lie where. What a kernel reads must have been brought
-and waited for, what it writes must leave completely, once, behind its last contribution, nothing that is under way or
-still needed may be disturbed, and state must be right at the end.
+and waited for, what it writes leaves behind its last contribution and before anybody looks for it, nothing that is
+under way or still needed may be disturbed, and state must be right at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from tilegrad.analysis.layout import CALL
 from tilegrad.ir.listing import (
@@ -37,13 +36,12 @@ from tilegrad.ir.listing import (
     Wait,
     describe,
 )
-from tilegrad.ir.nest import Access, Nest, Operand, row_major_strides, whole
+from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Readers, Result, View
-from tilegrad.sequence.later import loaded_later
 from tilegrad.sequence.launches import LaunchReplay
-from tilegrad.sequence.needs import Needs, placed, slices, summed_axes
+from tilegrad.sequence.needs import Needs, placed, summed_axes
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.sequence.pipe_replay import dense_bytes, elements
 from tilegrad.sequence.values import OUTSIDE, STATE, ListingError
@@ -86,14 +84,6 @@ class _Transfer:
     arrivals: list[tuple[View, View | int]] = field(default_factory=list)
 
 
-@dataclass
-class _Progress:
-    """How far a nest has come: tiles that were computed, and elements of results that left."""
-
-    computed: set[tuple[tuple[int, int], ...]] = field(default_factory=set)
-    stored: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
-
-
 class _Replay(LaunchReplay):
     def __init__(self, listing: Listing, entry: str, needs: Needs) -> None:
         super().__init__(listing, entry)
@@ -103,7 +93,7 @@ class _Replay(LaunchReplay):
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
-        self.progress = [_Progress() for _ in self.nests]
+        self.computed: list[set[tuple[tuple[int, int], ...]]] = [set() for _ in self.nests]  # tiles of each nest
 
     def run(self) -> None:
         handlers: dict[type, Callable[..., None]] = {
@@ -145,9 +135,10 @@ class _Replay(LaunchReplay):
             raise self.error(f"never ended: {describe(self.running)}")
         if self.launched >= 0:
             raise self.error("its blocks never meet at a barrier", self.launched)
-        again = loaded_later(self.events, self.nests)
-        for number, listed in enumerate(self.nests):
-            self.check_complete(number, listed, again)
+        for number, (listed, tiles) in enumerate(zip(self.nests, self.computed, strict=True)):
+            volume = sum(prod(stop - start for start, stop in tile) for tile in tiles)
+            if volume != prod(axis.extent for axis in listed.nest.axes):
+                raise self.error("the tiles are not the whole nest", number)
         graph = self.schedule.graph
         for value in graph.outputs:
             address = self.plan.output_address(self.entry, value)
@@ -162,19 +153,6 @@ class _Replay(LaunchReplay):
             view, _ = self.home(address, size_bytes, f"state '{tensor.name}'")
             if (view != self.whole(value, size_bytes)).any():
                 raise self.error(f"state '{tensor.name}' does not hold '{value}' at the end")
-
-    def check_complete(self, number: int, listed: ListedNest, again: Container[tuple[int, str]]) -> None:
-        nest, done = listed.nest, self.progress[number]
-        volume = sum(prod(stop - start for start, stop in tile) for tile in done.computed)
-        if volume != prod(axis.extent for axis in nest.axes):
-            raise self.error("the tiles are not the whole nest", number)
-        for operand in nest.results if listed.tiling is not None else ():
-            needed = [self.needs.needed(operand, d, whole(nest))[0] for d in range(len(operand.shape))]
-            stored = done.stored.get(operand.name)
-            if stored is None and listed.tile_count == 1 and (number, operand.name) not in again:
-                continue  # whoever needs it has found it in scratchpad
-            if all(r.size for r in needed) and (stored is None or not stored[slices(tuple(needed))].all()):
-                raise self.error(f"a part of the result '{operand.name}' never leaves", number)
 
     # Transfers.
 
@@ -304,7 +282,6 @@ class _Replay(LaunchReplay):
             raise self.error(f"the result {what} is not there when it leaves", event.nest)
         if not result.is_complete:
             raise self.error(f"the result {what} leaves before its last reduction tile", event.nest)
-        self.left(event.nest, operand, event.box)
         readers += 1
         transfer.sources.append(readers)
         if event.pipe is not None:
@@ -314,12 +291,6 @@ class _Replay(LaunchReplay):
             content[...] = UNDER_WAY
             arriving = self.in_part(wanted, part).reshape(content.shape) if event.pipe is None else NOTHING
             transfer.arrivals.append((content, arriving))
-
-    def left(self, nest: int, operand: Operand, box: Box) -> None:
-        stored = self.progress[nest].stored.setdefault(operand.name, np.zeros(operand.shape, dtype=bool))
-        if stored[slices(box)].any():
-            raise self.error(f"the result '{operand.name}' leaves twice", nest)
-        stored[slices(box)] = True
 
     def move(self, event: Move) -> None:
         transfer, what = self.open(event), f"'{event.tensor}'"
@@ -366,14 +337,14 @@ class _Replay(LaunchReplay):
         if event.nest != self.turn:
             raise self.error(f"nest {event.nest} computes in the turn of nest {self.turn}")
         self.running = event
-        listed, done = self.nests[event.nest], self.progress[event.nest]
+        listed = self.nests[event.nest]
         wrong = self.needs.wrong_call(listed.nest, event)
         if wrong is not None:
             raise self.error(wrong)
         tile = tuple((event.ranges[axis.name].start, event.ranges[axis.name].stop) for axis in listed.nest.axes)
-        if tile in done.computed:
+        if tile in self.computed[event.nest]:
             raise self.error("computes what another tile did")
-        done.computed.add(tile)
+        self.computed[event.nest].add(tile)
         if listed.tiling is None:
             self.begin_at_home(listed, event)
             return
@@ -415,9 +386,6 @@ class _Replay(LaunchReplay):
         first = tuple(event.ranges[axis.name].start for axis in summed_axes(nest, operand))
         if place.region != SCRATCH or place.offset % self.alignment[L1]:
             raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
-        stored = self.progress[event.nest].stored.get(operand.name)
-        if stored is not None and stored[slices(place.box)].any():
-            raise self.error(f"the result '{operand.name}' left before this tile added to it")
         if any(first):
             found = self.memories[SCRATCH].results.pop(place.offset, None)
             if found is None or (found.nest, found.operand, found.box) != (event.nest, operand.name, place.box):
@@ -443,14 +411,13 @@ class _Replay(LaunchReplay):
             readers -= operand.continues is None
         for operand, place, size_bytes in placed(listed.nest, begun, Access.WRITE):
             if place.pipe is not None:
-                box = self.end_in_ring(begun, listed.nest, operand, place)
-                if box is not None:
-                    self.left(event.nest, operand, box)
+                self.end_in_ring(begun, listed.nest, operand, place)
                 continue
             sums = summed_axes(listed.nest, operand)
             content, _ = self.scratch(place.offset, size_bytes, "a result")
             is_complete = all(begun.ranges[axis.name].stop == axis.extent for axis in sums)
             content[...] = self.contents(event.nest, operand, place.box) if is_complete else NOTHING
+            self.forget(event.nest, operand, place.box)
             self.memories[SCRATCH].results[place.offset] = Result(
                 event.nest,
                 operand.name,
@@ -460,21 +427,30 @@ class _Replay(LaunchReplay):
                 tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
             )
 
-    def at_home(self, nest: Nest, event: Begin, access: Access) -> Iterator[tuple[Operand, Place, View, Readers]]:
-        """Operands of a kernel that computes where they live, with their content."""
+    def forget(self, nest: int, operand: Operand, box: Box) -> None:
+        """What is made anew of a value: whoever looks for it at its home finds it there when it has left, and not what
+        an earlier nest made of it."""
+        found = self.at_home(nest, operand, box)
+        if found is not None:
+            content, _ = found
+            content[content == self.contents(nest, operand, box).reshape(content.shape)] = NOTHING
+
+    def operands_at_home(
+        self, nest: Nest, event: Begin, access: Access
+    ) -> Iterator[tuple[Operand, Place, View, Readers]]:
+        """Of a kernel that computes where they live."""
         for operand, place, _ in placed(nest, event, access):
             self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
-            size = operand.element_bytes
-            strides = (*(stride * size for stride in row_major_strides(operand.shape)), 1)
-            memory = self.memories[place.region]
-            found = memory.views(place.offset, (*(r.size for r in place.box), size), strides)
+            found = self.at_home(event.nest, operand, place.box)
             if found is None or place.region == OUTSIDE:
                 raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no core finds it")
             yield operand, place, *found
 
     def begin_at_home(self, listed: ListedNest, event: Begin) -> None:
         """Results are not where something else is needed, unless the operator may work in place."""
-        reads, results = (list(self.at_home(listed.nest, event, access)) for access in (Access.READ, Access.WRITE))
+        reads, results = (
+            list(self.operands_at_home(listed.nest, event, access)) for access in (Access.READ, Access.WRITE)
+        )
         for operand, place, content, _ in reads:
             self.expect_contents(content, self.contents(event.nest, operand, place.box), f"'{operand.name}'")
         for i, (operand, place, content, readers) in enumerate(results):
@@ -500,7 +476,7 @@ class _Replay(LaunchReplay):
         )
 
     def end_at_home(self, listed: ListedNest, begun: Begin) -> None:
-        for _, _, _, readers in self.at_home(listed.nest, begun, Access.READ):
+        for _, _, _, readers in self.operands_at_home(listed.nest, begun, Access.READ):
             readers -= 1
-        for operand, place, content, _ in self.at_home(listed.nest, begun, Access.WRITE):
+        for operand, place, content, _ in self.operands_at_home(listed.nest, begun, Access.WRITE):
             content[...] = self.contents(begun.nest, operand, place.box).reshape(content.shape)

@@ -125,14 +125,24 @@ class ValueReplay:
         if readers.any():
             raise self.error(f"{what} is brought to what is still being read")
 
-    def expect_at_home(self, nest: int, operand: Operand, box: Box, region: str, offset: int) -> None:
+    def home_of(self, nest: int, operand: Operand, box: Box) -> tuple[str, int]:
+        """Where a box begins in its tensor: region and offset."""
         assert operand.value is not None
         home = self.plan.address(self.entry, operand.value, self.nests[nest].launch)
         start = sum(r.start * stride for r, stride in zip(box, row_major_strides(operand.shape), strict=True))
-        wanted = home.offset + operand.element_bytes * start
-        if (region, offset) != (home.region, wanted):
-            where = f"{box_text(box)} of '{operand.name}' is at {home.region}+{wanted}"
+        return home.region, home.offset + operand.element_bytes * start
+
+    def expect_at_home(self, nest: int, operand: Operand, box: Box, region: str, offset: int) -> None:
+        home, wanted = self.home_of(nest, operand, box)
+        if (region, offset) != (home, wanted):
+            where = f"{box_text(box)} of '{operand.name}' is at {home}+{wanted}"
             raise self.error(f"{where}, not at {region}+{offset}", nest)
+
+    def at_home(self, nest: int, operand: Operand, box: Box) -> tuple[View, Readers] | None:
+        """A box of a tensor where that lives; None if it passes the end of its region."""
+        (region, offset), size = self.home_of(nest, operand, box), operand.element_bytes
+        strides = (*(stride * size for stride in row_major_strides(operand.shape)), 1)
+        return self.memories[region].views(offset, (*(r.size for r in box), size), strides)
 
     def expect_contents(self, content: View, wanted: View, what: str) -> None:
         is_there = content == wanted.reshape(content.shape)
