@@ -22,6 +22,7 @@ from tilegrad.ir.listing import (
     Queue,
     Signal,
     Store,
+    Transfer,
     Wait,
 )
 from tilegrad.sequence.acts import acts_of
@@ -155,8 +156,7 @@ class _Timing:
         if memory.bytes_per_cycle is not None:
             self.roofline = Roofline(self.target.clusters, memory.name, memory.bytes_per_cycle)
         self.costs = costs
-        self.done: dict[tuple[Queue, int], float] = {}
-        self.reasons: dict[tuple[Queue, int], Reason] = {}
+        self.done: dict[tuple[Queue, int], tuple[float, Reason]] = {}  # when, and what for others wait until then
         self.timed: list[TimedEvent] = []
         self.nests: list[NestTiming] = []
         self.nest: int | None = None
@@ -327,40 +327,32 @@ class _Timing:
         self._transfer(event, event.inward, Reason.LOAD if event.inward else Reason.STORE)
 
     def _transfer(self, event: Fetch | Load | Store, inward: bool, reason: Reason) -> None:
-        key = (event.queue, event.transfer)
-        span: Interval | None = None
+        spans: list[Interval] = []
         act = self.clock.latest
         for part in event.parts:
-            if span is not None:
+            if spans:
                 self.clock.act(Act.PART)
-            start, arrived = self.clock.command(self.clock.near, inward, part.size_bytes, part.rows)
-            span = (start, arrived) if span is None else (span[0], arrived)
-            self.done[key] = max(self.done.get(key, 0.0), arrived)
+            spans.append(self.clock.command(self.clock.near, inward, part.size_bytes, part.rows))
         self.clock.latest = act
-        self.reasons[key] = reason
-        assert span is not None
-        self._note(event, *span)
+        self._started(event, spans, reason)
 
     def move(self, event: Move) -> None:
         engine = self.clock.far
         assert engine is not None
-        span = None
-        for _ in range(event.rows):
-            left = event.row_bytes
-            while left > 0 or span is None:
-                size_bytes = min(left, engine.engine.longest_bytes)
-                begin, arrived = self.clock.command(engine, event.inward, size_bytes)
-                span = (begin, arrived) if span is None else (span[0], arrived)
-                left -= size_bytes
-        assert span is not None
-        self.done[event.queue, event.transfer] = span[1]
-        self.reasons[event.queue, event.transfer] = Reason.MOVE
+        most, row_bytes = engine.engine.longest_bytes, event.row_bytes
+        pieces = [min(most, row_bytes - done) for done in range(0, row_bytes, most)] * event.rows
+        spans = [self.clock.command(engine, event.inward, size_bytes) for size_bytes in pieces or [0]]
         self.clock.spend(self.costs.conduct.move_cycles)
-        self._note(event, *span)
+        self._started(event, spans, Reason.MOVE)
+
+    def _started(self, event: Transfer, spans: Sequence[Interval], reason: Reason) -> None:
+        key = (event.queue, event.transfer)
+        before, _ = self.done.get(key, (0.0, reason))
+        self.done[key] = max(before, spans[-1][1]), reason
+        self._note(event, spans[0][0], spans[-1][1])
 
     def wait(self, event: Wait) -> None:
-        key = (event.queue, event.transfer)
-        stall = self.clock.stall_until(self.done[key], self.reasons[key])
+        stall = self.clock.stall_until(*self.done[event.queue, event.transfer])
         self._note(event, self.before, self.clock.now, stall)
 
     def _end_nest(self) -> None:
