@@ -37,13 +37,13 @@ def contents_of(value: int, shape: tuple[int, ...], box: Box, units: int) -> Vie
     """Of a dense box of the value with this number, whose elements are so many units each."""
     start = sum(r.start * stride for r, stride in zip(box, row_major_strides(shape), strict=True))
     sizes = tuple(r.size for r in box)
-    found: View = _units((*shape, units), (*sizes, units)) + (first_unit(value) + start * units)
+    found: View = units_of_box((*shape, units), (*sizes, units)) + (first_unit(value) + start * units)
     return found
 
 
 @lru_cache(maxsize=16)
-def _units(shape: tuple[int, ...], sizes: tuple[int, ...]) -> View:
-    """Of a box where its tensor begins: which of the tensor's, in the order of the box."""
+def units_of_box(shape: tuple[int, ...], sizes: tuple[int, ...]) -> View:
+    """Of a box of this size where its tensor begins: which of the tensor's, in the order of the box."""
     found: View = np.zeros(1, dtype=np.int64)
     for size, stride in zip(sizes, row_major_strides(shape), strict=True):
         found = np.add.outer(found, np.arange(size, dtype=np.int64) * stride).reshape(-1)

@@ -5,13 +5,14 @@ Positions of index maps are enumerated here rather than computed from their ends
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from tilegrad.ir.listing import Begin, Box, Load, Part, Place, Store, box_size
-from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range, Tile, row_major_strides
+from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range, Tile
+from tilegrad.sequence.contents import units_of_box
 
 _Positions = npt.NDArray[np.int64]
 
@@ -20,12 +21,13 @@ def box_text(box: Box) -> str:
     return "[" + ", ".join(f"{r.start}:{r.stop}" for r in box) + "]"
 
 
-def placed(nest: Nest, event: Begin, access: Access) -> Iterable[tuple[Operand, Place, int]]:
-    """Operands of a kernel call that have bytes."""
-    for operand, place in zip(nest.operands, event.places, strict=True):
-        size = box_size(place.box) if place is not None and operand.access is access else 0
-        if place is not None and size:
-            yield operand, place, size * operand.element_bytes
+def placed(nest: Nest, event: Begin) -> Iterator[tuple[Operand, Place, int]]:
+    """Operands of a kernel call that have bytes, and how many: what it reads, and then what it writes."""
+    pairs = list(zip(nest.operands, event.places, strict=True))
+    for access in (Access.READ, Access.WRITE):
+        for operand, place in pairs:
+            if place is not None and operand.access is access and box_size(place.box):
+                yield operand, place, box_size(place.box) * operand.element_bytes
 
 
 def summed_axes(nest: Nest, operand: Operand) -> tuple[Axis, ...]:
@@ -131,8 +133,6 @@ def _moves_box(parts: tuple[Part, ...], box: Box, operand: Operand) -> bool:
         row = np.arange(0, part.row_bytes, size, dtype=np.int64)
         rows = np.arange(part.rows, dtype=np.int64) * part.far_stride + part.far_offset
         far.append(np.add.outer(rows, row).reshape(-1))
-    wanted: _Positions = np.zeros(1, dtype=np.int64)
-    for r, stride in zip(box, row_major_strides(operand.shape), strict=True):
-        wanted = np.add.outer(wanted, np.arange(r.size, dtype=np.int64) * stride * size).reshape(-1)
+    wanted = size * units_of_box(operand.shape, tuple(r.size for r in box))
     moved = np.concatenate(far) if far else np.zeros(0, dtype=np.int64)
     return near == box_size(box) * size and bool(np.array_equal(moved, wanted))

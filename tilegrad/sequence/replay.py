@@ -19,7 +19,6 @@ from tilegrad.ir.listing import (
     Await,
     Barrier,
     Begin,
-    Box,
     End,
     Enter,
     Event,
@@ -88,7 +87,6 @@ class _Replay(LaunchReplay):
     def __init__(self, listing: Listing, entry: str, needs: Needs) -> None:
         super().__init__(listing, entry)
         self.needs = needs
-        self.leaving = {(event.nest, event.operand) for event in self.events if isinstance(event, Store)}
         target = self.plan.schedule.target
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
@@ -163,15 +161,13 @@ class _Replay(LaunchReplay):
         return found
 
     def claim_scratch(self, offset: int, size_bytes: int, what: str) -> View:
-        """Bytes of scratchpad that something is about to be written to. A result there must have left."""
+        """Bytes of scratchpad that something is about to be written to. A result there cannot leave any more."""
         content, readers = self.scratch(offset, size_bytes, what)
         self.expect_no_ring(offset, size_bytes, what)
         self.expect_writable(content, readers, what)
         results = self.memories[SCRATCH].results
         for at in [at for at, one in results.items() if at < offset + size_bytes and offset < at + one.size_bytes]:
-            gone = results.pop(at)
-            if (gone.nest, gone.operand) in self.leaving:
-                raise self.error(f"{what} comes to where '{gone.operand}' of nest {gone.nest} has not left")
+            del results[at]
         content[...] = UNDER_WAY
         return content
 
@@ -349,19 +345,16 @@ class _Replay(LaunchReplay):
             self.begin_at_home(listed, event)
             return
         self.expect_table(event.nest)
-        for operand, place, size_bytes in placed(listed.nest, event, Access.READ):
+        for operand, place, size_bytes in placed(listed.nest, event):
             if place.pipe is not None:
                 self.begin_in_ring(event, listed.nest, operand, place)
+            elif operand.access is Access.WRITE:
+                self.expect_room(listed.nest, operand, place, size_bytes, event)
             elif operand.continues is None:
-                _, readers = self.expect_operand(operand, place, size_bytes)
+                readers = self.expect_operand(operand, place, size_bytes)
                 readers += 1
             else:
                 self.expect_begun(listed.nest, operand, place, size_bytes, event)
-        for operand, place, size_bytes in placed(listed.nest, event, Access.WRITE):
-            if place.pipe is not None:
-                self.begin_in_ring(event, listed.nest, operand, place)
-            else:
-                self.expect_room(listed.nest, operand, place, size_bytes, event)
 
     def expect_begun(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
         """A sum that a panel before began is where its result is computed, before the first tile adds to it."""
@@ -371,7 +364,7 @@ class _Replay(LaunchReplay):
         if not any(event.ranges[axis.name].start for axis in summed_axes(nest, result)):
             self.expect_operand(operand, place, size_bytes)
 
-    def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, Readers]:
+    def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> Readers:
         assert operand.value is not None
         if place.region != SCRATCH or place.offset % operand.element_bytes:
             raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
@@ -379,7 +372,7 @@ class _Replay(LaunchReplay):
         if (content == UNDER_WAY).any():
             raise self.error(f"'{operand.name}' has not arrived")
         self.expect_contents(content, self.contents(self.turn, operand, place.box), f"'{operand.name}'")
-        return content, readers
+        return readers
 
     def expect_room(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
         """A new sum needs room, a continued one must be found as it was left."""
@@ -403,43 +396,33 @@ class _Replay(LaunchReplay):
         if listed.tiling is None:
             self.end_at_home(listed, begun)
             return
-        for operand, place, size_bytes in placed(listed.nest, begun, Access.READ):
+        for operand, place, size_bytes in placed(listed.nest, begun):
             if place.pipe is not None:
                 self.end_in_ring(begun, listed.nest, operand, place)
-                continue
-            _, readers = self.scratch(place.offset, size_bytes, "an operand")
-            readers -= operand.continues is None
-        for operand, place, size_bytes in placed(listed.nest, begun, Access.WRITE):
-            if place.pipe is not None:
-                self.end_in_ring(begun, listed.nest, operand, place)
-                continue
-            sums = summed_axes(listed.nest, operand)
-            content, _ = self.scratch(place.offset, size_bytes, "a result")
-            is_complete = all(begun.ranges[axis.name].stop == axis.extent for axis in sums)
-            content[...] = self.contents(event.nest, operand, place.box) if is_complete else NOTHING
-            self.forget(event.nest, operand, place.box)
-            self.memories[SCRATCH].results[place.offset] = Result(
-                event.nest,
-                operand.name,
-                place.box,
-                size_bytes,
-                is_complete,
-                tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
-            )
+            elif operand.access is Access.WRITE:
+                self.made(listed.nest, operand, place, size_bytes, begun)
+            else:
+                _, readers = self.scratch(place.offset, size_bytes, "an operand")
+                readers -= operand.continues is None
 
-    def forget(self, nest: int, operand: Operand, box: Box) -> None:
-        """What is made anew of a value: whoever looks for it at its home finds it there when it has left, and not what
-        an earlier nest made of it."""
-        found = self.at_home(nest, operand, box)
-        if found is not None:
-            content, _ = found
-            content[content == self.contents(nest, operand, box).reshape(content.shape)] = NOTHING
+    def made(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, begun: Begin) -> None:
+        """A result is there, as far as its sums go. Whoever looks for it at its home finds it there when it has left,
+        and not what an earlier nest made of the same value."""
+        sums = summed_axes(nest, operand)
+        is_complete = all(begun.ranges[axis.name].stop == axis.extent for axis in sums)
+        reduced_to = tuple(begun.ranges[axis.name].stop - 1 for axis in sums)
+        result = Result(begun.nest, operand.name, place.box, size_bytes, is_complete, reduced_to)
+        self.memories[SCRATCH].results[place.offset] = result
+        made = self.contents(begun.nest, operand, place.box)
+        content, _ = self.scratch(place.offset, size_bytes, "a result")
+        content[...] = made if is_complete else NOTHING
+        home = self.at_home(begun.nest, operand, place.box)
+        if home is not None:
+            home[0][home[0] == made.reshape(home[0].shape)] = NOTHING
 
-    def operands_at_home(
-        self, nest: Nest, event: Begin, access: Access
-    ) -> Iterator[tuple[Operand, Place, View, Readers]]:
+    def operands_at_home(self, nest: Nest, event: Begin) -> Iterator[tuple[Operand, Place, View, Readers]]:
         """Of a kernel that computes where they live."""
-        for operand, place, _ in placed(nest, event, access):
+        for operand, place, _ in placed(nest, event):
             self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
             found = self.at_home(event.nest, operand, place.box)
             if found is None or place.region == OUTSIDE:
@@ -448,9 +431,8 @@ class _Replay(LaunchReplay):
 
     def begin_at_home(self, listed: ListedNest, event: Begin) -> None:
         """Results are not where something else is needed, unless the operator may work in place."""
-        reads, results = (
-            list(self.operands_at_home(listed.nest, event, access)) for access in (Access.READ, Access.WRITE)
-        )
+        every = list(self.operands_at_home(listed.nest, event))
+        reads, results = ([one for one in every if one[0].access is access] for access in (Access.READ, Access.WRITE))
         for operand, place, content, _ in reads:
             self.expect_contents(content, self.contents(event.nest, operand, place.box), f"'{operand.name}'")
         for i, (operand, place, content, readers) in enumerate(results):
@@ -476,7 +458,8 @@ class _Replay(LaunchReplay):
         )
 
     def end_at_home(self, listed: ListedNest, begun: Begin) -> None:
-        for _, _, _, readers in self.operands_at_home(listed.nest, begun, Access.READ):
-            readers -= 1
-        for operand, place, content, _ in self.operands_at_home(listed.nest, begun, Access.WRITE):
-            content[...] = self.contents(begun.nest, operand, place.box).reshape(content.shape)
+        for operand, place, content, readers in self.operands_at_home(listed.nest, begun):
+            if operand.access is Access.READ:
+                readers -= 1
+            else:
+                content[...] = self.contents(begun.nest, operand, place.box).reshape(content.shape)
