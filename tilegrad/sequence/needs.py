@@ -21,13 +21,17 @@ def box_text(box: Box) -> str:
     return "[" + ", ".join(f"{r.start}:{r.stop}" for r in box) + "]"
 
 
-def placed(nest: Nest, event: Begin) -> Iterator[tuple[Operand, Place, int]]:
-    """Operands of a kernel call that have bytes, and how many: what it reads, and then what it writes."""
+def dense_bytes(operand: Operand, box: Box) -> int:
+    return box_size(box) * operand.element_bytes
+
+
+def placed(nest: Nest, event: Begin) -> Iterator[tuple[Operand, Place]]:
+    """Operands of a kernel call that have bytes: what it reads, and then what it writes."""
     pairs = list(zip(nest.operands, event.places, strict=True))
     for access in (Access.READ, Access.WRITE):
         for operand, place in pairs:
             if place is not None and operand.access is access and box_size(place.box):
-                yield operand, place, box_size(place.box) * operand.element_bytes
+                yield operand, place
 
 
 def summed_axes(nest: Nest, operand: Operand) -> tuple[Axis, ...]:
@@ -135,4 +139,4 @@ def _moves_box(parts: tuple[Part, ...], box: Box, operand: Operand) -> bool:
         far.append(np.add.outer(rows, row).reshape(-1))
     wanted = size * units_of_box(operand.shape, tuple(r.size for r in box))
     moved = np.concatenate(far) if far else np.zeros(0, dtype=np.int64)
-    return near == box_size(box) * size and bool(np.array_equal(moved, wanted))
+    return near == dense_bytes(operand, box) and bool(np.array_equal(moved, wanted))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Listing, Load, Place, Signal, Store, box_size
+from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Listing, Load, Place, Signal, Store
 from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.schedule import Panel, Rows
@@ -210,7 +210,3 @@ class PipeReplay(ValueReplay):
 def elements(operand: Operand, box: Box) -> Rows:
     """Which elements of its tensor a box has, in their order."""
     return Panel(operand.value or "", operand.shape, box, operand.dtype).rows
-
-
-def dense_bytes(operand: Operand, box: Box) -> int:
-    return box_size(box) * operand.element_bytes

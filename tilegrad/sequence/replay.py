@@ -7,7 +7,7 @@ under way or still needed may be disturbed, and state must be right at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -23,7 +23,6 @@ from tilegrad.ir.listing import (
     Enter,
     Event,
     Fetch,
-    ListedNest,
     Listing,
     Load,
     Move,
@@ -35,14 +34,14 @@ from tilegrad.ir.listing import (
     Wait,
     describe,
 )
-from tilegrad.ir.nest import Access, Nest, Operand
+from tilegrad.ir.nest import Access, Operand
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Readers, Result, View
 from tilegrad.sequence.launches import LaunchReplay
-from tilegrad.sequence.needs import Needs, placed, summed_axes
+from tilegrad.sequence.needs import Needs, dense_bytes, placed, summed_axes
 from tilegrad.sequence.parts import wrong_parts
-from tilegrad.sequence.pipe_replay import dense_bytes, elements
+from tilegrad.sequence.pipe_replay import elements
 from tilegrad.sequence.values import OUTSIDE, STATE, ListingError
 from tilegrad.targets.base import L1, L2
 
@@ -81,6 +80,9 @@ class _Transfer:
     event: Event
     sources: list[Readers] = field(default_factory=list)
     arrivals: list[tuple[View, View | int]] = field(default_factory=list)
+
+
+_Found = tuple[Operand, Place, View, Readers]
 
 
 class _Replay(LaunchReplay):
@@ -341,125 +343,107 @@ class _Replay(LaunchReplay):
         if tile in self.computed[event.nest]:
             raise self.error("computes what another tile did")
         self.computed[event.nest].add(tile)
-        if listed.tiling is None:
-            self.begin_at_home(listed, event)
-            return
-        self.expect_table(event.nest)
-        for operand, place, size_bytes in placed(listed.nest, event):
+        if listed.tiling is not None:
+            self.expect_table(event.nest)
+        reads: list[_Found] = []
+        for operand, place in placed(listed.nest, event):
             if place.pipe is not None:
                 self.begin_in_ring(event, listed.nest, operand, place)
             elif operand.access is Access.WRITE:
-                self.expect_room(listed.nest, operand, place, size_bytes, event)
+                self.expect_room(event, operand, place, reads)
             elif operand.continues is None:
-                readers = self.expect_operand(operand, place, size_bytes)
-                readers += 1
+                reads.append((operand, place, *self.expect_operand(event, operand, place)))
             else:
-                self.expect_begun(listed.nest, operand, place, size_bytes, event)
+                self.expect_begun(event, operand, place)
+        for _, _, _, readers in reads:
+            readers += 1
 
-    def expect_begun(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
+    def found(self, event: Begin, operand: Operand, place: Place) -> tuple[View, Readers]:
+        """What a kernel has in the place of an operand: in scratchpad, or where it lives."""
+        if self.nests[event.nest].tiling is not None:
+            alignment = self.alignment[L1] if operand.access is Access.WRITE else operand.element_bytes
+            if place.region != SCRATCH or place.offset % alignment:
+                raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
+            return self.scratch(place.offset, dense_bytes(operand, place.box), f"'{operand.name}'")
+        self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
+        found = self.at_home(event.nest, operand, place.box)
+        if found is None or place.region == OUTSIDE:
+            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no core finds it")
+        return found
+
+    def expect_begun(self, event: Begin, operand: Operand, place: Place) -> None:
         """A sum that a panel before began is where its result is computed, before the first tile adds to it."""
+        nest = self.nests[event.nest].nest
         result = nest.operand(operand.continues or "")
         if place != event.places[nest.operands.index(result)]:
             raise self.error(f"the sum that was begun is not where '{result.name}' is computed")
         if not any(event.ranges[axis.name].start for axis in summed_axes(nest, result)):
-            self.expect_operand(operand, place, size_bytes)
+            self.expect_operand(event, operand, place)
 
-    def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> Readers:
-        assert operand.value is not None
-        if place.region != SCRATCH or place.offset % operand.element_bytes:
-            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
-        content, readers = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
+    def expect_operand(self, event: Begin, operand: Operand, place: Place) -> tuple[View, Readers]:
+        content, readers = self.found(event, operand, place)
         if (content == UNDER_WAY).any():
             raise self.error(f"'{operand.name}' has not arrived")
-        self.expect_contents(content, self.contents(self.turn, operand, place.box), f"'{operand.name}'")
-        return readers
+        self.expect_contents(content, self.contents(event.nest, operand, place.box), f"'{operand.name}'")
+        return content, readers
 
-    def expect_room(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
+    def expect_apart(self, nest: int, own: _Found, reads: Sequence[_Found]) -> None:
+        """A result is not where something is read, unless the operator may work in place."""
+        result, place, content, _ = own
+        node = self.schedule.launches[self.nests[nest].launch].node
+        for source, source_place, source_content, _ in reads:
+            if np.may_share_memory(content, source_content):
+                pairs = registry.get(node.op).in_place(NodeView(node, self.schedule.graph.types))
+                values = [
+                    (y, x) for o, y in enumerate(node.outputs) for i, x in enumerate(node.inputs) if (o, i) in pairs
+                ]
+                if (result.value, source.value) not in values or place.offset != source_place.offset:
+                    raise self.error(f"'{result.name}' overlaps '{source.name}', which may not be in place")
+
+    def expect_room(self, event: Begin, operand: Operand, place: Place, reads: Sequence[_Found]) -> None:
         """A new sum needs room, a continued one must be found as it was left."""
-        first = tuple(event.ranges[axis.name].start for axis in summed_axes(nest, operand))
-        if place.region != SCRATCH or place.offset % self.alignment[L1]:
-            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
+        content, readers = self.found(event, operand, place)
+        self.expect_apart(event.nest, (operand, place, content, readers), reads)
+        first = tuple(event.ranges[axis.name].start for axis in summed_axes(self.nests[event.nest].nest, operand))
         if any(first):
             found = self.memories[SCRATCH].results.pop(place.offset, None)
             if found is None or (found.nest, found.operand, found.box) != (event.nest, operand.name, place.box):
                 raise self.error(f"'{operand.name}' does not find the sum to continue")
             if not found.reduced_to < first:
                 raise self.error(f"the reduction's tiles of '{operand.name}' are out of order")
-        self.claim_scratch(place.offset, size_bytes, f"'{operand.name}'")
+        if place.region == SCRATCH:
+            self.claim_scratch(place.offset, dense_bytes(operand, place.box), f"'{operand.name}'")
+        else:
+            self.expect_writable(content, readers, f"'{operand.name}'")
+            content[...] = UNDER_WAY
 
     def end(self, event: End) -> None:
         begun = self.running
         if begun is None or (begun.nest, begun.tile) != (event.nest, event.tile):
             raise self.error("ends, but it did not begin")
         self.running = None
-        listed = self.nests[event.nest]
-        if listed.tiling is None:
-            self.end_at_home(listed, begun)
-            return
-        for operand, place, size_bytes in placed(listed.nest, begun):
+        nest = self.nests[event.nest].nest
+        for operand, place in placed(nest, begun):
             if place.pipe is not None:
-                self.end_in_ring(begun, listed.nest, operand, place)
+                self.end_in_ring(begun, nest, operand, place)
             elif operand.access is Access.WRITE:
-                self.made(listed.nest, operand, place, size_bytes, begun)
-            else:
-                _, readers = self.scratch(place.offset, size_bytes, "an operand")
-                readers -= operand.continues is None
-
-    def made(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, begun: Begin) -> None:
-        """A result is there, as far as its sums go. Whoever looks for it at its home finds it there when it has left,
-        and not what an earlier nest made of the same value."""
-        sums = summed_axes(nest, operand)
-        is_complete = all(begun.ranges[axis.name].stop == axis.extent for axis in sums)
-        reduced_to = tuple(begun.ranges[axis.name].stop - 1 for axis in sums)
-        result = Result(begun.nest, operand.name, place.box, size_bytes, is_complete, reduced_to)
-        self.memories[SCRATCH].results[place.offset] = result
-        made = self.contents(begun.nest, operand, place.box)
-        content, _ = self.scratch(place.offset, size_bytes, "a result")
-        content[...] = made if is_complete else NOTHING
-        home = self.at_home(begun.nest, operand, place.box)
-        if home is not None:
-            home[0][home[0] == made.reshape(home[0].shape)] = NOTHING
-
-    def operands_at_home(self, nest: Nest, event: Begin) -> Iterator[tuple[Operand, Place, View, Readers]]:
-        """Of a kernel that computes where they live."""
-        for operand, place, _ in placed(nest, event):
-            self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
-            found = self.at_home(event.nest, operand, place.box)
-            if found is None or place.region == OUTSIDE:
-                raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no core finds it")
-            yield operand, place, *found
-
-    def begin_at_home(self, listed: ListedNest, event: Begin) -> None:
-        """Results are not where something else is needed, unless the operator may work in place."""
-        every = list(self.operands_at_home(listed.nest, event))
-        reads, results = ([one for one in every if one[0].access is access] for access in (Access.READ, Access.WRITE))
-        for operand, place, content, _ in reads:
-            self.expect_contents(content, self.contents(event.nest, operand, place.box), f"'{operand.name}'")
-        for i, (operand, place, content, readers) in enumerate(results):
-            self.expect_writable(content, readers, f"'{operand.name}'")
-            for other, _, other_content, _ in results[:i]:
-                if np.may_share_memory(content, other_content):
-                    raise self.error(f"'{operand.name}' and '{other.name}' overlap")
-            for source, source_place, source_content, _ in reads:
-                is_in_place = place.offset == source_place.offset and self.may_be_in_place(listed, operand, source)
-                if np.may_share_memory(content, source_content) and not is_in_place:
-                    raise self.error(f"'{operand.name}' overlaps '{source.name}', which may not be in place")
-        for _, _, _, readers in reads:
-            readers += 1
-        for _, _, content, _ in results:
-            content[...] = UNDER_WAY
-
-    def may_be_in_place(self, listed: ListedNest, result: Operand, source: Operand) -> bool:
-        node = self.schedule.launches[listed.launch].node
-        return any(
-            (node.outputs[o], node.inputs[i]) == (result.value, source.value)
-            for o, i in registry.get(node.op).in_place(NodeView(node, self.schedule.graph.types))
-            if o < len(node.outputs) and i < len(node.inputs)
-        )
-
-    def end_at_home(self, listed: ListedNest, begun: Begin) -> None:
-        for operand, place, content, readers in self.operands_at_home(listed.nest, begun):
-            if operand.access is Access.READ:
+                self.made(begun, operand, place)
+            elif operand.continues is None:
+                _, readers = self.found(begun, operand, place)
                 readers -= 1
-            else:
-                content[...] = self.contents(begun.nest, operand, place.box).reshape(content.shape)
+
+    def made(self, begun: Begin, operand: Operand, place: Place) -> None:
+        """A result is there, as far as its sums go. If it is in scratchpad, whoever looks for it at its home finds it
+        there when it has left, and not what an earlier nest made of the same value."""
+        sums = summed_axes(self.nests[begun.nest].nest, operand)
+        is_complete = all(begun.ranges[axis.name].stop == axis.extent for axis in sums)
+        content, _ = self.found(begun, operand, place)
+        made = self.contents(begun.nest, operand, place.box)
+        content[...] = made.reshape(content.shape) if is_complete else NOTHING
+        if place.region == SCRATCH:
+            own = (begun.nest, operand.name, place.box, dense_bytes(operand, place.box))
+            result = Result(*own, is_complete, tuple(begun.ranges[axis.name].stop - 1 for axis in sums))
+            self.memories[SCRATCH].results[place.offset] = result
+            home = self.at_home(begun.nest, operand, place.box)
+            if home is not None:
+                home[0][home[0] == made.reshape(home[0].shape)] = NOTHING
