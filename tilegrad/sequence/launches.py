@@ -120,7 +120,7 @@ class LaunchReplay(PipeReplay):
         """A unit of the launch, or a ring of a block, which both of its sides use."""
         if event.pipe is None:
             return self.base + event.tile // self.tiles_per_unit
-        key = (event.pipe, event.queue.block // self.members, event.ring)
+        key = self._key(event, event)
         if key not in self.slices:
             self.many += 1
             self.slices[key] = self.many - 1

@@ -38,6 +38,7 @@ class _Ring:
 
 
 _Key = tuple[int, int, int]  # pipe, block and ring
+_Piped = Load | Store | Signal | Await
 
 
 class PipeReplay(ValueReplay):
@@ -62,17 +63,17 @@ class PipeReplay(ValueReplay):
             if wrong is not None:
                 raise self.error(f"the workspace of pipe {pipe.number} ('{pipe.value}'): {wrong}", nest)
 
-    def ring(self, number: int | None, worker: int, ring: int, nest: int) -> tuple[Pipe, _Ring]:
-        if number is None or not 0 <= number < len(self.schedule.pipes):
-            raise self.error(f"there is no pipe {number}", nest)
-        pipe = self.schedule.pipes[number]
-        if not 0 <= ring < pipe.lanes:
-            raise self.error(f"pipe {number} has no ring {ring}", nest)
-        return pipe, self.rings.setdefault((number, worker // self.members, ring), _Ring())
+    def ring(self, where: _Piped | Place, event: _Piped | Begin) -> tuple[Pipe, _Ring]:
+        """That an event, or a place of a kernel call, says."""
+        if where.pipe is None or not 0 <= where.pipe < len(self.schedule.pipes):
+            raise self.error(f"there is no pipe {where.pipe}", event.nest)
+        pipe = self.schedule.pipes[where.pipe]
+        if not 0 <= where.ring < pipe.lanes:
+            raise self.error(f"pipe {where.pipe} has no ring {where.ring}", event.nest)
+        return pipe, self.rings.setdefault(self._key(where, event), _Ring())
 
-    def ring_of(self, event: Event) -> tuple[Pipe, _Ring]:
-        assert isinstance(event, Load | Store | Signal | Await)
-        return self.ring(event.pipe, event.queue.block, event.ring, event.nest)
+    def _key(self, where: _Piped | Place, event: _Piped | Begin) -> _Key:
+        return where.pipe or 0, event.queue.block // self.members, where.ring
 
     def expect_no_ring(self, offset: int, size_bytes: int, what: str) -> None:
         for start, stop in self.ring_spans.get(self.turn, ()):
@@ -81,8 +82,8 @@ class PipeReplay(ValueReplay):
 
     def expect_slot(self, event: Load | Store, operand: Operand, home: int, size_bytes: int) -> None:
         """A box is dense, and in a slot of its block's slice."""
-        pipe, _ = self.ring_of(event)
-        if operand.value != pipe.value or pipe.value is None:
+        pipe, _ = self.ring(event, event)
+        if operand.value != pipe.value:
             raise self.error(f"'{event.operand}' is not what pipe {pipe.number} carries", event.nest)
         sizes = [(part.near_offset, part.far_offset, part.row_bytes, part.rows) for part in event.parts]
         if sizes != [(0, 0, size_bytes, 1)] or size_bytes > pipe.slot_bytes:
@@ -112,19 +113,19 @@ class PipeReplay(ValueReplay):
             raise self.error(f"box {count} of pipe {pipe.number} is not what went in, or elsewhere", nest)
 
     def push(self, event: Store, rows: Rows) -> None:
-        pipe, ring = self.ring_of(event)
+        pipe, ring = self.ring(event, event)
         self._expect_free(pipe, ring, event.count, event.far, rows, event.nest)
         ring.pushed.append((event.far, rows))
 
     def pop(self, event: Load, rows: Rows) -> None:
-        pipe, ring = self.ring_of(event)
+        pipe, ring = self.ring(event, event)
         self._expect_ready(pipe, ring, event.count, event.far, rows, event.nest)
         ring.popped += 1
 
     # Rings in L1: kernels make boxes there, and read them.
 
     def begin_in_ring(self, event: Begin, nest: Nest, operand: Operand, place: Place) -> None:
-        pipe, ring = self.ring(place.pipe, event.queue.block, place.ring, event.nest)
+        pipe, ring = self.ring(place, event)
         if place.region != RING or not pipe.is_near or operand.value != pipe.value:
             raise self.error(f"'{operand.name}' is not what pipe {pipe.number} has in L1", event.nest)
         rows = elements(operand, place.box)
@@ -145,7 +146,7 @@ class PipeReplay(ValueReplay):
         ring.making = own, first
 
     def end_in_ring(self, event: Begin, nest: Nest, operand: Operand, place: Place) -> None:
-        _, ring = self.ring(place.pipe, event.queue.block, place.ring, event.nest)
+        _, ring = self.ring(place, event)
         if operand.access is Access.READ:
             ring.popped += 1
             ring.done[False] = ring.popped
@@ -157,11 +158,11 @@ class PipeReplay(ValueReplay):
     def settled(self, event: Event) -> None:
         """A transfer has been waited for."""
         if isinstance(event, Load | Store) and event.pipe is not None:
-            _, ring = self.ring_of(event)
+            _, ring = self.ring(event, event)
             ring.done[not event.inward] = max(ring.done[not event.inward], event.count + 1)
 
     def signal(self, event: Signal) -> None:
-        pipe, ring = self.ring_of(event)
+        pipe, ring = self.ring(event, event)
         done = ring.done[event.ready]
         if not ring.told[event.ready] < event.count <= done:
             what = "ready" if event.ready else "free"
@@ -170,13 +171,12 @@ class PipeReplay(ValueReplay):
         self._step(event)
 
     def awaits(self, event: Await) -> None:
-        _, ring = self.ring_of(event)
+        _, ring = self.ring(event, event)
         ring.awaited[event.ready] = max(ring.awaited[event.ready], event.count)
         self._step(event)
 
     def _step(self, event: Signal | Await) -> None:
-        key = (event.pipe, event.queue.block // self.members, event.ring)
-        self.steps.setdefault(event.queue.block, []).append((key, event))
+        self.steps.setdefault(event.queue.block, []).append((self._key(event, event), event))
 
     def end_pipes(self) -> None:
         """Nothing stays in a pipe, and both sides come to their ends: since counts only grow, any order shows it."""

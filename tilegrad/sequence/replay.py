@@ -35,6 +35,7 @@ from tilegrad.ir.listing import (
     describe,
 )
 from tilegrad.ir.nest import Access, Operand
+from tilegrad.ir.plan import Address
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Readers, Result, View
@@ -117,16 +118,12 @@ class _Replay(LaunchReplay):
 
     def start_entry(self) -> None:
         graph, plan = self.schedule.graph, self.plan
-        found = [
-            (tensor.name, plan.state_addresses[tensor.name], tensor.type) for tensor in plan.schedule.program.state
-        ]
-        found += [(value, plan.input_address(self.entry, value), graph.types[value]) for value in graph.inputs]
-        homes = [(value, self.home(address, of.size_bytes, f"'{value}'")[0]) for value, address, of in found]
-        for value, view in homes:
-            view[...] = self.whole(value, view.size * self.unit)
-        for value, view in homes:
-            if (view != self.whole(value, view.size * self.unit)).any():
-                raise self.error(f"'{value}' overlaps other state or another input")
+        given = [(one.name, plan.state_addresses[one.name], one.type) for one in plan.schedule.program.state]
+        given += [(value, plan.input_address(self.entry, value), graph.types[value]) for value in graph.inputs]
+        for value, address, of in given:
+            self.home(address, of.size_bytes, f"'{value}'")[...] = self.whole(value, of.size_bytes)
+        for value, address, of in given:
+            self.expect_whole(value, address, of.size_bytes, f"'{value}' overlaps other state or another input")
 
     def end_entry(self) -> None:
         for transfers in self.under_way.values():
@@ -141,18 +138,17 @@ class _Replay(LaunchReplay):
                 raise self.error("the tiles are not the whole nest", number)
         graph = self.schedule.graph
         for value in graph.outputs:
-            address = self.plan.output_address(self.entry, value)
-            size_bytes = graph.types[value].size_bytes
-            view, _ = self.home(address, size_bytes, f"'{value}'")
-            if (view != self.whole(value, size_bytes)).any():
-                raise self.error(f"the caller finds '{value}' overwritten")
+            address, size_bytes = self.plan.output_address(self.entry, value), graph.types[value].size_bytes
+            self.expect_whole(value, address, size_bytes, f"the caller finds '{value}' overwritten")
         becomes = {state: value for value, state in graph.writes}
-        for tensor in self.plan.schedule.program.state:
-            value = becomes.get(tensor.name, tensor.name)
-            address, size_bytes = self.plan.state_addresses[tensor.name], tensor.type.size_bytes
-            view, _ = self.home(address, size_bytes, f"state '{tensor.name}'")
-            if (view != self.whole(value, size_bytes)).any():
-                raise self.error(f"state '{tensor.name}' does not hold '{value}' at the end")
+        for one in self.plan.schedule.program.state:
+            address, value = self.plan.state_addresses[one.name], becomes.get(one.name, one.name)
+            wrong = f"state '{one.name}' does not hold '{value}' at the end"
+            self.expect_whole(value, address, one.type.size_bytes, wrong)
+
+    def expect_whole(self, value: str, address: Address, size_bytes: int, wrong: str) -> None:
+        if (self.home(address, size_bytes, f"'{value}'") != self.whole(value, size_bytes)).any():
+            raise self.error(wrong)
 
     # Transfers.
 

@@ -32,7 +32,6 @@ class ValueReplay:
         self.nests = listing.entries[entry].nests
         self.events = listing.entries[entry].events
         self.schedule = plan.schedule.entries[entry]
-        self.clusters = plan.schedule.target.clusters
         self.alignment = {memory.name: memory.alignment_bytes for memory in plan.schedule.target.memories}
         self.unit = min([4, *(tensor_type.dtype.size_bytes for tensor_type in self.schedule.types.values())])
         sizes = {SCRATCH: plan.memory[L1].used_bytes, STATE: plan.state_bytes, ARENA: plan.arena_bytes}
@@ -94,7 +93,7 @@ class ValueReplay:
         found: View = first_unit(self.number(name)) + np.arange(size_bytes // self.unit, dtype=np.int64)
         return found
 
-    def home(self, address: Address, size_bytes: int, what: str) -> tuple[View, Readers]:
+    def home(self, address: Address, size_bytes: int, what: str) -> View:
         """Checked against its region and the alignment."""
         if address.region not in _REGION_MEMORY or address.memory != _REGION_MEMORY[address.region]:
             raise self.error(f"{what} is in region '{address.region}' of {address.memory}, which is none")
@@ -103,7 +102,7 @@ class ValueReplay:
         found = self.memories[address.region].span(address.offset, size_bytes)
         if found is None:
             raise self.error(f"{what} lies beyond its region")
-        return found
+        return found[0]
 
     def sides(self, event: Move, what: str) -> tuple[tuple[View, Readers], tuple[View, Readers]]:
         """The bytes of L2 and of L3. A tensor begins at an aligned place, a part of one anywhere in it."""
