@@ -27,6 +27,7 @@ from tilegrad.ir.listing import (
 )
 from tilegrad.sequence.acts import acts_of
 
+_REASONS = {Fetch: Reason.TABLE, Load: Reason.LOAD, Store: Reason.STORE, Move: Reason.MOVE}
 _State = tuple[float, float, Mapping[Reason, float]]  # of a clock: computed, conducted, stood still
 
 
@@ -164,8 +165,8 @@ class _Timing:
         self.computing: dict[tuple[int, tuple[str, int]], float] = {}  # until when, by block and lane of an engine
         self.nest_start = self.compute_before = self.stalled_before = self.before = 0.0
         self.handlers: dict[type, Callable[..., None]] = {
-            Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Move: self.move, Fetch: self.fetch,
-            Load: self.box, Store: self.box, Signal: self.signal, Await: self.awaits,
+            Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Signal: self.signal,
+            Await: self.awaits, Move: self.move, **dict.fromkeys((Fetch, Load, Store), self.transfer),
         }  # fmt: skip
 
     @property
@@ -316,25 +317,20 @@ class _Timing:
         self.clock.end(self.cluster.span)
         self._note(event, *self.clock.computing[-1])
 
-    def fetch(self, event: Fetch) -> None:
-        self._transfer(event, True, Reason.TABLE)
-
-    def box(self, event: Load | Store) -> None:
-        tiling = self.listed[event.nest].tiling
-        if self.clock.forked is None and tiling is not None and tiling.asks_ahead and event.tile:
+    def transfer(self, event: Fetch | Load | Store) -> None:
+        tiling, clock = self.listed[event.nest].tiling, self.clock
+        is_further = not isinstance(event, Fetch) and event.tile > 0
+        if is_further and clock.forked is None and tiling is not None and tiling.asks_ahead:
             # The next tile begins while this moves.
-            self.clock.computes_until = self.clock.now + self.cluster.span.cycles
-        self._transfer(event, event.inward, Reason.LOAD if event.inward else Reason.STORE)
-
-    def _transfer(self, event: Fetch | Load | Store, inward: bool, reason: Reason) -> None:
+            clock.computes_until = clock.now + self.cluster.span.cycles
         spans: list[Interval] = []
-        act = self.clock.latest
+        act = clock.latest
         for part in event.parts:
             if spans:
-                self.clock.act(Act.PART)
-            spans.append(self.clock.command(self.clock.near, inward, part.size_bytes, part.rows))
-        self.clock.latest = act
-        self._started(event, spans, reason)
+                clock.act(Act.PART)
+            spans.append(clock.command(clock.near, not isinstance(event, Store), part.size_bytes, part.rows))
+        clock.latest = act
+        self._started(event, spans)
 
     def move(self, event: Move) -> None:
         engine = self.clock.far
@@ -343,12 +339,12 @@ class _Timing:
         pieces = [min(most, row_bytes - done) for done in range(0, row_bytes, most)] * event.rows
         spans = [self.clock.command(engine, event.inward, size_bytes) for size_bytes in pieces or [0]]
         self.clock.spend(self.costs.conduct.move_cycles)
-        self._started(event, spans, Reason.MOVE)
+        self._started(event, spans)
 
-    def _started(self, event: Transfer, spans: Sequence[Interval], reason: Reason) -> None:
+    def _started(self, event: Transfer, spans: Sequence[Interval]) -> None:
         key = (event.queue, event.transfer)
-        before, _ = self.done.get(key, (0.0, reason))
-        self.done[key] = max(before, spans[-1][1]), reason
+        before, _ = self.done.get(key, (0.0, None))
+        self.done[key] = max(before, spans[-1][1]), _REASONS[type(event)]
         self._note(event, spans[0][0], spans[-1][1])
 
     def wait(self, event: Wait) -> None:
