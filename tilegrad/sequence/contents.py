@@ -52,13 +52,12 @@ def units_of_box(shape: tuple[int, ...], sizes: tuple[int, ...]) -> View:
 
 @dataclass(frozen=True)
 class Result:
-    """What a kernel made in scratchpad, up to a point of its sums: it leaves when it is complete."""
+    """What a kernel made in scratchpad, up to a point of its sums; while these go on, its content is nothing yet."""
 
     nest: int
     operand: str
     box: Box
     size_bytes: int
-    is_complete: bool
     reduced_to: tuple[int, ...]
 
 

@@ -46,7 +46,7 @@ class Needs:
     def __init__(self) -> None:
         self.positions: dict[object, tuple[Range, bool]] = {}
         self.calls: dict[object, str | None] = {}
-        self.transfers: dict[object, str | None] = {}
+        self.transfers: dict[object, bool] = {}
 
     def needed(self, operand: Operand, d: int, tile: Tile) -> tuple[Range, bool]:
         """Positions of a dimension, from the first to behind the last, and whether all between are needed too."""
@@ -89,15 +89,15 @@ class Needs:
                     return f"{has}, the kernel's are {needed.start} to {needed.stop}"
         return None
 
-    def wrong_transfer(self, nest: Nest, operand: Operand, event: Load | Store, longest_bytes: int) -> str | None:
-        """That the parts move the box, all of it, and nothing else, within the engine's limits."""
+    def wrong_transfer(self, nest: Nest, operand: Operand, event: Load | Store) -> str | None:
+        """That the parts move the box, all of it, and nothing else."""
         for r, extent in zip(event.box, operand.shape, strict=True):
             if not 0 <= r.start < r.stop <= extent:
                 return f"the box {box_text(event.box)} passes the tensor's end"
-        key = (nest.kind, operand.name, tuple(r.size for r in event.box), event.parts, longest_bytes)
+        key = (nest.kind, operand.name, tuple(r.size for r in event.box), event.parts)
         if key not in self.transfers:
-            self.transfers[key] = _wrong_parts(operand, event, longest_bytes)
-        return self.transfers[key]
+            self.transfers[key] = _moves_box(event.parts, event.box, operand)
+        return None if self.transfers[key] else f"the transfer is not that of the box {box_text(event.box)}"
 
 
 def _enumerated(index: Index, extent: int, tile: Tile) -> tuple[Range, bool]:
@@ -114,15 +114,6 @@ def _enumerated(index: Index, extent: int, tile: Tile) -> tuple[Range, bool]:
         return Range(0, 0), True
     needed = Range(int(positions[0]), int(positions[-1]) + 1)
     return needed, needed.size == len(positions)
-
-
-def _wrong_parts(operand: Operand, event: Load | Store, longest_bytes: int) -> str | None:
-    for part in event.parts:
-        if part.size_bytes > longest_bytes:
-            return f"a transfer of {part.size_bytes} bytes, the engine takes {longest_bytes}"
-    if not _moves_box(event.parts, event.box, operand):
-        return f"the transfer is not that of the box {box_text(event.box)}"
-    return None
 
 
 def _moves_box(parts: tuple[Part, ...], box: Box, operand: Operand) -> bool:

@@ -182,11 +182,14 @@ class _Replay(LaunchReplay):
             raise self.error(f"more than {MOST_TRANSFERS} transfers are under way")
         return before[-1]
 
+    def expect_short(self, event: Fetch | Load | Store) -> None:
+        for size_bytes in (part.size_bytes for part in event.parts if part.size_bytes > self.longest_bytes):
+            raise self.error(f"a transfer of {size_bytes} bytes, the engine takes {self.longest_bytes}", event.nest)
+
     def fetch(self, event: Fetch) -> None:
         transfer = self.open(event)
+        self.expect_short(event)
         for part in event.parts:
-            if part.size_bytes > self.longest_bytes:
-                raise self.error(f"a transfer of {part.size_bytes} bytes, the engine takes {self.longest_bytes}")
             self.claim_scratch(part.near_offset, part.size_bytes, "a table")
         first, last = event.nest, event.nest + event.count - 1
         size_bytes = sum(part.size_bytes for part in event.parts)
@@ -230,7 +233,8 @@ class _Replay(LaunchReplay):
             self.expect_slot(event, found, home.offset, dense_bytes(found, event.box))
             self.expect_table(event.nest)
             return found
-        wrong = self.needs.wrong_transfer(nest, found, event, self.longest_bytes)
+        self.expect_short(event)
+        wrong = self.needs.wrong_transfer(nest, found, event)
         if wrong is not None:
             raise self.error(wrong, event.nest)
         self.expect_at_home(event.nest, found, event.box, event.region, event.far)
@@ -270,11 +274,11 @@ class _Replay(LaunchReplay):
         far = self.far_views(event)
         self.claim(event)
         transfer, wanted = self.open(event), self.contents(event.nest, operand, event.box)
-        _, readers = self.scratch(event.near, dense_bytes(operand, event.box), what)
+        near, readers = self.scratch(event.near, dense_bytes(operand, event.box), what)
         result = self.memories[SCRATCH].results.pop(event.near, None)
         if result is None or (result.nest, result.operand, result.box) != (event.nest, event.operand, event.box):
             raise self.error(f"the result {what} is not there when it leaves", event.nest)
-        if not result.is_complete:
+        if (near == NOTHING).any():
             raise self.error(f"the result {what} leaves before its last reduction tile", event.nest)
         readers += 1
         transfer.sources.append(readers)
@@ -438,7 +442,7 @@ class _Replay(LaunchReplay):
         content[...] = made.reshape(content.shape) if is_complete else NOTHING
         if place.region == SCRATCH:
             own = (begun.nest, operand.name, place.box, dense_bytes(operand, place.box))
-            result = Result(*own, is_complete, tuple(begun.ranges[axis.name].stop - 1 for axis in sums))
+            result = Result(*own, tuple(begun.ranges[axis.name].stop - 1 for axis in sums))
             self.memories[SCRATCH].results[place.offset] = result
             home = self.at_home(begun.nest, operand, place.box)
             if home is not None:
