@@ -130,12 +130,8 @@ class _Lines:
         return number
 
     def _of(self, event: Event) -> Iterator[str]:
-        if isinstance(event, Enter):
-            yield "n"
-        elif isinstance(event, Barrier):
-            yield "r"
-        elif isinstance(event, End):
-            yield "j"
+        if isinstance(event, Enter | Barrier | End):
+            yield {Enter: "n", Barrier: "r", End: "j"}[type(event)]
         elif isinstance(event, Begin):
             yield self._begin(event)
         elif isinstance(event, Move):
