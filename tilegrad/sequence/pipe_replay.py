@@ -7,6 +7,7 @@ side is judged alone, in its own order.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Listing, Load, Place, Signal, Store
@@ -47,7 +48,7 @@ class PipeReplay(ValueReplay):
     def __init__(self, listing: Listing, entry: str) -> None:
         super().__init__(listing, entry)
         self.rings: dict[_Key, _Ring] = {}
-        self.steps: dict[int, list[tuple[_Key, Signal | Await]]] = {}  # by worker
+        self.steps: dict[int, deque[tuple[_Key, Signal | Await]]] = defaultdict(deque)  # by worker
         self.members = 1
         self.ring_spans: dict[int, list[tuple[int, int]]] = {}  # in scratchpad, by nest
         buffers = {buffer.name: buffer.size_bytes for buffer in self.plan.entries[self.entry].buffers}
@@ -176,7 +177,7 @@ class PipeReplay(ValueReplay):
         self._step(event)
 
     def _step(self, event: Signal | Await) -> None:
-        self.steps.setdefault(event.queue.block, []).append((self._key(event, event), event))
+        self.steps[event.queue.block].append((self._key(event, event), event))
 
     def end_pipes(self) -> None:
         """Nothing stays in a pipe, and both sides come to their ends: since counts only grow, any order shows it."""
@@ -184,27 +185,24 @@ class PipeReplay(ValueReplay):
             if ring.popped != len(ring.pushed):
                 left = len(ring.pushed) - ring.popped
                 raise self.error(f"{left} boxes of block {block} stay in pipe {number}")
-        counts: dict[tuple[_Key, bool], int] = {}
-        at = dict.fromkeys(self.steps, 0)
+        counts: dict[tuple[_Key, bool], int] = defaultdict(int)
         moved = True
         while moved:
             moved = False
-            for worker, steps in self.steps.items():
-                while at[worker] < len(steps):
-                    key, event = steps[at[worker]]
-                    if isinstance(event, Await) and counts.get((key, event.ready), 0) < event.count:
+            for steps in self.steps.values():
+                while steps:
+                    key, event = steps[0]
+                    if isinstance(event, Await) and counts[key, event.ready] < event.count:
                         break
                     if isinstance(event, Signal):
                         counts[key, event.ready] = event.count
-                    at[worker] += 1
+                    steps.popleft()
                     moved = True
-        for worker, steps in self.steps.items():
-            if at[worker] < len(steps):
-                key, event = steps[at[worker]]
-                ready, free = (counts.get((key, way), 0) for way in (True, False))
-                told = f"awaits {event.count}, {ready} are ready and {free} free"
-                raise self.error(f"pipe {event.pipe} is wedged: block {key[1]} {told}", event.nest)
-        self.rings, self.steps = {}, {}
+        for (key, event), *_ in filter(None, self.steps.values()):
+            told = f"awaits {event.count}, {counts[key, True]} are ready and {counts[key, False]} free"
+            raise self.error(f"pipe {event.pipe} is wedged: block {key[1]} {told}", event.nest)
+        self.rings.clear()
+        self.steps.clear()
 
 
 def elements(operand: Operand, box: Box) -> Rows:
