@@ -220,7 +220,7 @@ class _Timing:
                 nest = event.nest
                 continue
             events[self._place_of(nest, event.queue.block)].append((event, act))
-        entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
+        before_it, self.timed = self.timed, []
         main.spend(self.target.signal_cycles)
         began, states = main.now, []
         if self.shared is not None:
@@ -233,15 +233,15 @@ class _Timing:
         while any(events):
             able = (i for i, own in enumerate(events) if own and self._is_able(own[-1][0]))
             number = min(able, key=lambda i: self.clusters[i].clock.now)
-            self.cluster, self.timed = self.clusters[number], noted[number]
+            self.cluster = self.clusters[number]
             self._play(*events[number].pop())
         last = max(range(len(self.clusters)), key=lambda i: self.clusters[i].clock.now)
         computed = [one.clock.compute_cycles - before[0] for one, before in zip(self.clusters, states, strict=True)]
         self._account(main, states[0], self.clusters[last].clock, states[last])
         for cluster in self.clusters:
             cluster.clock.near.shared = None
-        self.cluster, self.timed = self.clusters[0], entry_timed
-        self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
+        self.cluster = self.clusters[0]
+        self.timed = [*before_it, *sorted(self.timed, key=lambda one: _block_of(one.event))]
         main.spend(self.target.signal_cycles)
         if self.roofline is not None and self.shared is not None:
             moving = self.shared.busy_cycles(began, main.now)
