@@ -15,7 +15,7 @@ from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.schedule import Panel, Rows
 from tilegrad.ir.workspaces import fault
-from tilegrad.sequence.needs import summed_axes
+from tilegrad.sequence.needs import dense_bytes, summed_axes
 from tilegrad.sequence.piped_events import ring_offset
 from tilegrad.sequence.values import ValueReplay
 
@@ -81,16 +81,17 @@ class PipeReplay(ValueReplay):
             if offset < stop and start < offset + size_bytes:
                 raise self.error(f"{what} comes to where a ring is")
 
-    def expect_slot(self, event: Load | Store, operand: Operand, home: int, size_bytes: int) -> None:
+    def expect_slot(self, event: Load | Store, operand: Operand) -> None:
         """A box is dense, and in a slot of its block's slice."""
-        pipe, _ = self.ring(event, event)
+        (pipe, _), size_bytes = self.ring(event, event), dense_bytes(operand, event.box)
         if operand.value != pipe.value:
             raise self.error(f"'{event.operand}' is not what pipe {pipe.number} carries", event.nest)
         sizes = [(part.near_offset, part.far_offset, part.row_bytes, part.rows) for part in event.parts]
         if sizes != [(0, 0, size_bytes, 1)] or size_bytes > pipe.slot_bytes:
             raise self.error(f"'{event.operand}' does not pass pipe {pipe.number} as one dense box", event.nest)
         block, whose = event.queue.block // self.members, pipe.workspace
-        start = home + whose.offset(block, event.ring)
+        home = self.plan.address(self.entry, pipe.value, self.nests[event.nest].launch)
+        start = home.offset + whose.offset(block, event.ring)
         if not start <= event.far <= start + whose.slice_bytes - size_bytes:
             raise self.error(f"'{event.operand}' leaves the slice of block {block} of pipe {pipe.number}", event.nest)
 

@@ -191,13 +191,12 @@ class _Replay(LaunchReplay):
         self.expect_short(event)
         for part in event.parts:
             self.claim_scratch(part.near_offset, part.size_bytes, "a table")
-        first, last = event.nest, event.nest + event.count - 1
         size_bytes = sum(part.size_bytes for part in event.parts)
-        for number, listed in enumerate(self.nests[first : last + 1], first):
+        for number in range(event.nest, event.nest + event.count):
+            listed = self.nests[number]
             assert listed.table is not None and listed.place is not None
             words_bytes = 4 * (CALL.words + len(listed.nest.operands) + len(listed.table))
-            brought = min(words_bytes, size_bytes)
-            if brought < words_bytes or words_bytes > listed.place.table_bytes:
+            if not words_bytes <= min(size_bytes, listed.place.table_bytes):
                 raise self.error("the table is not as long as its place", number)
             view, _ = self.scratch(listed.place.table_offset, words_bytes, "a table")
             if (view != UNDER_WAY).any():
@@ -206,7 +205,7 @@ class _Replay(LaunchReplay):
             self.bring_ahead(event, listed.place.table_offset, words_bytes)
             size_bytes -= words_bytes
         if size_bytes:
-            raise self.error("more than tables is brought", first)
+            raise self.error("more than tables is brought", event.nest)
 
     def expect_table(self, nest: int) -> None:
         """The conductor reads a nest's table whenever it works for it."""
@@ -229,15 +228,13 @@ class _Replay(LaunchReplay):
         if found.access is not access:
             raise self.error(f"'{event.operand}' goes the wrong way", event.nest)
         if event.pipe is not None:
-            home = self.plan.address(self.entry, found.value or "", self.nests[event.nest].launch)
-            self.expect_slot(event, found, home.offset, dense_bytes(found, event.box))
-            self.expect_table(event.nest)
-            return found
-        self.expect_short(event)
-        wrong = self.needs.wrong_transfer(nest, found, event)
-        if wrong is not None:
-            raise self.error(wrong, event.nest)
-        self.expect_at_home(event.nest, found, event.box, event.region, event.far)
+            self.expect_slot(event, found)
+        else:
+            self.expect_short(event)
+            wrong = self.needs.wrong_transfer(nest, found, event)
+            if wrong is not None:
+                raise self.error(wrong, event.nest)
+            self.expect_at_home(event.nest, found, event.box, event.region, event.far)
         self.expect_table(event.nest)
         return found
 
