@@ -14,6 +14,7 @@ from tilegrad.ir.listing import (
     EntryListing,
     Event,
     Fetch,
+    ListedNest,
     Listing,
     Load,
     Move,
@@ -24,7 +25,6 @@ from tilegrad.ir.listing import (
     describe,
 )
 from tilegrad.ir.nest import Access, AxisKind, Operand, Range
-from tilegrad.sequence.later import loaded_later
 from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.replay import ListingError, _Replay
 
@@ -114,7 +114,7 @@ class Case:
 
 # What is said at the end of an entry, of what should have happened: there is no event then. The nest or the value that
 # misses it is named instead.
-MISSED = ("never waited for: ", "the tiles are not the whole nest", "never leaves", "at the end", "the caller finds")
+MISSED = ("never waited for: ", "the tiles are not the whole nest", "at the end", "the caller finds")
 
 Fault = Callable[[Case], Iterator[Edit]]
 
@@ -472,6 +472,21 @@ def may_be_left_out(case: Case, fault: Fault, edit: Edit) -> bool:
                 size_bytes = operand.element_bytes * prod(r.size for r in place.box)
                 return has_come(case, i, place.offset, size_bytes, place.box, operand.value)
     return False
+
+
+def loaded_later(events: Sequence[Event], nests: Sequence[ListedNest]) -> frozenset[tuple[int, str]]:
+    """Results, by nest and operand, that come to scratchpad again before another nest writes the same value."""
+    found: set[tuple[int, str]] = set()
+    wanted: set[str | None] = set()
+    for event in reversed(events):
+        if isinstance(event, Load):
+            wanted.add(nests[event.nest].nest.operand(event.operand).value)
+        elif isinstance(event, End):
+            for operand in nests[event.nest].nest.results:
+                if operand.value in wanted:
+                    found.add((event.nest, operand.name))
+                    wanted.discard(operand.value)
+    return frozenset(found)
 
 
 def has_come(case: Case, i: int, near: int, size_bytes: int, box: tuple[Range, ...], value: str | None) -> bool:

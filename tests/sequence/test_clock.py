@@ -508,7 +508,7 @@ def last_store_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
     def wait(self: _Timing, event: Wait) -> None:
         events = self.own.events
-        stores = [e for e in events if isinstance(e, Wait) and self.reasons.get((e.queue, e.transfer)) is STORE]
+        stores = [e for e in events if isinstance(e, Wait) and STORE in self.done.get((e.queue, e.transfer), ())]
         if stores and event is stores[-1] and event is events[-1]:
             self._note(event, self.clock.now, self.clock.now)
             return

@@ -24,6 +24,10 @@ from tilegrad.ir.listing import (
     Wait,
 )
 
+_ALWAYS = {
+    Fetch: Act.FETCH, Store: Act.STORE, Move: Act.MOVE, End: Act.END,
+    Signal: Act.WAIT_STORE, Await: Act.WAIT_STORE, Barrier: Act.WAIT_STORE,
+}  # fmt: skip
 _WAITS = {Fetch: Act.WAIT_TABLE, Load: Act.WAIT_LOAD, Store: Act.WAIT_STORE, Move: Act.WAIT_MOVE}
 
 
@@ -50,8 +54,6 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             has_begun = True
             is_whole = listing.nests[event.nest].tiling is None
             yield event, Act.BEGIN_WHOLE if is_whole else Act.BEGIN_FIRST if is_first else Act.BEGIN
-        elif isinstance(event, End):
-            yield event, Act.END
         elif isinstance(event, Load):
             if event.tile == 0 or not has_begun or event.nest > turn:
                 is_joined = isinstance(latest, Load) and latest.nest != event.nest
@@ -65,11 +67,7 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             if (event.queue, event.transfer) not in waited:
                 raise InternalError(f"{entry} waits for transfer {event.transfer}, which never started")
             yield event, waited[event.queue, event.transfer]
-        elif isinstance(event, Signal | Await):
-            yield event, Act.WAIT_STORE
-        elif isinstance(event, Barrier):
-            has_begun = True
-            yield event, Act.WAIT_STORE
         else:
-            yield event, {Fetch: Act.FETCH, Store: Act.STORE, Move: Act.MOVE}[type(event)]
+            has_begun = has_begun or isinstance(event, Barrier)
+            yield event, _ALWAYS[type(event)]
         latest = event

@@ -6,10 +6,10 @@ is read off the order of its events; the tests decode what is emitted back into 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Fetch, Load, Move, Queue, Store, Wait, box_size
+from tilegrad.ir.listing import Begin, End, Enter, EntryListing, Event, Fetch, Load, Move, Queue, Store, Wait, box_size
 from tilegrad.sequence.handover import suites_of
 
 
@@ -58,40 +58,27 @@ class _Reading:
         self.calls = [NestCall() for _ in listing.nests]
         self.first_of = {i: suite[0] for suite in suites_of(listing.nests) for i in suite}
         self.stores: set[tuple[Queue, int]] = set()
-        self.l3: set[tuple[Queue, int]] = set()
+        self.l3: set[Queue] = set()
         self.moves: list[Move | Wait] = []
         self.turn = -1
         self.tile = -1  # the latest one that began
         self.is_computing = False
         self.is_at_once = False  # nothing has happened since the latest kernel call ended
         self.last_store: tuple[Queue, int] | None = None  # of the results of the last tile, until something else begins
+        self.handlers: dict[type, Callable[..., None]] = {
+            Enter: self.enter, Fetch: self.fetch, Load: self.load, Begin: self.begin, End: self.end, Store: self.store,
+            Move: self.move, Wait: self.wait,
+        }  # fmt: skip
 
-    def read(self, event: object) -> None:
+    def read(self, event: Event) -> None:
         is_launched = self.turn >= 0 and self.nests[self.turn].blocks > 0
-        if is_launched and self._is_of_blocks(event):
-            return
-        if isinstance(event, Load):
-            self.load(event)
-        elif isinstance(event, Store):
-            self.store(event)
-        elif isinstance(event, Wait):
-            self.wait(event)
-        elif isinstance(event, Begin):
-            self.begin(event)
-        elif isinstance(event, End):
-            self.is_computing, self.is_at_once = False, True
-        elif isinstance(event, Enter):
-            self.enter(event)
-        elif isinstance(event, Fetch):
-            self.calls[event.nest].is_fetched_late = self.turn >= 0 and not self.is_computing
-            self.is_at_once = False
-        elif isinstance(event, Move):
-            self.l3.add((event.queue, event.transfer))
-            self.move(event)
+        handler = self.handlers.get(type(event))
+        if handler is not None and not (is_launched and self._is_of_blocks(event)):
+            handler(event)
 
-    def _is_of_blocks(self, event: object) -> bool:
+    def _is_of_blocks(self, event: Event) -> bool:
         if isinstance(event, Wait):
-            return (event.queue, event.transfer) not in self.l3
+            return event.queue not in self.l3
         if isinstance(event, Fetch):
             return self.nests[event.nest].blocks > 0
         return not isinstance(event, Enter | Move)
@@ -120,6 +107,13 @@ class _Reading:
         found = {operand.name: place.offset for operand, place in pairs if place is not None and box_size(place.box)}
         self.calls[event.nest].taken = {name: at for name, at in found.items() if at != own[name]}
 
+    def end(self, event: End) -> None:
+        self.is_computing, self.is_at_once = False, True
+
+    def fetch(self, event: Fetch) -> None:
+        self.calls[event.nest].is_fetched_late = self.turn >= 0 and not self.is_computing
+        self.is_at_once = False
+
     def load(self, event: Load) -> None:
         self.is_at_once = False
         if event.tile == 0 and self.first_of[event.nest] > self.turn:
@@ -144,11 +138,12 @@ class _Reading:
 
     def move(self, event: Move | Wait) -> None:
         self.moves.append(event)
+        self.l3.add(event.queue)
         self.last_store, self.is_at_once = None, False
 
     def wait(self, event: Wait) -> None:
         key = (event.queue, event.transfer)
-        if key in self.l3:
+        if event.queue in self.l3:
             self.move(event)
         elif key in self.stores and self.turn >= 0:
             call = self.calls[self.turn]

@@ -1,15 +1,19 @@
-"""Memories while a listing is replayed: which content lies at which bytes, and who is still reading them."""
+"""Memories while a listing is replayed: which content lies at which bytes, and who is still reading them.
+
+Content is a number for each unit of a few bytes: which unit of which value it is. A view of a tensor has the same ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.ir.listing import Box, Part, Place
-from tilegrad.ir.nest import Operand, row_major_strides
+from tilegrad.ir.listing import Box, Part
+from tilegrad.ir.nest import row_major_strides
 
 NOTHING, UNDER_WAY = -1, -2
 """Bytes that nobody wrote, and bytes that a transfer or a kernel is about to write."""
@@ -17,64 +21,56 @@ NOTHING, UNDER_WAY = -1, -2
 View = npt.NDArray[np.int64]
 Readers = npt.NDArray[np.int32]
 
-PART = 32
-"""A part of a tensor says of each unit which of the tensor's it is, in the bits below this one; above, whose."""
+_UNIT_BITS = 32
 
 
-def part_base(value: int) -> int:
-    return (value + 1) << PART
+def first_unit(value: int) -> int:
+    """The content of the first unit of the value with this number; the others follow it."""
+    return value << _UNIT_BITS
 
 
 def whose(content: int) -> int:
-    return content if content < 1 << PART else (content >> PART) - 1
+    return content >> _UNIT_BITS
 
 
-def unit_positions(shape: Sequence[int], box: Box, element_bytes: int, unit: int) -> View:
-    """Of a dense box, unit by unit: which of the whole tensor's."""
+def contents_of(value: int, shape: tuple[int, ...], box: Box, units: int) -> View:
+    """Of a dense box of the value with this number, whose elements are so many units each."""
+    start = sum(r.start * stride for r, stride in zip(box, row_major_strides(shape), strict=True))
+    sizes = tuple(r.size for r in box)
+    found: View = units_of_box((*shape, units), (*sizes, units)) + (first_unit(value) + start * units)
+    return found
+
+
+@lru_cache(maxsize=16)
+def units_of_box(shape: tuple[int, ...], sizes: tuple[int, ...]) -> View:
+    """Of a box of this size where its tensor begins: which of the tensor's, in the order of the box."""
     found: View = np.zeros(1, dtype=np.int64)
-    per_element = element_bytes // unit
-    for r, step in zip(box, row_major_strides(tuple(shape)), strict=True):
-        found = np.add.outer(found, np.arange(r.start, r.stop, dtype=np.int64) * step).reshape(-1)
-    return np.add.outer(found * per_element, np.arange(per_element, dtype=np.int64)).reshape(-1)
+    for size, stride in zip(sizes, row_major_strides(shape), strict=True):
+        found = np.add.outer(found, np.arange(size, dtype=np.int64) * stride).reshape(-1)
+    return found
 
 
-@dataclass
-class Held:
-    """What bytes of scratchpad hold: a table, or a box of a value. Results are produced up to a point of their
-    reduction, and leave when they are complete."""
+@dataclass(frozen=True)
+class Result:
+    """What a kernel made in scratchpad, up to a point of its sums; while these go on, its content is nothing yet."""
 
     nest: int
-    what: str
-    value: int = NOTHING
-    shape: tuple[int, ...] = ()
-    box: Box = ()
-    is_result: bool = False
-    is_complete: bool = True
-    has_left: bool = True
-    reduced_to: tuple[int, ...] = ()
-    at: int = 0  # where it begins
-
-    @property
-    def is_whole(self) -> bool:
-        """A whole tensor is the same bytes in every view of it."""
-        return all((r.start, r.size) == (0, extent) for r, extent in zip(self.box, self.shape, strict=True))
-
-    def has_run(self, operand: Operand, place: Place) -> bool:
-        """Whether a box is one run of elements of this, which is whole, and its place is where that is."""
-        positions = unit_positions(operand.shape, place.box, 1, 1)
-        is_run = np.array_equal(positions, positions[0] + np.arange(len(positions)))
-        return is_run and place.offset == self.at + operand.element_bytes * int(positions[0])
+    operand: str
+    box: Box
+    size_bytes: int
+    reduced_to: tuple[int, ...]
 
 
 class Memory:
-    """`content` has a number for every `unit` bytes, `readers` how many transfers and kernels are reading them."""
+    """`content` has a number for every `unit` bytes, `readers` how many transfers and kernels are reading them.
+    `results`, by their offsets, are those that lie in scratchpad and have not left."""
 
-    def __init__(self, name: str, size_bytes: int, unit: int) -> None:
-        self.name = name
+    def __init__(self, size_bytes: int, unit: int) -> None:
         self.unit = unit
         self.size_bytes = size_bytes
         self.content = np.full(-(-size_bytes // unit), NOTHING, dtype=np.int64)
         self.readers = np.zeros(len(self.content), dtype=np.int32)
+        self.results: dict[int, Result] = {}
         self.reach = 0  # behind the last unit that somebody asked for since nothing was there
 
     def clear(self, kept: Sequence[tuple[int, int]] = ()) -> None:
@@ -82,6 +78,7 @@ class Memory:
         spans = [(start // self.unit, stop // self.unit) for start, stop in kept]
         saved = [self.content[start:stop].copy() for start, stop in spans]
         self.content[: self.reach] = NOTHING
+        self.results = {}
         self.reach = max((stop for _, stop in spans), default=0)
         for (start, stop), content in zip(spans, saved, strict=True):
             self.content[start:stop] = content

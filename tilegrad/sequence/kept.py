@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilegrad.ir.listing import ListedNest
 from tilegrad.ir.plan import Plan
-from tilegrad.sequence.bytes_of import view_sources
+from tilegrad.passes.views import roots_of_views
 from tilegrad.sequence.handover import Handover
 
 
@@ -15,7 +15,7 @@ def kept_results(plan: Plan, entry: str, nests: Sequence[ListedNest], own: Seque
     schedule = plan.schedule.entries[entry]
     if schedule.panels or not plan.schedule.overlaps:
         return [frozenset()] * len(nests)
-    sources = view_sources(schedule.launches)
+    sources = roots_of_views(schedule.graph)
 
     def source_of(value: str | None) -> str:
         return sources.get(value or "", value or "")
@@ -24,9 +24,5 @@ def kept_results(plan: Plan, entry: str, nests: Sequence[ListedNest], own: Seque
     needed |= {source_of(move.tensor) for move in plan.entries[entry].staging}
     for listed, handover in zip(nests, own, strict=True):
         needed |= {source_of(o.value) for o in listed.nest.reads if o.name not in handover.taken}
-    return [
-        frozenset(o.name for o in one.nest.results if source_of(o.value) not in needed)
-        if one.tile_count == 1 and not one.blocks
-        else frozenset[str]()
-        for one in nests
-    ]
+    whole = [one.nest.results if one.tile_count == 1 and not one.blocks else () for one in nests]
+    return [frozenset(o.name for o in results if source_of(o.value) not in needed) for results in whole]

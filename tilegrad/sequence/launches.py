@@ -10,46 +10,25 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilegrad.analysis.footprint import units_of
-from tilegrad.ir.listing import SCRATCH, Barrier, Begin, Enter, Event, Fetch, Load, Queue, Store
-from tilegrad.sequence.contents import Memory, View
+from tilegrad.ir.listing import SCRATCH, Barrier, Enter, Event, Fetch, Listing, Load, Queue, Store
+from tilegrad.sequence.contents import Memory, Readers, View
 from tilegrad.sequence.handover import launch_before
 from tilegrad.sequence.pipe_replay import PipeReplay
-from tilegrad.sequence.whole_calls import WholeReplay
-
-NOBODY = 0
 
 
-class _Claims:
-    """Which unit of the launch reads or writes each `unit` bytes of a region; what is below `first` is of another
-    launch, and `many` are several units."""
+class LaunchReplay(PipeReplay):
+    """The part of a replay that is about launches. `launched` is the nest whose blocks have not met yet, or -1.
 
-    def __init__(self, size_bytes: int, unit: int) -> None:
-        self.unit = unit
-        self.writers: View = np.zeros(-(-size_bytes // unit), dtype=np.int64)
-        self.readers: View = np.zeros(-(-size_bytes // unit), dtype=np.int64)
+    Of each region, `claims` say which unit of a launch writes, as content, and which reads: units have numbers, of
+    which those below `first` are of another launch, and `many` are several units.
+    """
 
-    def rows(self, every: View, event: Load | Store) -> list[View]:
-        found = []
-        for part in event.parts:
-            shape = (part.rows, part.row_bytes // self.unit)
-            start, step = (event.far + part.far_offset) // self.unit, part.far_stride // self.unit
-            view: View = np.ndarray(shape, np.int64, every.data, 8 * start, (8 * step, 8))
-            found.append(view)
-        return found
-
-
-class LaunchReplay(PipeReplay, WholeReplay):
-    """The part of a replay that is about launches. `launched` is the nest whose blocks have not met yet, or -1."""
-
-    running: Begin | None
     under_way: Mapping[tuple[Queue, int], object]
-    clusters: int
 
-    def prepare_launches(self, sizes: dict[str, int]) -> None:
-        self.prepare_pipes()
-        self.launched = self.block = -1
-        self.first, self.many, self.tiles_per_unit = NOBODY + 1, NOBODY, 1
-        self.base = self.first
+    def __init__(self, listing: Listing, entry: str) -> None:
+        super().__init__(listing, entry)
+        self.launched = -1
+        self.first, self.base, self.many, self.tiles_per_unit = 1, 1, 0, 1
         self.slices: dict[tuple[int, int, int], int] = {}  # whose a ring of a block is
         self.seen: set[int] = set()
         # What blocks bring of the next launch: operands, transfers, and where that is, by block.
@@ -57,8 +36,8 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.ahead: set[tuple[Queue, int]] = set()
         self.kept: dict[int, list[tuple[int, int]]] = {}
         has_launches = any(listed.blocks for listed in self.nests)
-        names = [name for name in sizes if name != SCRATCH] if has_launches else []
-        self.claims = {name: _Claims(sizes[name], self.unit) for name in names}
+        outer = {name: memory for name, memory in self.memories.items() if has_launches and name != SCRATCH}
+        self.claims = {name: Memory(memory.size_bytes, self.unit) for name, memory in outer.items()}
         self.scratchpads = {0: self.memories[SCRATCH]}
 
     def begin_launch(self, event: Enter) -> None:
@@ -99,7 +78,10 @@ class LaunchReplay(PipeReplay, WholeReplay):
         self.ahead = {key for key in self.ahead if key[0].block != block}
         self.seen.add(block)
         self.block = block
-        self.memories[SCRATCH] = self._scratchpad(block)
+        cluster, size_bytes = block % self.plan.schedule.target.clusters, self.scratchpads[0].size_bytes
+        if cluster not in self.scratchpads:
+            self.scratchpads[cluster] = Memory(size_bytes, self.unit)
+        self.memories[SCRATCH] = self.scratchpads[cluster]
         self.memories[SCRATCH].clear(self.kept.pop(block, ()))
 
     def is_ahead(self, event: Fetch | Load | Store) -> bool:
@@ -113,10 +95,6 @@ class LaunchReplay(PipeReplay, WholeReplay):
         if self.is_ahead(event):
             self.kept.setdefault(self.block, []).append((offset, offset + size_bytes))
             self.ahead.add((event.queue, event.transfer))
-
-    def _scratchpad(self, block: int) -> Memory:
-        cluster, own = block % self.clusters, self.scratchpads[0]
-        return self.scratchpads.setdefault(cluster, Memory(SCRATCH, own.size_bytes, own.unit) if cluster else own)
 
     def end_block(self) -> None:
         """The entry's conductor, too, before a launch: nothing is under way to a scratchpad that is cleared."""
@@ -142,7 +120,7 @@ class LaunchReplay(PipeReplay, WholeReplay):
         """A unit of the launch, or a ring of a block, which both of its sides use."""
         if event.pipe is None:
             return self.base + event.tile // self.tiles_per_unit
-        key = (event.pipe, event.queue.block // self.members, event.ring)
+        key = self._key(event, event)
         if key not in self.slices:
             self.many += 1
             self.slices[key] = self.many - 1
@@ -156,11 +134,13 @@ class LaunchReplay(PipeReplay, WholeReplay):
             return
         if isinstance(event, Load) and is_ahead:
             self.asked.append(event)
-        claims, own = self.claims[event.region], self.many if is_ahead else self._owner(event)
-        written, read = claims.rows(claims.writers, event), claims.rows(claims.readers, event)
-        for writers, readers in zip(written, read, strict=True):
+        own = self.many if is_ahead else self._owner(event)
+        for part in event.parts:
+            found = self.claims[event.region].part(event.far, part)
+            assert found is not None
+            writers, readers = found
             is_read = int(readers.max()) >= self.first
-            suspects = [writers] if int(writers.max()) >= self.first else []
+            suspects: list[View | Readers] = [writers] if int(writers.max()) >= self.first else []
             suspects += [readers] if is_read and not event.inward else []
             wrong = [(one >= self.first) & (one != own) for one in suspects]
             if any(one.any() for one in wrong):

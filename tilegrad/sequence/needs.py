@@ -5,19 +5,33 @@ Positions of index maps are enumerated here rather than computed from their ends
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.ir.listing import Begin, Box, Load, Part, Store, box_size
-from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range, Tile, row_major_strides
+from tilegrad.ir.listing import Begin, Box, Load, Part, Place, Store, box_size
+from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range, Tile
+from tilegrad.sequence.contents import units_of_box
 
 _Positions = npt.NDArray[np.int64]
 
 
 def box_text(box: Box) -> str:
     return "[" + ", ".join(f"{r.start}:{r.stop}" for r in box) + "]"
+
+
+def dense_bytes(operand: Operand, box: Box) -> int:
+    return box_size(box) * operand.element_bytes
+
+
+def placed(nest: Nest, event: Begin) -> Iterator[tuple[Operand, Place]]:
+    """Operands of a kernel call that have bytes: what it reads, and then what it writes."""
+    pairs = list(zip(nest.operands, event.places, strict=True))
+    for access in (Access.READ, Access.WRITE):
+        for operand, place in pairs:
+            if place is not None and operand.access is access and box_size(place.box):
+                yield operand, place
 
 
 def summed_axes(nest: Nest, operand: Operand) -> tuple[Axis, ...]:
@@ -32,7 +46,7 @@ class Needs:
     def __init__(self) -> None:
         self.positions: dict[object, tuple[Range, bool]] = {}
         self.calls: dict[object, str | None] = {}
-        self.transfers: dict[object, str | None] = {}
+        self.transfers: dict[object, bool] = {}
 
     def needed(self, operand: Operand, d: int, tile: Tile) -> tuple[Range, bool]:
         """Positions of a dimension, from the first to behind the last, and whether all between are needed too."""
@@ -75,15 +89,15 @@ class Needs:
                     return f"{has}, the kernel's are {needed.start} to {needed.stop}"
         return None
 
-    def wrong_transfer(self, nest: Nest, operand: Operand, event: Load | Store, longest_bytes: int) -> str | None:
-        """That the parts move the box, all of it, and nothing else, within the engine's limits."""
+    def wrong_transfer(self, nest: Nest, operand: Operand, event: Load | Store) -> str | None:
+        """That the parts move the box, all of it, and nothing else."""
         for r, extent in zip(event.box, operand.shape, strict=True):
             if not 0 <= r.start < r.stop <= extent:
                 return f"the box {box_text(event.box)} passes the tensor's end"
-        key = (nest.kind, operand.name, tuple(r.size for r in event.box), event.parts, longest_bytes)
+        key = (nest.kind, operand.name, tuple(r.size for r in event.box), event.parts)
         if key not in self.transfers:
-            self.transfers[key] = _wrong_parts(operand, event, longest_bytes)
-        return self.transfers[key]
+            self.transfers[key] = _moves_box(event.parts, event.box, operand)
+        return None if self.transfers[key] else f"the transfer is not that of the box {box_text(event.box)}"
 
 
 def _enumerated(index: Index, extent: int, tile: Tile) -> tuple[Range, bool]:
@@ -102,15 +116,6 @@ def _enumerated(index: Index, extent: int, tile: Tile) -> tuple[Range, bool]:
     return needed, needed.size == len(positions)
 
 
-def _wrong_parts(operand: Operand, event: Load | Store, longest_bytes: int) -> str | None:
-    for part in event.parts:
-        if part.size_bytes > longest_bytes:
-            return f"a transfer of {part.size_bytes} bytes, the engine takes {longest_bytes}"
-    if not _moves_box(event.parts, event.box, operand):
-        return f"the transfer is not that of the box {box_text(event.box)}"
-    return None
-
-
 def _moves_box(parts: tuple[Part, ...], box: Box, operand: Operand) -> bool:
     """Whether parts bring the elements of a box, in order, to where a dense box has them."""
     size = operand.element_bytes
@@ -123,8 +128,6 @@ def _moves_box(parts: tuple[Part, ...], box: Box, operand: Operand) -> bool:
         row = np.arange(0, part.row_bytes, size, dtype=np.int64)
         rows = np.arange(part.rows, dtype=np.int64) * part.far_stride + part.far_offset
         far.append(np.add.outer(rows, row).reshape(-1))
-    wanted: _Positions = np.zeros(1, dtype=np.int64)
-    for r, stride in zip(box, row_major_strides(operand.shape), strict=True):
-        wanted = np.add.outer(wanted, np.arange(r.size, dtype=np.int64) * stride * size).reshape(-1)
+    wanted = size * units_of_box(operand.shape, tuple(r.size for r in box))
     moved = np.concatenate(far) if far else np.zeros(0, dtype=np.int64)
-    return near == box_size(box) * size and bool(np.array_equal(moved, wanted))
+    return near == dense_bytes(operand, box) and bool(np.array_equal(moved, wanted))

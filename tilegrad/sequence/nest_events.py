@@ -165,19 +165,13 @@ class _Moving:
         return self.home.offset + self.operand.element_bytes * start
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaving:
-    """A result of a tile, and the slot it is in."""
-
-    moving: _Moving
-    tile: int
-    ranges: Tile
-    slot: int
+_Leaving = tuple[_Moving, int, Tile, int]
+"""A result of a tile, and the slot it is in."""
 
 
 class NestEvents:
     """One nest. `number` is its place in the entry; `homes` are addresses by operand. A block takes the tiles `share`
-    of it, None for all."""
+    of it."""
 
     def __init__(
         self,
@@ -187,7 +181,6 @@ class NestEvents:
         homes: dict[str, Address],
         flow: Flow,
         longest: int,
-        share: range | None = None,
         *,
         ahead: int | None = None,
         kept: Collection[str] = (),
@@ -206,7 +199,7 @@ class NestEvents:
         self.every = tiles(self.nest, self.tiling.loops)
         results = [one for one in self.moving.values() if one.operand.access is Access.WRITE]
         self.is_large = any(one.may_take_several(self.every) for one in results)
-        self.share = range(len(self.every)) if share is None else share
+        self.share = range(len(self.every))
 
     def of_block(self, flow: Flow, share: range) -> NestEvents:
         """The same for a block that takes these tiles. What all have in common is computed once."""
@@ -334,12 +327,12 @@ class NestEvents:
         for one in self.moving.values():
             is_result = one.operand.access is Access.WRITE and one.operand.name not in self.kept
             if is_result and (moved is None or moved & one.loops):
-                yield _Leaving(one, tile, ranges, one.slot)
+                yield one, tile, ranges, one.slot
                 one.slot ^= one.slots - 1
 
     def _leave(self, results: Iterable[_Leaving]) -> Iterator[Load | Store]:
         for one in results:
-            yield from self._start(one.moving, one.tile, one.ranges, one.slot)
+            yield from self._start(*one)
 
     def _start(self, one: _Moving, tile: int, ranges: Tile, slot: int) -> Iterator[Load | Store]:
         box = one.box_at(ranges)

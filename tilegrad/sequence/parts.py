@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Tile
+from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, Range, Tile
 from tilegrad.ir.schedule import EntrySchedule, Launch, Panel
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
@@ -79,7 +80,7 @@ def _wrong_part(launch: Launch, nests: Sequence[Nest], panels: Mapping[str, Pane
     for axis, own in zip(whole.axes, nest.axes, strict=True):
         r = part.ranges[axis.name]
         is_cut = r.size != axis.extent
-        if (own.name, own.kind, own.extent) != (axis.name, axis.kind, r.size) or r.start < 0 or r.stop > axis.extent:
+        if own != replace(axis, extent=r.size) or r.start < 0 or r.stop > axis.extent:
             return f"its axis '{axis.name}' is not the panel's"
         if is_cut and axis.kind is AxisKind.INNER:
             return f"its axis '{axis.name}' cannot be cut into panels"
@@ -88,9 +89,8 @@ def _wrong_part(launch: Launch, nests: Sequence[Nest], panels: Mapping[str, Pane
     for name, start, extent in nest.origin:
         if (start, extent) != (part.ranges[name].start, whole.axis(name).extent):
             return f"its axis '{name}' begins elsewhere"
-    wrong_sums = _wrong_sums(nest, whole, part.ranges)
-    if wrong_sums is not None:
-        return wrong_sums
+    if not _goes_on(nest, whole, part.ranges):
+        return "it does not go on from the sums that were begun"
     for operand, of in zip(nest.pointers, whole.operands, strict=True):
         wrong = _wrong_operand(operand, of, part.ranges, panels, needs)
         if wrong is not None:
@@ -98,55 +98,33 @@ def _wrong_part(launch: Launch, nests: Sequence[Nest], panels: Mapping[str, Pane
     return None
 
 
-def _wrong_sums(nest: Nest, whole: Nest, ranges: Tile) -> str | None:
+def _goes_on(nest: Nest, whole: Nest, ranges: Tile) -> bool:
     """Of every result whose sum was begun by a panel before, what is there of it is read, and of no other."""
-    results = {operand.name: operand for operand in nest.results}
-    begun = {
-        operand.name
-        for operand in whole.results
-        if any(ranges[axis.name].start for axis in summed_axes(whole, operand))
-    }
-    before = [operand for operand in nest.operands if operand.continues is not None]
-    if sorted(operand.continues or "" for operand in before) != sorted(begun):
-        return "it does not go on from the sums that were begun"
-    for operand in before:
-        result = results[operand.continues or ""]
-        if operand.access is not Access.READ or (operand.value, operand.shape, operand.index, operand.dtype) != (
-            result.value, result.shape, result.index, result.dtype,
-        ):  # fmt: skip
-            return f"'{result.name}' goes on from something else"
-    return None
+    begun = {o.name for o in whole.results if any(ranges[axis.name].start for axis in summed_axes(whole, o))}
+    wanted = [replace(o, name="", access=Access.READ, continues=o.name) for o in nest.results if o.name in begun]
+    return wanted == [replace(o, name="") for o in nest.operands if o.continues is not None]
 
 
 def _wrong_operand(
     operand: Operand, of: Operand, ranges: Tile, panels: Mapping[str, Panel], needs: Needs
 ) -> str | None:
-    if (operand.name, operand.access, operand.dtype) != (of.name, of.access, of.dtype):
-        return f"operand '{operand.name}' is not its operator's '{of.name}'"
-    if of.value is None:
-        return None if operand.value is None else f"operand '{operand.name}' is not there"
-    panel = None if operand.value is None else panels.get(operand.value)
-    if panel is None:
-        is_same = (operand.value, operand.shape) == (of.value, of.shape)
-        starts = [0] * len(of.shape)
-    else:
-        is_same = (panel.value, panel.shape) == (of.value, of.shape)
-        is_same &= operand.shape == tuple(r.size for r in panel.box)
-        starts = [r.start for r in panel.box]
-    if not is_same:
-        return f"operand '{operand.name}' is not a part of '{of.value}'"
-    if of.index is None or operand.index is None:
-        return None if operand.index is of.index and panel is None else f"operand '{operand.name}' is needed whole"
-    for d, (index, own) in enumerate(zip(of.index, operand.index, strict=True)):
-        begin = index.offset + sum(c * ranges[axis].start for axis, c in index.terms) - index.divisor * starts[d]
-        if own != Index(index.terms, begin, index.divisor):
-            return f"dimension {d} of '{operand.name}' is counted from elsewhere"
+    """It is all of its operator's, or a panel of that which has what is needed, counted from where it begins."""
+    other = f"operand '{operand.name}' is not a part of its operator's '{of.name}'"
+    if of.index is None or of.value is None or operand.value is None:
+        return None if operand == of else other
+    everything = Panel(operand.value, of.shape, tuple(Range(0, extent) for extent in of.shape), of.dtype)
+    panel = panels.get(operand.value, everything)
+    if (panel.value, panel.shape) != (of.value, of.shape):
+        return other
+    index = tuple(
+        replace(one, offset=one.offset + sum(c * ranges[axis].start for axis, c in one.terms) - one.divisor * r.start)
+        for one, r in zip(of.index, panel.box, strict=True)
+    )
+    if operand != replace(of, value=operand.value, shape=tuple(r.size for r in panel.box), index=index):
+        return other
+    for d, r in enumerate(panel.box):
         needed, _ = needs.needed(of, d, ranges)
-        if (
-            panel is not None
-            and needed.size
-            and not (panel.box[d].start <= needed.start and needed.stop <= panel.box[d].stop)
-        ):
-            has = f"the panel of '{operand.name}' has {panel.box[d].start} to {panel.box[d].stop} of dimension {d}"
+        if needed.size and not (r.start <= needed.start and needed.stop <= r.stop):
+            has = f"the panel of '{operand.name}' has {r.start} to {r.stop} of dimension {d}"
             return f"{has}, its nest needs {needed.start} to {needed.stop}"
     return None

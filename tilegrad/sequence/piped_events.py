@@ -10,28 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import prod
 from operator import or_
 
-from tilegrad.ir.listing import (
-    RING,
-    Await,
-    Begin,
-    End,
-    Event,
-    ListedNest,
-    Load,
-    Part,
-    Place,
-    Queue,
-    Signal,
-    Store,
-)
+from tilegrad.ir.listing import RING, Await, Begin, End, Event, ListedNest, Part, Place, Queue, Signal, box_size
 from tilegrad.ir.nest import Access, Tile
 from tilegrad.ir.pipes import Pipe, slot_offset
 from tilegrad.ir.plan import Address
 from tilegrad.sequence.handover import Handover
-from tilegrad.sequence.nest_events import Flow, NestEvents, _Moving, sizes_of
+from tilegrad.sequence.nest_events import Flow, NestEvents, _Moving
 
 
 @dataclass(frozen=True)
@@ -80,7 +66,8 @@ class PipedEvents(NestEvents):
             is_last = following >= self.share.stop
             moved = 0 if is_last else reduce(or_, (self.every[i][1] for i in range(tile + 1, following + 1)))
             yield from self._loaded()
-            yield from self._await_near()
+            for near in self._near():
+                yield self._await(*near)
             yield self._kernel(tile, ranges)
             if not is_last and self.tiling.is_double:
                 yield from self._next(following, self.every[following][0], moved)
@@ -127,10 +114,6 @@ class PipedEvents(NestEvents):
                 ready = access is Access.WRITE
                 yield Signal(self.flow.queue, self.number, end.pipe.number, ring, ready, count + 1)
 
-    def _await_near(self) -> Iterator[Await]:
-        for one, pipe in self._near():
-            yield self._await(one, pipe)
-
     def _tell_near(self, moved: int | None) -> Iterator[Signal]:
         """Of rings in L1, behind the last tile of a box."""
         for one, _ in self._near():
@@ -163,7 +146,6 @@ class PipedEvents(NestEvents):
 
     def _transfer(self, one: _Moving, tile: int, ranges: Tile) -> Iterator[Event]:
         name = one.operand.name
-        is_read = one.operand.access is Access.READ
         if name not in self.ends:
             yield from self._start(one, tile, ranges, one.slot)
         elif self.ends[name].near is None:
@@ -171,15 +153,9 @@ class PipedEvents(NestEvents):
             yield self._await(one, pipe)
             ring, count = self._box(pipe, self.moved[name])
             self.moved[name] += 1
-            box, flow = one.box_at(ranges), self.flow
-            if is_read:
-                transfer = flow.loading = flow.open() if flow.loading is None else flow.loading
-            else:
-                transfer = flow.storing = flow.open() if flow.storing is None else flow.storing
             far = one.home.offset + slot_offset(pipe, self.block, ring, count)
-            part = Part(0, 0, prod(sizes_of(box)) * one.operand.element_bytes, 1, 0)
-            kind = Load if is_read else Store
-            where = (one.at[one.slot], one.home.region, far, (part,), pipe.number, ring, count)
-            yield kind(flow.queue, transfer, self.number, tile, name, box, *where)
-        if not is_read:
+            for event in self._start(one, tile, ranges, one.slot):
+                dense = Part(0, 0, box_size(event.box) * one.operand.element_bytes, 1, 0)
+                yield replace(event, far=far, parts=(dense,), pipe=pipe.number, ring=ring, count=count)
+        if one.operand.access is Access.WRITE:
             one.slot ^= one.slots - 1

@@ -1,18 +1,17 @@
 """Proof that a listing is right, by code that knows nothing of how it was made.
 
 Each entry is replayed on memories that say which value's bytes lie where. What a kernel reads must have been brought
-and waited for, what it writes must leave completely, once, behind its last contribution, nothing that is under way or
-still needed may be disturbed, and state must be right at the end.
+and waited for, what it writes leaves behind its last contribution and before anybody looks for it, nothing that is
+under way or still needed may be disturbed, and state must be right at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from tilegrad.analysis.layout import CALL
 from tilegrad.ir.listing import (
@@ -20,32 +19,31 @@ from tilegrad.ir.listing import (
     Await,
     Barrier,
     Begin,
-    Box,
     End,
     Enter,
     Event,
     Fetch,
-    ListedNest,
     Listing,
     Load,
     Move,
+    Part,
     Place,
     Queue,
     Signal,
     Store,
     Wait,
-    box_size,
     describe,
 )
-from tilegrad.ir.nest import Access, Nest, Operand, whole
-from tilegrad.sequence.bytes_of import distinct, placed, slices
-from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Held, Readers, View
-from tilegrad.sequence.later import loaded_later
+from tilegrad.ir.nest import Access, Operand
+from tilegrad.ir.plan import Address
+from tilegrad.ops import registry
+from tilegrad.ops.base import NodeView
+from tilegrad.sequence.contents import NOTHING, UNDER_WAY, Readers, Result, View
 from tilegrad.sequence.launches import LaunchReplay
-from tilegrad.sequence.needs import Needs, box_text, summed_axes
-from tilegrad.sequence.part_contents import OUTSIDE, STATE, ListingError
+from tilegrad.sequence.needs import Needs, dense_bytes, placed, summed_axes
 from tilegrad.sequence.parts import wrong_parts
-from tilegrad.sequence.pipe_replay import dense_bytes, elements
+from tilegrad.sequence.pipe_replay import elements
+from tilegrad.sequence.values import OUTSIDE, STATE, ListingError
 from tilegrad.targets.base import L1, L2
 
 MOST_TRANSFERS = 8
@@ -85,26 +83,18 @@ class _Transfer:
     arrivals: list[tuple[View, View | int]] = field(default_factory=list)
 
 
-@dataclass
-class _Progress:
-    """How far a nest has come: tiles that were computed, and elements of results that left."""
-
-    computed: set[tuple[tuple[int, int], ...]] = field(default_factory=set)
-    stored: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+_Found = tuple[Operand, Place, View, Readers]
 
 
 class _Replay(LaunchReplay):
     def __init__(self, listing: Listing, entry: str, needs: Needs) -> None:
         super().__init__(listing, entry)
         self.needs = needs
-        self.leaving = {(event.nest, event.operand) for event in self.events if isinstance(event, Store)}
         target = self.plan.schedule.target
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
-        self.held: list[Held] = []
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
-        self.progress = [_Progress() for _ in self.nests]
-        self.prepare_launches({name: memory.size_bytes for name, memory in self.memories.items()})
+        self.computed: list[set[tuple[tuple[int, int], ...]]] = [set() for _ in self.nests]  # tiles of each nest
 
     def run(self) -> None:
         handlers: dict[type, Callable[..., None]] = {
@@ -128,18 +118,12 @@ class _Replay(LaunchReplay):
 
     def start_entry(self) -> None:
         graph, plan = self.schedule.graph, self.plan
-        written = []
-        for tensor in plan.schedule.program.state:
-            address = plan.state_addresses[tensor.name]
-            written.append((tensor.name, self.home(address, tensor.type.size_bytes, f"state '{tensor.name}'")[0]))
-        for value in graph.inputs:
-            address = plan.input_address(self.entry, value)
-            written.append((value, self.home(address, graph.types[value].size_bytes, f"input '{value}'")[0]))
-        for value, view in written:
-            view[...] = self.number(value)
-        for value, view in written:
-            if (view != self.number(value)).any():
-                raise self.error(f"'{value}' overlaps other state or another input")
+        given = [(one.name, plan.state_addresses[one.name], one.type) for one in plan.schedule.program.state]
+        given += [(value, plan.input_address(self.entry, value), graph.types[value]) for value in graph.inputs]
+        for value, address, of in given:
+            self.home(address, of.size_bytes, f"'{value}'")[...] = self.whole(value, of.size_bytes)
+        for value, address, of in given:
+            self.expect_whole(value, address, of.size_bytes, f"'{value}' overlaps other state or another input")
 
     def end_entry(self) -> None:
         for transfers in self.under_way.values():
@@ -148,35 +132,23 @@ class _Replay(LaunchReplay):
             raise self.error(f"never ended: {describe(self.running)}")
         if self.launched >= 0:
             raise self.error("its blocks never meet at a barrier", self.launched)
-        again = loaded_later(self.events, self.nests)
-        for number, listed in enumerate(self.nests):
-            self.check_complete(number, listed, again)
+        for number, (listed, tiles) in enumerate(zip(self.nests, self.computed, strict=True)):
+            volume = sum(prod(stop - start for start, stop in tile) for tile in tiles)
+            if volume != prod(axis.extent for axis in listed.nest.axes):
+                raise self.error("the tiles are not the whole nest", number)
         graph = self.schedule.graph
         for value in graph.outputs:
-            address = self.plan.output_address(self.entry, value)
-            view, _ = self.home(address, graph.types[value].size_bytes, f"'{value}'")
-            if (view != self.number(value)).any():
-                raise self.error(f"the caller finds '{value}' overwritten")
+            address, size_bytes = self.plan.output_address(self.entry, value), graph.types[value].size_bytes
+            self.expect_whole(value, address, size_bytes, f"the caller finds '{value}' overwritten")
         becomes = {state: value for value, state in graph.writes}
-        for tensor in self.plan.schedule.program.state:
-            value = becomes.get(tensor.name, tensor.name)
-            address = self.plan.state_addresses[tensor.name]
-            view, _ = self.home(address, tensor.type.size_bytes, f"state '{tensor.name}'")
-            if (view != self.number(value)).any():
-                raise self.error(f"state '{tensor.name}' does not hold '{value}' at the end")
+        for one in self.plan.schedule.program.state:
+            address, value = self.plan.state_addresses[one.name], becomes.get(one.name, one.name)
+            wrong = f"state '{one.name}' does not hold '{value}' at the end"
+            self.expect_whole(value, address, one.type.size_bytes, wrong)
 
-    def check_complete(self, number: int, listed: ListedNest, again: Container[tuple[int, str]]) -> None:
-        nest, done = listed.nest, self.progress[number]
-        volume = sum(prod(stop - start for start, stop in tile) for tile in done.computed)
-        if volume != prod(axis.extent for axis in nest.axes):
-            raise self.error("the tiles are not the whole nest", number)
-        for operand in nest.results if listed.tiling is not None else ():
-            needed = [self.needs.needed(operand, d, whole(nest))[0] for d in range(len(operand.shape))]
-            stored = done.stored.get(operand.name)
-            if stored is None and listed.tile_count == 1 and (number, operand.name) not in again:
-                continue  # whoever needs it has found it in scratchpad
-            if all(r.size for r in needed) and (stored is None or not stored[slices(tuple(needed))].all()):
-                raise self.error(f"a part of the result '{operand.name}' never leaves", number)
+    def expect_whole(self, value: str, address: Address, size_bytes: int, wrong: str) -> None:
+        if (self.home(address, size_bytes, f"'{value}'") != self.whole(value, size_bytes)).any():
+            raise self.error(wrong)
 
     # Transfers.
 
@@ -187,20 +159,15 @@ class _Replay(LaunchReplay):
         return found
 
     def claim_scratch(self, offset: int, size_bytes: int, what: str) -> View:
-        """Bytes of scratchpad that something is about to be written to. A result there must have left."""
+        """Bytes of scratchpad that something is about to be written to. A result there cannot leave any more."""
         content, readers = self.scratch(offset, size_bytes, what)
         self.expect_no_ring(offset, size_bytes, what)
         self.expect_writable(content, readers, what)
-        for i in distinct(content):
-            held = self.held[i] if i >= 0 else None
-            if held is not None and held.is_result and not held.has_left and (held.nest, held.what) in self.leaving:
-                raise self.error(f"{what} comes to where '{held.what}' of nest {held.nest} has not left")
+        results = self.memories[SCRATCH].results
+        for at in [at for at, one in results.items() if at < offset + size_bytes and offset < at + one.size_bytes]:
+            del results[at]
         content[...] = UNDER_WAY
         return content
-
-    def hold(self, held: Held) -> int:
-        self.held.append(held)
-        return len(self.held) - 1
 
     def open(self, event: Fetch | Load | Store | Move) -> _Transfer:
         key = (event.queue, event.transfer)
@@ -215,38 +182,41 @@ class _Replay(LaunchReplay):
             raise self.error(f"more than {MOST_TRANSFERS} transfers are under way")
         return before[-1]
 
+    def expect_short(self, event: Fetch | Load | Store) -> None:
+        for size_bytes in (part.size_bytes for part in event.parts if part.size_bytes > self.longest_bytes):
+            raise self.error(f"a transfer of {size_bytes} bytes, the engine takes {self.longest_bytes}", event.nest)
+
     def fetch(self, event: Fetch) -> None:
         transfer = self.open(event)
+        self.expect_short(event)
         for part in event.parts:
-            if part.size_bytes > self.longest_bytes:
-                raise self.error(f"a transfer of {part.size_bytes} bytes, the engine takes {self.longest_bytes}")
             self.claim_scratch(part.near_offset, part.size_bytes, "a table")
-        first, last = event.nest, event.nest + event.count - 1
         size_bytes = sum(part.size_bytes for part in event.parts)
-        for number, listed in enumerate(self.nests[first : last + 1], first):
+        for number in range(event.nest, event.nest + event.count):
+            listed = self.nests[number]
             assert listed.table is not None and listed.place is not None
             words_bytes = 4 * (CALL.words + len(listed.nest.operands) + len(listed.table))
-            brought = min(words_bytes, size_bytes)
-            if brought < words_bytes or words_bytes > listed.place.table_bytes:
+            if not words_bytes <= min(size_bytes, listed.place.table_bytes):
                 raise self.error("the table is not as long as its place", number)
             view, _ = self.scratch(listed.place.table_offset, words_bytes, "a table")
             if (view != UNDER_WAY).any():
                 raise self.error("the table does not come to its place", number)
-            transfer.arrivals.append((view, self.hold(Held(number, "its table"))))
+            transfer.arrivals.append((view, self.table(number, words_bytes)))
             self.bring_ahead(event, listed.place.table_offset, words_bytes)
             size_bytes -= words_bytes
         if size_bytes:
-            raise self.error("more than tables is brought", first)
+            raise self.error("more than tables is brought", event.nest)
 
     def expect_table(self, nest: int) -> None:
         """The conductor reads a nest's table whenever it works for it."""
         place, table = self.nests[nest].place, self.nests[nest].table
         assert place is not None and table is not None
         content, _ = self.scratch(place.table_offset, 4 * len(table), "the table")
-        first = int(content[0])
-        is_there = first >= 0 and self.held[first].nest == nest and self.held[first].what == "its table"
-        if not is_there or (content != first).any():
+        if (content != self.table(nest, 4 * len(table))).any():
             raise self.error(f"the table of nest {nest} is not there", nest)
+
+    def table(self, nest: int, size_bytes: int) -> View:
+        return self.whole(f"the table of nest {nest}", size_bytes)
 
     def operand(self, event: Load | Store, access: Access) -> Operand:
         if not 0 <= event.nest < len(self.nests):
@@ -258,14 +228,13 @@ class _Replay(LaunchReplay):
         if found.access is not access:
             raise self.error(f"'{event.operand}' goes the wrong way", event.nest)
         if event.pipe is not None:
-            home = self.plan.address(self.entry, found.value or "", self.nests[event.nest].launch)
-            self.expect_slot(event, found, home.offset, dense_bytes(found, event.box))
-            self.expect_table(event.nest)
-            return found
-        wrong = self.needs.wrong_transfer(nest, found, event, self.longest_bytes)
-        if wrong is not None:
-            raise self.error(wrong, event.nest)
-        self.expect_at_home(event.nest, found, event.box, event.region, event.far)
+            self.expect_slot(event, found)
+        else:
+            self.expect_short(event)
+            wrong = self.needs.wrong_transfer(nest, found, event)
+            if wrong is not None:
+                raise self.error(wrong, event.nest)
+            self.expect_at_home(event.nest, found, event.box, event.region, event.far)
         self.expect_table(event.nest)
         return found
 
@@ -278,67 +247,54 @@ class _Replay(LaunchReplay):
         return views
 
     def load(self, event: Load) -> None:
-        operand = self.operand(event, Access.READ)
+        operand, what = self.operand(event, Access.READ), f"'{event.operand}'"
+        far = self.far_views(event)
         self.claim(event)
-        transfer, value = self.open(event), self.content_number(event.nest, operand)
-        contents = [] if event.pipe is not None else self.far_contents(event, operand)
-        if event.pipe is not None:
+        transfer, wanted = self.open(event), self.contents(event.nest, operand, event.box)
+        if event.pipe is None:
+            for part, (content, readers) in zip(event.parts, far, strict=True):
+                self.expect_contents(content, self.in_part(wanted, part), what)
+                readers += 1
+                transfer.sources.append(readers)
+        else:
             self.pop(event, elements(operand, event.box))
-        for (content, readers), wanted in zip(self.far_views(event), contents, strict=event.pipe is None):
-            self.expect_value(content, value, f"'{event.operand}'", wanted)
-            readers += 1
-            transfer.sources.append(readers)
-        near = self.claim_scratch(event.near, size_bytes := dense_bytes(operand, event.box), f"'{event.operand}'")
+        size_bytes = dense_bytes(operand, event.box)
+        transfer.arrivals.append((self.claim_scratch(event.near, size_bytes, what), wanted))
         self.bring_ahead(event, event.near, size_bytes)
-        held = Held(event.nest, event.operand, value, operand.shape, event.box, at=event.near)
-        transfer.arrivals.append((near, self.hold(held)))
+
+    def in_part(self, contents: View, part: Part) -> View:
+        """What a part moves of a box."""
+        return contents[part.near_offset // self.unit : (part.near_offset + part.size_bytes) // self.unit]
 
     def store(self, event: Store) -> None:
-        operand = self.operand(event, Access.WRITE)
+        operand, what = self.operand(event, Access.WRITE), f"'{event.operand}'"
+        far = self.far_views(event)
         self.claim(event)
-        transfer, what = self.open(event), f"'{event.operand}'"
-        near, readers = self.scratch(event.near, box_size(event.box) * operand.element_bytes, what)
-        first = int(near[0])
-        held = self.held[first] if first >= 0 and (near == first).all() else None
-        if held is None or not held.is_result or (held.nest, held.what, held.box) != (
-            event.nest, event.operand, event.box,
-        ):  # fmt: skip
+        transfer, wanted = self.open(event), self.contents(event.nest, operand, event.box)
+        near, readers = self.scratch(event.near, dense_bytes(operand, event.box), what)
+        result = self.memories[SCRATCH].results.pop(event.near, None)
+        if result is None or (result.nest, result.operand, result.box) != (event.nest, event.operand, event.box):
             raise self.error(f"the result {what} is not there when it leaves", event.nest)
-        if not held.is_complete:
+        if (near == NOTHING).any():
             raise self.error(f"the result {what} leaves before its last reduction tile", event.nest)
-        self.left(event.nest, operand, event.box)
-        held.has_left = True
         readers += 1
         transfer.sources.append(readers)
-        contents: list[View | int] = [NOTHING]
-        if event.pipe is None:
-            contents = self.far_contents(event, operand)
-        else:
+        if event.pipe is not None:
             self.push(event, elements(operand, event.box))
-        for (content, far_readers), arriving in zip(self.far_views(event), contents, strict=True):
+        for part, (content, far_readers) in zip(event.parts, far, strict=True):
             self.expect_writable(content, far_readers, what)
             content[...] = UNDER_WAY
+            arriving = self.in_part(wanted, part).reshape(content.shape) if event.pipe is None else NOTHING
             transfer.arrivals.append((content, arriving))
-
-    def left(self, nest: int, operand: Operand, box: Box) -> None:
-        stored = self.progress[nest].stored.setdefault(operand.name, np.zeros(operand.shape, dtype=bool))
-        if stored[slices(box)].any():
-            raise self.error(f"the result '{operand.name}' leaves twice", nest)
-        stored[slices(box)] = True
 
     def move(self, event: Move) -> None:
         transfer, what = self.open(event), f"'{event.tensor}'"
-        near, far = self.move_sides(event, what)
+        near, far = self.sides(event, what)
         (source, source_readers), (target, target_readers) = (far, near) if event.inward else (near, far)
         if (source == UNDER_WAY).any():
             raise self.error(f"{what} moves before it has arrived")
         self.expect_writable(target, target_readers, what)
-        if event.tensor in self.parts:
-            arriving = self.moved_part(event, source, what)
-        else:
-            self.expect_whole(event)
-            arriving = source.copy()
-        transfer.arrivals.append((target, arriving))
+        transfer.arrivals.append((target, source.copy()))
         target[...] = UNDER_WAY
         source_readers += 1
         transfer.sources.append(source_readers)
@@ -356,7 +312,7 @@ class _Replay(LaunchReplay):
             for view, content in transfer.arrivals:
                 view[...] = content
 
-    # Kernel calls.
+    # Kernel calls, on tiles in scratchpad, or where operands live.
 
     def enter(self, event: Enter) -> None:
         if event.nest != self.turn + 1:
@@ -376,112 +332,115 @@ class _Replay(LaunchReplay):
         if event.nest != self.turn:
             raise self.error(f"nest {event.nest} computes in the turn of nest {self.turn}")
         self.running = event
-        listed, done = self.nests[event.nest], self.progress[event.nest]
+        listed = self.nests[event.nest]
         wrong = self.needs.wrong_call(listed.nest, event)
         if wrong is not None:
             raise self.error(wrong)
         tile = tuple((event.ranges[axis.name].start, event.ranges[axis.name].stop) for axis in listed.nest.axes)
-        if tile in done.computed:
+        if tile in self.computed[event.nest]:
             raise self.error("computes what another tile did")
-        done.computed.add(tile)
-        if listed.tiling is None:
-            self.begin_whole(listed, event)
-            return
-        self.expect_table(event.nest)
-        for operand, place, size_bytes in placed(listed.nest, event, Access.READ):
+        self.computed[event.nest].add(tile)
+        if listed.tiling is not None:
+            self.expect_table(event.nest)
+        reads: list[_Found] = []
+        for operand, place in placed(listed.nest, event):
             if place.pipe is not None:
                 self.begin_in_ring(event, listed.nest, operand, place)
+            elif operand.access is Access.WRITE:
+                self.expect_room(event, operand, place, reads)
             elif operand.continues is None:
-                _, readers = self.expect_operand(operand, place, size_bytes)
-                readers += 1
+                reads.append((operand, place, *self.expect_operand(event, operand, place)))
             else:
-                self.expect_begun(listed.nest, operand, place, size_bytes, event)
-        for operand, place, size_bytes in placed(listed.nest, event, Access.WRITE):
-            if place.pipe is not None:
-                self.begin_in_ring(event, listed.nest, operand, place)
-            else:
-                self.expect_room(listed.nest, operand, place, size_bytes, event)
+                self.expect_begun(event, operand, place)
+        for _, _, _, readers in reads:
+            readers += 1
 
-    def expect_begun(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
+    def found(self, event: Begin, operand: Operand, place: Place) -> tuple[View, Readers]:
+        """What a kernel has in the place of an operand: in scratchpad, or where it lives."""
+        if self.nests[event.nest].tiling is not None:
+            alignment = self.alignment[L1] if operand.access is Access.WRITE else operand.element_bytes
+            if place.region != SCRATCH or place.offset % alignment:
+                raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
+            return self.scratch(place.offset, dense_bytes(operand, place.box), f"'{operand.name}'")
+        self.expect_at_home(event.nest, operand, place.box, place.region, place.offset)
+        found = self.at_home(event.nest, operand, place.box)
+        if found is None or place.region == OUTSIDE:
+            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no core finds it")
+        return found
+
+    def expect_begun(self, event: Begin, operand: Operand, place: Place) -> None:
         """A sum that a panel before began is where its result is computed, before the first tile adds to it."""
+        nest = self.nests[event.nest].nest
         result = nest.operand(operand.continues or "")
         if place != event.places[nest.operands.index(result)]:
             raise self.error(f"the sum that was begun is not where '{result.name}' is computed")
         if not any(event.ranges[axis.name].start for axis in summed_axes(nest, result)):
-            self.expect_operand(operand, place, size_bytes)
+            self.expect_operand(event, operand, place)
 
-    def expect_operand(self, operand: Operand, place: Place, size_bytes: int) -> tuple[View, Readers]:
-        assert operand.value is not None
-        if place.region != SCRATCH or place.offset % operand.element_bytes:
-            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
-        content, readers = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
-        first = int(content[0])
+    def expect_operand(self, event: Begin, operand: Operand, place: Place) -> tuple[View, Readers]:
+        content, readers = self.found(event, operand, place)
         if (content == UNDER_WAY).any():
             raise self.error(f"'{operand.name}' has not arrived")
-        if first < 0 or (content != first).any():
-            raise self.error(f"'{operand.name}' was not brought, or was overwritten")
-        held = self.held[first]
-        is_same_box = (held.shape, held.box) == (operand.shape, place.box)
-        if held.value != self.content_number(self.turn, operand) or not held.is_complete:
-            raise self.error(f"'{operand.name}' finds '{held.what}' of nest {held.nest} in its place")
-        is_part = held.is_whole and prod(operand.shape) == prod(held.shape) and held.has_run(operand, place)
-        if not (is_same_box and place.offset == held.at) and not is_part:
-            raise self.error(f"'{operand.name}' finds {box_text(held.box)}, the kernel needs {box_text(place.box)}")
+        self.expect_contents(content, self.contents(event.nest, operand, place.box), f"'{operand.name}'")
         return content, readers
 
-    def expect_room(self, nest: Nest, operand: Operand, place: Place, size_bytes: int, event: Begin) -> None:
+    def expect_apart(self, nest: int, own: _Found, reads: Sequence[_Found]) -> None:
+        """A result is not where something is read, unless the operator may work in place."""
+        result, place, content, _ = own
+        node = self.schedule.launches[self.nests[nest].launch].node
+        for source, source_place, source_content, _ in reads:
+            if np.may_share_memory(content, source_content):
+                pairs = registry.get(node.op).in_place(NodeView(node, self.schedule.graph.types))
+                values = [
+                    (y, x) for o, y in enumerate(node.outputs) for i, x in enumerate(node.inputs) if (o, i) in pairs
+                ]
+                if (result.value, source.value) not in values or place.offset != source_place.offset:
+                    raise self.error(f"'{result.name}' overlaps '{source.name}', which may not be in place")
+
+    def expect_room(self, event: Begin, operand: Operand, place: Place, reads: Sequence[_Found]) -> None:
         """A new sum needs room, a continued one must be found as it was left."""
-        first = tuple(event.ranges[axis.name].start for axis in summed_axes(nest, operand))
-        if place.region != SCRATCH or place.offset % self.alignment[L1]:
-            raise self.error(f"'{operand.name}' is at {place.region}+{place.offset}, where no kernel finds it")
-        stored = self.progress[event.nest].stored.get(operand.name)
-        if stored is not None and stored[slices(place.box)].any():
-            raise self.error(f"the result '{operand.name}' left before this tile added to it")
+        content, readers = self.found(event, operand, place)
+        self.expect_apart(event.nest, (operand, place, content, readers), reads)
+        first = tuple(event.ranges[axis.name].start for axis in summed_axes(self.nests[event.nest].nest, operand))
         if any(first):
-            content, _ = self.scratch(place.offset, size_bytes, f"'{operand.name}'")
-            at = int(content[0])
-            held = self.held[at] if at >= 0 and (content == at).all() else None
-            found = None if held is None else (held.nest, held.what, held.box)
-            if held is None or found != (event.nest, operand.name, place.box):
+            found = self.memories[SCRATCH].results.pop(place.offset, None)
+            if found is None or (found.nest, found.operand, found.box) != (event.nest, operand.name, place.box):
                 raise self.error(f"'{operand.name}' does not find the sum to continue")
-            if not held.reduced_to < first:
+            if not found.reduced_to < first:
                 raise self.error(f"the reduction's tiles of '{operand.name}' are out of order")
-            held.has_left = True
-        self.claim_scratch(place.offset, size_bytes, f"'{operand.name}'")
+        if place.region == SCRATCH:
+            self.claim_scratch(place.offset, dense_bytes(operand, place.box), f"'{operand.name}'")
+        else:
+            self.expect_writable(content, readers, f"'{operand.name}'")
+            content[...] = UNDER_WAY
 
     def end(self, event: End) -> None:
         begun = self.running
         if begun is None or (begun.nest, begun.tile) != (event.nest, event.tile):
             raise self.error("ends, but it did not begin")
         self.running = None
-        listed = self.nests[event.nest]
-        if listed.tiling is None:
-            self.end_whole(listed, begun)
-            return
-        for operand, place, size_bytes in placed(listed.nest, begun, Access.READ):
+        nest = self.nests[event.nest].nest
+        for operand, place in placed(nest, begun):
             if place.pipe is not None:
-                self.end_in_ring(begun, listed.nest, operand, place)
-                continue
-            _, readers = self.scratch(place.offset, size_bytes, "an operand")
-            readers -= operand.continues is None
-        for operand, place, size_bytes in placed(listed.nest, begun, Access.WRITE):
-            if place.pipe is not None:
-                box = self.end_in_ring(begun, listed.nest, operand, place)
-                if box is not None:
-                    self.left(event.nest, operand, box)
-                continue
-            sums = summed_axes(listed.nest, operand)
-            held = Held(
-                event.nest,
-                operand.name,
-                self.content_number(event.nest, operand),
-                operand.shape,
-                place.box,
-                is_result=True,
-                is_complete=all(begun.ranges[axis.name].stop == axis.extent for axis in sums),
-                has_left=False,
-                reduced_to=tuple(begun.ranges[axis.name].stop - 1 for axis in sums),
-                at=place.offset,
-            )
-            content, _ = self.scratch(place.offset, size_bytes, "a result")
-            content[...] = self.hold(held)
+                self.end_in_ring(begun, nest, operand, place)
+            elif operand.access is Access.WRITE:
+                self.made(begun, operand, place)
+            elif operand.continues is None:
+                _, readers = self.found(begun, operand, place)
+                readers -= 1
+
+    def made(self, begun: Begin, operand: Operand, place: Place) -> None:
+        """A result is there, as far as its sums go. If it is in scratchpad, whoever looks for it at its home finds it
+        there when it has left, and not what an earlier nest made of the same value."""
+        sums = summed_axes(self.nests[begun.nest].nest, operand)
+        is_complete = all(begun.ranges[axis.name].stop == axis.extent for axis in sums)
+        content, _ = self.found(begun, operand, place)
+        made = self.contents(begun.nest, operand, place.box)
+        content[...] = made.reshape(content.shape) if is_complete else NOTHING
+        if place.region == SCRATCH:
+            own = (begun.nest, operand.name, place.box, dense_bytes(operand, place.box))
+            result = Result(*own, tuple(begun.ranges[axis.name].stop - 1 for axis in sums))
+            self.memories[SCRATCH].results[place.offset] = result
+            home = self.at_home(begun.nest, operand, place.box)
+            if home is not None:
+                home[0][home[0] == made.reshape(home[0].shape)] = NOTHING

@@ -121,18 +121,14 @@ class _Sequencing:
             self.waited.setdefault(move.wait, []).append(i)
 
     def set_runs(self) -> None:
-        """From how nests follow each other."""
+        """From how nests follow each other. Blocks of a launch bring what they need themselves."""
         kept = kept_results(self.plan, self.entry, self.nests, self.handovers)
         self.suites = {suite[0]: suite for suite in suites_of(self.nests)}
         ahead = {i: ahead_of(k, i == suite[-1]) for suite in self.suites.values() for k, i in enumerate(suite[1:])}
-        self.runs = [
-            NestEvents(
-                *(i, listed, handover, self._homes(listed), self.flow, self.longest_bytes),
-                ahead=ahead.get(i),
-                kept=kept[i],
-            )
-            for i, (listed, handover) in enumerate(zip(self.nests, self.handovers, strict=True))
-        ]
+        for i, listed in enumerate(self.nests):
+            handover = Handover(early=listed.ahead or ()) if listed.blocks else self.handovers[i]
+            own = (i, listed, handover, self._homes(listed), self.flow, self.longest_bytes)
+            self.runs.append(NestEvents(*own, ahead=ahead.get(i), kept=kept[i]))
 
     def _homes(self, listed: ListedNest) -> dict[str, Address]:
         address = self.plan.address
@@ -205,32 +201,29 @@ class _Sequencing:
         if listed.is_joined:
             yield from self._member(number, listed)
             return
-        every, carried, self.carried = self._launched(number), self.carried, {}
+        carried, self.carried = self.carried, {}
         behind = self._behind(number)
         for block in range(listed.blocks):
             own = self._share(listed, block)
             if not own:
                 continue
             flow = self.flows.setdefault(block, Flow(Queue(block, self.flow.queue.engine)))
-            events = every.of_block(flow, own)
+            events = self.runs[number].of_block(flow, own)
             flow.loading = carried.get(block)
             if block not in carried:
                 yield from self._fetch(number, flow)
                 yield from self._fetched(number, flow)
             following = None if behind is None else self._of_block(behind, flow)
+            loads: Iterable[Event] = ()
             if behind is not None and following is not None:
                 yield from self._fetch(behind, flow)
+                loads = chain(self._fetched(behind, flow), following.first_loads(self.nests[behind].ahead or ()))
             if block not in carried:
                 yield from events.first_loads(listed.ahead or ())
-            if behind is None or following is None:
-                yield from events.run(hands_over=False)
-                continue
-            loads = chain(self._fetched(behind, flow), following.first_loads(self.nests[behind].ahead or ()))
-            if self.nests[behind].is_beside:
-                yield from events.run(hands_over=False, in_last=loads)
-            else:
-                yield from events.run(hands_over=False, at_end=loads)
-            self.carried[block], flow.loading = flow.loading, None
+            in_last, at_end = (loads, ()) if behind is not None and self.nests[behind].is_beside else ((), loads)
+            yield from events.run(hands_over=False, in_last=in_last, at_end=at_end)
+            if following is not None:
+                self.carried[block], flow.loading = flow.loading, None
         yield Barrier(number, listed.blocks)
 
     def _behind(self, number: int) -> int | None:
@@ -242,12 +235,6 @@ class _Sequencing:
         clusters = self.plan.schedule.target.clusters
         return found if max(self.nests[i].blocks for i in (number, found)) <= clusters else None
 
-    def _launched(self, number: int) -> NestEvents:
-        """For all of its blocks."""
-        listed = self.nests[number]
-        handover = Handover(early=listed.ahead or ())
-        return NestEvents(number, listed, handover, self._homes(listed), self.flow, self.longest_bytes)
-
     def _share(self, listed: ListedNest, block: int) -> range:
         """The tiles that a block takes."""
         assert listed.tiling is not None
@@ -258,7 +245,7 @@ class _Sequencing:
     def _of_block(self, number: int, flow: Flow) -> NestEvents | None:
         """What a block does of a nest, if anything."""
         share = self._share(self.nests[number], flow.queue.block)
-        return self._launched(number).of_block(flow, share) if share else None
+        return self.runs[number].of_block(flow, share) if share else None
 
     def _member(self, number: int, listed: ListedNest) -> Iterator[Event]:
         """Of nests that pipes join. The last of them meets the others at the barrier."""

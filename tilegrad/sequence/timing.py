@@ -22,10 +22,12 @@ from tilegrad.ir.listing import (
     Queue,
     Signal,
     Store,
+    Transfer,
     Wait,
 )
 from tilegrad.sequence.acts import acts_of
 
+_REASONS = {Fetch: Reason.TABLE, Load: Reason.LOAD, Store: Reason.STORE, Move: Reason.MOVE}
 _State = tuple[float, float, Mapping[Reason, float]]  # of a clock: computed, conducted, stood still
 
 
@@ -155,8 +157,7 @@ class _Timing:
         if memory.bytes_per_cycle is not None:
             self.roofline = Roofline(self.target.clusters, memory.name, memory.bytes_per_cycle)
         self.costs = costs
-        self.done: dict[tuple[Queue, int], float] = {}
-        self.reasons: dict[tuple[Queue, int], Reason] = {}
+        self.done: dict[tuple[Queue, int], tuple[float, Reason]] = {}  # when, and what for others wait until then
         self.timed: list[TimedEvent] = []
         self.nests: list[NestTiming] = []
         self.nest: int | None = None
@@ -164,8 +165,8 @@ class _Timing:
         self.computing: dict[tuple[int, tuple[str, int]], float] = {}  # until when, by block and lane of an engine
         self.nest_start = self.compute_before = self.stalled_before = self.before = 0.0
         self.handlers: dict[type, Callable[..., None]] = {
-            Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Move: self.move, Fetch: self.fetch,
-            Load: self.box, Store: self.box, Signal: self.signal, Await: self.awaits,
+            Enter: self.enter, Begin: self.begin, End: self.end, Wait: self.wait, Signal: self.signal,
+            Await: self.awaits, Move: self.move, **dict.fromkeys((Fetch, Load, Store), self.transfer),
         }  # fmt: skip
 
     @property
@@ -219,7 +220,7 @@ class _Timing:
                 nest = event.nest
                 continue
             events[self._place_of(nest, event.queue.block)].append((event, act))
-        entry_timed, noted = self.timed, [list[TimedEvent]() for _ in self.clusters]
+        before_it, self.timed = self.timed, []
         main.spend(self.target.signal_cycles)
         began, states = main.now, []
         if self.shared is not None:
@@ -232,15 +233,15 @@ class _Timing:
         while any(events):
             able = (i for i, own in enumerate(events) if own and self._is_able(own[-1][0]))
             number = min(able, key=lambda i: self.clusters[i].clock.now)
-            self.cluster, self.timed = self.clusters[number], noted[number]
+            self.cluster = self.clusters[number]
             self._play(*events[number].pop())
         last = max(range(len(self.clusters)), key=lambda i: self.clusters[i].clock.now)
         computed = [one.clock.compute_cycles - before[0] for one, before in zip(self.clusters, states, strict=True)]
         self._account(main, states[0], self.clusters[last].clock, states[last])
         for cluster in self.clusters:
             cluster.clock.near.shared = None
-        self.cluster, self.timed = self.clusters[0], entry_timed
-        self.timed += sorted((one for own in noted for one in own), key=lambda one: _block_of(one.event))
+        self.cluster = self.clusters[0]
+        self.timed = [*before_it, *sorted(self.timed, key=lambda one: _block_of(one.event))]
         main.spend(self.target.signal_cycles)
         if self.roofline is not None and self.shared is not None:
             moving = overlap_cycles(self.shared.busy, [(began, main.now)])
@@ -316,51 +317,38 @@ class _Timing:
         self.clock.end(self.cluster.span)
         self._note(event, *self.clock.computing[-1])
 
-    def fetch(self, event: Fetch) -> None:
-        self._transfer(event, True, Reason.TABLE)
-
-    def box(self, event: Load | Store) -> None:
-        tiling = self.listed[event.nest].tiling
-        if self.clock.forked is None and tiling is not None and tiling.asks_ahead and event.tile:
+    def transfer(self, event: Fetch | Load | Store) -> None:
+        tiling, clock = self.listed[event.nest].tiling, self.clock
+        is_further = not isinstance(event, Fetch) and event.tile > 0
+        if is_further and clock.forked is None and tiling is not None and tiling.asks_ahead:
             # The next tile begins while this moves.
-            self.clock.computes_until = self.clock.now + self.cluster.span.cycles
-        self._transfer(event, event.inward, Reason.LOAD if event.inward else Reason.STORE)
-
-    def _transfer(self, event: Fetch | Load | Store, inward: bool, reason: Reason) -> None:
-        key = (event.queue, event.transfer)
-        span: Interval | None = None
-        act = self.clock.latest
+            clock.computes_until = clock.now + self.cluster.span.cycles
+        spans: list[Interval] = []
+        act = clock.latest
         for part in event.parts:
-            if span is not None:
-                self.clock.act(Act.PART)
-            start, arrived = self.clock.command(self.clock.near, inward, part.size_bytes, part.rows)
-            span = (start, arrived) if span is None else (span[0], arrived)
-            self.done[key] = max(self.done.get(key, 0.0), arrived)
-        self.clock.latest = act
-        self.reasons[key] = reason
-        assert span is not None
-        self._note(event, *span)
+            if spans:
+                clock.act(Act.PART)
+            spans.append(clock.command(clock.near, not isinstance(event, Store), part.size_bytes, part.rows))
+        clock.latest = act
+        self._started(event, spans)
 
     def move(self, event: Move) -> None:
         engine = self.clock.far
         assert engine is not None
-        span = None
-        for _ in range(event.rows):
-            left = event.row_bytes
-            while left > 0 or span is None:
-                size_bytes = min(left, engine.engine.longest_bytes)
-                begin, arrived = self.clock.command(engine, event.inward, size_bytes)
-                span = (begin, arrived) if span is None else (span[0], arrived)
-                left -= size_bytes
-        assert span is not None
-        self.done[event.queue, event.transfer] = span[1]
-        self.reasons[event.queue, event.transfer] = Reason.MOVE
+        most, row_bytes = engine.engine.longest_bytes, event.row_bytes
+        pieces = [min(most, row_bytes - done) for done in range(0, row_bytes, most)] * event.rows
+        spans = [self.clock.command(engine, event.inward, size_bytes) for size_bytes in pieces or [0]]
         self.clock.spend(self.costs.conduct.move_cycles)
-        self._note(event, *span)
+        self._started(event, spans)
+
+    def _started(self, event: Transfer, spans: Sequence[Interval]) -> None:
+        key = (event.queue, event.transfer)
+        before, _ = self.done.get(key, (0.0, None))
+        self.done[key] = max(before, spans[-1][1]), _REASONS[type(event)]
+        self._note(event, spans[0][0], spans[-1][1])
 
     def wait(self, event: Wait) -> None:
-        key = (event.queue, event.transfer)
-        stall = self.clock.stall_until(self.done[key], self.reasons[key])
+        stall = self.clock.stall_until(*self.done[event.queue, event.transfer])
         self._note(event, self.before, self.clock.now, stall)
 
     def _end_nest(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import (
@@ -22,8 +25,10 @@ from tilegrad.ir.listing import (
     Listing,
     Load,
     Move,
+    Queue,
     Signal,
     Store,
+    Transfer,
     Wait,
     box_size,
     describe,
@@ -31,6 +36,7 @@ from tilegrad.ir.listing import (
 from tilegrad.ir.nest import Operand, row_major_strides
 
 Line = list[str]
+_Of = TypeVar("_Of")
 
 
 def read_trace(path: Path) -> dict[str, list[Line]]:
@@ -51,30 +57,33 @@ def read_trace(path: Path) -> dict[str, list[Line]]:
 def check_trace(listing: Listing, trace: Mapping[str, Sequence[Line]]) -> None:
     """Raises an InternalError with the first event that is not what was listed."""
     for entry, lines in trace.items():
-        expected = list(_Lines(listing.entries[entry]).lines())
-        found = [trace_line(words) for words in in_order(lines)]
-        for i, (line, (wanted, event)) in enumerate(zip(found, expected, strict=False)):
+        expected = in_order(_Lines(listing.entries[entry]).lines())
+        found = in_order((trace_line(words), None) for words in lines)
+        for i, ((line, _), (wanted, event)) in enumerate(zip(found, expected, strict=False)):
             if line != wanted:
                 raise _difference(entry, i, describe(event), wanted, line)
         if len(found) != len(expected):
             raise _difference(entry, min(len(found), len(expected)), "the end", str(len(expected)), str(len(found)))
 
 
-def in_order(lines: Sequence[Line]) -> list[Line]:
-    """Blocks of a launch run in any order: here they follow each other by their numbers, and those that had nothing to
-    do are left out."""
-    found: list[Line] = []
-    blocks: dict[int, list[Line]] = {}
+def in_order(lines: Iterable[tuple[str, _Of]]) -> list[tuple[str, _Of]]:
+    """Blocks of a launch run in any order: here they follow each other by their numbers, behind the nests that they are
+    of, and those that had nothing to do are left out."""
+    found: list[tuple[str, _Of]] = []
+    blocks: dict[int, list[tuple[str, _Of]]] = {}
     own = found
-    for words in lines:
-        if words[0] == "b":
-            own = blocks.setdefault(int(words[1]), [words])
-        elif words[0] == "r":
-            found += [line for _, block in sorted(blocks.items()) if len(block) > 1 for line in block]
-            found.append(words)
+    for line in lines:
+        kind, _, number = line[0].partition(" ")
+        if kind == "b":
+            own = blocks.setdefault(int(number), [line])
+        elif kind == "n":
+            found.append(line)
+        elif kind == "r":
+            found += [one for _, block in sorted(blocks.items()) if len(block) > 1 for one in block]
+            found.append(line)
             blocks, own = {}, found
         else:
-            own.append(words)
+            own.append(line)
     return found
 
 
@@ -92,87 +101,65 @@ def trace_line(words: Sequence[str]) -> str:
     return " ".join(words[:-1] if "words" in words else words)
 
 
-class _Requests:
-    """The lowest number that is free, as the runtime counts."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[int, int] = {}
-
-    def open(self, transfer: int) -> int:
-        taken = set(self.numbers.values())
-        number = next(i for i in range(len(taken) + 1) if i not in taken)
-        self.numbers[transfer] = number
-        return number
-
-
 class _Lines:
     """An entry's events as the simulator's trace has them."""
 
     def __init__(self, listing: EntryListing) -> None:
         self.listing = listing
-        self.near, self.far = _Requests(), _Requests()
-        self.of_block = {0: self.near}
-        self.moving = {(e.queue, e.transfer) for e in listing.events if isinstance(e, Move)}
+        self.requests: dict[Queue, dict[int, int]] = defaultdict(dict)  # the numbers of transfers under way
+        self.far = {event.queue for event in listing.events if isinstance(event, Move)}
 
     def lines(self) -> Iterator[tuple[str, Event]]:
-        """Blocks of a launch follow each other by their numbers, behind the nests that they are of."""
-        blocks: dict[int, list[Event]] = {}
-        launched = False
+        """With a line for each block of a launch before what it does."""
+        block: int | None = None
+        is_launched = False
         for event in self.listing.events:
-            if launched and not isinstance(event, Enter | Barrier):
-                blocks.setdefault(event.queue.block, []).append(event)
-                continue
-            if isinstance(event, Enter):
-                launched = self.listing.nests[event.nest].blocks > 0
-            if isinstance(event, Barrier):
-                launched = False
-                yield from self._of_blocks(blocks)
-                blocks, self.near = {}, self.of_block[0]
+            if isinstance(event, Enter | Barrier):
+                block = None
+                is_launched = isinstance(event, Enter) and self.listing.nests[event.nest].blocks > 0
+            elif is_launched and event.queue.block != block:
+                block = event.queue.block
+                yield f"b {block}", event
             for line in self._of(event):
                 yield line, event
 
-    def _of_blocks(self, blocks: Mapping[int, Sequence[Event]]) -> Iterator[tuple[str, Event]]:
-        for block, events in sorted(blocks.items()):
-            self.near = self.of_block.setdefault(block, _Requests())
-            yield f"b {block}", events[0]
-            for event in events:
-                for line in self._of(event):
-                    yield line, event
+    def _open(self, event: Transfer) -> int:
+        """The lowest number that is free, as the runtime counts."""
+        numbers = self.requests[event.queue]
+        numbers[event.transfer] = number = next(i for i in count() if i not in numbers.values())
+        return number
 
     def _of(self, event: Event) -> Iterator[str]:
-        if isinstance(event, Enter):
-            yield "n"
-        elif isinstance(event, Barrier):
-            yield "r"
-        elif isinstance(event, End):
-            yield "j"
+        if isinstance(event, Enter | Barrier | End):
+            yield {Enter: "n", Barrier: "r", End: "j"}[type(event)]
         elif isinstance(event, Begin):
             yield self._begin(event)
         elif isinstance(event, Move):
-            number = self.far.open(event.transfer)
+            number = self._open(event)
             rows = f" {event.rows} {event.l3_stride}" if event.rows > 1 else ""
             yield f"s {number} {int(event.inward)} {event.size_bytes} arena {event.l2_offset} {event.l3_offset}{rows}"
         elif isinstance(event, Wait):
-            is_far = (event.queue, event.transfer) in self.moving
-            numbers = (self.far if is_far else self.near).numbers
-            yield f"{'v' if is_far else 'w'} {numbers.pop(event.transfer)}"
+            number = self.requests[event.queue].pop(event.transfer)
+            yield f"{'v' if event.queue in self.far else 'w'} {number}"
         elif isinstance(event, Signal | Await):
             word = "t" if isinstance(event, Signal) else "p"
             yield f"{word} {event.pipe} {event.ring} {int(event.ready)} {event.count}"
         elif isinstance(event, Fetch):
-            yield f"o {self.near.open(event.transfer)} 1"
+            number = self._open(event)
+            yield f"o {number} 1"
             for part in event.parts:
-                yield f"a {self.near.numbers[event.transfer]} {part.row_bytes} 1 0 {part.near_offset} words"
+                yield f"a {number} {part.row_bytes} 1 0 {part.near_offset} words"
         else:
             yield from self._box(event)
 
     def _box(self, event: Load | Store) -> Iterator[str]:
-        if event.transfer not in self.near.numbers:
-            yield f"o {self.near.open(event.transfer)} {int(event.inward)}"
+        numbers = self.requests[event.queue]
+        if event.transfer not in numbers:
+            yield f"o {self._open(event)} {int(event.inward)}"
         for part in event.parts:
             sizes = f"{part.row_bytes} {part.rows} {part.far_stride}"
             near, far = event.near + part.near_offset, event.far + part.far_offset
-            yield f"a {self.near.numbers[event.transfer]} {sizes} {near} {event.region} {far}"
+            yield f"a {numbers[event.transfer]} {sizes} {near} {event.region} {far}"
 
     def _begin(self, event: Begin) -> str:
         spans = []
