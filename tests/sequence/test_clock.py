@@ -9,6 +9,7 @@ A kernel call on n steps takes 10 n + 20 cycles. The conductor's own work is fre
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,6 +118,16 @@ def queue_full() -> Case:
     return Case(
         by_hand(events), 195, 60, 15, 35 + 85,
         spans={1: (5, 55), 2: (45, 95), 3: (85, 135)}, stalls={4: (LOAD, 85)},
+    )  # fmt: skip
+
+
+def queue_full_twice() -> Case:
+    """Four loads: as above, and the fourth waits for the end of the second, 50 to 85, is started at 90, moves 125 to
+    165, is there at 175. Wait 90 to 175, kernel 175 to 235."""
+    events = [Enter(0), *[load(0, 40)] * 4, wait(0), begin(), end()]
+    return Case(
+        by_hand(events), 235, 60, 20, 35 + 35 + 85,
+        spans={3: (85, 135), 4: (125, 175)}, stalls={5: (LOAD, 85)},
     )  # fmt: skip
 
 
@@ -341,10 +352,10 @@ def cold_code() -> Case:
 
 
 CASES: tuple[Callable[[], Case], ...] = (
-    set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_while_cores_compute, both_directions,
-    one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core, hidden_transfer,
-    exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting, conducting_transfers,
-    cold_code, crowded_transfer, not_crowded_any_more, opposed_transfers,
+    set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_twice, queue_full_while_cores_compute,
+    both_directions, one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core,
+    hidden_transfer, exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting,
+    conducting_transfers, cold_code, crowded_transfer, not_crowded_any_more, opposed_transfers,
 )  # fmt: skip
 
 
@@ -522,6 +533,17 @@ def endless_queue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EngineClock, "accepted", lambda self, now: now)
 
 
+def queue_that_is_full_once(patch: pytest.MonkeyPatch) -> None:
+    """Queue depth ignored by all but the first command that meets it."""
+    real = EngineClock.restart
+
+    def restart(self: EngineClock) -> None:
+        real(self)
+        self.ends = deque(maxlen=self.engine.queue_depth + 1)
+
+    patch.setattr(EngineClock, "restart", restart)
+
+
 MUTATIONS: dict[Callable[[pytest.MonkeyPatch], None], tuple[Callable[[], Case], ...]] = {
     no_set_up: (set_up, set_up_not_hidden, set_up_hidden, both_engines),
     l3_not_waited_for: (both_engines, long_move),
@@ -529,7 +551,8 @@ MUTATIONS: dict[Callable[[pytest.MonkeyPatch], None], tuple[Callable[[], Case], 
     hidden_twice: (hidden_transfer, exposed_transfer, both_engines),
     ragged_free: (ragged_tiles,),
     last_store_not_waited_for: (set_up, ragged_tiles, conducting),
-    endless_queue: (queue_full, queue_full_while_cores_compute, long_move),
+    queue_that_is_full_once: (queue_full_twice,),
+    endless_queue: (queue_full, queue_full_twice, queue_full_while_cores_compute, long_move),
 }
 
 
