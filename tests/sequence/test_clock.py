@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from tests.sequence.toy import (
+    CHIP,
     Toy,
     ToyCosts,
     begin,
@@ -34,13 +35,14 @@ from tests.sequence.toy import (
     wait,
     wait_far,
 )
-from tilegrad.costs.clock import Clock, EngineClock, Reason, Stall, merged, overlap_cycles
-from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.clock import Clock, EngineClock, Reason, SharedMemory, Stall, merged, overlap_cycles
+from tilegrad.costs.conduct import Act, Conduct, PairCost
 from tilegrad.costs.kernel_cost import Span
 from tilegrad.errors import InternalError
 from tilegrad.ir.listing import Begin, End, Enter, Event, Listing, Load, Wait
 from tilegrad.sequence import timing as timing_module
 from tilegrad.sequence.timing import EntryTiming, HopTiming, NestTiming, _Timing
+from tilegrad.targets.base import CONTROLLER
 
 LOAD, STORE, TABLE, MOVE, QUEUE = Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.MOVE, Reason.QUEUE
 Spans = dict[int, tuple[float, float]]
@@ -458,6 +460,71 @@ def test_acts_cost_what_they_cost() -> None:
         assert (clock.now, clock.conduct_cycles) == (cycles + 4, cycles)
         clock.act(Act.NEXT_LOAD, 0.5)
         assert clock.now == cycles + 4 + 2
+
+
+def test_what_is_in_the_way_of_an_act() -> None:
+    """10 cycles alone, 5 more for code that is gone (all of it, at first), 3 while cores compute, and 600 behind a
+    transfer of 300 cycles or more: 300 of these where 150 are left, 600 where 1000 are. Half an act is half of that."""
+    costs = ToyCosts(conduct=Conduct({(Act.START, Act.ENTER): PairCost(10, 5, 3, 600)}))
+    for computes_until, moves_until, share, cycles in (
+        (0, 0, 1.0, 15), (1, 0, 1.0, 18), (0, 150, 1.0, 315), (0, 1000, 1.0, 615), (1, 150, 0.5, 159),
+    ):  # fmt: skip
+        clock = Clock(chip(), costs)  # type: ignore[arg-type]
+        clock.computes_until, clock.near.inward.free = computes_until, moves_until
+        clock.act(Act.ENTER, share)
+        assert (clock.now, clock.conduct_cycles) == (cycles, cycles)
+
+
+def test_l3_is_crowded() -> None:
+    """50 bytes in: 20 to start, and 100 + 100 twice as long: 20 to 420. 50 bytes out: started at 440, when the engine
+    is done, and 100 + 200 four times as long: 440 to 1640."""
+    clock = Clock(chip(), ToyCosts(conduct=Conduct(far_crowded=(2.0, 4.0))))  # type: ignore[arg-type]
+    assert clock.far is not None and clock.command(clock.far, True, 50) == (20, 420)
+    assert clock.command(clock.far, False, 50) == (440, 1640)
+
+
+def test_a_controller_has_no_share_of_the_work() -> None:
+    """A call of 60 cycles ends at 60 where whoever conducts is there by then, and when that comes at 80 the cores have
+    rested since 60: 20 are conducting."""
+    for delay, ends, conducts in ((0, 60, 0), (10, 60, 0), (80, 80, 20)):
+        clock = Clock(replace(CHIP, conductor=CONTROLLER), ToyCosts())  # type: ignore[arg-type]
+        clock.begin()
+        assert clock.computes_until == 0  # which nobody said
+        clock.spend(delay)
+        assert clock.end(Span(60, 40, 40)) == (0, ends)
+        assert (clock.computing, clock.compute_cycles, clock.conduct_cycles) == ([(0, 60)], 60, conducts)
+
+
+def test_a_memory_that_clusters_share_never_rests() -> None:
+    """2 bytes a cycle. 10 at 0: until 5. 4 at 2: behind these, until 7. 4 at 20: until 22. Then 30, of an engine that
+    comes later, at 10: 10 cycles until 20, and 5 behind what is asked for there, until 27. 4 at 7: just before, until
+    9. So between 5 and 12 it works from 5 to 9 and from 10 on. What is over at 9 is forgotten then."""
+    memory = SharedMemory(2.0)
+    asked = ((0, 10, 5), (2, 4, 7), (20, 4, 22), (10, 30, 27), (7, 4, 9))
+    assert [memory.take(now, size_bytes) for now, size_bytes, _ in asked] == [done for *_, done in asked]
+    assert memory.busy == [(0, 9), (10, 27)] and memory.busy_cycles(5, 12) == 4 + 2
+    memory.forget(9)
+    assert memory.busy == [(10, 27)]
+    assert SharedMemory(2.0, sharers=3).take(0, 2) == 3
+
+
+def test_an_engine_takes_as_long_as_its_memory() -> None:
+    """4 bytes are 4 cycles of the engine, 8 of a memory with half a byte a cycle, 1 of one with four; 10 for set-up."""
+    engine = chip().engine("L2", "L1")
+    assert EngineClock(engine, shared=SharedMemory(0.5)).take(0.0, True, 4, 1) == (0, 18)
+    assert EngineClock(engine, shared=SharedMemory(4.0)).take(0.0, True, 4, 1) == (0, 14)
+    plain = EngineClock(engine)  # nothing is lost to cores or to the other way, unless somebody says so
+    assert plain.take(0.0, True, 40, 1, until=100.0) == (0, 50) and plain.take(10.0, False, 40, 1) == (10, 100)
+
+
+def test_two_hops_of_one_engine_take_turns() -> None:
+    """40 bytes from 0 to 40, there at 50; 10 on the other hop from 40 to 50, there at 60; then 1 from 50 on. 2 commands
+    are all that the one queue holds: another one is taken when the first of them is done, at 50."""
+    near = EngineClock(chip().engine("L2", "L1"))
+    other = EngineClock(chip().engine("L2", "L1"), beside=near)
+    assert near.take(0.0, True, 40, 1) == (0, 50) and other.take(0.0, True, 10, 1) == (40, 60)
+    assert near.take(0.0, True, 1, 1) == (50, 61)
+    assert (near.accepted(0.0), other.accepted(0.0)) == (50, 50)
 
 
 # Each mutation of the clock is noticed by a case above.
