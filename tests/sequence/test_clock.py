@@ -432,6 +432,7 @@ def test_a_clock_starts_again() -> None:
     clock.begin()
     clock.restart()
     assert (clock.now, clock.forked, clock.conduct_cycles, sum(clock.stall_cycles.values())) == (0, None, 0, 0)
+    assert (clock.computes_until, clock.accesses_per_cycle, clock.compute_cycles) == (0, 0, 0)
     assert clock.command(clock.near, True, 40) == (5, 55) and clock.command(clock.far, True, 40) == (25, 205)
 
 
@@ -464,15 +465,40 @@ def test_acts_cost_what_they_cost() -> None:
 
 def test_what_is_in_the_way_of_an_act() -> None:
     """10 cycles alone, 5 more for code that is gone (all of it, at first), 3 while cores compute, and 600 behind a
-    transfer of 300 cycles or more: 300 of these where 150 are left, 600 where 1000 are. Half an act is half of that."""
+    transfer of 300 cycles or more: at 100, 1 of these where it ends at 100.5, 300 where it ends at 250, 600 where
+    it ends at 1100. Half an act is half of that."""
     costs = ToyCosts(conduct=Conduct({(Act.START, Act.ENTER): PairCost(10, 5, 3, 600)}))
     for computes_until, moves_until, share, cycles in (
-        (0, 0, 1.0, 15), (1, 0, 1.0, 18), (0, 150, 1.0, 315), (0, 1000, 1.0, 615), (1, 150, 0.5, 159),
+        (100, 100, 1.0, 15), (101, 0, 1.0, 18), (0, 100.5, 1.0, 16), (0, 250, 1.0, 315), (0, 1100, 1.0, 615),
+        (101, 250, 0.5, 159),
     ):  # fmt: skip
         clock = Clock(chip(), costs)  # type: ignore[arg-type]
-        clock.computes_until, clock.near.inward.free = computes_until, moves_until
+        clock.now, clock.computes_until, clock.near.inward.free = 100, computes_until, moves_until
         clock.act(Act.ENTER, share)
-        assert (clock.now, clock.conduct_cycles) == (cycles, cycles)
+        assert (clock.now, clock.conduct_cycles) == (100 + cycles, cycles)
+
+
+def test_an_engine_that_moves_one_row_at_a_time() -> None:
+    """3 rows of 8 bytes are three commands: started at 5 (5 to 13) and 10 (13 to 21), and, when the queue of two has
+    room, 10 to 13, at 18: 21 to 29, there at 39."""
+    clock = Clock(chip({"has_2d": False}), ToyCosts())  # type: ignore[arg-type]
+    assert clock.command(clock.near, True, 24, 3) == (5, 39)
+    assert (clock.now, clock.stall_cycles[QUEUE], clock.conduct_cycles) == (18, 3, 15)
+    clock.restart()
+    assert clock.command(clock.near, True, 16, 2) == (5, 31)  # without the last of them
+
+
+def test_each_way_is_crowded_as_it_is() -> None:
+    """Cores load or store once a cycle, and take a fifth of what comes and half of what leaves: 40 bytes in from 5 on,
+    in 40 / 0.8 = 50, there at 65; 40 bytes out from 10 on, in 80 / 0.5 = 160, there at 180. Where nobody says how often
+    they do, it is 1.5 times a cycle: 42 bytes in 42 / 0.7 = 60."""
+    clock = Clock(chip(), ToyCosts(conduct=Conduct(crowded=(0.2, 0.5))))  # type: ignore[arg-type]
+    clock.begin(1000.0, 1.0)
+    assert clock.command(clock.near, True, 40) == (5, 65)
+    assert clock.command(clock.near, False, 40) == (10, 180)
+    clock.restart()
+    clock.begin(1000.0)
+    assert clock.command(clock.near, True, 42) == (5, pytest.approx(75))
 
 
 def test_l3_is_crowded() -> None:
@@ -503,8 +529,10 @@ def test_a_memory_that_clusters_share_never_rests() -> None:
     asked = ((0, 10, 5), (2, 4, 7), (20, 4, 22), (10, 30, 27), (7, 4, 9))
     assert [memory.take(now, size_bytes) for now, size_bytes, _ in asked] == [done for *_, done in asked]
     assert memory.busy == [(0, 9), (10, 27)] and memory.busy_cycles(5, 12) == 4 + 2
+    assert memory.busy_cycles(28, 30) == 0
     memory.forget(9)
     assert memory.busy == [(10, 27)]
+    assert memory.take(5, 10) == 10  # just before
     assert SharedMemory(2.0, sharers=3).take(0, 2) == 3
 
 
@@ -515,6 +543,8 @@ def test_an_engine_takes_as_long_as_its_memory() -> None:
     assert EngineClock(engine, shared=SharedMemory(4.0)).take(0.0, True, 4, 1) == (0, 14)
     plain = EngineClock(engine)  # nothing is lost to cores or to the other way, unless somebody says so
     assert plain.take(0.0, True, 40, 1, until=100.0) == (0, 50) and plain.take(10.0, False, 40, 1) == (10, 100)
+    assert plain.take(20.0, True, 1, 1) == (40, 51)
+    assert EngineClock(engine).take(0.0, True, 4, 1, lost=0.5) == (0, 14)
 
 
 def test_two_hops_of_one_engine_take_turns() -> None:
