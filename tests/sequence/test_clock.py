@@ -39,7 +39,7 @@ from tilegrad.costs.clock import Clock, EngineClock, Reason, SharedMemory, Stall
 from tilegrad.costs.conduct import Act, Conduct, PairCost
 from tilegrad.costs.kernel_cost import Span
 from tilegrad.errors import InternalError
-from tilegrad.ir.listing import Begin, End, Enter, Event, Listing, Load, Wait
+from tilegrad.ir.listing import Barrier, Begin, End, Enter, Event, Listing, Load, Queue, Wait
 from tilegrad.sequence import timing as timing_module
 from tilegrad.sequence.timing import EntryTiming, HopTiming, NestTiming, _Timing
 from tilegrad.targets.base import CONTROLLER
@@ -347,6 +347,45 @@ def conducting_transfers() -> Case:
     )  # fmt: skip
 
 
+def ending() -> Case:
+    """Behind the last kernel, at 60, the conductor takes 7 to stop, and whoever called the entry 11."""
+    costs = ToyCosts(conduct=Conduct(acts={Act.STOP: 7}, calls={"step": 11, "update": 100}))
+    return Case(by_hand([Enter(0), begin(), end()]), 78, 60, 18, 0, costs=costs)
+
+
+def asking_ahead() -> Case:
+    """The first tile's 10 bytes move from 5 to 15, are there at 25, and are waited for from 5 on; it computes until 85.
+    The third one's 20 are asked for before the second begins, from 90 on, and lose half of their time to that, though
+    no core computes yet: 20 / 0.5 = 40 cycles, there at 140. The second computes from 90 to 150."""
+    events = [Enter(0), load(0, 10), wait(0), begin(), end(), load(1, 20, tile=2), begin(tile=1), end(tile=1), wait(1)]
+    listing = by_hand(events, tiles=3)
+    own = listing.entries["step"]
+    tiling = own.nests[0].tiling
+    assert tiling is not None
+    nests = (replace(own.nests[0], tiling=replace(tiling, asks_ahead=True)),)
+    return Case(
+        replace(listing, entries={"step": replace(own, nests=nests)}), 150, 60 + 60, 5 + 5, 20,
+        spans={1: (5, 25), 4: (25, 85), 5: (90, 140), 7: (90, 150)}, stalls={2: (LOAD, 20)},
+        costs=ToyCosts(conduct=Conduct(crowded=(0.5, 0.5))),
+    )  # fmt: skip
+
+
+def over_two_clusters() -> Case:
+    """3 cycles to tell clusters that there is work, and 3 to tell that it is done. Block 0 computes from 3 to 63. Block
+    1 starts a load at 8, which moves 8 to 48 and is there at 58: a stall of 50, then it computes until 118. The entry
+    is over at 121; where its time went is told of block 1, which was last."""
+    second = (load(0, 40), wait(0), begin(), end())
+    moved = [replace(one, queue=Queue(1, one.queue.engine)) for one in second]  # type: ignore[union-attr]
+    listing = by_hand([Enter(0), begin(), end(), *moved, Barrier(0, 2)], replace(CHIP, clusters=2, signal_cycles=3))
+    own = listing.entries["step"]
+    nests = (replace(own.nests[0], blocks=2),)
+    return Case(
+        replace(listing, entries={"step": replace(own, nests=nests)}), 121, 60, 3 + 5 + 3, 50,
+        spans={2: (3, 63), 3: (8, 58), 6: (58, 118), 7: (3, 121)}, stalls={4: (LOAD, 50)},
+        hops={"L2-L1": HopTiming(40, 40, 40)},
+    )  # fmt: skip
+
+
 def cold_code() -> Case:
     """The first call of a kernel takes 7 more, the second, with its code in the cache, does not."""
     events = [Enter(0), begin(), end(), begin(tile=1), end(tile=1)]
@@ -357,7 +396,8 @@ CASES: tuple[Callable[[], Case], ...] = (
     set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_twice, queue_full_while_cores_compute,
     both_directions, one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core,
     hidden_transfer, exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting,
-    conducting_transfers, cold_code, crowded_transfer, not_crowded_any_more, opposed_transfers,
+    conducting_transfers, ending, asking_ahead, over_two_clusters, cold_code, crowded_transfer, not_crowded_any_more,
+    opposed_transfers,
 )  # fmt: skip
 
 
