@@ -18,6 +18,7 @@ from tilegrad.calibration.examples import graphs
 from tilegrad.ops import registry
 from tilegrad.ops._pointwise import Activation, InputActivationGradient
 from tilegrad.ops.example import Draw
+from tilegrad.report.picture.record import read_record
 
 C_FILE = """\
 /* Mish: y = x tanh(softplus(x)). MishGrad, with s = softplus(x), t = tanh(s): dx = dy (t + x (1 - t^2) (1 - e^-s)). */
@@ -93,7 +94,7 @@ def test_examples_and_in_place_follow() -> None:
 
 
 @pytest.mark.usefixtures("mish")
-def test_its_cycles_are_shown_as_uncounted(tilegrad: CommandLine, model: Path) -> None:
+def test_its_cycles_are_shown_as_uncounted(tilegrad: CommandLine, model: Path, tmp_path: Path) -> None:
     names = ["mish", "mish_grad"]
     chosen = ("--device", "sim:siracusa", "--no-verify", "--steps", 1)
     run = tilegrad("train", model, *chosen, "--json", "-").json
@@ -105,6 +106,11 @@ def test_its_cycles_are_shown_as_uncounted(tilegrad: CommandLine, model: Path) -
     shown = tilegrad("inspect", model, "--target", "siracusa", "--tiles").out
     assert "uncounted, a guess from other kernels: mish, mish_grad" in shown
     assert shown.count(" uncounted") >= 2
+    written = tilegrad("compile", model, "--target", "siracusa", "-o", tmp_path / "c")
+    assert "uncounted, a guess from other kernels: mish, mish_grad" in written.out
+    tilegrad("train", model, *chosen, "-o", tmp_path / "r")
+    (mode,) = read_record(tmp_path / "r")["modes"]
+    assert mode["estimates_are"] == "estimated, uncounted: mish, mish_grad"  # which pages and pictures say
     compared = tilegrad("compare", model, "--device", "sim:siracusa", "--json", "-").json
     assert compared["uncounted"] == names
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -14,10 +18,22 @@ from tilegrad.data.samples import make_batches
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
-from tilegrad.pipeline import DUMPS, GRAPH_PASSES, PROGRAM_PASSES, STAGES, Where
+from tilegrad.pipeline import (
+    DUMPS,
+    FIT,
+    GRAPH_PASSES,
+    MODEL_PASSES,
+    PROGRAM_PASSES,
+    STAGES,
+    Observer,
+    Where,
+    compile_model,
+)
 from tilegrad.recipe import Recipe
+from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets import base as targets
 
+R = TypeVar("R")
 ADAM = Recipe(optimizer=tg.Adam(lr=0.001))
 CASES = [
     pytest.param("simplemlp", "host", Recipe(), [], {}, id="flat"),
@@ -158,17 +174,44 @@ def test_closing_a_session_closes_its_companion() -> None:
 # ---- the table of passes
 
 
+@dataclass
+class Seen(Observer):
+    """What ran and what was left out, in order."""
+
+    names: list[str] = field(default_factory=list)
+
+    def run(self, name: str, work: Callable[[], R], stage: str | None = None) -> R:
+        self.names.append(name)
+        return super().run(name, work, stage)
+
+    def skip(self, name: str, where: Where) -> None:
+        self.names.append(name)
+
+
 def test_dump_after_knows_every_stage_and_pass_in_order(tilegrad: CommandLine) -> None:
-    names = [each.name for each in (*GRAPH_PASSES, *PROGRAM_PASSES)]
+    names = [*MODEL_PASSES, *(each.name for each in (*GRAPH_PASSES, *PROGRAM_PASSES)), FIT]
     assert len(set(DUMPS)) == len(DUMPS) == len(STAGES) + len(names)
     assert [name for name in DUMPS if name in STAGES] == list(STAGES)
     assert [name for name in DUMPS if name in names] == names
 
 
+def test_nothing_is_observed_that_cannot_be_dumped() -> None:
+    """Whatever runs, or is left out, in the order in which it is listed: nothing is rewritten beside the table."""
+    recipes = (Recipe(), Recipe(train="lora:2"), Recipe(train="sparse:4K"), Recipe(batchnorm="fold"))
+    for recipe, options in product(recipes, (ScheduleOptions(), ScheduleOptions(fit_bytes=1 << 20))):
+        for target in ("host", "siracusa"):
+            seen = Seen()
+            compile_model(tg.load("simplemlp"), recipe, targets.get(target), seen, options=options)
+            assert seen.names == [name for name in DUMPS if name != "import"], (recipe, options, target)
+
+
 @pytest.mark.parametrize("name", DUMPS)
 def test_every_pass_can_be_dumped(tilegrad: CommandLine, name: str) -> None:
-    options = {"fold-batchnorm": ["--batchnorm", "fold"], "guard": ["--guard", "nan"], "store": ["--store", "bf16"]}
-    needs = options.get(name, [])
+    options = {
+        "adapters": "--train lora:2", "channels": "--train sparse:4K", "fold-batchnorm": "--batchnorm fold",
+        "guard": "--guard nan", "store": "--store bf16", "fit": "--device host --ram 64K --fit",
+    }  # fmt: skip
+    needs = options.get(name, "").split()
     answer = tilegrad("compile", "simplemlp", "--dump-after", name, *needs)
     assert answer.status == 0 and "fc1" in answer.out
     if name == "fuse-update":
@@ -179,6 +222,12 @@ def test_a_pass_that_is_not_for_the_target_says_what_it_is_for(tilegrad: Command
     answer = tilegrad("compile", "simplemlp", "--device", "host", "--dump-after", "fuse-update")
     assert answer.status == 2 and Where.FUSING.value in answer.err
     assert tilegrad("compile", "simplemlp", "--dump-after", "fuse-updat").err.count("did you mean 'fuse-update'?") == 1
+
+
+@pytest.mark.parametrize("name", [*MODEL_PASSES, FIT])
+def test_a_pass_that_nobody_asked_for_says_who_would(tilegrad: CommandLine, name: str) -> None:
+    answer = tilegrad("compile", "simplemlp", "--dump-after", name)
+    assert answer.status == 2 and (Where.FITTED if name == FIT else MODEL_PASSES[name]).value in answer.err
 
 
 def test_passes_that_are_for_some_targets_leave_the_others_alone() -> None:

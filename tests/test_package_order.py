@@ -30,6 +30,7 @@ ORDER = (
 def imports(path: Path) -> Iterator[str]:
     """Modules of ours that a file imports, wherever in it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        assert not getattr(node, "level", 0), f"{path} imports without saying from where"
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("tilegrad."))
         elif isinstance(node, ast.ImportFrom) and node.module == "tilegrad":
@@ -75,11 +76,18 @@ def test_nothing_imports_a_later_stage() -> None:
 def test_a_target_is_data() -> None:
     """A chip's folder has its description and its C: what builds images for it is a device's."""
     for folder in (path.parent for path in (PACKAGE / "targets").glob("*/target.py")):
-        assert {path.name for path in folder.glob("*.py")} == {"__init__.py", "target.py"}
+        assert {str(path.relative_to(folder)) for path in folder.rglob("*.py")} == {"__init__.py", "target.py"}
 
 
 STAGES = ("ir", "costs", "analysis", "schedule", "place", "sequence", "codegen", "calibration", "compiled")
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_MODULE = 60, 600
+
+
+def test_nothing_is_known_by_its_identity() -> None:
+    """What is equal is the same: kinds of nests and events are keys themselves."""
+    for path in (path for path in files() if own_name(path) in STAGES):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        assert not any(isinstance(called, ast.Name) and called.id == "id" for called in calls), path
 
 
 def test_what_makes_listings_and_c_is_in_small_pieces() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tilegrad.build.folder import write_folder
 from tilegrad.codegen.project import Project
+from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.fit import Fit
 from tilegrad.frontend import ImportedModel
 from tilegrad.ir.listing import Listing
@@ -49,6 +50,12 @@ class Compiled(Pictured):
     def cycles(self) -> dict[str, int | None]:
         """Estimated, of one call of each entry; None where the target has no cost model."""
         return {entry: round(self.timing[entry].cycles) if entry in self.timing else None for entry in CALLS}
+
+    @property
+    def cycles_are(self) -> str:
+        """What these are, in a few words: kernels that nobody counted are named."""
+        guessed = ", ".join(uncounted_kernels(self.plan.schedule))
+        return f"{self.target.cycles_are}, uncounted: {guessed}" if guessed else self.target.cycles_are
 
     @property
     def plan(self) -> Plan:

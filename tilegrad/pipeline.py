@@ -5,8 +5,9 @@
 Each arrow is a pure function from one frozen type to the next; nothing flows back. A verifier runs at the end of each
 stage (inside it), and `Observer` sees every result, which is how `--dump-after` and the timings work.
 
-What is rewritten on the way, in which order and for which targets is `PASSES`, and nowhere else: the command line and
-`tilegrad.compile` give the same C.
+What is rewritten on the way, in which order and for which targets is said by `MODEL_PASSES`, `GRAPH_PASSES`,
+`PROGRAM_PASSES` and `FIT`: the command line and `tilegrad.compile` give the same C. Two rewritings are how a program is
+derived (`freeze_statistics` and `FuseActivation`, in passes/program.py) and have no name here.
 """
 
 from __future__ import annotations
@@ -78,6 +79,9 @@ class Where(Enum):
     """The programs that a pass is for."""
 
     EVERYWHERE = "every program"
+    ADAPTED = "a recipe that trains adapters (--train lora:4)"
+    PARTED = "a recipe that trains channels (--train sparse:256K)"
+    FITTED = "a program that is to fit (--fit)"
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
     FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
@@ -96,6 +100,9 @@ class Pass(Generic[T]):
     apply: Callable[[T], T]
     where: Where = Where.EVERYWHERE
 
+
+MODEL_PASSES = {"adapters": Where.ADAPTED, "channels": Where.PARTED}
+"""Of what is imported, by name: both make another model of it, which trains less."""
 
 GRAPH_PASSES: tuple[Pass[Graph], ...] = (
     *(Pass(name, work) for name, work in PATTERNS.items()),
@@ -120,13 +127,18 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
 )
 """Behind the stage `program`, in order: after differentiation. The bits are the same with and without each."""
 
+FIT = "fit"
+"""Behind these: what is computed again, or on parts, so that the program fits."""
+
 STAGES = ("import", "canonicalize", "program", "schedule", "plan", "sequence", "codegen")
 DUMPS = (
     "import",
+    *MODEL_PASSES,
     *(each.name for each in GRAPH_PASSES),
     "canonicalize",
     "program",
     *(each.name for each in PROGRAM_PASSES),
+    FIT,
     *STAGES[3:],
 )
 """What `--dump-after` takes: the stages and the passes, in the order in which they run."""
@@ -252,11 +264,15 @@ def _derived(
         refuse_stored(recipe, "a training graph says itself what it keeps")
         return model, watch.run("program", lambda: given_program(given, name, recipe))
     lora = lora_of(recipe.train)
-    if lora is not None:
+    if lora is None:
+        watch.skip("adapters", Where.ADAPTED)
+    else:
         unadapted = model
         model = watch.run("adapters", lambda: with_adapters(unadapted, lora, recipe.seed), "import")
     text = sparse_of(recipe.train)
-    if text is not None:
+    if text is None:
+        watch.skip("channels", Where.PARTED)
+    else:
         whole = model
         model = watch.run("channels", lambda: _with_channels(whole, recipe, target, text, options), "import")
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
@@ -354,14 +370,16 @@ def _compile_program(
     options.check(target)
     program = _rewritten(program, target, options, watch)
     fit = None
-    if options.fit_bytes is not None:
+    if options.fit_bytes is None:
+        watch.skip(FIT, Where.FITTED)
+    else:
         unfit, limit_bytes = program, options.fit_bytes
 
         def fitting() -> tuple[Program, Fit]:
             flat = target.is_flat
             return fitted(unfit, target, limit_bytes) if flat else fitted_levels(unfit, target, options)
 
-        program, fit = watch.run("fit", fitting, "program")
+        program, fit = watch.run(FIT, fitting, "program")
     schedule: Schedule = watch.run("schedule", lambda: fastest_schedule(program, target, options))
     plan: Plan = watch.run("plan", lambda: regrouped(plan_memory(schedule, options.home)))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))

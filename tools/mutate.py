@@ -142,7 +142,7 @@ def is_noticed(change: Change, folder: Path) -> bool:
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
-        arguments = ["-x", "-n0", "-m", "not slow and not matrix", "-p", "no:cacheprovider", *TESTS[change.path]]
+        arguments = ["-x", "-n0", "-m", "not matrix", "-p", "no:cacheprovider", *TESTS[change.path]]
         os._exit(int(importlib.import_module("pytest").main(arguments)))
     _, status = os.waitpid(child, 0)
     path.write_bytes(source)

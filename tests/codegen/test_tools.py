@@ -12,17 +12,22 @@ import pytest
 
 import tilegrad as tg
 from tilegrad.build.folder import write_files
+from tilegrad.build.riscv import COMPILER
+from tilegrad.devices.siracusa_build import CLUSTER_FLAGS, folder_files
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("host", "cortex_m7", "siracusa")
 """One memory, a board, and a cluster with a scratchpad."""
 
+LARGE = [(name, kind) for name in ("resnet8", "cct") for kind in ("host", "siracusa")]
+OVER_BLOCKS = ("autoencoder_tiny", "mppa")
 PROJECTS = [("simplemlp", kind) for kind in KINDS] + [
-    pytest.param(name, kind, marks=pytest.mark.slow) for name in ("resnet8", "cct") for kind in ("host", "siracusa")
+    pytest.param(*project, marks=pytest.mark.slow) for project in (*LARGE, OVER_BLOCKS)
 ]
 every_project = pytest.mark.parametrize(("name", "target"), PROJECTS)
 WARNINGS = tuple("-Wall -Wextra -Wconversion -Wsign-conversion -Wstrict-aliasing=2 -Wshadow -Werror".split())
 FLAGS = ("-std=c99", "-I.", "-DTG_STATIC_INSTANCE")
+ANALYZER = ("gcc", *FLAGS, "-O1", "-fanalyzer", "-Werror", "-o", "checked.o", "-c")
 SECONDS = 280.0
 
 
@@ -68,6 +73,17 @@ def test_no_warning_of_the_strict_kind(tmp_path: Path, name: str, target: str) -
     assert run(["gcc", *FLAGS, "-O2", "-fsyntax-only", *WARNINGS, *paths], tmp_path) == ""
 
 
+def test_no_warning_of_the_strict_kind_on_the_chip(tmp_path: Path) -> None:
+    """An image for the chip, its drivers and its program, with the compiler and the flags that make it."""
+    needs(COMPILER)
+    files = folder_files(tg.compile("simplemlp", target="siracusa"), steps=1, expected=None)
+    write_files(tmp_path, files)
+    paths = [path for path in files if path.endswith(".c")]
+    assert {"chip/program.c", "chip/image.c", "tg_tile.c", "model.c"} <= set(paths)
+    for path in paths:
+        assert run([COMPILER, *CLUSTER_FLAGS, *WARNINGS, "-fsyntax-only", path], tmp_path) == "", path
+
+
 @every_project
 def test_clean_under_clang_tidy(tmp_path: Path, name: str, target: str) -> None:
     needs("clang-tidy")
@@ -81,8 +97,7 @@ def test_clean_under_the_analyzer(tmp_path: Path, name: str, target: str) -> Non
     needs("gcc")
     paths = [path for path in written(name, target, tmp_path) if "/" not in path and path != "weights.c"]
     for path in paths:
-        command = ["gcc", *FLAGS, "-O1", "-fanalyzer", "-Werror", "-c", path, "-o", "checked.o"]
-        assert run(command, tmp_path) == "", path
+        assert run([*ANALYZER, path], tmp_path) == "", path
 
 
 @pytest.mark.parametrize(
@@ -91,15 +106,17 @@ def test_clean_under_the_analyzer(tmp_path: Path, name: str, target: str) -> Non
         ("clang-format", b"int spoilt( void );\n"),
         ("clang-tidy", b"int spoilt(int a)\n{\n    return a ? a : sizeof(sizeof(a));\n}\n"),
         ("gcc", b"short spoilt(int a)\n{\n    return a;\n}\n"),
+        ("the analyzer", b"int spoilt(int a)\n{\n    int *p = 0;\n    return a ? *p : 0;\n}\n"),
     ],
 )
 def test_the_tools_would_have_found_something(tmp_path: Path, tool: str, spoilt: bytes) -> None:
-    needs(tool)
+    needs("gcc" if tool == "the analyzer" else tool)
     written("simplemlp", "host", tmp_path)
     (tmp_path / "spoilt.c").write_bytes(spoilt)
     commands = {
         "clang-format": ["clang-format", "--dry-run", "-Werror", "--style=file", "spoilt.c"],
         "clang-tidy": ["clang-tidy", "--quiet", "spoilt.c", "--", *FLAGS],
         "gcc": ["gcc", *FLAGS, "-fsyntax-only", *WARNINGS, "spoilt.c"],
+        "the analyzer": [*ANALYZER, "spoilt.c"],
     }
     assert "spoilt" in run(commands[tool], tmp_path)

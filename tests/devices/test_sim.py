@@ -326,6 +326,24 @@ def test_faults_of_the_driver_stop_the_run(fault: str) -> None:
     assert re.search(text, hazard_of(patched(small_program(), "tg_tile.c", old, new)))
 
 
+OUT_OF_ORDER = 11  # TG_OUT_OF_ORDER of model.h
+
+
+@pytest.mark.parametrize("change", ["two changed places", "one left out", "one twice"])
+@pytest.mark.parametrize("mode", ["off", "double"])
+def test_calls_that_are_not_in_their_turn_are_refused(mode: str, change: str) -> None:
+    """Each names its own place in the tables: code that was changed by hand does not run on with another's."""
+    compiled = small_program("L2", mode)
+    body = _model_c(compiled).partition("tg_status tg_step(")[2].partition("\n}")[0]
+    first, second = re.findall(r"\n    \w+\(t(?:, [^;]*)?\);", body.partition("tg_start(")[2])[1:3]
+    assert first != second
+    new = {"two changed places": second + first, "one left out": second, "one twice": first + first + second}[change]
+    occurrence = _model_c(compiled).partition(body)[0].count(first + second)
+    with quick_sim() as device, pytest.raises(DeviceError, match=f"answered step with status {OUT_OF_ORDER}$"):
+        run_once(device.load(patched(compiled, "model.c", first + second, new, occurrence=occurrence)))
+    assert f"TG_OUT_OF_ORDER = {OUT_OF_ORDER}," in compiled.project.files["model.h"].decode()
+
+
 def test_a_wrong_halo_stops_the_run() -> None:
     """A driver that brings a row less than the window reaches."""
     compiled = compiled_for("odd_cnn", siracusa(2 * KIB), ScheduleOptions(buffering="double"))

@@ -9,13 +9,15 @@ A kernel call on n steps takes 10 n + 20 cycles. The conductor's own work is fre
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from tests.sequence.toy import (
+    CHIP,
     Toy,
     ToyCosts,
     begin,
@@ -33,13 +35,14 @@ from tests.sequence.toy import (
     wait,
     wait_far,
 )
-from tilegrad.costs.clock import Clock, EngineClock, Reason, Stall, merged, overlap_cycles
-from tilegrad.costs.conduct import Act, Conduct
+from tilegrad.costs.clock import Clock, EngineClock, Reason, SharedMemory, Stall, merged, overlap_cycles
+from tilegrad.costs.conduct import Act, Conduct, PairCost
 from tilegrad.costs.kernel_cost import Span
 from tilegrad.errors import InternalError
-from tilegrad.ir.listing import Begin, End, Enter, Event, Listing, Load, Wait
+from tilegrad.ir.listing import Barrier, Begin, End, Enter, Event, Listing, Load, Queue, Wait
 from tilegrad.sequence import timing as timing_module
 from tilegrad.sequence.timing import EntryTiming, HopTiming, NestTiming, _Timing
+from tilegrad.targets.base import CONTROLLER
 
 LOAD, STORE, TABLE, MOVE, QUEUE = Reason.LOAD, Reason.STORE, Reason.TABLE, Reason.MOVE, Reason.QUEUE
 Spans = dict[int, tuple[float, float]]
@@ -117,6 +120,16 @@ def queue_full() -> Case:
     return Case(
         by_hand(events), 195, 60, 15, 35 + 85,
         spans={1: (5, 55), 2: (45, 95), 3: (85, 135)}, stalls={4: (LOAD, 85)},
+    )  # fmt: skip
+
+
+def queue_full_twice() -> Case:
+    """Four loads: as above, and the fourth waits for the end of the second, 50 to 85, is started at 90, moves 125 to
+    165, is there at 175. Wait 90 to 175, kernel 175 to 235."""
+    events = [Enter(0), *[load(0, 40)] * 4, wait(0), begin(), end()]
+    return Case(
+        by_hand(events), 235, 60, 20, 35 + 35 + 85,
+        spans={3: (85, 135), 4: (125, 175)}, stalls={5: (LOAD, 85)},
     )  # fmt: skip
 
 
@@ -334,6 +347,45 @@ def conducting_transfers() -> Case:
     )  # fmt: skip
 
 
+def ending() -> Case:
+    """Behind the last kernel, at 60, the conductor takes 7 to stop, and whoever called the entry 11."""
+    costs = ToyCosts(conduct=Conduct(acts={Act.STOP: 7}, calls={"step": 11, "update": 100}))
+    return Case(by_hand([Enter(0), begin(), end()]), 78, 60, 18, 0, costs=costs)
+
+
+def asking_ahead() -> Case:
+    """The first tile's 10 bytes move from 5 to 15, are there at 25, and are waited for from 5 on; it computes until 85.
+    The third one's 20 are asked for before the second begins, from 90 on, and lose half of their time to that, though
+    no core computes yet: 20 / 0.5 = 40 cycles, there at 140. The second computes from 90 to 150."""
+    events = [Enter(0), load(0, 10), wait(0), begin(), end(), load(1, 20, tile=2), begin(tile=1), end(tile=1), wait(1)]
+    listing = by_hand(events, tiles=3)
+    own = listing.entries["step"]
+    tiling = own.nests[0].tiling
+    assert tiling is not None
+    nests = (replace(own.nests[0], tiling=replace(tiling, asks_ahead=True)),)
+    return Case(
+        replace(listing, entries={"step": replace(own, nests=nests)}), 150, 60 + 60, 5 + 5, 20,
+        spans={1: (5, 25), 4: (25, 85), 5: (90, 140), 7: (90, 150)}, stalls={2: (LOAD, 20)},
+        costs=ToyCosts(conduct=Conduct(crowded=(0.5, 0.5))),
+    )  # fmt: skip
+
+
+def over_two_clusters() -> Case:
+    """3 cycles to tell clusters that there is work, and 3 to tell that it is done. Block 0 computes from 3 to 63. Block
+    1 starts a load at 8, which moves 8 to 48 and is there at 58: a stall of 50, then it computes until 118. The entry
+    is over at 121; where its time went is told of block 1, which was last."""
+    second = (load(0, 40), wait(0), begin(), end())
+    moved = [replace(one, queue=Queue(1, one.queue.engine)) for one in second]  # type: ignore[union-attr]
+    listing = by_hand([Enter(0), begin(), end(), *moved, Barrier(0, 2)], replace(CHIP, clusters=2, signal_cycles=3))
+    own = listing.entries["step"]
+    nests = (replace(own.nests[0], blocks=2),)
+    return Case(
+        replace(listing, entries={"step": replace(own, nests=nests)}), 121, 60, 3 + 5 + 3, 50,
+        spans={2: (3, 63), 3: (8, 58), 6: (58, 118), 7: (3, 121)}, stalls={4: (LOAD, 50)},
+        hops={"L2-L1": HopTiming(40, 40, 40)},
+    )  # fmt: skip
+
+
 def cold_code() -> Case:
     """The first call of a kernel takes 7 more, the second, with its code in the cache, does not."""
     events = [Enter(0), begin(), end(), begin(tile=1), end(tile=1)]
@@ -341,10 +393,11 @@ def cold_code() -> Case:
 
 
 CASES: tuple[Callable[[], Case], ...] = (
-    set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_while_cores_compute, both_directions,
-    one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core, hidden_transfer,
-    exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting, conducting_transfers,
-    cold_code, crowded_transfer, not_crowded_any_more, opposed_transfers,
+    set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_twice, queue_full_while_cores_compute,
+    both_directions, one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core,
+    hidden_transfer, exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting,
+    conducting_transfers, ending, asking_ahead, over_two_clusters, cold_code, crowded_transfer, not_crowded_any_more,
+    opposed_transfers,
 )  # fmt: skip
 
 
@@ -419,6 +472,7 @@ def test_a_clock_starts_again() -> None:
     clock.begin()
     clock.restart()
     assert (clock.now, clock.forked, clock.conduct_cycles, sum(clock.stall_cycles.values())) == (0, None, 0, 0)
+    assert (clock.computes_until, clock.accesses_per_cycle, clock.compute_cycles) == (0, 0, 0)
     assert clock.command(clock.near, True, 40) == (5, 55) and clock.command(clock.far, True, 40) == (25, 205)
 
 
@@ -447,6 +501,100 @@ def test_acts_cost_what_they_cost() -> None:
         assert (clock.now, clock.conduct_cycles) == (cycles + 4, cycles)
         clock.act(Act.NEXT_LOAD, 0.5)
         assert clock.now == cycles + 4 + 2
+
+
+def test_what_is_in_the_way_of_an_act() -> None:
+    """10 cycles alone, 5 more for code that is gone (all of it, at first), 3 while cores compute, and 600 behind a
+    transfer of 300 cycles or more: at 100, 1 of these where it ends at 100.5, 300 where it ends at 250, 600 where
+    it ends at 1100. Half an act is half of that."""
+    costs = ToyCosts(conduct=Conduct({(Act.START, Act.ENTER): PairCost(10, 5, 3, 600)}))
+    for computes_until, moves_until, share, cycles in (
+        (100, 100, 1.0, 15), (101, 0, 1.0, 18), (0, 100.5, 1.0, 16), (0, 250, 1.0, 315), (0, 1100, 1.0, 615),
+        (101, 250, 0.5, 159),
+    ):  # fmt: skip
+        clock = Clock(chip(), costs)  # type: ignore[arg-type]
+        clock.now, clock.computes_until, clock.near.inward.free = 100, computes_until, moves_until
+        clock.act(Act.ENTER, share)
+        assert (clock.now, clock.conduct_cycles) == (100 + cycles, cycles)
+
+
+def test_an_engine_that_moves_one_row_at_a_time() -> None:
+    """3 rows of 8 bytes are three commands: started at 5 (5 to 13) and 10 (13 to 21), and, when the queue of two has
+    room, 10 to 13, at 18: 21 to 29, there at 39."""
+    clock = Clock(chip({"has_2d": False}), ToyCosts())  # type: ignore[arg-type]
+    assert clock.command(clock.near, True, 24, 3) == (5, 39)
+    assert (clock.now, clock.stall_cycles[QUEUE], clock.conduct_cycles) == (18, 3, 15)
+    clock.restart()
+    assert clock.command(clock.near, True, 16, 2) == (5, 31)  # without the last of them
+
+
+def test_each_way_is_crowded_as_it_is() -> None:
+    """Cores load or store once a cycle, and take a fifth of what comes and half of what leaves: 40 bytes in from 5 on,
+    in 40 / 0.8 = 50, there at 65; 40 bytes out from 10 on, in 80 / 0.5 = 160, there at 180. Where nobody says how often
+    they do, it is 1.5 times a cycle: 42 bytes in 42 / 0.7 = 60."""
+    clock = Clock(chip(), ToyCosts(conduct=Conduct(crowded=(0.2, 0.5))))  # type: ignore[arg-type]
+    clock.begin(1000.0, 1.0)
+    assert clock.command(clock.near, True, 40) == (5, 65)
+    assert clock.command(clock.near, False, 40) == (10, 180)
+    clock.restart()
+    clock.begin(1000.0)
+    assert clock.command(clock.near, True, 42) == (5, pytest.approx(75))
+
+
+def test_l3_is_crowded() -> None:
+    """50 bytes in: 20 to start, and 100 + 100 twice as long: 20 to 420. 50 bytes out: started at 440, when the engine
+    is done, and 100 + 200 four times as long: 440 to 1640."""
+    clock = Clock(chip(), ToyCosts(conduct=Conduct(far_crowded=(2.0, 4.0))))  # type: ignore[arg-type]
+    assert clock.far is not None and clock.command(clock.far, True, 50) == (20, 420)
+    assert clock.command(clock.far, False, 50) == (440, 1640)
+
+
+def test_a_controller_has_no_share_of_the_work() -> None:
+    """A call of 60 cycles ends at 60 where whoever conducts is there by then, and when that comes at 80 the cores have
+    rested since 60: 20 are conducting."""
+    for delay, ends, conducts in ((0, 60, 0), (10, 60, 0), (80, 80, 20)):
+        clock = Clock(replace(CHIP, conductor=CONTROLLER), ToyCosts())  # type: ignore[arg-type]
+        clock.begin()
+        assert clock.computes_until == 0  # which nobody said
+        clock.spend(delay)
+        assert clock.end(Span(60, 40, 40)) == (0, ends)
+        assert (clock.computing, clock.compute_cycles, clock.conduct_cycles) == ([(0, 60)], 60, conducts)
+
+
+def test_a_memory_that_clusters_share_never_rests() -> None:
+    """2 bytes a cycle. 10 at 0: until 5. 4 at 2: behind these, until 7. 4 at 20: until 22. Then 30, of an engine that
+    comes later, at 10: 10 cycles until 20, and 5 behind what is asked for there, until 27. 4 at 7: just before, until
+    9. So between 5 and 12 it works from 5 to 9 and from 10 on. What is over at 9 is forgotten then."""
+    memory = SharedMemory(2.0)
+    asked = ((0, 10, 5), (2, 4, 7), (20, 4, 22), (10, 30, 27), (7, 4, 9))
+    assert [memory.take(now, size_bytes) for now, size_bytes, _ in asked] == [done for *_, done in asked]
+    assert memory.busy == [(0, 9), (10, 27)] and memory.busy_cycles(5, 12) == 4 + 2
+    assert memory.busy_cycles(28, 30) == 0
+    memory.forget(9)
+    assert memory.busy == [(10, 27)]
+    assert memory.take(5, 10) == 10  # just before
+    assert SharedMemory(2.0, sharers=3).take(0, 2) == 3
+
+
+def test_an_engine_takes_as_long_as_its_memory() -> None:
+    """4 bytes are 4 cycles of the engine, 8 of a memory with half a byte a cycle, 1 of one with four; 10 for set-up."""
+    engine = chip().engine("L2", "L1")
+    assert EngineClock(engine, shared=SharedMemory(0.5)).take(0.0, True, 4, 1) == (0, 18)
+    assert EngineClock(engine, shared=SharedMemory(4.0)).take(0.0, True, 4, 1) == (0, 14)
+    plain = EngineClock(engine)  # nothing is lost to cores or to the other way, unless somebody says so
+    assert plain.take(0.0, True, 40, 1, until=100.0) == (0, 50) and plain.take(10.0, False, 40, 1) == (10, 100)
+    assert plain.take(20.0, True, 1, 1) == (40, 51)
+    assert EngineClock(engine).take(0.0, True, 4, 1, lost=0.5) == (0, 14)
+
+
+def test_two_hops_of_one_engine_take_turns() -> None:
+    """40 bytes from 0 to 40, there at 50; 10 on the other hop from 40 to 50, there at 60; then 1 from 50 on. 2 commands
+    are all that the one queue holds: another one is taken when the first of them is done, at 50."""
+    near = EngineClock(chip().engine("L2", "L1"))
+    other = EngineClock(chip().engine("L2", "L1"), beside=near)
+    assert near.take(0.0, True, 40, 1) == (0, 50) and other.take(0.0, True, 10, 1) == (40, 60)
+    assert near.take(0.0, True, 1, 1) == (50, 61)
+    assert (near.accepted(0.0), other.accepted(0.0)) == (50, 50)
 
 
 # Each mutation of the clock is noticed by a case above.
@@ -522,6 +670,17 @@ def endless_queue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EngineClock, "accepted", lambda self, now: now)
 
 
+def queue_that_is_full_once(patch: pytest.MonkeyPatch) -> None:
+    """Queue depth ignored by all but the first command that meets it."""
+    real = EngineClock.restart
+
+    def restart(self: EngineClock) -> None:
+        real(self)
+        self.ends = deque(maxlen=self.engine.queue_depth + 1)
+
+    patch.setattr(EngineClock, "restart", restart)
+
+
 MUTATIONS: dict[Callable[[pytest.MonkeyPatch], None], tuple[Callable[[], Case], ...]] = {
     no_set_up: (set_up, set_up_not_hidden, set_up_hidden, both_engines),
     l3_not_waited_for: (both_engines, long_move),
@@ -529,7 +688,8 @@ MUTATIONS: dict[Callable[[pytest.MonkeyPatch], None], tuple[Callable[[], Case], 
     hidden_twice: (hidden_transfer, exposed_transfer, both_engines),
     ragged_free: (ragged_tiles,),
     last_store_not_waited_for: (set_up, ragged_tiles, conducting),
-    endless_queue: (queue_full, queue_full_while_cores_compute, long_move),
+    queue_that_is_full_once: (queue_full_twice,),
+    endless_queue: (queue_full, queue_full_twice, queue_full_while_cores_compute, long_move),
 }
 
 

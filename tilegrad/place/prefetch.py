@@ -24,7 +24,7 @@ DURATION_MARGIN, MARGIN_CYCLES = 1.3, 1000.0
 MOST_LOOKED_AT, MOST_LAUNCHES_AHEAD = 32, 4096
 
 
-@dataclass
+@dataclass(eq=False)
 class _Transfer:
     """A load or a store of one stay, while the entry is gone through. `launch` is the one that needs or changed it."""
 
@@ -125,10 +125,10 @@ class _Walk:
             self.now = max([self.now, *(store.done for store in self.due.pop(launch, ()))])
             self.leaving += self.stores.get(launch, ())
             needs = needed.get(launch, ())
-            urgent = {id(store) for load in needs if load.start is None for store in load.after}
+            urgent = {store for load in needs if load.start is None for store in load.after}
             waiting, self.leaving = self.leaving, []
             for store in waiting:
-                if id(store) in urgent or launch == self.end or self._must_leave(store, launch):
+                if store in urgent or launch == self.end or self._must_leave(store, launch):
                     self._leave(store, launch)
             if launch == self.end:
                 break

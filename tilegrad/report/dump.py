@@ -39,6 +39,12 @@ def _(program: Program) -> str:
 
 
 @dump.register
+def _(made: tuple) -> str:  # type: ignore[type-arg]
+    """A program, and what was found on the way to it."""
+    return dump(made[0])
+
+
+@dump.register
 def _(schedule: Schedule) -> str:
     return _joined(_schedule(schedule))
 

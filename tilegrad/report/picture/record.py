@@ -67,7 +67,7 @@ def mode_json(run: Run, mode: str | None = None) -> dict[str, Any]:
     return {
         "mode": mode or mode_name(compiled),
         "run": document,
-        "estimates_are": compiled.target.cycles_are,
+        "estimates_are": compiled.cycles_are,
         "entries": entries_json(timings),
         "hops": hops_json(timings),
         "operators": operators_json(compiled, timings),

@@ -25,13 +25,14 @@ const shown = () => record.modes[mode];
 
 const OUTCOMES = { verified: "good", disagrees: "bad", diverged: "bad", inconclusive: "warn" };
 // What is drawn is estimated, whatever was measured; and where a chip has no evidence, it says so.
-const estimates = () => shown().estimates_are ?? "estimated";
+const estimates = (mode = shown()) => mode.estimates_are ?? "estimated";
+const cyclesAre = (mode) => (/^estimated/.test(mode.run.cycles_are) ? estimates(mode) : mode.run.cycles_are || "");
 function showResult() {
   const run = shown().run;
   const outcome = run.verdict;
   $("verdict").className = OUTCOMES[outcome] || "warn";
   $("verdict").textContent = outcome ? `${outcome} against ${run.reference}` : "not verified";
-  const word = run.cycles_are || "";
+  const word = cyclesAre(shown());
   const rows = [
     ["Loss", run.losses.length ? `${number(run.losses[0])} → ${number(run.losses[run.losses.length - 1])}` : "-", ""],
     ["Cycles of a step", count(run.cycles.step), word],
@@ -71,7 +72,7 @@ function showLearning() {
 
 function showModes() {
   if (record.modes.length + record.left_out.length < 2) return;
-  const word = record.modes[0]?.run.cycles_are ?? "estimated";
+  const word = record.modes.length ? cyclesAre(record.modes[0]) : "estimated";
   const heads = ["mode", `step cycles, ${word}`, `update cycles, ${word}`, "MAC/cycle", "L1", "L2", "verdict"];
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((head, i) =>
     make("th", { textContent: head, scope: "col", className: i ? "" : "text" })))));
