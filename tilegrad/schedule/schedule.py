@@ -27,7 +27,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
 from tilegrad.schedule.panels import WHOLE_SHARE, Panels
 from tilegrad.schedule.pipes import Pipes
-from tilegrad.schedule.splitting import may_split
+from tilegrad.schedule.splitting import home_of, may_split
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import ComputeEngine, Target
 
@@ -115,7 +115,7 @@ class _Tiler:
         self.width = width
         self.over_blocks: dict[tuple[NestKind, Ahead], Tiling | None] = {}
         self.launch: tuple[Nest, Tiling] | None = None  # the latest one
-        self.written: set[str | None] = set()  # by that, and by nests behind it
+        self.written: set[str] = set()  # by that, and by nests behind it
         self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
         self.known = known_choices(options.target, options.buffering)
         self.refused: list[tuple[int, DoesNotFit]] = []
@@ -144,7 +144,7 @@ class _Tiler:
             if launched is not None and launched[0] is not None:
                 self.launch = nest, launched[0]
                 self.written.clear()
-            self.written |= {homes.get(one.value or "", one.value) for one in nest.results}
+            self.written |= {home_of(one, homes) for one in nest.results}
             if launched is None:
                 choices = self._choices(nest, node)
                 links.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in choices])
@@ -212,7 +212,7 @@ class _Tiler:
         if self.launch is None or not self.options.overlaps or target.clusters == 1 or target.compute_engines:
             return NOTHING_AHEAD
         before, tiling = self.launch
-        names = [one.name for one in nest.reads if homes.get(one.value or "", one.value) not in self.written]
+        names = [one.name for one in nest.reads if home_of(one, homes) not in self.written]
         units, tiles = units_of(before, tiling.loops)
         cycles = tiling.estimate.compute_cycles / (tiles * -(-units // target.clusters))
         rounded = round(cycles, -4)  # few kinds of nests are searched more often than once
