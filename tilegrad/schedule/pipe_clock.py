@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import prod
 
-from tilegrad.analysis.footprint import box_shape, load_count
+from tilegrad.analysis.footprint import load_count, tile_bytes, tile_sizes
 from tilegrad.costs.clock import EngineClock, SharedMemory
 from tilegrad.ir.nest import Access, Nest
 from tilegrad.ir.schedule import Tiling
@@ -26,15 +25,14 @@ class Stage:
     places: tuple[tuple[str, int], ...] = (("", 0),)
 
     @classmethod
-    def of(
-        cls, nest: Nest, tiling: Tiling, sizes: dict[str, int], cycles: float, count: int, near: Collection[str] = ()
-    ) -> Stage:
+    def of(cls, nest: Nest, tiling: Tiling, cycles: float, count: int, near: Collection[str] = ()) -> Stage:
         """`count` tiles. What does not move is brought once; what is `near` is there."""
         first = moving = leaving = 0.0
+        sizes = tile_sizes(nest, tiling.loops)
         for one in nest.present:
             if one.name in near:
                 continue
-            box_bytes = prod(box_shape(one, sizes)) * one.element_bytes
+            box_bytes = tile_bytes(one, sizes)
             per_tile = load_count(one, tiling.loops) / max(tiling.tile_count, 1)
             if one.access is Access.WRITE:
                 leaving += box_bytes * per_tile

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
-from tilegrad.analysis.footprint import units_of
+from tilegrad.analysis.footprint import tile_sizes, units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
 from tilegrad.analysis.results import check_results
 from tilegrad.analysis.room import expect_room
@@ -163,7 +163,9 @@ class _Tiler:
         if self.width is not None:
             tiling = self._over_blocks(nest, node, homes)
             return None if tiling is None else (tiling, self.width, 1)
-        least = LEAST_OF_WHOLE * self._whole_cycles(nest)
+        target = self.options.target
+        whole_cycles = self.options.costs.cycles(nest, tile_sizes(nest, ()), target.compute, target.cores)
+        least = LEAST_OF_WHOLE * whole_cycles  # of one cluster
         if not self._may_pay(least, least):
             alone = self._choices(nest, node)
             least = alone[0][0].estimate.cycles if alone else inf
@@ -176,11 +178,6 @@ class _Tiler:
         if tiling is None or tiling.estimate.cycles > _worth(least):
             return None
         return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0])), 1
-
-    def _whole_cycles(self, nest: Nest) -> float:
-        """What a nest computes for on one cluster, as one tile."""
-        target, sizes = self.options.target, {axis.name: max(axis.extent, 1) for axis in nest.axes}
-        return self.options.costs.cycles(nest, sizes, target.compute, target.cores)
 
     def _may_pay(self, cycles: float, compute_cycles: float) -> bool:
         """Whether blocks could do a nest in time that takes so many cycles on one cluster."""
