@@ -74,7 +74,7 @@ def axis_candidates(extent: int, blocks: int = 1) -> list[int]:
 
 def _shown_share(is_double: bool, tile_count: Any) -> Any:
     """Of the traffic, what other tiles do not hide; for one count or a column of them."""
-    return 0.25 + 0.75 / tile_count if is_double else 1.0 + 0.0 * tile_count
+    return 0.25 + 0.75 / tile_count if is_double else 1.0
 
 
 class Row(NamedTuple):
@@ -248,8 +248,6 @@ def best_rows(
 ) -> list[Row]:
     """The most promising of those that fit, for one cluster or for a launch over blocks."""
     columns = columns_of(nest, chosen, alignment, is_double, 1 if split is None else split.blocks)
-    if not columns.length:
-        return []
     fits = columns.footprint <= budget
     if is_double:
         fits &= columns.tile_count > 1

@@ -187,7 +187,7 @@ class Joining:
             raise Refused("operators whose tiles do not depend on each other", "one in place of what others read")
 
     def with_groups(self, groups: Sequence[_Group]) -> EntrySchedule:
-        launches, target = list(self.entry.launches), self.pipes.options.target
+        launches = list(self.entry.launches)
         found: list[Pipe] = []
         for group in groups:
             joined = group.joined
@@ -198,12 +198,10 @@ class Joining:
                 tilings, widths, lanes = list(one.tilings), list(one.widths), list(one.lanes or (1,) * len(one.nests))
                 tilings[at], widths[at], lanes[at] = joined.tilings[k], width, joined.lanes[k]
                 launches[i] = replace(one, tilings=tuple(tilings), widths=tuple(widths), lanes=tuple(lanes))
-            for link, ring in zip(group.links, joined.rings, strict=True):
-                ends = group.launches[link.producer], group.launches[link.consumer]
-                memory = target.memory(target.compute if ring.near_lanes else target.home)
-                sizes = (ring.depth, ring.slot_bytes, width.at(self.most), memory.alignment_bytes)
-                value = link.made.value or ""
-                found.append(Pipe(len(found), value, *ends, *sizes, ring.lanes, ring.near_lanes))
+            for link, pipe in zip(group.links, joined.pipes, strict=True):
+                ends = {"producer": group.launches[link.producer], "consumer": group.launches[link.consumer]}
+                value, blocks = link.made.value or "", width.at(self.most)
+                found.append(replace(pipe, number=len(found), value=value, blocks=blocks, **ends))
         return replace(self.entry, launches=tuple(launches), pipes=tuple(found))
 
 

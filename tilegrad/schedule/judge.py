@@ -56,7 +56,7 @@ class Play:
     busy_cycles: float  # of the engine
     span: Span
     is_double: bool
-    is_simple: bool
+    load_act: Act  # of the first box of a step
     is_large: bool  # double, with results that take several commands: these leave right behind their tile
     reads: Sequence[_Moved]
     results: Sequence[_Moved]
@@ -200,11 +200,8 @@ class Judge:
 
     def _load(self, clock: Clock, play: Play) -> list[float]:
         """What the next tile reads, on average; when it has arrived."""
-        arrived, act = [], Act.SIMPLE_LOAD if play.is_simple else Act.OTHER_LOAD
-        for box in play.next_reads:
-            arrived.append(self._move(clock, box, act))
-            act = Act.NEXT_LOAD
-        return arrived
+        boxes = enumerate(play.next_reads)
+        return [self._move(clock, box, Act.NEXT_LOAD if k else play.load_act) for k, box in boxes]
 
     def _to_play(
         self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float, count: int
@@ -224,7 +221,7 @@ class Judge:
             busy,
             self._average_span(nest, candidate, compute / count),
             candidate.is_double,
-            self._is_simple(nest, candidate),
+            Act.SIMPLE_LOAD if self._is_simple(nest, candidate) else Act.OTHER_LOAD,
             candidate.is_double and any(one.parts > 1 for one in results),
             [one.moved(1.0) for one in reads],
             [one.moved(1.0) for one in results],

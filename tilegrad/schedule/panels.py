@@ -21,7 +21,7 @@ from tilegrad.analysis.tables import argument_fields
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.graph import Node
-from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Range, Tile, operand_box
+from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, Range, Tile, operand_box
 from tilegrad.ir.schedule import Launch, Loop, NestPart, Panel, Rows
 from tilegrad.ir.types import TensorType
 from tilegrad.schedule.splitting import home_of
@@ -181,14 +181,7 @@ class Panels:
         return self.known[key]
 
     def _part(self, op: str, nest: Nest, ranges: Tile, cut: Cut) -> Nest:
-        operands = tuple(
-            operand
-            if operand.value is None or operand.index is None
-            else self._streamed(operand, ranges)
-            if operand.name in cut.streamed
-            else replace(operand, index=_shifted(operand.index, ranges, [0] * len(operand.index)))
-            for operand in nest.operands
-        )
+        operands = [self._operand(one, ranges, one.name in cut.streamed) for one in nest.operands]
         named = {name for _, name in argument_fields(op, nest.kernel)}
         summed = {axis.name for axis in nest.axes if axis.kind is AxisKind.REDUCTION}
         axes = [
@@ -214,13 +207,23 @@ class Panels:
             origin=tuple((axis.name, ranges[axis.name].start, axis.extent) for axis in axes),
         )
 
-    def _streamed(self, operand: Operand, ranges: Tile) -> Operand:
-        assert operand.index is not None and operand.value is not None
-        box = panel_box(operand, ranges)
+    def _operand(self, operand: Operand, ranges: Tile, is_streamed: bool) -> Operand:
+        """As a panel has it, whose axes begin at the ranges' and positions at those of what is in L2."""
+        if operand.value is None or operand.index is None:
+            return operand
+        box = panel_box(operand, ranges) if is_streamed else tuple(Range(0, extent) for extent in operand.shape)
+        index = tuple(
+            replace(
+                one,
+                offset=one.offset + sum(c * ranges[axis].start for axis, c in one.terms) - one.divisor * r.start,
+            )
+            for one, r in zip(operand.index, box, strict=True)
+        )
+        if not is_streamed:
+            return replace(operand, index=index)
         text = ", ".join(f"{r.start}:{r.stop}" for r in box)
         name = f"{operand.value}[{text} of {'x'.join(map(str, operand.shape))}]"
         self.values[name] = Panel(operand.value, operand.shape, box, operand.dtype)
-        index = _shifted(operand.index, ranges, [r.start for r in box])
         return replace(operand, value=name, shape=tuple(r.size for r in box), index=index)
 
 
@@ -234,17 +237,6 @@ def panel_box(operand: Operand, ranges: Tile) -> tuple[Range, ...]:
     return tuple(
         r if r.size or not extent else Range(min(r.start, extent - 1), min(r.start, extent - 1) + 1)
         for r, extent in zip(operand_box(operand, ranges), operand.shape, strict=True)
-    )
-
-
-def _shifted(index: Sequence[Index], ranges: Tile, starts: Sequence[int]) -> tuple[Index, ...]:
-    """Index maps of axes that begin at the ranges', to positions that are counted from `starts`."""
-    return tuple(
-        replace(
-            one,
-            offset=one.offset + sum(c * ranges[axis].start for axis, c in one.terms) - one.divisor * start,
-        )
-        for one, start in zip(index, starts, strict=True)
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilegrad.analysis.footprint import load_count, tile_bytes, tile_sizes
 from tilegrad.costs.clock import EngineClock, SharedMemory
 from tilegrad.ir.nest import Access, Nest
+from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.schedule import Tiling
 from tilegrad.targets.base import Target
 
@@ -42,20 +43,10 @@ class Stage:
         return cls(cycles, first, moving, leaving, tiling.is_double)
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A pipe between two stages, with so many slots in all: in L1, or in the memory that all share."""
-
-    producer: int
-    consumer: int
-    slots: int
-    is_near: bool
-
-
 class _Play:
     """All blocks do the same; one is played."""
 
-    def __init__(self, target: Target, stages: Sequence[Stage], passages: Sequence[Passage], blocks: int) -> None:
+    def __init__(self, target: Target, stages: Sequence[Stage], pipes: Sequence[Pipe], blocks: int) -> None:
         engine = target.engine(target.home, target.compute)
         limit = target.memory(target.home).bytes_per_cycle
         most = (2 if engine.duplex else 1) * blocks / engine.inward.cycles_per_byte
@@ -65,10 +56,10 @@ class _Play:
         self.signal = float(target.signal_cycles)
         self.begins = self.signal + engine.inward.setup_cycles  # the table
         self.stages = stages
-        self.into = [[p for p in passages if p.consumer == k] for k in range(len(stages))]
-        self.out = [[p for p in passages if p.producer == k] for k in range(len(stages))]
-        self.ready: dict[Passage, list[float]] = {p: [] for p in passages}
-        self.free: dict[Passage, list[float]] = {p: [] for p in passages}
+        self.into = [[p for p in pipes if p.consumer == k] for k in range(len(stages))]
+        self.out = [[p for p in pipes if p.producer == k] for k in range(len(stages))]
+        self.ready: dict[Pipe, list[float]] = {p: [] for p in pipes}
+        self.free: dict[Pipe, list[float]] = {p: [] for p in pipes}
         self.came = [[self.begins] * len(stage.places) for stage in stages]  # what the next tile of a lane needs
         self.ended = [[self.begins] * len(stage.places) for stage in stages]
         self.computing: dict[tuple[str, int], float] = {}
@@ -77,8 +68,9 @@ class _Play:
     def _move(self, engine: EngineClock, now: float, inward: bool, size_bytes: float) -> float:
         return engine.take(now, inward, size_bytes, 1)[1] if size_bytes else now
 
-    def _was_freed(self, passage: Passage, number: int) -> float:
-        return self.free[passage][number - passage.slots] + self.signal if number >= passage.slots else 0.0
+    def _was_freed(self, pipe: Pipe, number: int) -> float:
+        slots = pipe.depth * pipe.lanes
+        return self.free[pipe][number - slots] + self.signal if number >= slots else 0.0
 
     def box(self, k: int, number: int, is_last: bool) -> None:
         """A box of one stage, and what it then asks for: what waits for no pipe comes while a tile computes."""
@@ -107,9 +99,9 @@ class _Play:
         self.last = max(self.last, left)
 
 
-def play(target: Target, stages: Sequence[Stage], passages: Sequence[Passage], blocks: int, count: int) -> float:
+def play(target: Target, stages: Sequence[Stage], pipes: Sequence[Pipe], blocks: int, count: int) -> float:
     """Cycles of a launch whose longest share is `count` boxes."""
-    own = _Play(target, stages, passages, blocks)
+    own = _Play(target, stages, pipes, blocks)
     for number in range(count):
         for k, stage in enumerate(stages):
             own.box(k, number, number + len(stage.places) >= count)

@@ -25,9 +25,9 @@ from tilegrad.errors import DoesNotFit
 from tilegrad.ir.blocks import share
 from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, operand_box, ordered_sizes
-from tilegrad.ir.pipes import DEPTHS, MOST_WORKERS
+from tilegrad.ir.pipes import DEPTHS, MOST_WORKERS, Pipe
 from tilegrad.ir.schedule import Loop, Panel, Rows, TileEstimate, Tiling
-from tilegrad.schedule.pipe_clock import Passage, Stage, alone, play
+from tilegrad.schedule.pipe_clock import Stage, alone, play
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import ComputeEngine, Target
 
@@ -50,23 +50,14 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Ring:
-    """How a link becomes a pipe (`ir.pipes.Pipe`)."""
-
-    depth: int
-    slot_bytes: int
-    lanes: int
-    near_lanes: int
-
-
-@dataclass(frozen=True)
 class Joined:
-    """Nests with their tilings and the lanes that each takes, over so many blocks, and a ring of each link."""
+    """Nests with their tilings and the lanes that each takes, over so many blocks, and a pipe for each link, whose ends
+    are numbers of these nests."""
 
     tilings: tuple[Tiling, ...]
     lanes: tuple[int, ...]
     blocks: int
-    rings: tuple[Ring, ...]
+    pipes: tuple[Pipe, ...]
     cycles: float
 
 
@@ -122,7 +113,7 @@ class Pipes:
             found: list[Joined] = []
             for loops in self._loops(group, limit):
                 found += self._judged(group, loops, limit, depths)
-            found.sort(key=lambda one: (one.cycles, [ring.depth for ring in one.rings]))
+            found.sort(key=lambda one: (one.cycles, [pipe.depth for pipe in one.pipes]))
             self.known[key] = next((one for one in found if self._is_right(group, one)), None)
         return self.known[key]
 
@@ -130,8 +121,8 @@ class Pipes:
         engines = tuple(self.engine(nest) for _, nest in nodes)
         places = self.options.target.places_of([(engine, 1) for engine in engines])
         searches = tuple(
-            TilingSearch(self.options.on(engine, places.count(place)), node.op, nest)
-            for (node, nest), engine, place in zip(nodes, engines, places, strict=True)
+            TilingSearch(self.options, node.op, nest, places.count(place))
+            for (node, nest), place in zip(nodes, places, strict=True)
         )
         return _Group(searches, engines, tuple(links))
 
@@ -266,20 +257,20 @@ class Pipes:
         places = (True, False) if self.options.target.shares_l1 and _are_made_at_once(group, loops) else (False,)
         for lanes, wanted in product(self._lanes(group, loops, cycles), sorted(depths)):
             for is_near in places:
-                rings = self._rings(group, loops, lanes, wanted, is_near)
-                tilings = self._tilings(group, loops, rings)
+                pipes = self._pipes(group, loops, lanes, wanted, is_near)
+                tilings = self._tilings(group, loops, pipes)
                 if tilings is not None:
-                    yield self._played(group, tilings, cycles, lanes, rings, (blocks, longest))
+                    yield self._played(group, tilings, cycles, lanes, pipes, (blocks, longest))
                     break
 
-    def _tilings(self, group: _Group, loops: tuple[Loops, ...], rings: Sequence[Ring]) -> tuple[Tiling, ...] | None:
+    def _tilings(self, group: _Group, loops: tuple[Loops, ...], pipes: Sequence[Pipe]) -> tuple[Tiling, ...] | None:
         """None where they do not fit, or a box is more than a transfer."""
         target, found = self.options.target, []
         longest_bytes = target.engine(target.home, target.compute).longest_bytes
-        if any(ring.slot_bytes > longest_bytes for ring in rings if not ring.near_lanes):
+        if any(pipe.slot_bytes > longest_bytes for pipe in pipes if not pipe.is_near):
             return None
         for k, search in enumerate(group.searches):
-            tiling = search.cut(loops[k], _near_slots(group, rings, k))
+            tiling = search.cut(loops[k], _near_slots(group, pipes, k))
             if tiling is None:
                 return None
             found.append(tiling)
@@ -297,18 +288,19 @@ class Pipes:
         if is_slowest and sum(own) <= MOST_WORKERS and all(1 in side or side[0] == side[1] for side in sides):
             yield tuple(own)
 
-    def _rings(
+    def _pipes(
         self, group: _Group, loops: tuple[Loops, ...], lanes: Sequence[int], depths: Sequence[int], is_near: bool
-    ) -> list[Ring]:
+    ) -> list[Pipe]:
         """In L1, as slots of the nests that make what passes; or in the memory that all share."""
-        target, rings = self.options.target, []
+        target, found = self.options.target, []
         alignment = target.memory(target.compute if is_near else target.home).alignment_bytes
-        for link, depth in zip(group.links, depths, strict=True):
+        for number, (link, depth) in enumerate(zip(group.links, depths, strict=True)):
             sizes = tile_sizes(group.nests[link.producer], loops[link.producer])
+            slot_bytes = align(tile_bytes(link.made, sizes), alignment)
             own = lanes[link.producer]
-            count = max(own, lanes[link.consumer])
-            rings.append(Ring(depth, align(tile_bytes(link.made, sizes), alignment), count, own if is_near else 0))
-        return rings
+            rings = max(own, lanes[link.consumer]), own if is_near else 0
+            found.append(Pipe(number, "", link.producer, link.consumer, depth, slot_bytes, 1, alignment, *rings))
+        return found
 
     def _played(
         self,
@@ -316,24 +308,20 @@ class Pipes:
         tilings: Sequence[Tiling],
         cycles: Sequence[float],
         lanes: tuple[int, ...],
-        rings: Sequence[Ring],
+        pipes: Sequence[Pipe],
         counts: tuple[int, int],
     ) -> Joined:
         target, (blocks, longest) = self.options.target, counts
         places = target.places_of(list(zip(group.engines, lanes, strict=True)))
         stages, first = [], 0
         for k, (nest, tiling) in enumerate(zip(group.nests, tilings, strict=True)):
-            stage = Stage.of(nest, tiling, cycles[k], longest, _near_slots(group, rings, k))
+            stage = Stage.of(nest, tiling, cycles[k], longest, _near_slots(group, pipes, k))
             stages.append(replace(stage, places=tuple(places[first : first + lanes[k]])))
             first += lanes[k]
-        passages = [
-            Passage(link.producer, link.consumer, ring.depth * ring.lanes, ring.near_lanes > 0)
-            for link, ring in zip(group.links, rings, strict=True)
-        ]
-        total = play(target, stages, passages, blocks, longest)
+        total = play(target, stages, pipes, blocks, longest)
         shown = [total, *(0.0 for _ in tilings[1:])]  # how long one takes is known of all together only
         estimated = [_estimated(target, *one) for one in zip(tilings, stages, shown, strict=True)]
-        return Joined(tuple(estimated), lanes, blocks, tuple(rings), total)
+        return Joined(tuple(estimated), lanes, blocks, tuple(pipes), total)
 
     def reason(self, nodes: Sequence[tuple[Node, Nest]], links: Sequence[Link], limit: int) -> str | DoesNotFit:
         """Why nests cannot be joined."""
@@ -343,7 +331,7 @@ class Pipes:
             return "no way to cut both alike" if len(nodes) == 2 else "no way to cut all of them alike"
         smallest = min(loops, key=lambda own: prod(tile_sizes(group.nests[0], own[0]).values()))
         for (node, nest), search, own in zip(nodes, group.searches, smallest, strict=True):
-            room, sizes = search.options.scratch_bytes, tile_sizes(nest, own)
+            room, sizes = search.scratch_bytes, tile_sizes(nest, own)
             needed = {operand.name: tile_bytes(operand, sizes) for operand in nest.present}
             if sum(needed.values()) > room:
                 budget = ", ".join(f"{name} {size}" for name, size in needed.items())
@@ -368,13 +356,13 @@ def _are_made_at_once(group: _Group, loops: tuple[Loops, ...]) -> bool:
     return True
 
 
-def _near_slots(group: _Group, rings: Sequence[Ring], k: int) -> dict[str, int]:
+def _near_slots(group: _Group, pipes: Sequence[Pipe], k: int) -> dict[str, int]:
     """Of operands of a nest that pass through L1: slots of its own that they have."""
     found = {}
-    for link, ring in zip(group.links, rings, strict=True):
-        if ring.near_lanes and k == link.producer:
-            found[link.made.name] = ring.depth * ring.lanes // ring.near_lanes
-        if ring.near_lanes and k == link.consumer:
+    for link, pipe in zip(group.links, pipes, strict=True):
+        if pipe.is_near and k == link.producer:
+            found[link.made.name] = pipe.depth * pipe.lanes // pipe.near_lanes
+        if pipe.is_near and k == link.consumer:
             found[link.read.name] = 0
     return found
 

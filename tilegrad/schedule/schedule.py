@@ -116,7 +116,7 @@ class _Tiler:
         self.over_blocks: dict[tuple[NestKind, Ahead], Tiling | None] = {}
         self.launch: tuple[Nest, Tiling] | None = None  # the latest one
         self.written: set[str] = set()  # by that, and by nests behind it
-        self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
+        self.waits = Waits(Judge(options.target, options.costs), options.target.scratch_bytes(None))
         self.known = known_choices(options.target, options.buffering)
         self.refused: list[tuple[int, DoesNotFit]] = []
 
@@ -198,7 +198,7 @@ class _Tiler:
         key = nest.kind, self._ahead(nest, homes)
         if key not in self.over_blocks:
             engine, clusters = self.options.target.compute_engine(nest.counts_macs), self.options.target.clusters
-            search = TilingSearch(self.options.on(engine), node.op, nest)
+            search = TilingSearch(self.options, node.op, nest)
             blocks = max(clusters * (engine.lanes if engine else 1), 2)
             self.over_blocks[key] = search.over_blocks(blocks, key[1])
         return self.over_blocks[key]
@@ -218,8 +218,7 @@ class _Tiler:
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
         if nest.kind not in self.known:
-            engine = self.options.target.compute_engine(nest.counts_macs)
-            search = TilingSearch(self.options.on(engine), node.op, nest)
+            search = TilingSearch(self.options, node.op, nest)
             try:
                 self.known[nest.kind] = search.choices(node.name)
             except DoesNotFit as error:

@@ -7,7 +7,7 @@ are searched once. Everything it needs follows from the axes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import inf, prod
@@ -22,7 +22,7 @@ from tilegrad.ir.nest import Nest, ordered_sizes
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
 from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Row, Split, best_rows, one_row
 from tilegrad.schedule.judge import NOTHING_AHEAD, Ahead, Judge
-from tilegrad.targets.base import ComputeEngine, Target
+from tilegrad.targets.base import Target
 
 # Of scratchpad, what a double-buffered nest takes at most, and what it may take so that its neighbours have room too.
 MOST_L1, SHARED_L1 = 0.7, 0.5
@@ -43,39 +43,31 @@ class TilingOptions:
     target: Target
     buffering: str
     costs: KernelCosts
-    engine: ComputeEngine | None = None  # that the nest is for, where not the cores
-    sharers: int = 1  # nests that have its scratchpad at once
-
-    def on(self, engine: ComputeEngine | None, sharers: int = 1) -> TilingOptions:
-        return self if engine is None else replace(self, engine=engine, sharers=sharers)
 
     @property
     def overlaps(self) -> bool:
         """Whether nests may overlap with their neighbours."""
         return self.buffering != "single"
 
-    @property
-    def scratch_bytes(self) -> int:
-        return self.target.scratch_bytes(self.engine) // self.sharers
-
 
 class TilingSearch:
-    """Searches one nest."""
+    """Searches one nest. `sharers`: nests that have the scratchpad of its engine, or of the cores, at once."""
 
-    def __init__(self, options: TilingOptions, op: str, nest: Nest) -> None:
+    def __init__(self, options: TilingOptions, op: str, nest: Nest, sharers: int = 1) -> None:
         self.options = options
         self.nest = nest
         self.op = op
         self.judge = Judge(options.target, options.costs)
         self.target = options.target
+        self.scratch_bytes = self.target.scratch_bytes(self.target.compute_engine(nest.counts_macs)) // sharers
         self.alignment = self.target.memory(self.target.compute).alignment_bytes
         self.engine = self.target.engine(self.target.home, self.target.compute)
         field_count = len(argument_fields(op, nest.kernel))
         whole_table = (NEST_WORDS + CALL_WORDS + (1 + OPERAND_WORDS) * len(nest.operands) + field_count) * 4
         # Candidates leave room for their table, about as large, and for the next nest's where it costs little.
-        self.has_room = options.scratch_bytes >= 32 * NEXT_TABLE_BYTES
+        self.has_room = self.scratch_bytes >= 32 * NEXT_TABLE_BYTES
         self.tables: dict[object, int] = {}
-        self.budget_bytes = options.scratch_bytes - whole_table - (NEXT_TABLE_BYTES if self.has_room else 0)
+        self.budget_bytes = self.scratch_bytes - whole_table - (NEXT_TABLE_BYTES if self.has_room else 0)
 
     def choices(self, name: str) -> tuple[tuple[Tiling, int], ...]:
         """Tilings with the bytes of their tables: the best first, then others that are cut otherwise or leave more
@@ -132,7 +124,7 @@ class TilingSearch:
             key = (is_double, *(loop.axis for loop in loops))
             if key not in self.tables:
                 self.tables[key] = self.table_bytes(tiling)
-            if tiling.scratch_bytes + self.tables[key] <= self.options.scratch_bytes:
+            if tiling.scratch_bytes + self.tables[key] <= self.scratch_bytes:
                 return tiling
         return None
 
@@ -166,7 +158,7 @@ class TilingSearch:
                 continue
             tiling = self._tiling(candidate.loops, candidate.is_double, estimate)
             table_bytes = self.table_bytes(tiling)
-            if tiling.scratch_bytes + table_bytes <= self.options.scratch_bytes:
+            if tiling.scratch_bytes + table_bytes <= self.scratch_bytes:
                 worst_cycles = min(worst_cycles, estimate.cycles * WORTH_A_LOOK)
                 found[key] = tiling, table_bytes
         return list(found.values())
@@ -178,7 +170,7 @@ class TilingSearch:
 
     def fits(self, tiling: Tiling) -> bool:
         """With the table that describes it."""
-        return tiling.scratch_bytes + self.table_bytes(tiling) <= self.options.scratch_bytes
+        return tiling.scratch_bytes + self.table_bytes(tiling) <= self.scratch_bytes
 
     def table_bytes(self, tiling: Tiling) -> int:
         return align(describing_bytes(self.op, self.nest, tiling, self.engine.longest_bytes), self.alignment)
@@ -251,7 +243,7 @@ class TilingSearch:
             f"the smallest tile of tg_{self.nest.kernel} does not fit into {self.target.compute}",
             stage="tiling",
             node=name,
-            expected=f"at most {self.options.scratch_bytes} bytes",
+            expected=f"at most {self.scratch_bytes} bytes",
             got=f"{size_bytes} bytes: {budget}, its description {table_bytes}",
             hint=f"give {self.target.compute} at least {size_bytes} bytes (--l1)",
         )
