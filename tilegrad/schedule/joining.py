@@ -23,12 +23,7 @@ MOST_JOINED = 3
 
 
 class Refused(Exception):
-    """Why neighbours cannot be joined."""
-
-    def __init__(self, what: str, got: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.got = got
+    """Why neighbours cannot be joined: what that takes, and what there is instead."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +73,10 @@ class Joining:
     def asked(self, names: Sequence[Names], refusals: dict[Names, UserError | None]) -> EntrySchedule:
         """Those that were asked for by the names of their nodes. One that some entry has is not refused for another,
         where the value is read again. Those with an operator in common run at once, and what is between them."""
+        nodes = [self.entry.launches[i].node.name for i in self.busy]
         spans: list[tuple[int, int, list[Names]]] = []  # in `busy`
         for pair in names:
-            numbers = [[k for k, i in enumerate(self.busy) if self._node(i) == name] for name in pair[:2]]
+            numbers = [[k for k, node in enumerate(nodes) if node == name] for name in pair[:2]]
             if not numbers[0] or not numbers[1]:
                 continue
             first, last, pairs = numbers[0][-1], numbers[1][0], [pair]
@@ -105,12 +101,9 @@ class Joining:
             f"there can be no pipe from '{pair[0]}' to '{pair[1]}' in {self.entry.graph.name}",
             stage="schedule",
             node=pair[1],
-            expected=refused.what,
-            got=refused.got,
+            expected=refused.args[0],
+            got=refused.args[1],
         )
-
-    def _node(self, launch: int) -> str:
-        return self.entry.launches[launch].node.name
 
     def group(self, numbers: Sequence[int], asked: Sequence[Names] | None = None) -> _Group:
         launches = [self.entry.launches[i] for i in numbers]

@@ -214,12 +214,13 @@ class Judge:
             timing = engine.inward if one.inward else engine.outward
             rows = (one.rows - 1) * one.parts * timing.cycles_per_extra_row
             busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
+        whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
         return Play(
             nest.kernel,
             count,
             compute,
             busy,
-            self._average_span(nest, candidate, compute / count),
+            whole.times(compute / count / whole.cycles if whole.cycles else 1.0),  # the average
             candidate.is_double,
             Act.SIMPLE_LOAD if self._is_simple(nest, candidate) else Act.OTHER_LOAD,
             candidate.is_double and any(one.parts > 1 for one in results),
@@ -283,11 +284,6 @@ class Judge:
         if ends:
             clock.act(act)
             clock.stall_until(max(ends), reason)
-
-    def _average_span(self, nest: Nest, candidate: Candidate, cycles: float) -> Span:
-        whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
-        factor = cycles / whole.cycles if whole.cycles else 1.0
-        return whole.times(factor)
 
     def exposed(
         self, compute: float, hidden: Sequence[Bytes], stores: Sequence[Bytes] = (), waiting: Sequence[Bytes] = ()

@@ -35,8 +35,6 @@ def expand(panels: Panels, nodes: Iterable[tuple[Node, tuple[Nest, ...]]], kept:
     """The launches of an entry. `kept` are the tensors that outlive it."""
     units = [unit for node, nests in nodes for unit in panels.units(node, nests)]
     panels.check()
-    if not any(unit.cut is not None for unit in units):
-        return [launch for unit in units for launch in panels.launches(unit)]
     return _Chains(panels, units, kept).launches()
 
 
