@@ -22,7 +22,6 @@ from tilegrad.analysis.footprint import (
 )
 from tilegrad.analysis.lifetimes import align
 from tilegrad.errors import DoesNotFit
-from tilegrad.ir.blocks import share
 from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, operand_box, ordered_sizes
 from tilegrad.ir.pipes import DEPTHS, MOST_WORKERS, Pipe
@@ -249,7 +248,7 @@ class Pipes:
         are used; in L1 where engines share that and have room."""
         units = units_of(group.nests[0], loops[0])[0]
         blocks = min(limit, units)
-        longest = max(stop - start for start, stop in (share(units, block, blocks) for block in range(blocks)))
+        longest = -(-units // blocks)
         cycles = [
             search.cycles(tile_sizes(search.nest, own)) for search, own in zip(group.searches, loops, strict=True)
         ]
