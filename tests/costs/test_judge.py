@@ -45,8 +45,15 @@ def candidate(nest: Nest, tiles: Mapping[str, int], is_double: bool) -> Candidat
     return one_row(nest, {axis.name: tiles.get(axis.name, axis.extent) for axis in nest.axes}, 8, is_double)
 
 
+def judged(
+    nest: Nest, one: Candidate, costs: object, target: Target, overlaps: bool = False, shown: float = 1.0
+) -> TileEstimate:
+    judge = Judge(target, costs)  # type: ignore[arg-type]
+    return judge.played(judge.prepared(nest, one), one, overlaps, shown)
+
+
 def estimate(nest: Nest, tiles: Mapping[str, int], is_double: bool, costs: object, target: Target) -> TileEstimate:
-    return Judge(target, costs).estimate(nest, candidate(nest, tiles, is_double), False, 1.0)  # type: ignore[arg-type]
+    return judged(nest, candidate(nest, tiles, is_double), costs, target)
 
 
 def listed(nest: Nest, tiles: Mapping[str, int], is_double: bool, costs: object, target: Target) -> float:
@@ -73,7 +80,7 @@ def test_one_tile_is_judged_on_paper() -> None:
     found = estimate(copy_nest(16), {}, False, ToyCosts(), CHIP)
     assert (found.cycles, found.compute_cycles, found.steady_cycles) == (79 + 180 + 143, 180, 180)
     assert (found.dma_cycles, found.dma_bytes) == (64 + 128, 128)
-    hidden = Judge(CHIP, ToyCosts()).estimate(copy_nest(16), candidate(copy_nest(16), {}, False), True, 0.5)  # type: ignore[arg-type]
+    hidden = judged(copy_nest(16), candidate(copy_nest(16), {}, False), ToyCosts(), CHIP, overlaps=True, shown=0.5)
     assert hidden.cycles == 180 + (79 + 143) / 2
 
 
@@ -121,9 +128,9 @@ def test_a_slower_kernel_is_dearer() -> None:
         search = TilingSearch(TilingOptions(target, "auto", costs), op, nest)
         for is_double in (False, True):
             for one in search._candidates(is_double)[:2]:
-                before = Judge(target, costs).estimate(nest, one, False, 1.0)
-                after = Judge(target, Slowed(costs, kernel, 1.5)).estimate(nest, one, False, 1.0)  # type: ignore[arg-type]
-                other = Judge(target, Slowed(costs, "another", 1.5)).estimate(nest, one, False, 1.0)  # type: ignore[arg-type]
+                before = judged(nest, one, costs, target)
+                after = judged(nest, one, Slowed(costs, kernel, 1.5), target)
+                other = judged(nest, one, Slowed(costs, "another", 1.5), target)
                 assert after.cycles >= before.cycles == other.cycles
                 assert after.compute_cycles == pytest.approx(1.5 * before.compute_cycles)
                 tried += 1

@@ -72,7 +72,7 @@ def test_a_chain_moves_less(monkeypatch: pytest.MonkeyPatch) -> None:
     first = turns(chained.plan.schedule.entries["infer"])[0, 0]
     assert [launch.node.op for launch in first][:2] == ["Conv", "Relu"]
     monkeypatch.setattr(panel_chains, "MOST_LINKS", 0)
-    monkeypatch.setattr(panel_chains._Chains, "_best", lambda self, waiting: None)
+    monkeypatch.setattr(panel_chains._Chains, "_best", lambda self, waiting: ())
     alone = compile_model(wide(), Recipe(), siracusa(8 * KIB, l2_bytes=16 * KIB))
     assert not turns(alone.plan.schedule.entries["step"])
     assert moved_bytes(chained) < 0.8 * moved_bytes(alone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -90,7 +91,7 @@ def test_the_path_is_the_cheapest(data: st.DataObject, weight: float) -> None:
         for before, count in zip([1, *counts], counts, strict=False)
     ]
 
-    def costs(path: tuple[int, ...]) -> tuple[float, float]:
+    def costs(path: Sequence[int]) -> tuple[float, float]:
         cycles = sum(own[k] for own, k in zip(steady, path, strict=True))
         waiting = sum(own[k][j] for own, j, k in zip(waits, (0, *path), path, strict=False))
         return cycles + weight * waiting, cycles + waiting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -33,6 +33,22 @@ def box_shape(operand: Operand, sizes: Sizes) -> tuple[int, ...]:
         span = sum([abs(coefficient) * (sizes[axis] - 1) for axis, coefficient in index.terms])
         found.append(min(extent, -(-(span + 1) // index.divisor)))
     return tuple(found)
+
+
+def tile_bytes(operand: Operand, sizes: Sizes) -> int:
+    """The most of an operand that a tile of these sizes can touch."""
+    return prod(box_shape(operand, sizes)) * operand.element_bytes
+
+
+def tile_sizes(nest: Nest, loops: Sequence[Loop]) -> dict[str, int]:
+    """Of a nest's first tile, by axis."""
+    return {axis.name: max(axis.extent, 1) for axis in nest.axes} | {loop.axis: loop.tile for loop in loops}
+
+
+def cut_loops(nest: Nest, sizes: Sizes, order: Iterable[str]) -> tuple[Loop, ...]:
+    """Along those of these axes that tiles of such sizes cut."""
+    every = (Loop(axis, nest.axis(axis).extent, sizes[axis]) for axis in order)
+    return tuple(loop for loop in every if loop.tile < loop.extent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +109,7 @@ def is_dimension_cut(operand: Operand, d: int, loops: Sequence[Loop]) -> bool:
 
 def moving_axes(operand: Operand, loops: Sequence[Loop]) -> tuple[int, ...]:
     """Positions of the loops that move an operand's box."""
-    used = {axis for index in operand.index or () for axis, _ in index.terms}
-    return tuple(i for i, loop in enumerate(loops) if loop.axis in used)
+    return tuple(i for i, loop in enumerate(loops) if loop.axis in operand.axes)
 
 
 def is_held_whole(operand: Operand, nest: Nest, loops: Sequence[Loop]) -> bool:

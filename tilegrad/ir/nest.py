@@ -89,6 +89,11 @@ class Operand:
     def size_bytes(self) -> int:
         return prod(self.shape) * self.element_bytes
 
+    @cached_property
+    def axes(self) -> frozenset[str]:
+        """Those that its box moves along."""
+        return frozenset(axis for index in self.index or () for axis, _ in index.terms)
+
 
 @dataclass(frozen=True)
 class NestKind:
@@ -188,9 +193,8 @@ class Nest:
     @cached_property
     def shared_axes(self) -> frozenset[str]:
         """Parallel axes that all results move along."""
-        moving = [{axis for index in one.index or () for axis, _ in index.terms} for one in self.results]
-        parallel = {axis.name for axis in self.axes if axis.kind is AxisKind.PARALLEL}
-        return frozenset(parallel.intersection(*moving))
+        parallel = frozenset(axis.name for axis in self.axes if axis.kind is AxisKind.PARALLEL)
+        return parallel.intersection(*(one.axes for one in self.results))
 
     @cached_property
     def everything(self) -> Tile:

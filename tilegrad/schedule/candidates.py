@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations, product
-from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tilegrad.analysis.footprint import cut_loops
 from tilegrad.ir.nest import AxisKind, Nest, Operand
 from tilegrad.ir.schedule import Loop
 
@@ -55,14 +55,9 @@ class Split:
     def rough_cycles(self, units: Any, tile_count: Any, traffic: Any, is_double: bool, compute_cycles: float) -> Any:
         """Of the block with most to do, for one choice or a column of them. A tile takes some cycles to begin."""
         share = -(-units // self.blocks) / units
-        own = tile_count * share
-        shown = _shown_share(is_double, np.maximum(own, 1.0) if isinstance(own, np.ndarray) else max(own, 1.0))
+        shown = _shown_share(is_double, np.maximum(tile_count * share, 1.0))
         moved = traffic / self.blocks / self.bytes_per_cycle
         return compute_cycles * share + moved * shown + TILE_CYCLES * tile_count * share
-
-    def promise(self, one: Candidate, compute_cycles: float) -> float:
-        """With what all of its tiles compute."""
-        return float(self.rough_cycles(one.units, one.tile_count, one.traffic_bytes, one.is_double, compute_cycles))
 
 
 def axis_candidates(extent: int, blocks: int = 1) -> list[int]:
@@ -79,7 +74,7 @@ def axis_candidates(extent: int, blocks: int = 1) -> list[int]:
 
 def _shown_share(is_double: bool, tile_count: Any) -> Any:
     """Of the traffic, what other tiles do not hide; for one count or a column of them."""
-    return 0.25 + 0.75 / tile_count if is_double else 1.0 + 0.0 * tile_count
+    return 0.25 + 0.75 / tile_count if is_double else 1.0
 
 
 class Row(NamedTuple):
@@ -96,9 +91,7 @@ class Row(NamedTuple):
     def candidate(self) -> Candidate:
         nest, i, columns = self.columns.nest, self.number, self.columns
         sizes = {axis.name: int(columns.sizes[axis.name][i]) for axis in nest.axes}
-        extents = {axis.name: axis.extent for axis in nest.axes}
-        cut = [axis for axis in self.order if sizes[axis] < extents[axis]]
-        loops = tuple(Loop(axis, extents[axis], sizes[axis]) for axis in cut)
+        loops = cut_loops(nest, sizes, self.order)
         own = tuple(int(column[i]) for column in self.moved)
         units = 1 if self.units is None else int(self.units[i])
         count = int(columns.tile_count[i])
@@ -121,12 +114,10 @@ class Columns:
         self.alignment = alignment
         self.is_double = is_double
         self.length = len(sizes[nest.axes[0].name])
-        extents = {axis.name: axis.extent for axis in nest.axes}
-        self.counts = {axis: -(-extents[axis] // np.maximum(column, 1)) for axis, column in sizes.items()}
+        self.counts = {axis: -(-nest.axis(axis).extent // np.maximum(column, 1)) for axis, column in sizes.items()}
         self.cut = [axis.name for axis in nest.axes if (self.counts[axis.name] > 1).any()]
         indexed = [operand for operand in nest.present if operand.index is not None]
         self.boxes = boxes or {(o.name, d): self._box(o, d, sizes) for o in indexed for d in range(len(o.shape))}
-        self.used = {o.name: {axis for index in o.index or () for axis, _ in index.terms} for o in nest.present}
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Columns:
         sizes = {axis: column[chosen] for axis, column in self.sizes.items()}
@@ -146,16 +137,14 @@ class Columns:
         """Bytes of scratchpad: two slots for what moves, if double buffered; one for what stays."""
         total = np.zeros(self.length, dtype=np.int64)
         for operand in self.nest.present:
-            size = np.full(self.length, operand.element_bytes, dtype=np.int64)
-            if operand.index is None:
-                size = size * prod(operand.shape)
-            else:
-                for d in range(len(operand.shape)):
-                    size = size * self.boxes[operand.name, d]
+            whole = operand.size_bytes if operand.index is None else operand.element_bytes
+            size = np.full(self.length, whole, dtype=np.int64)
+            for d in range(len(operand.index or ())):
+                size = size * self.boxes[operand.name, d]
             size = -(-size // self.alignment) * self.alignment
             if self.is_double:
                 moves = np.zeros(self.length, dtype=bool)
-                for axis in self.used[operand.name]:
+                for axis in operand.axes:
                     moves |= self.counts[axis] > 1
                 size = np.where(moves, 2 * size, size)
             total = total + size
@@ -163,10 +152,9 @@ class Columns:
 
     def _once(self, operand: Operand) -> Column:
         """Bytes of all boxes of an operand, each counted once."""
-        size = np.full(self.length, operand.element_bytes, dtype=np.int64)
-        if operand.index is None:
-            return size * prod(operand.shape)
-        for d, index in enumerate(operand.index):
+        whole = operand.size_bytes if operand.index is None else operand.element_bytes
+        size = np.full(self.length, whole, dtype=np.int64)
+        for d, index in enumerate(operand.index or ()):
             cut = next((axis for axis, _ in index.terms if axis in self.cut), None)
             box = self.boxes[operand.name, d]
             if cut is None:
@@ -181,11 +169,10 @@ class Columns:
         """Bytes moved for each operand: it is brought again for each step of the loops outside its own."""
         found = []
         for operand in self.nest.present:
-            used = self.used[operand.name]
             outside = np.ones(self.length, dtype=np.int64)
             repeats = np.ones(self.length, dtype=np.int64)
             for axis in order:
-                if axis in used:
+                if axis in operand.axes:
                     repeats = np.where(self.counts[axis] > 1, outside, repeats)
                 else:
                     outside = outside * self.counts[axis]
@@ -203,7 +190,7 @@ class Columns:
         """Into how many units blocks may split the tiles: along loops, outermost first, that all results move with."""
         total, is_open = np.ones(self.length, dtype=np.int64), np.ones(self.length, dtype=bool)
         for axis in order:
-            if all(axis in self.used[operand.name] for operand in self.nest.results):
+            if axis in self.nest.shared_axes:
                 total = np.where(is_open, total * self.counts[axis], total)
             else:
                 is_open &= self.counts[axis] == 1
@@ -213,19 +200,18 @@ class Columns:
         """Of each order of the parallel loops, the most promising; reduction loops are innermost, in their order."""
         tile_count = self.tile_count
         once = {operand.name: self._once(operand) for operand in self.nest.present}
-        kinds = {axis.name: axis.kind for axis in self.nest.axes}
         reductions = [axis.name for axis in self.nest.axes if axis.kind is AxisKind.REDUCTION]
-        parallel = [axis for axis in self.cut if kinds[axis] is AxisKind.PARALLEL]
+        parallel = [axis for axis in self.cut if self.nest.axis(axis).kind is AxisKind.PARALLEL]
         for order in permutations(parallel):
             moved = self.moved((*order, *reductions), once)
             traffic = sum(moved, np.zeros(self.length, dtype=np.int64))
             units = None if split is None else self.units(order)
-            if split is None or units is None:
+            if split is None:
                 worth = traffic * _shown_share(self.is_double, tile_count) + TILE_WORTH_BYTES * tile_count
-                ranked = np.argsort(worth, kind="stable")[:most]
             else:
                 worth = split.rough_cycles(units, tile_count, traffic, self.is_double, split.whole_cycles)
-                ranked = np.argsort(worth, kind="stable")[:most]
+            ranked = np.argsort(worth, kind="stable")[:most]
+            if units is not None:
                 ranked = ranked[units[ranked] > 1]
             promised = zip(worth[ranked].tolist(), self.footprint[ranked].tolist(), ranked.tolist(), strict=True)
             for one, footprint_bytes, i in promised:
@@ -262,8 +248,6 @@ def best_rows(
 ) -> list[Row]:
     """The most promising of those that fit, for one cluster or for a launch over blocks."""
     columns = columns_of(nest, chosen, alignment, is_double, 1 if split is None else split.blocks)
-    if not columns.length:
-        return []
     fits = columns.footprint <= budget
     if is_double:
         fits &= columns.tile_count > 1

@@ -12,11 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet
-from tilegrad.ir.nest import Access, Nest, Operand
-from tilegrad.ir.schedule import Tiling
+from tilegrad.ir.nest import Nest, Operand
+from tilegrad.ir.schedule import Slot, Tiling
 from tilegrad.schedule.judge import Judge
+from tilegrad.schedule.splitting import home_of
 
 # How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the
 # fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
@@ -36,72 +39,56 @@ class _Load:
     """The first box of an operand."""
 
     home: Bytes
-    slot_start: int  # from where the nest's slots begin
-    slot_stop: int
+    slot: Slot
     is_readable: bool  # in all of the tensor, where that is
 
 
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """The choice of a nest, and those before it: paths that began alike share their beginning."""
-
-    choice: int
-    before: _Path | None
-
-
+@dataclass(frozen=True, eq=False)
 class Link:
     """A nest with one of its tilings. `homes` says which values share bytes."""
 
-    def __init__(self, nest: Nest, tiling: Tiling, table_bytes: int, homes: Mapping[str, str]) -> None:
-        self.nest = nest
-        self.tiling = tiling
-        self.table_bytes = table_bytes
-        self.homes = homes
+    nest: Nest
+    tiling: Tiling
+    table_bytes: int
+    homes: Mapping[str, str]
 
     @cached_property
     def size_bytes(self) -> int:
         return self.table_bytes + self.tiling.scratch_bytes
 
-    def _home(self, operand: Operand) -> str:
-        return self.homes.get(operand.value or "", operand.value or "")
-
-    def _boxes(self, access: Access, number: int) -> list[tuple[str, Bytes]]:
+    def _boxes(self, operands: Sequence[Operand], number: int) -> list[tuple[Operand, Bytes]]:
         tile = nth_tile(self.nest, self.tiling.loops, number)
         if tile is None:
             return []
-        own = self.nest.reads if access is Access.READ else self.nest.results
-        boxes = ((operand.name, box_bytes(operand, tile, self._home(operand), 0)) for operand in own)
-        return [(name, box) for name, box in boxes if box is not None]
+        boxes = ((operand, box_bytes(operand, tile, home_of(operand, self.homes), 0)) for operand in operands)
+        return [(operand, box) for operand, box in boxes if box is not None]
 
     @cached_property
     def loads(self) -> list[_Load]:
-        found = []
-        readable = {o.name for o in self.nest.reads if is_read_in_place(o, self.nest, self.tiling.loops)}
-        for name, box in self._boxes(Access.READ, 0):
-            slot = self.tiling.slots[name]
-            span = slot.offset_bytes, slot.offset_bytes + slot.slot_bytes
-            found.append(_Load(box, *span, name in readable))
-        return found
+        return [
+            _Load(box, self.tiling.slots[operand.name], is_read_in_place(operand, self.nest, self.tiling.loops))
+            for operand, box in self._boxes(self.nest.reads, 0)
+        ]
 
     @cached_property
     def whole_results(self) -> list[Bytes]:
         """Those that one slot holds all of, for all tiles."""
-        whole = {o.name for o in self.nest.results if is_held_whole(o, self.nest, self.tiling.loops)}
-        return [box for name, box in self._last_boxes if name in whole]
+        loops = self.tiling.loops
+        return [box for operand, box in self._last_boxes if is_held_whole(operand, self.nest, loops)]
 
     @cached_property
     def read(self) -> set[str]:
         """Where operands live; all of a nest's tilings have the same."""
-        return set(map(self._home, self.nest.reads))
+        return {home_of(operand, self.homes) for operand in self.nest.reads}
 
     @cached_property
     def written(self) -> set[str]:
-        return set(map(self._home, self.nest.results))
+        return {home_of(operand, self.homes) for operand in self.nest.results}
 
     @cached_property
     def large_results(self) -> set[str]:
         """Where results live that take long to arrive. All of a nest's tilings have the same."""
-        return {self._home(operand) for operand in self.nest.results if operand.size_bytes > SETTLED_BYTES}
+        return {home_of(one, self.homes) for one in self.nest.results if one.size_bytes > SETTLED_BYTES}
 
     @cached_property
     def last_tile_cycles(self) -> float:
@@ -110,11 +97,11 @@ class Link:
     @cached_property
     def last_results(self) -> list[Bytes]:
         """What has not arrived while the last tile computes."""
-        return [*self.last_stores, *(box for _, box in self._boxes(Access.WRITE, -2))]
+        return [*self.last_stores, *(box for _, box in self._boxes(self.nest.results, -2))]
 
     @cached_property
-    def _last_boxes(self) -> list[tuple[str, Bytes]]:
-        return self._boxes(Access.WRITE, -1)
+    def _last_boxes(self) -> list[tuple[Operand, Bytes]]:
+        return self._boxes(self.nest.results, -1)
 
     @cached_property
     def last_stores(self) -> list[Bytes]:
@@ -137,10 +124,8 @@ def exposed_cycles(
     taken: list[Bytes] = []
     depends = False
     for load in link.loads:
-        if is_on_top:
-            has_room = start + load.slot_start >= before.size_bytes
-        else:
-            has_room = start + load.slot_stop <= room
+        begins = start + load.slot.offset_bytes
+        has_room = begins >= before.size_bytes if is_on_top else begins + load.slot.slot_bytes <= room
         is_late = load.home.region in before.result_regions and meet([load.home], before.last_results)
         depends |= is_late
         is_arriving = one_tile and load.home.region in arriving
@@ -168,7 +153,7 @@ class Waits:
         self, before: Sequence[Link], links: Sequence[Link], is_on_top: bool, arriving: Collection[str]
     ) -> list[list[float]]:
         """By choice of the second nest, and by choice of the first."""
-        homes = [one.homes.get(o.value or "", o.value) for one in (before[0], links[0]) for o in one.nest.operands]
+        homes = [home_of(o, one.homes) for one in (before[0], links[0]) for o in one.nest.operands]
         pattern = tuple(homes.index(home) for home in homes)
         early = tuple(home in arriving for home in homes)
         keys = [tuple(link.tiling.key for link in own) for own in (before, links)]
@@ -233,23 +218,20 @@ def _exposed_share(
 
 def cheapest_path(
     steady: Sequence[Sequence[float]], waits: Sequence[Sequence[Sequence[float]]], weight: float
-) -> tuple[float, tuple[int, ...]]:
+) -> tuple[float, list[int]]:
     """The cycles of the path that is cheapest where a cycle of waiting counts `weight`, and the choices on it."""
-    # By choice of the latest nest, of the best path to it: its cost, its cycles, and the choices on it.
-    paths: list[tuple[float, float, _Path | None]] = [(0.0, 0.0, None)]
+    # By choice of the latest nest, of the best path to it: its cost, and its cycles.
+    costs = totals = np.zeros(1)
+    sources = []  # the choice before, by nest and its choice
     for own, own_waits in zip(steady, waits, strict=True):
-        extended: list[tuple[float, float, _Path | None]] = []
-        for k, (cycles, waiting) in enumerate(zip(own, own_waits, strict=True)):
-            steps = [
-                (cost + weight * wait + cycles, total + wait + cycles, path)
-                for (cost, total, path), wait in zip(paths, waiting, strict=True)
-            ]
-            cost, total, path = min(steps, key=lambda step: step[0])
-            extended.append((cost, total, _Path(k, path)))
-        paths = extended
-    _, total, path = min(paths, key=lambda one: one[0])
-    choices = []
-    while path is not None:
-        choices.append(path.choice)
-        path = path.before
-    return total, tuple(reversed(choices))
+        waiting, cycles = np.array(own_waits), np.array(own)[:, None]
+        steps = costs + weight * waiting + cycles
+        best = (np.arange(len(own)), steps.argmin(axis=1))
+        costs, totals = steps[best], (totals + waiting + cycles)[best]
+        sources.append(best[1])
+    choice = int(costs.argmin())
+    total, path = float(totals[choice]), list[int]()
+    for source in reversed(sources):
+        path.append(choice)
+        choice = int(source[choice])
+    return total, path[::-1]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
 from tilegrad.analysis.lifetimes import analyse
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.blocks import Width
-from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Nest, Operand
 from tilegrad.ir.pipes import MOST_MEMBERS, Pipe
 from tilegrad.ir.schedule import EntrySchedule, Launch
 from tilegrad.ops import registry
-from tilegrad.schedule.pipes import PAYS, Joined, Link, Pipes, with_tiling
-from tilegrad.schedule.splitting import may_split
+from tilegrad.schedule.pipes import PAYS, Joined, Link, Pipes
+from tilegrad.schedule.splitting import home_of, may_split
 
 Names = tuple[str, str] | tuple[str, str, int]
 MOST_JOINED = 3
@@ -23,12 +23,7 @@ MOST_JOINED = 3
 
 
 class Refused(Exception):
-    """Why neighbours cannot be joined."""
-
-    def __init__(self, what: str, got: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.got = got
+    """Why neighbours cannot be joined: what that takes, and what there is instead."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +45,9 @@ class Joining:
         self.width = width
         self.most = most
         self.busy = [i for i, launch in enumerate(entry.launches) if launch.nests]
-        self.reads: dict[str, int] = {}
-        self.writes: dict[str, int] = {}
-        for launch in entry.launches:
-            for nest in launch.nests:
-                for counts, operands in ((self.reads, nest.reads), (self.writes, nest.results)):
-                    for operand in operands:
-                        counts[operand.value or ""] = counts.get(operand.value or "", 0) + 1
+        nests = [nest for launch in entry.launches for nest in launch.nests]
+        self.reads = Counter(operand.value for nest in nests for operand in nest.reads)
+        self.writes = Counter(operand.value for nest in nests for operand in nest.results)
         graph, target = entry.graph, pipes.options.target
         self.alignment = target.memory(target.home).alignment_bytes
         self.owner = analyse(graph, self.alignment).owner
@@ -82,9 +73,10 @@ class Joining:
     def asked(self, names: Sequence[Names], refusals: dict[Names, UserError | None]) -> EntrySchedule:
         """Those that were asked for by the names of their nodes. One that some entry has is not refused for another,
         where the value is read again. Those with an operator in common run at once, and what is between them."""
+        nodes = [self.entry.launches[i].node.name for i in self.busy]
         spans: list[tuple[int, int, list[Names]]] = []  # in `busy`
         for pair in names:
-            numbers = [[k for k, i in enumerate(self.busy) if self._node(i) == name] for name in pair[:2]]
+            numbers = [[k for k, node in enumerate(nodes) if node == name] for name in pair[:2]]
             if not numbers[0] or not numbers[1]:
                 continue
             first, last, pairs = numbers[0][-1], numbers[1][0], [pair]
@@ -109,12 +101,9 @@ class Joining:
             f"there can be no pipe from '{pair[0]}' to '{pair[1]}' in {self.entry.graph.name}",
             stage="schedule",
             node=pair[1],
-            expected=refused.what,
-            got=refused.got,
+            expected=refused.args[0],
+            got=refused.args[1],
         )
-
-    def _node(self, launch: int) -> str:
-        return self.entry.launches[launch].node.name
 
     def group(self, numbers: Sequence[int], asked: Sequence[Names] | None = None) -> _Group:
         launches = [self.entry.launches[i] for i in numbers]
@@ -123,12 +112,19 @@ class Joining:
         at = [len(launch.nests) - 1 if k == 0 else 0 for k, launch in enumerate(launches)]
         nests = [launch.nests[k] for launch, k in zip(launches, at, strict=True)]
         links = self._links(nests)
-        self._expect_asked(links, [launch.node.name for launch in launches], asked or ())
+        ends = [(launches[link.producer].node.name, launches[link.consumer].node.name) for link in links]
+        if any(pair[:2] not in ends for pair in asked or ()):
+            raise Refused("one value that the first makes and the second reads once", "0")
+        depths = {pair[:2]: pair[2] for pair in asked or () if len(pair) > 2}
         self._expect_engines(nests)
-        self._expect_apart(launches, nests, links)
-        limit = self.pipes.options.target.clusters if self.width is None else self._most_blocks(self.width)
+        try:  # what is apart where anything may take over bytes is so where these do not
+            self._expect_apart(self.owner, launches, nests, links)
+        except Refused:
+            values = frozenset(one.value or "" for nest in nests for one in nest.reads)
+            self._expect_apart(analyse(self.entry.graph, self.alignment, values).owner, launches, nests, links)
+        limit = self.pipes.options.target.clusters if self.width is None else self.width.at(self.most)
         nodes = [(launch.node, nest) for launch, nest in zip(launches, nests, strict=True)]
-        joined = self.pipes.join(nodes, links, limit, [self._depth(nodes, link, asked or ()) for link in links])
+        joined = self.pipes.join(nodes, links, limit, [depths.get(names) for names in ends])
         if joined is None:
             reason = self.pipes.reason(nodes, links, limit) if asked is not None else ""
             if isinstance(reason, DoesNotFit):
@@ -164,50 +160,27 @@ class Joining:
                 raise Refused(f"that nobody else reads '{value}'", got)
         return found
 
-    def _expect_asked(self, links: Sequence[Link], nodes: Sequence[str], asked: Sequence[Names]) -> None:
-        found = {(nodes[link.producer], nodes[link.consumer]) for link in links}
-        if any(pair[:2] not in found for pair in asked):
-            raise Refused("one value that the first makes and the second reads once", "0")
-
-    def _depth(self, nodes: Sequence[tuple[Node, Nest]], link: Link, asked: Sequence[Names]) -> int | None:
-        names = (nodes[link.producer][0].name, nodes[link.consumer][0].name)
-        return next((pair[2] for pair in asked if pair[:2] == names and len(pair) > 2), None)
-
     def _expect_engines(self, nests: Sequence[Nest]) -> None:
         engines = [self.pipes.engine(nest) for nest in nests]
         if len(set(self.pipes.options.target.places_of([(engine, 1) for engine in engines]))) == 1:
             raise Refused("two engines", f"both run on {engines[0].name}")
 
-    def _expect_apart(self, launches: Sequence[Launch], nests: Sequence[Nest], links: Sequence[Link]) -> None:
+    def _expect_apart(
+        self, owner: Mapping[str, str], launches: Sequence[Launch], nests: Sequence[Nest], links: Sequence[Link]
+    ) -> None:
         """None writes what another uses, but for what passes through, and all can be split."""
         through = {link.made.value for link in links}
-        try:  # what is apart where anything may take over bytes is so where these do not
-            self._expect_places_apart(self.owner, launches, nests, through)
-        except Refused:
-            values = {one.value or "" for nest in nests for one in nest.reads}
-            owner = analyse(self.entry.graph, self.alignment, frozenset(values)).owner
-            self._expect_places_apart(owner, launches, nests, through)
 
-    def _expect_places_apart(
-        self,
-        owner: Mapping[str, str],
-        launches: Sequence[Launch],
-        nests: Sequence[Nest],
-        through: Collection[str | None],
-    ) -> None:
         def places(some: Sequence[Operand]) -> set[str]:
-            return {owner.get(o.value, o.value) for o in some if o.value is not None and o.value not in through}
+            return {home_of(operand, owner) for operand in some if operand.value not in through}
 
         if any(places(one.results) & places(other.present) for one, other in permutations(nests, 2)):
             raise Refused("that neither writes what the other uses", "they share memory")
         if not all(may_split(nest, owner) for nest in nests) or not all(launch.widths for launch in launches):
             raise Refused("operators whose tiles do not depend on each other", "one in place of what others read")
 
-    def _most_blocks(self, width: Width) -> int:
-        return width.at(self.most) if width.divisor else width.limit
-
     def with_groups(self, groups: Sequence[_Group]) -> EntrySchedule:
-        launches, target = list(self.entry.launches), self.pipes.options.target
+        launches = list(self.entry.launches)
         found: list[Pipe] = []
         for group in groups:
             joined = group.joined
@@ -215,20 +188,13 @@ class Joining:
             for k, i in enumerate(group.launches):
                 one = launches[i]
                 at = len(one.nests) - 1 if k == 0 else 0
-                cycles = joined.cycles if k == 0 else 0.0
-                lanes = one.lanes or (1,) * len(one.nests)
-                launches[i] = replace(
-                    one,
-                    tilings=with_tiling(one.tilings, at, joined.tilings[k], cycles),
-                    widths=(*one.widths[:at], width, *one.widths[at + 1 :]),
-                    lanes=(*lanes[:at], joined.lanes[k], *lanes[at + 1 :]),
-                )
-            for link, ring in zip(group.links, joined.rings, strict=True):
-                ends = group.launches[link.producer], group.launches[link.consumer]
-                memory = target.memory(target.compute if ring.near_lanes else target.home)
-                sizes = (ring.depth, ring.slot_bytes, self._most_blocks(width), memory.alignment_bytes)
-                value = link.made.value or ""
-                found.append(Pipe(len(found), value, *ends, *sizes, ring.lanes, ring.near_lanes))
+                tilings, widths, lanes = list(one.tilings), list(one.widths), list(one.lanes or (1,) * len(one.nests))
+                tilings[at], widths[at], lanes[at] = joined.tilings[k], width, joined.lanes[k]
+                launches[i] = replace(one, tilings=tuple(tilings), widths=tuple(widths), lanes=tuple(lanes))
+            for link, pipe in zip(group.links, joined.pipes, strict=True):
+                ends = {"producer": group.launches[link.producer], "consumer": group.launches[link.consumer]}
+                value, blocks = link.made.value or "", width.at(self.most)
+                found.append(replace(pipe, number=len(found), value=value, blocks=blocks, **ends))
         return replace(self.entry, launches=tuple(launches), pipes=tuple(found))
 
 

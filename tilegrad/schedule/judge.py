@@ -47,28 +47,21 @@ _Moved = tuple[bool, float, float, float, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Play:
+class Play:
     """All that playing a nest depends on. What is moved at first and at last, and on average before each next tile."""
 
     kernel: str
     count: int
+    compute_cycles: float
+    busy_cycles: float  # of the engine
     span: Span
     is_double: bool
-    is_simple: bool
+    load_act: Act  # of the first box of a step
     is_large: bool  # double, with results that take several commands: these leave right behind their tile
     reads: Sequence[_Moved]
     results: Sequence[_Moved]
     next_reads: Sequence[_Moved]
     next_results: Sequence[_Moved]
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What is known of a tiling before it is played: what cores compute, and how long the engine moves boxes."""
-
-    play: _Play
-    compute_cycles: float
-    busy_cycles: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,34 +88,24 @@ class Judge:
         self.clock.restart()
         return self.clock
 
-    def estimate(self, nest: Nest, candidate: Candidate, overlaps: bool, shown: float) -> TileEstimate:
-        """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
-        return self.played(self.prepared(nest, candidate), candidate, overlaps, shown)
-
-    def prepared(self, nest: Nest, candidate: Candidate) -> Prepared:
+    def prepared(self, nest: Nest, candidate: Candidate) -> Play:
         """All but playing it."""
-        traffic, compute = self._traffic(nest, candidate), self._compute_cycles(nest, candidate)
-        play = self._to_play(nest, candidate, traffic, compute, candidate.tile_count)
-        engine, busy = self.clock.near.engine, 0.0
-        for one in traffic:
-            timing = engine.inward if one.inward else engine.outward
-            rows = (one.rows - 1) * one.parts * timing.cycles_per_extra_row
-            busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
-        return Prepared(play, compute, busy)
+        compute = self._compute_cycles(nest, candidate)
+        return self._to_play(nest, candidate, self._traffic(nest, candidate), compute, candidate.tile_count)
 
-    def played(self, prepared: Prepared, candidate: Candidate, overlaps: bool, shown: float) -> TileEstimate:
-        play, count = prepared.play, candidate.tile_count
+    def played(self, play: Play, candidate: Candidate, overlaps: bool, shown: float) -> TileEstimate:
+        """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
         total, first, last = self._play(play)
         asks_ahead = False
-        if candidate.is_double and count >= LEAST_AHEAD and not play.is_large:
+        if play.is_double and play.count >= LEAST_AHEAD and not play.is_large:
             ahead = self._play(play, asks_ahead=True)
             asks_ahead = ahead[0] < total
             total, first, last = min((total, first, last), ahead)
         steady = total - first - last
-        hides = overlaps and (candidate.is_double or candidate.tile_count == 1)
+        hides = overlaps and (play.is_double or play.count == 1)
         cycles = steady + (first + last) * shown if hides else total
-        reason = "double buffered" if candidate.is_double else "single buffered"
-        costs = (cycles, prepared.compute_cycles, prepared.busy_cycles, candidate.traffic_bytes)
+        reason = "double buffered" if play.is_double else "single buffered"
+        costs = (cycles, play.compute_cycles, play.busy_cycles, candidate.traffic_bytes)
         return TileEstimate(*costs, reason, steady, asks_ahead)
 
     def bytes_per_cycle(self, blocks: int) -> float:
@@ -215,26 +198,31 @@ class Judge:
             clock.spend(further * clock.near.engine.enqueue_cycles)
         return clock.command(clock.near, inward, size_bytes, rows)[1]
 
-    def _load(self, clock: Clock, play: _Play) -> list[float]:
+    def _load(self, clock: Clock, play: Play) -> list[float]:
         """What the next tile reads, on average; when it has arrived."""
-        arrived, act = [], Act.SIMPLE_LOAD if play.is_simple else Act.OTHER_LOAD
-        for box in play.next_reads:
-            arrived.append(self._move(clock, box, act))
-            act = Act.NEXT_LOAD
-        return arrived
+        boxes = enumerate(play.next_reads)
+        return [self._move(clock, box, Act.NEXT_LOAD if k else play.load_act) for k, box in boxes]
 
     def _to_play(
         self, nest: Nest, candidate: Candidate, traffic: Sequence[_Traffic], compute: float, count: int
-    ) -> _Play:
+    ) -> Play:
         """`count` tiles that `compute` so many cycles."""
         reads, results = [one for one in traffic if one.inward], [one for one in traffic if not one.inward]
         inner = 1.0 / max(count - 1, 1)  # of what is moved between tiles, the share of one step
-        return _Play(
+        engine, busy = self.clock.near.engine, 0.0
+        for one in traffic:
+            timing = engine.inward if one.inward else engine.outward
+            rows = (one.rows - 1) * one.parts * timing.cycles_per_extra_row
+            busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
+        whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
+        return Play(
             nest.kernel,
             count,
-            self._average_span(nest, candidate, compute / count),
+            compute,
+            busy,
+            whole.times(compute / count / whole.cycles if whole.cycles else 1.0),  # the average
             candidate.is_double,
-            self._is_simple(nest, candidate),
+            Act.SIMPLE_LOAD if self._is_simple(nest, candidate) else Act.OTHER_LOAD,
             candidate.is_double and any(one.parts > 1 for one in results),
             [one.moved(1.0) for one in reads],
             [one.moved(1.0) for one in results],
@@ -242,7 +230,7 @@ class Judge:
             [one.moved(inner * (one.loads - 1)) for one in results if candidate.is_double or one.loads > 1],
         )
 
-    def _play(self, play: _Play, asks_ahead: bool = False) -> tuple[float, float, float]:
+    def _play(self, play: Play, asks_ahead: bool = False) -> tuple[float, float, float]:
         """Cycles of all tiles, of the first loads, and of the last stores."""
         clock, is_double, count, span = self._fresh(), play.is_double, play.count, play.span
         clock.latest = Act.WAIT_STORE
@@ -297,25 +285,16 @@ class Judge:
             clock.act(act)
             clock.stall_until(max(ends), reason)
 
-    def _average_span(self, nest: Nest, candidate: Candidate, cycles: float) -> Span:
-        whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
-        factor = cycles / whole.cycles if whole.cycles else 1.0
-        return whole.times(factor)
-
     def exposed(
         self, compute: float, hidden: Sequence[Bytes], stores: Sequence[Bytes] = (), waiting: Sequence[Bytes] = ()
     ) -> float:
         """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
         what that one `stores`, it waits for it, then for what is `waiting`."""
-        key = (
-            compute,
-            tuple([box.shape for box in hidden]),
-            tuple([box.shape for box in stores]),
-            tuple([box.shape for box in waiting]),
-        )
+        shapes = [tuple([box.shape for box in boxes]) for boxes in (hidden, stores, waiting)]
+        key = (compute, *shapes)
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = self._exposed(*key)
+            found = self.known[key] = self._exposed(compute, *shapes)
         return found
 
     def _exposed(self, compute: float, hidden: _Shapes, stores: _Shapes, waiting: _Shapes) -> float:
@@ -333,8 +312,7 @@ class Judge:
 
     def _box(self, clock: Clock, shape: tuple[int, int], act: Act) -> float:
         rows, row_bytes = shape
-        clock.act(act)
-        return clock.command(clock.near, act is not Act.STORE, rows * row_bytes, rows)[1]
+        return self._move(clock, (act is not Act.STORE, 1.0, 0.0, rows * row_bytes, rows), act)
 
     def _is_simple(self, nest: Nest, candidate: Candidate) -> bool:
         """Whether most steps are simple ones in the table that the candidate would get, nearly."""

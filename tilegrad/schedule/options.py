@@ -106,46 +106,33 @@ class ScheduleOptions:
         """Between L3 and L2."""
         return hop_buffering(self.buffering)["l3"]
 
-    def _check_pipes(self, target: Target) -> None:
-        if self.pipes == "auto" or (target.compute_engines and self.is_tiled):
-            return
-        raise UserError(
-            f"--pipes does not apply to target '{target.name}'",
-            stage="options",
-            expected="a chip whose blocks have engines, and programs in tiles",
-            got=f"--pipes {self.pipes}",
-        )
-
     def check(self, target: Target) -> None:
         """An option that would change nothing is refused, not ignored. (Untiled is what a flat memory always is.)"""
-        self._check_pipes(target)
-        if not target.is_flat:
-            self._check_levels(target)
-            if self.blocks != "auto" and not self.is_tiled:
-                raise UserError(
-                    "--blocks is for programs in tiles", stage="options", expected="--tiling on", got="--tiling off"
-                )
+        has_pipes = bool(target.compute_engines) and self.is_tiled
+        engines = "a chip whose blocks have engines, and programs in tiles"
+        self._expect_use("pipes", target, has_pipes or self.pipes == "auto", engines)
+        if target.is_flat:
+            levels = f"a chip with L1, L2 and L3, such as {HIERARCHY}"
+            for option in ("home", "buffering", "blocks"):
+                self._expect_use(option, target, getattr(self, option) == "auto", levels, ", which has one memory")
             return
-        for what, value in (("home", self.home), ("buffering", self.buffering), ("blocks", self.blocks)):
-            if value != "auto":
-                raise UserError(
-                    f"--{what} does not apply to target '{target.name}', which has one memory",
-                    stage="options",
-                    expected=f"a chip with L1, L2 and L3, such as {HIERARCHY}",
-                    got=f"--{what} {value}",
-                )
+        no_l3 = ", which has no L3"
+        names_l3 = "l3=" in self.buffering
+        self._expect_use("home", target, target.has_l3 or self.home != "L3", "auto or L2", no_l3)
+        self._expect_use("buffering", target, target.has_l3 or not names_l3, "auto, single or double", no_l3)
+        if self.blocks != "auto" and not self.is_tiled:
+            raise UserError(
+                "--blocks is for programs in tiles", stage="options", expected="--tiling on", got="--tiling off"
+            )
 
-    def _check_levels(self, target: Target) -> None:
-        """What is about L3 is refused where there is none."""
-        asked = {"home": self.home == "L3", "buffering": self.buffering not in BUFFERINGS and "l3=" in self.buffering}
-        for what, is_far in asked.items():
-            if is_far and not target.has_l3:
-                raise UserError(
-                    f"--{what} does not apply to target '{target.name}', which has no L3",
-                    stage="options",
-                    expected="auto or L2" if what == "home" else "auto, single or double",
-                    got=f"--{what} {getattr(self, what)}",
-                )
+    def _expect_use(self, option: str, target: Target, is_used: bool, expected: str, why: str = "") -> None:
+        if not is_used:
+            raise UserError(
+                f"--{option} does not apply to target '{target.name}'{why}",
+                stage="options",
+                expected=expected,
+                got=f"--{option} {getattr(self, option)}",
+            )
 
 
 def fit_bytes_of(target: Target) -> int:

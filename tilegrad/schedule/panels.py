@@ -8,22 +8,24 @@ there whole. The nest of a panel is an ordinary nest with shorter axes, whose in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations, product
+from functools import cached_property
+from itertools import islice, permutations, product
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, load_count, tile_at
+from tilegrad.analysis.footprint import box_shape, cut_loops, load_count, tile_at, tile_bytes, tile_sizes, tiles
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.room import STREAMED_SHARE
 from tilegrad.analysis.tables import argument_fields
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.graph import Node
-from tilegrad.ir.nest import Access, AxisKind, Index, Nest, Operand, Range, Tile, operand_box
-from tilegrad.ir.schedule import Launch, Loop, NestPart, Panel
+from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, Range, Tile, operand_box
+from tilegrad.ir.schedule import Launch, Loop, NestPart, Panel, Rows
 from tilegrad.ir.types import TensorType
-from tilegrad.targets.base import L2, L3, Target
+from tilegrad.schedule.splitting import home_of
+from tilegrad.targets.base import L2, L3, DmaTiming, Target
 
 # Of L2: what the operands of a launch may take, and what the panels of two launches may, one that computes and one that
 # is on its way. The rest is for what the allocator cannot use, and for neighbours.
@@ -48,14 +50,53 @@ class Cut:
     streamed: frozenset[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Unit:
     """Nests of an operator that are cut alike: all of them (`number` is None), which is no cut, or one."""
 
+    panels: Panels
     node: Node
     nests: tuple[Nest, ...]
     number: int | None = None
     cut: Cut | None = None
+
+    @cached_property
+    def groups(self) -> dict[str, list[Operand]]:
+        return self.panels.groups(self.nests)
+
+    @cached_property
+    def read(self) -> set[str]:
+        return {name for name, own in self.groups.items() if any(o.access is Access.READ for o in own)}
+
+    @cached_property
+    def written(self) -> set[str]:
+        return {name for name, own in self.groups.items() if any(o.access is Access.WRITE for o in own)}
+
+    @cached_property
+    def search(self) -> Search:
+        return Search(self.panels, self.nests[0])
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """Along which it may be cut."""
+        return self.search.axes if len(self.nests) == 1 else []
+
+    @cached_property
+    def cycles(self) -> float:
+        """Where it is cut for itself, or is not."""
+        return self.search.cost(() if self.cut is None else self.cut.loops)
+
+    def conflicts(self, other: Unit) -> bool:
+        """Whether the two have to run in their order."""
+        return bool(self.written & other.groups.keys() or other.written & self.groups.keys())
+
+    def rows(self, name: str, loop: Loop, k: int) -> Rows | None:
+        """What panel `k` has of a tensor; None where that is not one part, or all of it."""
+        ranges, group = tile_at(self.nests[0], (loop,), (k,)), self.groups[name]
+        if not all(loop.axis in operand.axes for operand in group):
+            return None
+        found = {Panel("", o.shape, panel_box(o, ranges), o.dtype).rows for o in group}
+        return found.pop() if len(found) == 1 else None
 
 
 @dataclass
@@ -84,9 +125,9 @@ class Panels:
     def units(self, node: Node, nests: tuple[Nest, ...]) -> list[Unit]:
         """An operator, or its nests one by one where not all of it is in L2 at once."""
         if self.whole_bytes(nests) <= self.whole_share * self.room_bytes:
-            return [Unit(node, nests)]
+            return [Unit(self, node, nests)]
         return [
-            Unit(node, (nest,), number, self._cut(node, nest) if self.cuts else None)
+            Unit(self, node, (nest,), number, self._cut(node, nest) if self.cuts else None)
             for number, nest in enumerate(nests)
         ]
 
@@ -96,21 +137,21 @@ class Panels:
             return [Launch(unit.node, unit.nests)]
         (nest,), cut = unit.nests, unit.cut
         found: list[Launch] = []
-        for k, ranges in enumerate([nest.everything] if cut is None else panel_ranges(nest, cut.loops)):
+        for k, (ranges, _) in enumerate(tiles(nest, () if cut is None else cut.loops)):
             panel = nest if cut is None else self._part(unit.node.op, nest, ranges, cut)
             turn = None if chain is None else (chain, k)
             found.append(Launch(unit.node, (panel,), part=NestPart(unit.number or 0, ranges, turn)))
         return found
 
-    def owner_of(self, operand: Operand) -> str:
-        assert operand.value is not None
-        return self.owner.get(operand.value, operand.value)
+    def groups(self, nests: Sequence[Nest]) -> dict[str, list[Operand]]:
+        """Operands that share bytes, by the name of these."""
+        found: dict[str, list[Operand]] = {}
+        for operand in (operand for nest in nests for operand in nest.present):
+            found.setdefault(home_of(operand, self.owner), []).append(operand)
+        return found
 
     def whole_bytes(self, nests: Sequence[Nest]) -> int:
-        sizes: dict[str, int] = {}
-        for operand in (operand for nest in nests for operand in nest.present):
-            sizes[self.owner_of(operand)] = max(sizes.get(self.owner_of(operand), 0), operand.size_bytes)
-        return sum(align(size, 8) for size in sizes.values())
+        return sum(map(group_bytes, self.groups(nests).values()))
 
     def check(self) -> None:
         """Refuses with the operator that needs most, so that what its hint asks for is enough for all."""
@@ -130,9 +171,8 @@ class Panels:
         """How a nest is cut; None where it is not, or cannot be."""
         if self.whole_bytes([nest]) <= self.whole_share * self.room_bytes:
             return None
-        owners = tuple(self.owner_of(operand) for operand in nest.present)
-        numbers = {name: i for i, name in enumerate(dict.fromkeys(owners))}
-        key = (nest.kind, tuple(numbers[name] for name in owners))
+        groups = self.groups([nest]).values()
+        key = (nest.kind, *(tuple(operand.name for operand in group) for group in groups))
         if key not in self.known:
             search = Search(self, nest)
             self.known[key] = search.best()
@@ -141,14 +181,7 @@ class Panels:
         return self.known[key]
 
     def _part(self, op: str, nest: Nest, ranges: Tile, cut: Cut) -> Nest:
-        operands = tuple(
-            operand
-            if operand.value is None or operand.index is None
-            else self._streamed(operand, ranges)
-            if operand.name in cut.streamed
-            else replace(operand, index=_shifted(operand.index, ranges, [0] * len(operand.index)))
-            for operand in nest.operands
-        )
+        operands = [self._operand(one, ranges, one.name in cut.streamed) for one in nest.operands]
         named = {name for _, name in argument_fields(op, nest.kernel)}
         summed = {axis.name for axis in nest.axes if axis.kind is AxisKind.REDUCTION}
         axes = [
@@ -159,34 +192,44 @@ class Panels:
             or (axis.name in summed and ranges[axis.name].size < axis.extent)
         ]
         begun = {axis for axis in summed if ranges[axis].start}
+        before = (
+            replace(o, name=f"{o.name}.before", access=Access.READ, continues=o.name)
+            for o in operands
+            if o.value is not None and o.access is Access.WRITE and not begun <= o.axes
+        )
         volume = prod(r.size for r in ranges.values())
         macs = nest.macs_override
         return replace(
             nest,
             axes=tuple(replace(axis, extent=ranges[axis.name].size) for axis in nest.axes),
-            operands=(*operands, *(_before(o) for o in operands if o.value is not None and _is_begun(o, begun))),
+            operands=(*operands, *before),
             macs_override=None if macs is None else macs * volume // prod(axis.extent for axis in nest.axes),
             origin=tuple((axis.name, ranges[axis.name].start, axis.extent) for axis in axes),
         )
 
-    def _streamed(self, operand: Operand, ranges: Tile) -> Operand:
-        assert operand.index is not None and operand.value is not None
-        box = panel_box(operand, ranges)
+    def _operand(self, operand: Operand, ranges: Tile, is_streamed: bool) -> Operand:
+        """As a panel has it, whose axes begin at the ranges' and positions at those of what is in L2."""
+        if operand.value is None or operand.index is None:
+            return operand
+        box = panel_box(operand, ranges) if is_streamed else tuple(Range(0, extent) for extent in operand.shape)
+        index = tuple(
+            replace(
+                one,
+                offset=one.offset + sum(c * ranges[axis].start for axis, c in one.terms) - one.divisor * r.start,
+            )
+            for one, r in zip(operand.index, box, strict=True)
+        )
+        if not is_streamed:
+            return replace(operand, index=index)
         text = ", ".join(f"{r.start}:{r.stop}" for r in box)
         name = f"{operand.value}[{text} of {'x'.join(map(str, operand.shape))}]"
         self.values[name] = Panel(operand.value, operand.shape, box, operand.dtype)
-        index = _shifted(operand.index, ranges, [r.start for r in box])
         return replace(operand, value=name, shape=tuple(r.size for r in box), index=index)
 
 
-def _is_begun(operand: Operand, begun: Collection[str]) -> bool:
-    """Whether a result's sum goes over one of these axes."""
-    own = {axis for index in operand.index or () for axis, _ in index.terms}
-    return operand.access is Access.WRITE and any(axis not in own for axis in begun)
-
-
-def _before(result: Operand) -> Operand:
-    return replace(result, name=f"{result.name}.before", access=Access.READ, continues=result.name)
+def group_bytes(group: Sequence[Operand]) -> int:
+    """In L2, whole."""
+    return align(max(operand.size_bytes for operand in group), 8)
 
 
 def panel_box(operand: Operand, ranges: Tile) -> tuple[Range, ...]:
@@ -195,22 +238,6 @@ def panel_box(operand: Operand, ranges: Tile) -> tuple[Range, ...]:
         r if r.size or not extent else Range(min(r.start, extent - 1), min(r.start, extent - 1) + 1)
         for r, extent in zip(operand_box(operand, ranges), operand.shape, strict=True)
     )
-
-
-def _shifted(index: Sequence[Index], ranges: Tile, starts: Sequence[int]) -> tuple[Index, ...]:
-    """Index maps of axes that begin at the ranges', to positions that are counted from `starts`."""
-    return tuple(
-        replace(
-            one,
-            offset=one.offset + sum(c * ranges[axis].start for axis, c in one.terms) - one.divisor * start,
-        )
-        for one, start in zip(index, starts, strict=True)
-    )
-
-
-def panel_ranges(nest: Nest, loops: Sequence[Loop]) -> Iterator[Tile]:
-    for indices in product(*(range(loop.count) for loop in loops)):
-        yield tile_at(nest, loops, indices)
 
 
 class Search:
@@ -222,23 +249,21 @@ class Search:
         self.room = panels.room_bytes
         self.most = MOST_PANELS[0]
         self.engine = panels.target.engine(L3, L2)
-        self.axes = [axis for axis in nest.axes if axis.kind is AxisKind.PARALLEL and axis.extent > 1]
-        self.summed = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
-        by_owner: dict[str, list[Operand]] = {}
-        for operand in nest.present:
-            by_owner.setdefault(panels.owner_of(operand), []).append(operand)
-        self.groups = list(by_owner.values())
+        self.axes = [axis.name for axis in nest.axes if axis.kind is AxisKind.PARALLEL and axis.extent > 1]
+        self.summed = [axis.name for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
+        self.groups = panels.groups([nest])
         self.small = self._small()
+        self.whole_bytes = panels.whole_bytes([nest])
 
-    def _small(self) -> list[list[Operand]]:
+    def _small(self) -> set[str]:
         """Groups that are in L2 whole, whatever is cut."""
-        found, total = [], 0
-        for group in sorted(self.groups, key=lambda one: max(o.size_bytes for o in one)):
-            size = align(max(o.size_bytes for o in group), 8)
-            if size > SMALL_SHARE * self.room or total + size > ALL_SMALL_SHARE * self.room:
+        found, total = set(), 0
+        sizes = {name: max(operand.size_bytes for operand in group) for name, group in self.groups.items()}
+        for name in sorted(sizes, key=lambda one: sizes[one]):
+            total += align(sizes[name], 8)
+            if align(sizes[name], 8) > SMALL_SHARE * self.room or total > ALL_SMALL_SHARE * self.room:
                 break
-            total += size
-            found.append(group)
+            found.add(name)
         return found
 
     def best(self) -> Cut | None:
@@ -248,85 +273,68 @@ class Search:
             self.most = most
             for sizes in way(times, share * self.room):
                 for loops in self._orders(sizes):
-                    cost = self.cost(loops, sizes)
+                    cost = self.cost(loops)
                     if found is None or cost < found[0]:
-                        found = cost, Cut(loops, frozenset(o.name for g in self._streamed(sizes) for o in g))
+                        found = cost, Cut(loops, frozenset(o.name for own in self._streamed(sizes) for o in own))
             if found is not None:
                 return found[1]
         return None
 
     def _sizes(self, times: int, room: float) -> Iterator[dict[str, int]]:
         """Cuts that fit: along one axis, or two, or all as far as it takes."""
-        whole = {axis.name: axis.extent for axis in self.nest.axes}
+        sizes = tile_sizes(self.nest, ())
         for axis in self.axes:
-            yield from self._along(axis.name, whole, times, room)
+            yield from self._along(axis, sizes, times, room)
         for first, second in permutations(self.axes, 2):
-            for size in axis_sizes(first.extent)[1:]:
-                found = next(self._along(second.name, {**whole, first.name: size}, times, room), None)
-                if found is not None:
-                    yield found
-        sizes = dict(whole)
+            yield from self._along_two(first, second, sizes, times, room)
         while not self._fits(sizes, times, room):
-            left = [axis.name for axis in self.axes if sizes[axis.name] > 1]
+            left = [axis for axis in self.axes if sizes[axis] > 1]
             if not left:
                 return
             smaller = [{**sizes, axis: -(-sizes[axis] // 2)} for axis in left]
-            sizes = min(smaller, key=self._bytes)
+            sizes = min(smaller, key=lambda one: sum(self._split(one)))
         yield sizes
 
     def _summed_sizes(self, times: int, room: float) -> Iterator[dict[str, int]]:
         """Cuts that fit along a reduction, with single steps of those outside it, and along no other axis or one."""
-        whole = {axis.name: axis.extent for axis in self.nest.axes}
+        sizes = tile_sizes(self.nest, ())
         for axis in self.summed:
-            yield from self._along(axis.name, whole, times, room)
+            yield from self._along(axis, sizes, times, room)
             for other in self.axes:
-                for size in axis_sizes(other.extent)[1:]:
-                    found = next(self._along(axis.name, {**whole, other.name: size}, times, room), None)
-                    if found is not None:
-                        yield found
-            whole[axis.name] = 1
-        sizes = {**whole, **{axis.name: 1 for axis in self.axes}}
+                yield from self._along_two(other, axis, sizes, times, room)
+            sizes = {**sizes, axis: 1}
+        sizes |= dict.fromkeys(self.axes, 1)
         if self.summed and self._fits(sizes, times, room):
             yield sizes
 
+    def _along_two(
+        self, first: str, second: str, sizes: Mapping[str, int], times: int, room: float
+    ) -> Iterator[dict[str, int]]:
+        """The largest panels that fit for each size along the first."""
+        for size in axis_sizes(self.nest.axis(first).extent)[1:]:
+            found = next(self._along(second, {**sizes, first: size}, times, room), None)
+            if found is not None:
+                yield found
+
     def _along(self, axis: str, sizes: Mapping[str, int], times: int, room: float) -> Iterator[dict[str, int]]:
         """The largest panels that fit, and some smaller ones, which come sooner."""
-        given = 0
-        for size in axis_sizes(self.nest.axis(axis).extent):
-            cut = {**sizes, axis: size}
-            if self._fits(cut, times, room):
-                yield cut
-                given += 1
-                if given == 4:
-                    return
+        every = ({**sizes, axis: size} for size in axis_sizes(self.nest.axis(axis).extent))
+        return islice((cut for cut in every if self._fits(cut, times, room)), 4)
 
-    def _streamed(self, sizes: Mapping[str, int]) -> list[list[Operand]]:
+    def _streamed(self, sizes: Mapping[str, int]) -> Iterator[list[Operand]]:
         """Groups that are cut and not small."""
         cut = {axis.name for axis in self.nest.axes if sizes[axis.name] < axis.extent}
-        return [
-            group
-            for group in self.groups
-            if group not in self.small
-            and all(o.index is not None for o in group)
-            and any(axis in cut for o in group for index in o.index or () for axis, _ in index.terms)
-        ]
+        for name, group in self.groups.items():
+            if name not in self.small and all(o.index is not None for o in group) and any(o.axes & cut for o in group):
+                yield group
 
     def _split(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Bytes that are in L2 all the time, and those of a panel."""
-        streamed = self._streamed(sizes)
-        kept = moving = 0
-        for group in self.groups:
-            if group in streamed:
-                moving += sum({box_shape(o, sizes): self._box_bytes(o, sizes) for o in group}.values())
-            else:
-                kept += align(max(o.size_bytes for o in group), 8)
+        kept, moving = self.whole_bytes, 0
+        for group in self._streamed(sizes):
+            kept -= group_bytes(group)
+            moving += sum({box_shape(o, sizes): align(tile_bytes(o, sizes), 8) for o in group}.values())
         return kept, moving
-
-    def _box_bytes(self, operand: Operand, sizes: Mapping[str, int]) -> int:
-        return align(prod(box_shape(operand, sizes)) * operand.element_bytes, 8)
-
-    def _bytes(self, sizes: Mapping[str, int]) -> int:
-        return sum(self._split(sizes))
 
     @property
     def reason(self) -> str:
@@ -343,7 +351,7 @@ class Search:
 
     def least_room(self) -> int:
         """An L2 that the nest would be cut for."""
-        below, above = self.room, self.panels.whole_bytes([self.nest]) * 2
+        below, above = self.room, self.whole_bytes * 2
         while above - below > _ASKED_BYTES:
             room = (below + above) // 2
             if self._is_cut_for(room, MOST_PANELS[-1]):
@@ -359,29 +367,28 @@ class Search:
         return kept + times * moving <= room
 
     def _orders(self, sizes: Mapping[str, int]) -> Iterator[tuple[Loop, ...]]:
-        loops = [Loop(a.name, a.extent, sizes[a.name]) for a in self.axes if sizes[a.name] < a.extent]
-        inner = [Loop(a.name, a.extent, sizes[a.name]) for a in self.summed if sizes[a.name] < a.extent]
-        return ((*outer, *inner) for outer in permutations(loops))
+        inner = cut_loops(self.nest, sizes, self.summed)
+        return ((*outer, *inner) for outer in permutations(cut_loops(self.nest, sizes, self.axes)))
 
-    def compute_cycles(self, sizes: Mapping[str, int]) -> float:
-        """Of a panel: small ones keep the cores less busy."""
-        target = self.panels.target
-        return self.panels.costs.cycles(self.nest, sizes, target.compute, target.cores)
+    def launch_cycles(self, loops: Sequence[Loop]) -> float:
+        """Of all panels, without transfers: small ones keep the cores less busy."""
+        target, sizes = self.panels.target, tile_sizes(self.nest, loops)
+        compute_cycles = self.panels.costs.cycles(self.nest, sizes, target.compute, target.cores)
+        return (LAUNCH_CYCLES + compute_cycles) * prod(loop.count for loop in loops)
 
-    def cost(self, loops: tuple[Loop, ...], sizes: Mapping[str, int]) -> float:
+    def cost(self, loops: Sequence[Loop]) -> float:
         """Cycles of the engine and of the cores, and what launches take."""
-        total = (LAUNCH_CYCLES + self.compute_cycles(sizes)) * prod(loop.count for loop in loops)
-        for group in self._streamed(sizes):
-            for operand in group:
-                timing = self.engine.inward if operand.access is Access.READ else self.engine.outward
-                loads = load_count(operand, loops)
-                rows = Panel("", operand.shape, _first_box(operand, sizes), operand.dtype).rows
-                total += loads * (rows.count * timing.setup_cycles + rows.size_bytes * timing.cycles_per_byte)
+        total, sizes = self.launch_cycles(loops), tile_sizes(self.nest, loops)
+        for operand in (operand for group in self._streamed(sizes) for operand in group):
+            timing = self.engine.inward if operand.access is Access.READ else self.engine.outward
+            box = tuple(Range(0, max(size, 1)) for size in box_shape(operand, sizes))
+            rows = Panel("", operand.shape, box, operand.dtype).rows
+            total += load_count(operand, loops) * transfer_cycles(timing, rows.size_bytes, rows.count)
         return total
 
 
-def _first_box(operand: Operand, sizes: Mapping[str, int]) -> tuple[Range, ...]:
-    return tuple(Range(0, max(size, 1)) for size in box_shape(operand, sizes))
+def transfer_cycles(timing: DmaTiming, size_bytes: int, commands: int = 1) -> float:
+    return commands * timing.setup_cycles + size_bytes * timing.cycles_per_byte
 
 
 def axis_sizes(extent: int) -> list[int]:

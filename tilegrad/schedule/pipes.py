@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations, product
 from math import prod
 
-from tilegrad.analysis.footprint import box_shape, inner_loops, nth_tile, tileable_axes, units_of
+from tilegrad.analysis.footprint import (
+    cut_loops,
+    inner_loops,
+    nth_tile,
+    tile_bytes,
+    tile_sizes,
+    tileable_axes,
+    units_of,
+)
 from tilegrad.analysis.lifetimes import align
 from tilegrad.errors import DoesNotFit
-from tilegrad.ir.blocks import share
 from tilegrad.ir.graph import Node
 from tilegrad.ir.nest import Access, AxisKind, Nest, Operand, operand_box, ordered_sizes
-from tilegrad.ir.pipes import DEPTHS, MOST_WORKERS
+from tilegrad.ir.pipes import DEPTHS, MOST_WORKERS, Pipe
 from tilegrad.ir.schedule import Loop, Panel, Rows, TileEstimate, Tiling
-from tilegrad.schedule.pipe_clock import Passage, Stage, alone, play
+from tilegrad.schedule.pipe_clock import Stage, alone, play
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import ComputeEngine, Target
 
@@ -41,23 +49,14 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Ring:
-    """How a link becomes a pipe (`ir.pipes.Pipe`)."""
-
-    depth: int
-    slot_bytes: int
-    lanes: int
-    near_lanes: int
-
-
-@dataclass(frozen=True)
 class Joined:
-    """Nests with their tilings and the lanes that each takes, over so many blocks, and a ring of each link."""
+    """Nests with their tilings and the lanes that each takes, over so many blocks, and a pipe for each link, whose ends
+    are numbers of these nests."""
 
     tilings: tuple[Tiling, ...]
     lanes: tuple[int, ...]
     blocks: int
-    rings: tuple[Ring, ...]
+    pipes: tuple[Pipe, ...]
     cycles: float
 
 
@@ -113,7 +112,7 @@ class Pipes:
             found: list[Joined] = []
             for loops in self._loops(group, limit):
                 found += self._judged(group, loops, limit, depths)
-            found.sort(key=lambda one: (one.cycles, [ring.depth for ring in one.rings]))
+            found.sort(key=lambda one: (one.cycles, [pipe.depth for pipe in one.pipes]))
             self.known[key] = next((one for one in found if self._is_right(group, one)), None)
         return self.known[key]
 
@@ -121,8 +120,8 @@ class Pipes:
         engines = tuple(self.engine(nest) for _, nest in nodes)
         places = self.options.target.places_of([(engine, 1) for engine in engines])
         searches = tuple(
-            TilingSearch(self.options.on(engine, places.count(place)), node.op, nest)
-            for (node, nest), engine, place in zip(nodes, engines, places, strict=True)
+            TilingSearch(self.options, node.op, nest, places.count(place))
+            for (node, nest), place in zip(nodes, places, strict=True)
         )
         return _Group(searches, engines, tuple(links))
 
@@ -192,18 +191,13 @@ class Pipes:
     def _cuts(self, nest: Nest, operand: Operand, limit: int) -> Iterator[tuple[Loop, ...]]:
         """Of one or two parallel axes that the operand moves along, the outermost first; and of one that reads what
         comes through, of nothing else."""
-        used = {axis for index in operand.index or () for axis, _ in index.terms}
-        axes = [a for a in tileable_axes(nest) if nest.axis(a).kind is AxisKind.PARALLEL and a in used]
+        axes = [a for a in tileable_axes(nest) if nest.axis(a).kind is AxisKind.PARALLEL and a in operand.axes]
         for axis in axes:
             for size in _sizes(nest.axis(axis).extent, limit):
                 yield _ordered(nest, {axis: size})
-        for outer in axes:
-            for inner in axes:
-                if outer == inner:
-                    continue
-                for count in (2, 3, 4, 8):
-                    for size in _sizes(nest.axis(inner).extent, limit)[::2]:
-                        yield _ordered(nest, {outer: -(-nest.axis(outer).extent // count), inner: size})
+        for outer, inner in permutations(axes, 2):
+            for count, size in product((2, 3, 4, 8), _sizes(nest.axis(inner).extent, limit)[::2]):
+                yield _ordered(nest, {outer: -(-nest.axis(outer).extent // count), inner: size})
 
     def _answers(
         self, nest: Nest, operand: Operand, other: Sequence[Loop], box_bytes: int, units: int
@@ -228,12 +222,11 @@ class Pipes:
 
     def apart(self, nest: Nest, tiling: Tiling, lanes: int, blocks: int) -> float:
         """What a nest takes without a pipe, over so many blocks."""
-        target, sizes = self.options.target, _tile_sizes(nest, tiling.loops)
+        target = self.options.target
         units, per_unit = units_of(nest, tiling.loops)
         count = -(-units // (blocks * lanes)) * per_unit
-        stage = Stage.of(
-            nest, tiling, sizes, self.options.costs.cycles(nest, sizes, target.compute, target.cores), count
-        )
+        cycles = self.options.costs.cycles(nest, tile_sizes(nest, tiling.loops), target.compute, target.cores)
+        stage = Stage.of(nest, tiling, cycles, count)
         return alone(target, stage, min(blocks, target.clusters), lanes, count)
 
     def _is_right(self, group: _Group, one: Joined) -> bool:
@@ -241,12 +234,9 @@ class Pipes:
         if not all(search.fits(tiling) for search, tiling in zip(group.searches, one.tilings, strict=True)):
             return False
         units, _ = units_of(group.searches[0].nest, one.tilings[0].loops)
-        for link in group.links:
+        for link, unit in product(group.links, range(units)):
             sides = ((link.producer, link.made), (link.consumer, link.read))
-            made, read = (
-                [box_of(group.nests[k], operand, one.tilings[k].loops, unit) for unit in range(units)]
-                for k, operand in sides
-            )
+            made, read = (box_of(group.nests[k], operand, one.tilings[k].loops, unit) for k, operand in sides)
             if made != read:
                 return False
         return True
@@ -258,35 +248,28 @@ class Pipes:
         are used; in L1 where engines share that and have room."""
         units = units_of(group.nests[0], loops[0])[0]
         blocks = min(limit, units)
-        longest = max(stop - start for start, stop in (share(units, block, blocks) for block in range(blocks)))
-        target = self.options.target
-        sizes = [_tile_sizes(nest, own) for nest, own in zip(group.nests, loops, strict=True)]
+        longest = -(-units // blocks)
         cycles = [
-            self.options.costs.cycles(nest, own, target.compute, target.cores)
-            for nest, own in zip(group.nests, sizes, strict=True)
+            search.cycles(tile_sizes(search.nest, own)) for search, own in zip(group.searches, loops, strict=True)
         ]
         depths = {tuple(one or depth for one in asked) for depth in DEPTHS if all(asked) or depth < 2 * longest}
-        far_tilings = self._tilings(group, loops, sizes, {})
-        for lanes in self._lanes(group, loops, cycles):
-            for wanted in sorted(depths):
-                made = self._rings(group, sizes, lanes, wanted, loops) if target.shares_l1 else None
-                near = None if made is None else self._tilings(group, loops, sizes, made[1])
-                rings = made[0] if made is not None and near is not None else self._far(group, sizes, lanes, wanted)
-                tilings = near or far_tilings
-                if tilings is None or rings is None:
-                    continue
-                yield self._played(group, tilings, (sizes, cycles), lanes, rings, (blocks, longest))
+        places = (True, False) if self.options.target.shares_l1 and _are_made_at_once(group, loops) else (False,)
+        for lanes, wanted in product(self._lanes(group, loops, cycles), sorted(depths)):
+            for is_near in places:
+                pipes = self._pipes(group, loops, lanes, wanted, is_near)
+                tilings = self._tilings(group, loops, pipes)
+                if tilings is not None:
+                    yield self._played(group, tilings, cycles, lanes, pipes, (blocks, longest))
+                    break
 
-    def _tilings(
-        self,
-        group: _Group,
-        loops: tuple[Loops, ...],
-        sizes: Sequence[dict[str, int]],
-        slots: Mapping[int, dict[str, int]],
-    ) -> tuple[Tiling, ...] | None:
-        found = []
+    def _tilings(self, group: _Group, loops: tuple[Loops, ...], pipes: Sequence[Pipe]) -> tuple[Tiling, ...] | None:
+        """None where they do not fit, or a box is more than a transfer."""
+        target, found = self.options.target, []
+        longest_bytes = target.engine(target.home, target.compute).longest_bytes
+        if any(pipe.slot_bytes > longest_bytes for pipe in pipes if not pipe.is_near):
+            return None
         for k, search in enumerate(group.searches):
-            tiling = search.cut(sizes[k], loops[k], slots.get(k))
+            tiling = search.cut(loops[k], _near_slots(group, pipes, k))
             if tiling is None:
                 return None
             found.append(tiling)
@@ -304,69 +287,40 @@ class Pipes:
         if is_slowest and sum(own) <= MOST_WORKERS and all(1 in side or side[0] == side[1] for side in sides):
             yield tuple(own)
 
-    def _rings(
-        self,
-        group: _Group,
-        sizes: Sequence[dict[str, int]],
-        lanes: Sequence[int],
-        depths: Sequence[int],
-        loops: tuple[Loops, ...],
-    ) -> tuple[list[Ring], dict[int, dict[str, int]]] | None:
-        """In L1, as slots of the nests that make what passes; None where a box is not made in one go."""
-        rings, slots = [], dict[int, dict[str, int]]()
-        alignment = self.options.target.memory(self.options.target.compute).alignment_bytes
-        for link, depth in zip(group.links, depths, strict=True):
-            nest, cut = group.nests[link.producer], loops[link.producer]
-            inner = cut[len(cut) - inner_loops(nest, cut) :]
-            if any(nest.axis(loop.axis).kind is not AxisKind.REDUCTION for loop in inner):
-                return None
-            count = max(lanes[link.producer], lanes[link.consumer])
+    def _pipes(
+        self, group: _Group, loops: tuple[Loops, ...], lanes: Sequence[int], depths: Sequence[int], is_near: bool
+    ) -> list[Pipe]:
+        """In L1, as slots of the nests that make what passes; or in the memory that all share."""
+        target, found = self.options.target, []
+        alignment = target.memory(target.compute if is_near else target.home).alignment_bytes
+        for number, (link, depth) in enumerate(zip(group.links, depths, strict=True)):
+            sizes = tile_sizes(group.nests[link.producer], loops[link.producer])
+            slot_bytes = align(tile_bytes(link.made, sizes), alignment)
             own = lanes[link.producer]
-            rings.append(Ring(depth, _slot_bytes(link, sizes, alignment), count, own))
-            slots.setdefault(link.producer, {})[link.made.name] = depth * count // own
-            slots.setdefault(link.consumer, {})[link.read.name] = 0
-        return rings, slots
-
-    def _far(
-        self, group: _Group, sizes: Sequence[dict[str, int]], lanes: Sequence[int], depths: Sequence[int]
-    ) -> list[Ring] | None:
-        """In the memory that all share; None where a box is more than a transfer."""
-        target, rings = self.options.target, []
-        for link, depth in zip(group.links, depths, strict=True):
-            slot_bytes = _slot_bytes(link, sizes, target.memory(target.home).alignment_bytes)
-            if slot_bytes > target.engine(target.home, target.compute).longest_bytes:
-                return None
-            rings.append(Ring(depth, slot_bytes, max(lanes[link.producer], lanes[link.consumer]), 0))
-        return rings
+            rings = max(own, lanes[link.consumer]), own if is_near else 0
+            found.append(Pipe(number, "", link.producer, link.consumer, depth, slot_bytes, 1, alignment, *rings))
+        return found
 
     def _played(
         self,
         group: _Group,
         tilings: Sequence[Tiling],
-        work: tuple[Sequence[dict[str, int]], Sequence[float]],
+        cycles: Sequence[float],
         lanes: tuple[int, ...],
-        rings: Sequence[Ring],
+        pipes: Sequence[Pipe],
         counts: tuple[int, int],
     ) -> Joined:
         target, (blocks, longest) = self.options.target, counts
         places = target.places_of(list(zip(group.engines, lanes, strict=True)))
         stages, first = [], 0
         for k, (nest, tiling) in enumerate(zip(group.nests, tilings, strict=True)):
-            near = {
-                (link.made if link.producer == k else link.read).name
-                for link, ring in zip(group.links, rings, strict=True)
-                if ring.near_lanes and k in (link.producer, link.consumer)
-            }
-            stage = Stage.of(nest, tiling, work[0][k], work[1][k], longest, near)
+            stage = Stage.of(nest, tiling, cycles[k], longest, _near_slots(group, pipes, k))
             stages.append(replace(stage, places=tuple(places[first : first + lanes[k]])))
             first += lanes[k]
-        passages = [
-            Passage(link.producer, link.consumer, ring.depth * ring.lanes, ring.near_lanes > 0)
-            for link, ring in zip(group.links, rings, strict=True)
-        ]
-        cycles = play(target, stages, passages, blocks, longest)
-        estimated = tuple(_estimated(target, one, stage) for one, stage in zip(tilings, stages, strict=True))
-        return Joined(estimated, lanes, blocks, tuple(rings), cycles)
+        total = play(target, stages, pipes, blocks, longest)
+        shown = [total, *(0.0 for _ in tilings[1:])]  # how long one takes is known of all together only
+        estimated = [_estimated(target, *one) for one in zip(tilings, stages, shown, strict=True)]
+        return Joined(tuple(estimated), lanes, blocks, tuple(pipes), total)
 
     def reason(self, nodes: Sequence[tuple[Node, Nest]], links: Sequence[Link], limit: int) -> str | DoesNotFit:
         """Why nests cannot be joined."""
@@ -374,10 +328,10 @@ class Pipes:
         loops = list(self._loops(group, limit))
         if not loops:
             return "no way to cut both alike" if len(nodes) == 2 else "no way to cut all of them alike"
-        smallest = min(loops, key=lambda own: prod(_tile_sizes(group.nests[0], own[0]).values()))
+        smallest = min(loops, key=lambda own: prod(tile_sizes(group.nests[0], own[0]).values()))
         for (node, nest), search, own in zip(nodes, group.searches, smallest, strict=True):
-            room, sizes = search.options.scratch_bytes, _tile_sizes(nest, own)
-            needed = {o.name: prod(box_shape(o, sizes)) * o.element_bytes for o in nest.present}
+            room, sizes = search.scratch_bytes, tile_sizes(nest, own)
+            needed = {operand.name: tile_bytes(operand, sizes) for operand in nest.present}
             if sum(needed.values()) > room:
                 budget = ", ".join(f"{name} {size}" for name, size in needed.items())
                 return DoesNotFit(
@@ -392,24 +346,32 @@ class Pipes:
         return "tables and slots that do not fit"
 
 
-def with_tiling(
-    tilings: tuple[Tiling | None, ...], at: int, tiling: Tiling, cycles: float
-) -> tuple[Tiling | None, ...]:
-    own = replace(tiling, estimate=replace(tiling.estimate, cycles=cycles))
-    return (*tilings[:at], own, *tilings[at + 1 :])
+def _are_made_at_once(group: _Group, loops: tuple[Loops, ...]) -> bool:
+    """Whether each box that passes is: tiles of it differ by what they sum up."""
+    for nest, cut in ((group.nests[link.producer], loops[link.producer]) for link in group.links):
+        inner = cut[len(cut) - inner_loops(nest, cut) :]
+        if any(nest.axis(loop.axis).kind is not AxisKind.REDUCTION for loop in inner):
+            return False
+    return True
 
 
-def _estimated(target: Target, tiling: Tiling, stage: Stage) -> Tiling:
-    """With what it computes and moves; how long it takes is known of the pair only."""
+def _near_slots(group: _Group, pipes: Sequence[Pipe], k: int) -> dict[str, int]:
+    """Of operands of a nest that pass through L1: slots of its own that they have."""
+    found = {}
+    for link, pipe in zip(group.links, pipes, strict=True):
+        if pipe.is_near and k == link.producer:
+            found[link.made.name] = pipe.depth * pipe.lanes // pipe.near_lanes
+        if pipe.is_near and k == link.consumer:
+            found[link.read.name] = 0
+    return found
+
+
+def _estimated(target: Target, tiling: Tiling, stage: Stage, cycles: float) -> Tiling:
+    """With what it computes and moves."""
     count = tiling.tile_count
     size_bytes = stage.first_bytes + (count - 1) * stage.in_bytes + count * stage.out_bytes
     busy = size_bytes * target.engine(target.home, target.compute).inward.cycles_per_byte
-    estimate = TileEstimate(0.0, count * stage.cycles, busy, round(size_bytes), "piped")
-    return replace(tiling, estimate=estimate)
-
-
-def _slot_bytes(link: Link, sizes: Sequence[dict[str, int]], alignment: int) -> int:
-    return align(prod(box_shape(link.made, sizes[link.producer])) * link.made.element_bytes, alignment)
+    return replace(tiling, estimate=TileEstimate(cycles, count * stage.cycles, busy, round(size_bytes), "piped"))
 
 
 def _sizes(extent: int, limit: int) -> list[int]:
@@ -418,12 +380,5 @@ def _sizes(extent: int, limit: int) -> list[int]:
 
 
 def _ordered(nest: Nest, wished: Mapping[str, int]) -> tuple[Loop, ...]:
-    sizes = ordered_sizes(nest, {axis.name: wished.get(axis.name, axis.extent) for axis in nest.axes})
-    order = [*wished, *(axis.name for axis in nest.axes if axis.name not in wished)]
-    return tuple(
-        Loop(axis, nest.axis(axis).extent, sizes[axis]) for axis in order if sizes[axis] < nest.axis(axis).extent
-    )
-
-
-def _tile_sizes(nest: Nest, loops: Sequence[Loop]) -> dict[str, int]:
-    return {axis.name: max(axis.extent, 1) for axis in nest.axes} | {loop.axis: loop.tile for loop in loops}
+    order = dict.fromkeys((*wished, *(axis.name for axis in nest.axes)))
+    return cut_loops(nest, ordered_sizes(nest, wished), order)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
-from tilegrad.analysis.footprint import units_of
+from tilegrad.analysis.footprint import tile_sizes, units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
 from tilegrad.analysis.results import check_results
 from tilegrad.analysis.room import expect_room
@@ -27,7 +27,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panel_chains import expand
 from tilegrad.schedule.panels import WHOLE_SHARE, Panels
 from tilegrad.schedule.pipes import Pipes
-from tilegrad.schedule.splitting import may_split
+from tilegrad.schedule.splitting import home_of, may_split
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.targets.base import ComputeEngine, Target
 
@@ -115,8 +115,8 @@ class _Tiler:
         self.width = width
         self.over_blocks: dict[tuple[NestKind, Ahead], Tiling | None] = {}
         self.launch: tuple[Nest, Tiling] | None = None  # the latest one
-        self.written: set[str | None] = set()  # by that, and by nests behind it
-        self.waits = Waits(Judge(options.target, options.costs), options.scratch_bytes)
+        self.written: set[str] = set()  # by that, and by nests behind it
+        self.waits = Waits(Judge(options.target, options.costs), options.target.scratch_bytes(None))
         self.known = known_choices(options.target, options.buffering)
         self.refused: list[tuple[int, DoesNotFit]] = []
 
@@ -144,7 +144,7 @@ class _Tiler:
             if launched is not None and launched[0] is not None:
                 self.launch = nest, launched[0]
                 self.written.clear()
-            self.written |= {homes.get(one.value or "", one.value) for one in nest.results}
+            self.written |= {home_of(one, homes) for one in nest.results}
             if launched is None:
                 choices = self._choices(nest, node)
                 links.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in choices])
@@ -163,7 +163,9 @@ class _Tiler:
         if self.width is not None:
             tiling = self._over_blocks(nest, node, homes)
             return None if tiling is None else (tiling, self.width, 1)
-        least = LEAST_OF_WHOLE * self._whole_cycles(nest)
+        target = self.options.target
+        whole_cycles = self.options.costs.cycles(nest, tile_sizes(nest, ()), target.compute, target.cores)
+        least = LEAST_OF_WHOLE * whole_cycles  # of one cluster
         if not self._may_pay(least, least):
             alone = self._choices(nest, node)
             least = alone[0][0].estimate.cycles if alone else inf
@@ -176,11 +178,6 @@ class _Tiler:
         if tiling is None or tiling.estimate.cycles > _worth(least):
             return None
         return tiling, Width(min(blocks, units_of(nest, tiling.loops)[0])), 1
-
-    def _whole_cycles(self, nest: Nest) -> float:
-        """What a nest computes for on one cluster, as one tile."""
-        target, sizes = self.options.target, {axis.name: max(axis.extent, 1) for axis in nest.axes}
-        return self.options.costs.cycles(nest, sizes, target.compute, target.cores)
 
     def _may_pay(self, cycles: float, compute_cycles: float) -> bool:
         """Whether blocks could do a nest in time that takes so many cycles on one cluster."""
@@ -201,7 +198,7 @@ class _Tiler:
         key = nest.kind, self._ahead(nest, homes)
         if key not in self.over_blocks:
             engine, clusters = self.options.target.compute_engine(nest.counts_macs), self.options.target.clusters
-            search = TilingSearch(self.options.on(engine), node.op, nest)
+            search = TilingSearch(self.options, node.op, nest)
             blocks = max(clusters * (engine.lanes if engine else 1), 2)
             self.over_blocks[key] = search.over_blocks(blocks, key[1])
         return self.over_blocks[key]
@@ -212,7 +209,7 @@ class _Tiler:
         if self.launch is None or not self.options.overlaps or target.clusters == 1 or target.compute_engines:
             return NOTHING_AHEAD
         before, tiling = self.launch
-        names = [one.name for one in nest.reads if homes.get(one.value or "", one.value) not in self.written]
+        names = [one.name for one in nest.reads if home_of(one, homes) not in self.written]
         units, tiles = units_of(before, tiling.loops)
         cycles = tiling.estimate.compute_cycles / (tiles * -(-units // target.clusters))
         rounded = round(cycles, -4)  # few kinds of nests are searched more often than once
@@ -221,8 +218,7 @@ class _Tiler:
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
         if nest.kind not in self.known:
-            engine = self.options.target.compute_engine(nest.counts_macs)
-            search = TilingSearch(self.options.on(engine), node.op, nest)
+            search = TilingSearch(self.options, node.op, nest)
             try:
                 self.known[nest.kind] = search.choices(node.name)
             except DoesNotFit as error:

@@ -1,4 +1,4 @@
-"""Whether tiles of a nest may be computed in any order, and by several blocks."""
+"""Which bytes operands share, and whether tiles of a nest may be computed in any order, and by several blocks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from dataclasses import replace
 from tilegrad.ir.nest import Nest, Operand
 
 
+def home_of(operand: Operand, homes: Mapping[str, str]) -> str:
+    """The name of the bytes that an operand has, which values may share."""
+    return homes.get(operand.value or "", operand.value or "")
+
+
 def may_split(nest: Nest, homes: Mapping[str, str]) -> bool:
     """Whether no tile reads what another one writes: a result in the place of an operand is the same elements of it."""
     for result in nest.results:
         for operand in nest.reads:
-            values = [homes.get(one.value or "", one.value) for one in (result, operand)]
-            if values[0] == values[1] and _elements(nest, result) != _elements(nest, operand):
+            is_shared = home_of(result, homes) == home_of(operand, homes)
+            if is_shared and _elements(nest, result) != _elements(nest, operand):
                 return False
     return True
 

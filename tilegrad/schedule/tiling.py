@@ -7,13 +7,13 @@ are searched once. Everything it needs follows from the axes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import inf, prod
 from operator import itemgetter
 
-from tilegrad.analysis.footprint import box_shape, moving_axes, tileable_axes
+from tilegrad.analysis.footprint import moving_axes, tile_bytes, tile_sizes, tileable_axes
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argument_fields, describing_bytes
 from tilegrad.costs.kernel_cost import KernelCosts
@@ -22,7 +22,7 @@ from tilegrad.ir.nest import Nest, ordered_sizes
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
 from tilegrad.schedule.candidates import EVALUATED, MOST_AXES_CUT, Candidate, Row, Split, best_rows, one_row
 from tilegrad.schedule.judge import NOTHING_AHEAD, Ahead, Judge
-from tilegrad.targets.base import ComputeEngine, Target
+from tilegrad.targets.base import Target
 
 # Of scratchpad, what a double-buffered nest takes at most, and what it may take so that its neighbours have room too.
 MOST_L1, SHARED_L1 = 0.7, 0.5
@@ -43,44 +43,31 @@ class TilingOptions:
     target: Target
     buffering: str
     costs: KernelCosts
-    engine: ComputeEngine | None = None  # that the nest is for, where not the cores
-    sharers: int = 1  # nests that have its scratchpad at once
-
-    def on(self, engine: ComputeEngine | None, sharers: int = 1) -> TilingOptions:
-        return self if engine is None else replace(self, engine=engine, sharers=sharers)
 
     @property
     def overlaps(self) -> bool:
         """Whether nests may overlap with their neighbours."""
         return self.buffering != "single"
 
-    @property
-    def scratch_bytes(self) -> int:
-        return self.target.scratch_bytes(self.engine) // self.sharers
-
 
 class TilingSearch:
-    """Searches one nest."""
+    """Searches one nest. `sharers`: nests that have the scratchpad of its engine, or of the cores, at once."""
 
-    def __init__(self, options: TilingOptions, op: str, nest: Nest) -> None:
+    def __init__(self, options: TilingOptions, op: str, nest: Nest, sharers: int = 1) -> None:
         self.options = options
         self.nest = nest
         self.op = op
         self.judge = Judge(options.target, options.costs)
         self.target = options.target
+        self.scratch_bytes = self.target.scratch_bytes(self.target.compute_engine(nest.counts_macs)) // sharers
         self.alignment = self.target.memory(self.target.compute).alignment_bytes
         self.engine = self.target.engine(self.target.home, self.target.compute)
         field_count = len(argument_fields(op, nest.kernel))
         whole_table = (NEST_WORDS + CALL_WORDS + (1 + OPERAND_WORDS) * len(nest.operands) + field_count) * 4
         # Candidates leave room for their table, about as large, and for the next nest's where it costs little.
-        ahead_bytes = NEXT_TABLE_BYTES if options.scratch_bytes >= 32 * NEXT_TABLE_BYTES else 0
+        self.has_room = self.scratch_bytes >= 32 * NEXT_TABLE_BYTES
         self.tables: dict[object, int] = {}
-        self.budget_bytes = options.scratch_bytes - whole_table - ahead_bytes
-
-    def budget_for(self, is_double: bool) -> float:
-        """A double-buffered nest leaves some room for its neighbours, where there is any."""
-        has_room = self.options.scratch_bytes >= 32 * NEXT_TABLE_BYTES
-        return self.budget_bytes * (MOST_L1 if is_double and has_room else 1.0)
+        self.budget_bytes = self.scratch_bytes - whole_table - (NEXT_TABLE_BYTES if self.has_room else 0)
 
     def choices(self, name: str) -> tuple[tuple[Tiling, int], ...]:
         """Tilings with the bytes of their tables: the best first, then others that are cut otherwise or leave more
@@ -105,20 +92,15 @@ class TilingSearch:
 
     def over_blocks(self, blocks: int, ahead: Ahead = NOTHING_AHEAD) -> Tiling | None:
         """The fastest way to cut the nest for a launch over so many blocks; None where it cannot be split."""
-        sizes = {axis.name: max(axis.extent, 1) for axis in self.nest.axes}
-        whole = self.options.costs.cycles(self.nest, sizes, self.target.compute, self.target.cores)
-        split = Split(blocks, whole, self.judge.bytes_per_cycle(blocks))
+        split = Split(blocks, self.cycles(tile_sizes(self.nest, ())), self.judge.bytes_per_cycle(blocks))
         kinds = {"single": (False,), "double": (True,)}.get(self.options.buffering, (False, True))
         best: Tiling | None = None
         for is_double in kinds:
-            found: list[Candidate] = []
-            for count in range(1, MOST_AXES_CUT + 1 if self.budget_bytes > 0 else 0):
-                for chosen in combinations(tileable_axes(self.nest), count):
-                    rows = best_rows(self.nest, chosen, self.alignment, is_double, self.budget_bytes, split)
-                    found += [row.candidate() for row in rows]
+            found = [row.candidate() for row in self._rows(is_double, self.budget_bytes, split)]
             ranked = sorted(found, key=lambda one: (self._promise(split, one), one.footprint_bytes))
             for candidate in ranked[: EVALUATED // 2]:
-                tiling = self._tiling(candidate, self.judge.estimate_over(self.nest, candidate, blocks, ahead))
+                estimate = self.judge.estimate_over(self.nest, candidate, blocks, ahead)
+                tiling = self._tiling(candidate.loops, is_double, estimate)
                 is_better = best is None or tiling.estimate.cycles < best.estimate.cycles
                 if is_better and self.fits(tiling):
                     best = tiling
@@ -126,22 +108,23 @@ class TilingSearch:
 
     def _promise(self, split: Split, one: Candidate) -> float:
         """With as much as whole tiles take, for what there is of them: the last ones may be smaller."""
-        cycles = self.options.costs.cycles(self.nest, one.sizes, self.target.compute, self.target.cores)
-        return split.promise(one, cycles * prod(loop.extent / loop.tile for loop in one.loops))
+        cycles = self.cycles(one.sizes) * prod(loop.extent / loop.tile for loop in one.loops)
+        return float(split.rough_cycles(one.units, one.tile_count, one.traffic_bytes, one.is_double, cycles))
 
-    def cut(
-        self, sizes: Mapping[str, int], loops: Sequence[Loop], rings: Mapping[str, int] | None = None
-    ) -> Tiling | None:
+    def cycles(self, sizes: Mapping[str, int]) -> float:
+        """What a tile computes for."""
+        return self.options.costs.cycles(self.nest, sizes, self.target.compute, self.target.cores)
+
+    def cut(self, loops: Sequence[Loop], rings: Mapping[str, int]) -> Tiling | None:
         """A nest that is cut like this, double buffered if that fits; None where neither does. Operands in `rings` have
         so many slots. Tables of what is cut along the same axes are taken to be as long: who chooses one asks whether
         it `fits`."""
         for is_double in (True, False) if self.options.overlaps and loops else (False,):
-            candidate = Candidate(sizes, tuple(loops), is_double, 0, (), prod(loop.count for loop in loops))
-            tiling = self._tiling(candidate, NOT_ESTIMATED, rings)
+            tiling = self._tiling(loops, is_double, rings=rings)
             key = (is_double, *(loop.axis for loop in loops))
             if key not in self.tables:
                 self.tables[key] = self.table_bytes(tiling)
-            if tiling.scratch_bytes + self.tables[key] <= self.options.scratch_bytes:
+            if tiling.scratch_bytes + self.tables[key] <= self.scratch_bytes:
                 return tiling
         return None
 
@@ -173,9 +156,9 @@ class TilingSearch:
                 estimate = self.judge.played(prepared[i], candidate, self.options.overlaps, shown)
                 heappush(queue, (estimate.cycles, estimate.dma_bytes, i, estimate))
                 continue
-            tiling = self._tiling(candidate, estimate)
+            tiling = self._tiling(candidate.loops, candidate.is_double, estimate)
             table_bytes = self.table_bytes(tiling)
-            if tiling.scratch_bytes + table_bytes <= self.options.scratch_bytes:
+            if tiling.scratch_bytes + table_bytes <= self.scratch_bytes:
                 worst_cycles = min(worst_cycles, estimate.cycles * WORTH_A_LOOK)
                 found[key] = tiling, table_bytes
         return list(found.values())
@@ -187,76 +170,80 @@ class TilingSearch:
 
     def fits(self, tiling: Tiling) -> bool:
         """With the table that describes it."""
-        return tiling.scratch_bytes + self.table_bytes(tiling) <= self.options.scratch_bytes
+        return tiling.scratch_bytes + self.table_bytes(tiling) <= self.scratch_bytes
 
     def table_bytes(self, tiling: Tiling) -> int:
         return align(describing_bytes(self.op, self.nest, tiling, self.engine.longest_bytes), self.alignment)
 
     def _candidates(self, is_double: bool) -> list[Candidate]:
         """Those that fit, the most promising by traffic and tile count."""
-        found: list[Row] = []
-        for count in range(MOST_AXES_CUT + 1 if self.budget_bytes > 0 else 0):
-            for chosen in combinations(tileable_axes(self.nest), count):
-                found += best_rows(self.nest, chosen, self.alignment, is_double, self.budget_for(is_double))
+        leaves_room = is_double and self.has_room
+        found = self._rows(is_double, self.budget_bytes * (MOST_L1 if leaves_room else 1.0))
         found.sort(key=itemgetter(0, 1))
         return [row.candidate() for row in found[:EVALUATED]] or self._shrunk(is_double)
 
+    def _rows(self, is_double: bool, budget: float, split: Split | None = None) -> list[Row]:
+        """For every choice of a few axes."""
+        found: list[Row] = []
+        for count in range(MOST_AXES_CUT + 1 if self.budget_bytes > 0 else 0):
+            for chosen in combinations(tileable_axes(self.nest), count):
+                found += best_rows(self.nest, chosen, self.alignment, is_double, budget, split)
+        return found
+
     def _shrunk(self, is_double: bool) -> list[Candidate]:
         """Where no choice of few axes fits."""
-        found = (one for one in self._ever_smaller(is_double) if self.fits(self._tiling(one, NOT_ESTIMATED)))
+        found = (one for one in self._ever_smaller(is_double) if self.fits(self._tiling(one.loops, is_double)))
         best = next(found, None)
         return [] if best is None or (is_double and not best.loops) else [best]  # one tile has none to overlap with
 
     def _ever_smaller(self, is_double: bool) -> Iterator[Candidate]:
         """From the whole nest to single steps: halves whatever saves most."""
-        sizes: Mapping[str, int] = ordered_sizes(self.nest, {axis.name: axis.extent for axis in self.nest.axes})
-        axes = tileable_axes(self.nest)
+        best, axes = self._candidate({}, is_double), tileable_axes(self.nest)
         while True:
-            yield self._candidate(sizes, is_double)
-            smaller = [
-                ordered_sizes(self.nest, {**sizes, axis: -(-sizes[axis] // 2)}) for axis in axes if sizes[axis] > 1
-            ]
+            yield best
+            every = ({**best.sizes, axis: -(-best.sizes[axis] // 2)} for axis in axes if best.sizes[axis] > 1)
+            smaller = [self._candidate(sizes, is_double) for sizes in every]
             if not smaller:
                 return
-            sizes = min(smaller, key=lambda one: self._candidate(one, is_double).footprint_bytes)
+            best = min(smaller, key=lambda one: one.footprint_bytes)
 
     def _candidate(self, sizes: Mapping[str, int], is_double: bool) -> Candidate:
-        return one_row(self.nest, sizes, self.alignment, is_double)
+        return one_row(self.nest, ordered_sizes(self.nest, sizes), self.alignment, is_double)
 
-    def _tiling(self, candidate: Candidate, estimate: TileEstimate, rings: Mapping[str, int] | None = None) -> Tiling:
+    def _tiling(
+        self,
+        loops: Sequence[Loop],
+        is_double: bool,
+        estimate: TileEstimate = NOT_ESTIMATED,
+        rings: Mapping[str, int] | None = None,
+    ) -> Tiling:
         slots: dict[str, Slot] = {}
-        offset = 0
+        offset, sizes = 0, tile_sizes(self.nest, loops)
         for operand in self.nest.present:
-            slot_bytes = align(prod(box_shape(operand, candidate.sizes)) * operand.element_bytes, self.alignment)
             if operand.continues is not None:
                 slots[operand.name] = slots[operand.continues]
                 continue
-            count = 2 if candidate.is_double and moving_axes(operand, candidate.loops) else 1
-            count = count if rings is None else rings.get(operand.name, count)
+            slot_bytes = align(tile_bytes(operand, sizes), self.alignment)
+            count = (rings or {}).get(operand.name, 2 if is_double and moving_axes(operand, loops) else 1)
             slots[operand.name] = Slot(offset, slot_bytes, count)
             offset += slot_bytes * count
-        return Tiling(candidate.loops, slots, candidate.is_double, offset, estimate, estimate.asks_ahead)
+        return Tiling(tuple(loops), slots, is_double, offset, estimate, estimate.asks_ahead)
 
-    def smallest(self) -> tuple[Candidate, int]:
+    def smallest(self) -> tuple[Tiling, int]:
         """The tile that needs least, with the table that describes it; the bytes of both together."""
-        found = []
-        for candidate in self._ever_smaller(False):
-            tiling = self._tiling(candidate, NOT_ESTIMATED)
-            found.append((candidate, tiling.scratch_bytes + self.table_bytes(tiling)))
-        return min(found, key=lambda pair: pair[1])
+        tilings = [self._tiling(one.loops, False) for one in self._ever_smaller(False)]
+        needed = [tiling.scratch_bytes + self.table_bytes(tiling) for tiling in tilings]
+        return tilings[needed.index(min(needed))], min(needed)
 
     def _does_not_fit(self, name: str) -> DoesNotFit:
-        candidate, size_bytes = self.smallest()
-        budget = ", ".join(
-            f"{operand.name} {prod(box_shape(operand, candidate.sizes)) * operand.element_bytes}"
-            for operand in self.nest.present
-        )
-        table_bytes = self.table_bytes(self._tiling(candidate, NOT_ESTIMATED))
+        tiling, size_bytes = self.smallest()
+        sizes, table_bytes = tile_sizes(self.nest, tiling.loops), self.table_bytes(tiling)
+        budget = ", ".join(f"{operand.name} {tile_bytes(operand, sizes)}" for operand in self.nest.present)
         return DoesNotFit(
             f"the smallest tile of tg_{self.nest.kernel} does not fit into {self.target.compute}",
             stage="tiling",
             node=name,
-            expected=f"at most {self.options.scratch_bytes} bytes",
+            expected=f"at most {self.scratch_bytes} bytes",
             got=f"{size_bytes} bytes: {budget}, its description {table_bytes}",
             hint=f"give {self.target.compute} at least {size_bytes} bytes (--l1)",
         )
