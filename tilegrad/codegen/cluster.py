@@ -23,13 +23,12 @@ from tilegrad.codegen.lowering import Lowering
 from tilegrad.codegen.table_text import in_braces, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.blocks import Width
-from tilegrad.ir.listing import ListedNest, Listing, Move, Wait
+from tilegrad.ir.listing import ListedNest, Listing, Move, Wait, ring_offset
 from tilegrad.ir.plan import Address
 from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.ops.kernels import KernelSignature
 from tilegrad.sequence.calls import NestCall, entry_calls
 from tilegrad.sequence.handover import suites_of
-from tilegrad.sequence.piped_events import ring_offset
 from tilegrad.targets.base import L2
 
 RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"

@@ -6,11 +6,12 @@ time, codegen encodes it, and the simulator's trace is compared with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tilegrad.ir.nest import Nest, Range, Tile
+from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.plan import NestPlace, Plan
 from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.pictured import Pictured
@@ -271,6 +272,19 @@ class Listing(Pictured):
 
     def launch_of(self, entry: str, nest: int) -> Launch:
         return self.plan.schedule.entries[entry].launches[self.entries[entry].nests[nest].launch]
+
+
+def launch_before(nests: Sequence[ListedNest], i: int) -> int | None:
+    """Of a nest that is launched, which one is launched before it."""
+    return next((k for k in reversed(range(i)) if nests[k].blocks), None) if nests[i].blocks else None
+
+
+def ring_offset(pipe: Pipe, nests: Sequence[ListedNest]) -> int:
+    """Where rings in L1 begin: they are the slots of what the producer makes."""
+    listed = [one for one in nests if one.launch == pipe.producer][-1]
+    assert listed.place is not None and listed.tiling is not None
+    name = next(one.name for one in listed.nest.results if one.value == pipe.value)
+    return listed.place.slots_offset + listed.tiling.slots[name].offset_bytes
 
 
 def box_size(box: Box) -> int:

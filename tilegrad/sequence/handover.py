@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
 from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, Span, box_bytes, meet, one_run, overlaps
-from tilegrad.ir.listing import SCRATCH, ListedNest
+from tilegrad.ir.listing import SCRATCH, ListedNest, launch_before
 from tilegrad.ir.nest import Operand
 from tilegrad.ir.plan import NestPlace, Plan, Staging
 from tilegrad.ir.schedule import Tiling
@@ -59,11 +59,6 @@ def brought_ahead(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> tuple[
     ahead = [deciding.ahead(i) for i in range(len(nests))]
     beside = [own is not None and deciding.is_beside(i, own) for i, own in enumerate(ahead)]
     return tuple(replace(one, ahead=ahead[i], is_beside=beside[i]) for i, one in enumerate(nests))
-
-
-def launch_before(nests: Sequence[ListedNest], i: int) -> int | None:
-    """Of a nest that is launched, which one is launched before it."""
-    return next((k for k in reversed(range(i)) if nests[k].blocks), None) if nests[i].blocks else None
 
 
 class _Deciding:

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilegrad.analysis.footprint import units_of
-from tilegrad.ir.listing import SCRATCH, Barrier, Enter, Event, Fetch, Listing, Load, Queue, Store
+from tilegrad.ir.listing import SCRATCH, Barrier, Enter, Event, Fetch, Listing, Load, Queue, Store, launch_before
 from tilegrad.sequence.contents import Memory, Readers, View
-from tilegrad.sequence.handover import launch_before
 from tilegrad.sequence.pipe_replay import PipeReplay
 
 

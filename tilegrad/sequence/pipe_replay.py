@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Listing, Load, Place, Signal, Store
+from tilegrad.ir.listing import RING, Await, Begin, Box, Event, Listing, Load, Place, Signal, Store, ring_offset
 from tilegrad.ir.nest import Access, Nest, Operand
 from tilegrad.ir.pipes import Pipe
 from tilegrad.ir.schedule import Panel, Rows
 from tilegrad.ir.workspaces import fault
 from tilegrad.sequence.needs import dense_bytes, summed_axes
-from tilegrad.sequence.piped_events import ring_offset
 from tilegrad.sequence.values import ValueReplay
 
 

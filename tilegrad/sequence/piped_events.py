@@ -7,7 +7,7 @@ through a ring in L1 moves nowhere: a tile that needs it waits for the slot, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -26,14 +26,6 @@ class PipeEnd:
 
     pipe: Pipe
     near: int | None
-
-
-def ring_offset(pipe: Pipe, nests: Iterable[ListedNest]) -> int:
-    """Where rings in L1 begin: they are the slots of what the producer makes."""
-    listed = [one for one in nests if one.launch == pipe.producer][-1]
-    assert listed.place is not None and listed.tiling is not None
-    name = next(one.name for one in listed.nest.results if one.value == pipe.value)
-    return listed.place.slots_offset + listed.tiling.slots[name].offset_bytes
 
 
 class PipedEvents(NestEvents):

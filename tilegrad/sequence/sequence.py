@@ -20,6 +20,7 @@ from tilegrad.ir.listing import (
     Part,
     Queue,
     Wait,
+    ring_offset,
 )
 from tilegrad.ir.nest import Nest, whole
 from tilegrad.ir.pipes import groups
@@ -27,7 +28,7 @@ from tilegrad.ir.plan import Address, Plan
 from tilegrad.sequence.handover import Handover, brought_ahead, handovers, suites_of
 from tilegrad.sequence.kept import kept_results
 from tilegrad.sequence.nest_events import CONDUCTING, Flow, NestEvents, ahead_of, pieces, whole_call
-from tilegrad.sequence.piped_events import PipedEvents, PipeEnd, ring_offset
+from tilegrad.sequence.piped_events import PipedEvents, PipeEnd
 from tilegrad.sequence.replay import replay
 from tilegrad.targets.base import L2, L3
 
