@@ -6,7 +6,7 @@ with it, where its operator allows; a value written to state lives at the state'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilegrad.errors import InternalError
@@ -47,6 +47,20 @@ class _Aliases:
 
 def align(size_bytes: int, alignment_bytes: int) -> int:
     return -(-size_bytes // alignment_bytes) * alignment_bytes
+
+
+def peak_of(buffers: Iterable[Buffer]) -> tuple[int, int]:
+    """The most bytes that are alive at once, and when: no allocation can be smaller."""
+    changes: dict[int, int] = {}
+    for buffer in buffers:
+        changes[buffer.first] = changes.get(buffer.first, 0) + buffer.size_bytes
+        changes[buffer.last + 1] = changes.get(buffer.last + 1, 0) - buffer.size_bytes
+    peak = alive = where = 0
+    for time in sorted(changes):
+        alive += changes[time]
+        if alive > peak:
+            peak, where = alive, time
+    return peak, where
 
 
 def temporaries(graph: Graph) -> dict[str, tuple[int, TensorType]]:
