@@ -15,10 +15,11 @@ from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Stagin
 from tilegrad.ir.program import StateTensor
 from tilegrad.ir.schedule import Rows, Schedule
 from tilegrad.place.allocate import allocate, lower_bound
-from tilegrad.place.homes import EntryHomes, Homes, choose_homes, used_tensors
-from tilegrad.place.prefetch import state_elsewhere, taken_cycles, with_transfers
+from tilegrad.place.homes import Homes, choose_homes
+from tilegrad.place.prefetch import taken_cycles, with_transfers
 from tilegrad.place.scratch import place_nests
 from tilegrad.place.shorten import shorten
+from tilegrad.place.tensors import EntryHomes, all_in_l2
 from tilegrad.targets.base import L1, L2, L3
 
 # The allocator may need more than the sum of live bytes. Then single stays are shortened; where that takes much time,
@@ -44,12 +45,11 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Packed:
-    """An entry whose buffers have their places in L2; `is_shortened`: to have them, stays are shorter than wanted."""
+    """An entry whose buffers have their places in L2."""
 
     entry: EntryHomes
     buffers: Sequence[Buffer]
     offsets: Mapping[str, int]
-    is_shortened: bool = False
 
 
 class _Levels:
@@ -59,9 +59,11 @@ class _Levels:
         self.home = home if target.has_l3 else L2
         alignment = target.memory(L2).alignment_bytes
         self.capacity = target.memory(L2).capacity_bytes or 0
-        self.durations = durations(schedule)
         self.state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
-        self.used = used_tensors(schedule, self.state_bytes)
+        taken = durations(schedule)
+        self.entries = {
+            name: all_in_l2(entry, taken[name], self.state_bytes, alignment) for name, entry in schedule.entries.items()
+        }
         self.is_long = sum(len(entry.launches) for entry in schedule.entries.values()) > MANY_LAUNCHES
 
     def homes(self) -> Iterator[_Attempt]:
@@ -69,13 +71,13 @@ class _Levels:
         last: Homes | None = None
         for share in _HOMES_SHARES:
             try:
-                room, given = int(self.capacity * share), (self.durations, self.state_bytes, self.used)
-                homes = choose_homes(self.schedule, self.home, room, *given)
+                room = int(self.capacity * share)
+                homes = choose_homes(self.schedule, self.home, room, self.state_bytes, self.entries)
             except DoesNotFit:
                 if last is None:
                     raise
                 return  # a node needs more than this share
-            if last is None or not _is_same(homes, last):
+            if homes != last:
                 yield _Attempt(homes, share, 0.0 if self.is_long else self.transfers(homes, 1.0)[1])
             last = homes
             if not any(entry.stays for entry in homes.entries.values()):
@@ -96,7 +98,7 @@ class _Levels:
         entries: dict[str, EntryHomes] = {}
         total = 0.0
         for name, entry in homes.entries.items():
-            free = room - state_elsewhere(entry, self.state_bytes, homes.state_in_l3)
+            free = room - entry.unused_bytes(self.state_bytes, homes.state_in_l3)
             entries[name], cycles = with_transfers(entry, self.schedule.target, free, self.schedule.overlaps_l3)
             total += self.schedule.program.calls(name) * cycles
         return replace(homes, entries=entries), total
@@ -127,7 +129,7 @@ class _Levels:
             plan = _plan(self.schedule, packed, homes.state_in_l3)
             use = plan.memory[L2]
             cycles = wanted
-            if any(one.is_shortened for one in packed.values()):
+            if any(one.entry is not homes.entries[name] for name, one in packed.items()):
                 calls, target = self.schedule.program.calls, self.schedule.target
                 cycles = sum(calls(name) * taken_cycles(one.entry, target) for name, one in packed.items())
             is_loose = cycles == wanted and use.used_bytes > _MOST_OVER_BOUND * use.lower_bound_bytes
@@ -154,11 +156,6 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
     best = _Levels(schedule, home).plan()
     _expect_fit(best)
     return _with_nests(best)
-
-
-def _is_same(one: Homes, other: Homes) -> bool:
-    stays, others = ({name: entry.stays for name, entry in homes.entries.items()} for homes in (one, other))
-    return one.state_in_l3 == other.state_in_l3 and stays == others
 
 
 def durations(schedule: Schedule, is_tiled: bool = True) -> dict[str, list[float]]:
@@ -199,7 +196,7 @@ def _shortened(packed: _Packed, least: EntryHomes, room_bytes: int) -> _Packed:
         name: tuple(stay.within(*spans[_stay_name(name, k)]) for k, stay in enumerate(own))
         for name, own in packed.entry.stays.items()
     }
-    return _Packed(replace(packed.entry, stays=stays), buffers, offsets, is_shortened=True)
+    return _Packed(replace(packed.entry, stays=stays), buffers, offsets)
 
 
 def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collection[str]) -> Plan:
@@ -208,10 +205,7 @@ def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collec
     near, far = ([t for t in program.state if (t.name in state_in_l3) == is_far] for is_far in (False, True))
     l2_addresses, state_bytes, image_bytes = place_state(near, L2, "state", alignment)
     l3_addresses, l3_state_bytes, l3_image_bytes = place_state(far, L3, "l3", alignment)
-    in_order = sorted(program.state, key=lambda tensor: tensor.initial is None)
-    state_addresses = {
-        t.name: l3_addresses[t.name] if t.name in state_in_l3 else l2_addresses[t.name] for t in in_order
-    }
+    state_addresses = l2_addresses | l3_addresses
     entries = {}
     l3_bytes = l3_bound = l3_state_bytes
     for name, own in packed.items():
@@ -359,15 +353,10 @@ def _staging(entry: EntryHomes, offsets: Mapping[str, int], l3_offsets: Mapping[
     staging: list[Staging] = []
     for name, stays in entry.stays.items():
         tensor = entry.tensors[name]
-        if not any(stay.load or stay.store for stay in stays):
-            continue
-        l3_offset = l3_offsets[tensor.whole or name]
         for k, stay in enumerate(stays):
             l2_offset = offsets[_stay_name(name, k)]
-            ways = [(stay.first, stay.used, True)] if stay.load else []
-            if stay.store:
-                ways.append((stay.leaves, min(max(stay.last + 1, stay.leaves), entry.launch_count), False))
-            for way in ways:
+            for way in stay.transfers(entry.launch_count):
+                l3_offset = l3_offsets[tensor.whole or name]
                 if tensor.rows is None:
                     staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, *way))
                 else:

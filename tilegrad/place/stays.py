@@ -70,6 +70,13 @@ class Stay:
         """The launch before which it starts to leave."""
         return self.changed + 1 + self.later
 
+    def transfers(self, end: int) -> list[tuple[int, int, bool]]:
+        """The launches before which each starts and is waited for, of so many, and whether it is a load."""
+        found = [(self.first, self.used, True)] if self.load else []
+        if self.store:
+            found.append((self.leaves, min(max(self.last + 1, self.leaves), end), False))
+        return found
+
     def within(self, first: int, last: int) -> Stay:
         """The same for no more than these launches."""
         later = max(min(self.later, last - self.changed), 0)
@@ -103,13 +110,14 @@ def gaps(tensor: Tensor, end: int) -> list[Gap]:
 
 
 def forced(tensor: Tensor, end: int) -> set[int]:
-    """Gaps in which operators work on parts of the tensor: it is in L3 then."""
+    """Gaps in which operators work on parts of the tensor: it is in L3 then. There is its home, too, if it outlives
+    the entry."""
     places = [use.launch for use in tensor.streamed]
+    is_far = tensor.is_outside or (tensor.is_state and bool(places))
     return {
         gap.before
         for gap in gaps(tensor, end)
-        if (tensor.is_outside and gap.before in (0, len(tensor.uses)))
-        or any(gap.first <= launch <= gap.last for launch in places)
+        if (is_far and gap.before in (0, len(tensor.uses))) or any(gap.first <= launch <= gap.last for launch in places)
     }
 
 

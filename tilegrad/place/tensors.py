@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 
 from tilegrad.analysis.lifetimes import Lifetimes, align, analyse
 from tilegrad.ir.nest import Access
 from tilegrad.ir.pipes import groups
 from tilegrad.ir.schedule import EntrySchedule, Rows
-from tilegrad.place.stays import Tensor, Use
+from tilegrad.place.stays import Stay, Tensor, Use
 
 
 def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
@@ -92,18 +93,39 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class EntryTensors:
-    """`parts` says which tensors are those of a panel's value: one for each time it is in L2."""
+class EntryHomes:
+    """The tensors of an entry and when they are in L2. `parts` says which tensors are those of a panel's value: one for
+    each time it is in L2. `stays` has the tensors that are not there all the time they are alive."""
 
+    durations: tuple[float, ...]
+    lifetimes: Lifetimes
     tensors: Mapping[str, Tensor]
     parts: Mapping[str, tuple[str, ...]]
+    stays: Mapping[str, tuple[Stay, ...]] = field(default_factory=dict)
+
+    @property
+    def launch_count(self) -> int:
+        return len(self.durations)
+
+    def alive(self) -> npt.NDArray[np.int64]:
+        """Bytes in L2 at each launch, from before the first one on."""
+        found = np.zeros(self.launch_count + 2, dtype=np.int64)
+        for name, tensor in self.tensors.items():
+            for span in self.stays.get(name, (tensor,)):
+                found[span.first + 1 : span.last + 2] += tensor.size_bytes
+        return found
+
+    def unused_bytes(self, state_bytes: Mapping[str, int], in_l3: Container[str] = ()) -> int:
+        """State in L2 that the entry does not use."""
+        return sum(size for name, size in state_bytes.items() if name not in self.tensors and name not in in_l3)
 
 
-def entry_tensors(
-    entry: EntrySchedule, lifetimes: Lifetimes, state_bytes: Mapping[str, int], alignment: int
-) -> EntryTensors:
+def all_in_l2(
+    entry: EntrySchedule, durations: Iterable[float], state_bytes: Mapping[str, int], alignment: int
+) -> EntryHomes:
     """Every tensor of an entry with its uses, which are those of nests. Inputs and outputs that are streamed are
     left in L3 by the caller, or found there."""
+    lifetimes = launch_lifetimes(entry, alignment)
     graph = entry.graph
     whole, streamed, parts = _all_uses(entry, lifetimes)
     tensors = {}
@@ -138,7 +160,8 @@ def entry_tensors(
         tensors[part.name] = Tensor(*own, whole=part.whole, rows=part.rows, is_read_later=is_read_later)
         for value in part.values:
             values.setdefault(value, []).append(part.name)
-    return EntryTensors(tensors, {value: tuple(names) for value, names in values.items()})
+    of_values = {value: tuple(names) for value, names in values.items()}
+    return EntryHomes(tuple(durations), lifetimes, tensors, of_values)
 
 
 class _Sharing:
