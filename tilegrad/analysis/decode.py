@@ -22,11 +22,6 @@ class Table:
     args: tuple[int, ...]
     levels: tuple[int, ...]
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """How many there are of each part."""
-        return tuple(map(len, (self.operands, self.loops, self.dims, self.fields, self.args, self.levels)))
-
     def place(self, at: int) -> str:
         """What lies at a word, as a member of a C struct: `dims[1].size`."""
         start = NEST.words

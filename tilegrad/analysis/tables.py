@@ -146,8 +146,8 @@ class _Encoder:
         outermost_first = () if tiling is None else tiling.loops
         self.loops: tuple[Loop, ...] = tuple(reversed(outermost_first))
         self.first: Tile = tile_at(nest, outermost_first, [0] * len(outermost_first))
-        self.first_boxes: dict[int, tuple[Range, ...]] = {}
         present = [(i, operand) for i, operand in enumerate(nest.operands) if operand.value is not None]
+        self.boxes = {i: operand_box(operand, self.first) for i, operand in present}
         dims = [
             self._dim(i, d, operand)
             for i, operand in present
@@ -155,10 +155,11 @@ class _Encoder:
             if is_dimension_cut(operand, d, self.loops)
         ]
         self.dims = sorted(dims, key=lambda dim: (dim.loop, nest.operands[dim.operand].access is Access.WRITE))
+        self.dim_of = {(dim.operand, dim.dim): dim for dim in self.dims}
         self.levels = {i: transfer_levels(operand, nest, self.loops) for i, operand in present}
         self.operands_at = range(NEST.words, NEST.words + OPERAND.words * len(nest.operands), OPERAND.words)
         self.loops_at = range(self.operands_at.stop, self.operands_at.stop + LOOP.words * len(self.loops), LOOP.words)
-        self.dims_at = {(dim.operand, dim.dim): self.loops_at.stop + k * DIM.words for k, dim in enumerate(self.dims)}
+        self.dims_at = {place: self.loops_at.stop + k * DIM.words for k, place in enumerate(self.dim_of)}
         self.fields = [found for word, (_, name) in enumerate(fields) for found in self._field(word, name)]
         self.fields_at = self.loops_at.stop + DIM.words * len(self.dims)
         self.args_at = self.fields_at + FIELD.words * sum(len(one.loops) for one in self.fields)
@@ -183,9 +184,6 @@ class _Encoder:
             tile = {**self.first, loop.axis: Range(step * loop.tile, min((step + 1) * loop.tile, loop.extent))}
             sizes.append(operand_range(index, operand.shape[d], tile).size)
         return _Dim(i, d, moving[0], tuple(sizes), False)
-
-    def _found(self, i: int, d: int) -> _Dim | None:
-        return next((dim for dim in self.dims if (dim.operand, dim.dim) == (i, d)), None)
 
     def _field(self, word: int, name: str) -> list[_Field]:
         """How an argument word follows from the tile; nothing where it never changes."""
@@ -227,7 +225,7 @@ class _Encoder:
             return []
         if kind == "s":
             return self._stride(word, i, [(int(digits), 1)])
-        dim = self._found(i, int(digits))
+        dim = self.dim_of.get((i, int(digits)))
         if dim is None or kind not in ("n", "o"):
             return []
         assert operand.index is not None
@@ -239,11 +237,11 @@ class _Encoder:
 
     def _stride(self, word: int, i: int, terms: Sequence[tuple[int, int]]) -> list[_Field]:
         """A sum of box strides; nothing where no box changes its size."""
-        box = self._first_box(i)
+        box = self.boxes[i]
         found: list[tuple[str, int, int]] = []  # kind, by, of
         every: set[int] = set()
         for d, coefficient in terms:
-            inner = [self._found(i, e) for e in range(d + 1, len(box))]
+            inner = [self.dim_of.get((i, e)) for e in range(d + 1, len(box))]
             moving = [dim for dim in inner if dim is not None and not dim.is_constant]
             every |= {dim.loop for dim in moving}
             fixed = [box[e].size for e in range(d + 1, len(box)) if all(dim.dim != e for dim in moving)]
@@ -256,11 +254,6 @@ class _Encoder:
             found += [("TG_TIMES", 0, size) for size in sizes[1:]]
         return [_Field(word, kind, by, frozenset(every), of) for kind, by, of in found] if every else []
 
-    def _first_box(self, i: int) -> tuple[Range, ...]:
-        if i not in self.first_boxes:
-            self.first_boxes[i] = operand_box(self.nest.operands[i], self.first)
-        return self.first_boxes[i]
-
     def _dims_of(self, loop: int, access: Access) -> list[_Dim]:
         return [d for d in self.dims if d.loop == loop and self.nest.operands[d.operand].access is access]
 
@@ -269,7 +262,7 @@ class _Encoder:
         if self.tiling is None:
             return False
         largest = self.tiling.slots[self.nest.operands[i].name].slot_bytes
-        may_be_empty = not all(r.size for r in self._first_box(i)) or any(
+        may_be_empty = not all(r.size for r in self.boxes[i]) or any(
             0 in dim.sizes for dim in self.dims if dim.operand == i
         )
         return len(self.levels[i]) > 2 or largest > self.longest_bytes or may_be_empty
@@ -312,7 +305,7 @@ class _Encoder:
             result += FIELD.encode(word=one.word, kind=CONSTANTS[one.kind], of=one.of, by=one.by)
         result += self._argument_words()
         for i in self.levels_at:
-            box, outer = [r.size for r in self._first_box(i)], self.levels[i][2:]
+            box, outer = [r.size for r in self.boxes[i]], self.levels[i][2:]
             result += [len(outer), *(word for level in outer for word in (level.size(box), level.far_stride))]
         return tuple(result)
 
@@ -338,7 +331,7 @@ class _Encoder:
         words = dict.fromkeys(OPERAND.fields, 0) | {"access": int(operand.access is Access.WRITE)}
         if operand.value is None:
             return OPERAND.encode(**words)
-        box, size = self._first_box(i), operand.element_bytes
+        box, size = self.boxes[i], operand.element_bytes
         strides = row_major_strides(operand.shape)
         is_empty = not all(r.size for r in box)
         far = size * sum(r.start * s for r, s in zip(box, strides, strict=True))
@@ -364,7 +357,7 @@ class _Encoder:
         operand = self.nest.operands[dim.operand]
         assert operand.index is not None
         index, loop = operand.index[dim.dim], self.loops[dim.loop]
-        box = self._first_box(dim.operand)[dim.dim]
+        box = self.boxes[dim.operand][dim.dim]
         at = self.operands_at[dim.operand]
         stride = row_major_strides(operand.shape)[dim.dim] * operand.element_bytes
         shape = factor = 0
@@ -404,7 +397,7 @@ class _Encoder:
         strides = {}
         for i, operand in enumerate(self.nest.operands):
             if operand.value is not None:
-                shape = operand.shape if self.tiling is None else tuple(r.size for r in self._first_box(i))
+                shape = operand.shape if self.tiling is None else tuple(r.size for r in self.boxes[i])
                 strides[operand.name] = row_major_strides(shape)
         values = argument_values(self.arguments, self.nest, self.first, strides)
         return [float_word(value) if isinstance(value, float) else value for value in values]

@@ -7,9 +7,11 @@ otherwise be idle, what is needed next is brought, as long as there is room for 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 
 import numpy as np
 
@@ -36,8 +38,11 @@ class _Transfer:
     before: int  # the last launch that needs it there before this stay
     after: Sequence[_Transfer] = ()  # stores behind which a load comes
     pending: list[_Transfer] = field(default_factory=list)  # of these, those that may not be done yet
-    start: int | None = None
-    done: float = 0.0
+    done: float = inf  # until it has started
+
+    @property
+    def has_started(self) -> bool:
+        return self.done < inf
 
     @property
     def stay(self) -> Stay:
@@ -91,7 +96,7 @@ class _Walk:
         self.due: dict[int, list[_Transfer]] = {}  # stores that are waited for before a launch, which needs their room
         self.now = 0.0
 
-    def _transfers(self) -> tuple[list[_Transfer], dict[int, list[_Transfer]]]:
+    def _transfers(self) -> tuple[list[_Transfer], list[_Transfer]]:
         loads: list[_Transfer] = []
         stores: list[_Transfer] = []
         for name, own in self.stays.items():
@@ -113,32 +118,31 @@ class _Walk:
                 met = (launches < load.launch) & (firsts < stop) & (first < stops)
                 load.after = [by_tensor[whole][i] for i in np.flatnonzero(met).tolist()]
                 load.pending = list(reversed(load.after))
-        left: dict[int, list[_Transfer]] = {}
-        for store in stores:
-            left.setdefault(store.launch + 1, []).append(store)
-        return loads, left
+        return loads, stores
 
     def run(self) -> None:
         self._wait_for_next()
-        needed: dict[int, list[_Transfer]] = {}
+        needed, changed = defaultdict[int, list[_Transfer]](list), defaultdict[int, list[_Transfer]](list)
         for load in self.loads:
-            needed.setdefault(load.launch, []).append(load)
+            needed[load.launch].append(load)
+        for store in self.stores:
+            changed[store.launch].append(store)
         for launch in range(self.end + 1):
             self.now = max([self.now, *(store.done for store in self.due.pop(launch, ()))])
-            self.leaving += self.stores.get(launch, ())
-            needs = needed.get(launch, ())
-            urgent = {id(store) for load in needs if load.start is None for store in load.after}
+            self.leaving += changed[launch - 1]
+            needs = needed[launch]
+            urgent = {store for load in needs if not load.has_started for store in load.after}
             waiting, self.leaving = self.leaving, []
             for store in waiting:
-                if id(store) in urgent or launch == self.end or self._must_leave(store, launch):
+                if store in urgent or launch == self.end or self._must_leave(store, launch):
                     self._leave(store, launch)
             if launch == self.end:
                 break
             for load in needs:
-                if load.start is None:
+                if not load.has_started:
                     self._bring(load, launch)
             for store in waiting:
-                if store.start is None and not self._postponed(store, launch):
+                if not store.has_started and not self._postponed(store, launch):
                     self._leave(store, launch)
             self.now = max([self.now, *(load.done for load in needs)])
             after = self.now + self.entry.durations[launch]
@@ -197,7 +201,6 @@ class _Walk:
 
     def _leave(self, store: _Transfer, launch: int) -> None:
         """Away with it, and it stays until it has arrived, if there is room."""
-        store.start = launch
         store.done = self._command(store.tensor, inward=False)
         last, time = store.stay.last, self.now
         for later in range(launch, min(self.end, launch + MOST_LAUNCHES_AHEAD)):
@@ -252,17 +255,16 @@ class _Walk:
         for store in load.after:
             if store.stay.last >= launch:
                 self._settle(store, launch)
-        load.start = launch
         load.done = self._command(load.tensor, inward=True)
         self.free[launch + 1 : load.stay.first + 1] -= load.tensor.size_bytes
         load.stay = replace(load.stay, first=min(load.stay.first, launch))
 
     def _look_ahead(self, launch: int, after: float) -> None:
         """While this launch computes, what later ones need, the next one first."""
-        if self.waiting and self.waiting[0].start is not None:
+        if self.waiting and self.waiting[0].has_started:
             self._wait_for_next()
         horizon = self.now + DURATION_MARGIN * (after - self.now) + MARGIN_CYCLES
-        looked = [load for load in self.waiting if load.start is None]
+        looked = [load for load in self.waiting if not load.has_started]
         while looked and not self.is_full and not (self.ends and self.ends[-1] >= horizon):
             load = self._next(looked, launch)
             if load is None:
@@ -271,9 +273,9 @@ class _Walk:
             looked.remove(load)
 
     def _wait_for_next(self) -> None:
-        while self.passed < len(self.loads) and self.loads[self.passed].start is not None:
+        while self.passed < len(self.loads) and self.loads[self.passed].has_started:
             self.passed += 1
-        left = (self.loads[i] for i in range(self.passed, len(self.loads)) if self.loads[i].start is None)
+        left = (self.loads[i] for i in range(self.passed, len(self.loads)) if not self.loads[i].has_started)
         self.waiting = list(islice(left, MOST_LOOKED_AT))
 
     def _next(self, looked: Sequence[_Transfer], launch: int) -> _Transfer | None:
@@ -291,7 +293,7 @@ class _Walk:
             return False
         while load.pending:
             store = load.pending[-1]
-            if store.start is None or store.done > self.now or store.least_last >= launch:
+            if store.done > self.now or store.least_last >= launch:
                 return False
             load.pending.pop()
         room = self.free[launch + 1 : load.launch + 1]
