@@ -53,6 +53,4 @@ def decode_table(words: Sequence[int], arg_words: int) -> Table:
     operands, loops = take(OPERAND, nest["operand_count"]), take(LOOP, nest["loop_count"])
     dims = take(DIM, sum(loop["read_count"] + loop["write_count"] for loop in loops))
     fields = take(FIELD, sum(loop["field_count"] for loop in loops))
-    return Table(
-        nest, operands, loops, dims, fields, tuple(words[at : at + arg_words]), tuple(words[at + arg_words :])
-    )
+    return Table(nest, operands, loops, dims, fields, tuple(words[at : at + arg_words]), tuple(words[at + arg_words :]))

@@ -367,30 +367,25 @@ class _Encoder:
             outer = self.levels_at.get(dim.operand, 0) + 1 + 2 * (k - 2)
             shape = outer if k > 1 else at + OPERAND.places[("row_bytes", "rows")[k]]
             factor = levels[k].factor
-        words = {
-            "operand": at,
-            "index": dim.operand,
-            "far_stride": stride,
-            "far_step": stride * loop.tile,
-            "shape": shape,
-            "factor": factor,
-            "start": box.start,
-            "size": box.size,
-        }
-        if dim.is_plain:
-            return DIM.encode(**words, coefficient=1, low=0, high=0, divisor=0, extent=0)
         low = high = index.offset
         for axis, coefficient in index.terms:
             if axis != loop.axis:
                 reach = coefficient * (self.nest.axis(axis).extent - 1)
                 low, high = low + min(0, reach), high + max(0, reach)
         return DIM.encode(
-            **words,
+            operand=at,
+            index=dim.operand,
+            far_stride=stride,
+            far_step=stride * loop.tile,
+            shape=shape,
+            factor=factor,
+            start=box.start,
+            size=box.size,
             coefficient=index.coefficient(loop.axis),
             low=low,
             high=high,
-            divisor=index.divisor,
-            extent=operand.shape[dim.dim],
+            divisor=0 if dim.is_plain else index.divisor,
+            extent=0 if dim.is_plain else operand.shape[dim.dim],
         )
 
     def _argument_words(self) -> list[int]:

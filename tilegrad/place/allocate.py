@@ -17,6 +17,8 @@ from functools import cached_property
 from heapq import heappop, heappush
 from math import gcd
 
+import numpy as np
+
 from tilegrad.analysis.lifetimes import peak_of
 from tilegrad.ir.plan import Buffer
 from tilegrad.place import native, restarts
@@ -180,13 +182,8 @@ def _place(buffers: Sequence[Buffer], neighbours: Sequence[Sequence[int]], order
 
 def _count_pairs(buffers: Sequence[Buffer]) -> int:
     """How many pairs of buffers are alive together."""
-    births, deaths = sorted(buffer.first for buffer in buffers), sorted(buffer.last for buffer in buffers)
-    pairs = dead = 0
-    for born, time in enumerate(births):
-        while deaths[dead] < time:
-            dead += 1
-        pairs += born - dead
-    return pairs
+    births, deaths = (np.sort([getattr(b, end) for b in buffers]) for end in ("first", "last"))
+    return int((np.arange(len(buffers)) - np.searchsorted(deaths, births)).sum())
 
 
 def _place_in_time(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int]], order: Sequence[int]) -> list[int]:

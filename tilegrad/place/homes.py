@@ -105,18 +105,15 @@ class _Choice:
         self.entries = {name: _Entry(name, own) for name, own in entries.items()}
         self.in_l3: set[str] = set()
         self.elsewhere = {name: own.unused_bytes(state_bytes) for name, own in entries.items()}
+        self.home_costs = {name: self._home_cost(name) for name in state_bytes}
         least_bytes = max(LEAST_BYTES, min(MOST_LEAST_BYTES, sum(state_bytes.values()) // 1000))
         for tensor, size in state_bytes.items():
             is_streamed = any(tensor in own.tensors and own.tensors[tensor].streamed for own in entries.values())
             if is_streamed or (mode == "L3" and size >= least_bytes):
                 self.move_home(tensor)
-        self.unused: dict[str, list[tuple[float, str]]] = {}
         for entry in self.entries.values():
             for row in range(len(entry.rows)):
                 entry.cost[row] = self._cost(entry, row)
-            sizes = ((name, size) for name, size in state_bytes.items() if name not in entry.tensors and size)
-            costs = [(self._home_cost(name) / size, name) for name, size in sizes]
-            self.unused[entry.name] = sorted(costs, reverse=True)
 
     def move_home(self, name: str) -> None:
         """A state tensor lives in L3 from now on: at both ends of every entry it is away."""
@@ -158,7 +155,7 @@ class _Choice:
         tensor = entry.tensors[name]
         if gap.before in entry.away[name]:
             return inf
-        total = self._home_cost(name) if tensor.is_state and name not in self.in_l3 else 0.0
+        total = self.home_costs[name] if tensor.is_state and name not in self.in_l3 else 0.0
         if gap.before in (0, len(tensor.uses)):
             return total
         own = [k for k in entry.away[name] if k <= gap.before]
@@ -191,12 +188,12 @@ class _Choice:
 
     def _best_elsewhere(self, entry: _Entry, room: int) -> tuple[float, str] | None:
         """State that the entry does not use, which gains in every launch; the cheapest first."""
-        waiting = self.unused[entry.name]
-        while waiting and waiting[-1][1] in self.in_l3:
-            waiting.pop()
-        if not waiting:
+        unused = self.state_bytes.keys() - entry.tensors.keys() - self.in_l3
+        costs = [(self.home_costs[name] / self.state_bytes[name], name) for name in unused if self.state_bytes[name]]
+        if not costs:
             return None
-        return waiting[-1][0] / max(int((entry.alive > room).sum()), 1), waiting[-1][1]
+        cost, name = min(costs)
+        return cost / max(int((entry.alive > room).sum()), 1), name
 
     def _best(self, entry: _Entry, room: int) -> tuple[float, int] | None:
         """Of the gaps where most is alive: least cost for what it gains, in bytes and launches that are over."""

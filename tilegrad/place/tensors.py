@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -83,14 +82,6 @@ class _Part:
     def last(self) -> int:
         return max(self.uses.found)
 
-    @cached_property
-    def first_written(self) -> int | None:
-        return min((use.launch for use in self.uses.found.values() if use.writes), default=None)
-
-    @cached_property
-    def last_read(self) -> int:
-        return max((use.launch for use in self.uses.found.values() if use.reads), default=-1)
-
 
 @dataclass(frozen=True)
 class EntryHomes:
@@ -148,41 +139,34 @@ def all_in_l2(
     for name in graph.state:
         uses, parts_used = whole[name].in_order(), streamed[name].in_order()
         tensors[name] = Tensor(name, state_bytes[name], uses, -1, end, is_state=True, streamed=parts_used)
-    values: dict[str, list[str]] = {}
-    of_whole: defaultdict[str, list[_Part]] = defaultdict(list)
+    values, of_whole = defaultdict[str, list[str]](list), defaultdict[str, list[Tensor]](list)
     for part in parts:
-        of_whole[part.whole].append(part)
-    sharing = {whole: _Sharing(own) for whole, own in of_whole.items()}
-    for part in parts:
-        is_read_later = sharing[part.whole].is_read_later(part, tensors[part.whole])
         uses, size_bytes = part.uses.in_order(), align(part.rows.size_bytes, alignment)
         own = (part.name, size_bytes, uses, uses[0].launch, uses[-1].launch)
-        tensors[part.name] = Tensor(*own, whole=part.whole, rows=part.rows, is_read_later=is_read_later)
+        tensors[part.name] = Tensor(*own, whole=part.whole, rows=part.rows)
+        of_whole[part.whole].append(tensors[part.name])
         for value in part.values:
-            values.setdefault(value, []).append(part.name)
+            values[value].append(part.name)
+    for name, found in of_whole.items():
+        tensors |= {one.name: replace(one, is_read_later=True) for one in _read_later(tensors[name], found)}
     of_values = {value: tuple(names) for value, names in values.items()}
     return EntryHomes(tuple(durations), lifetimes, tensors, of_values)
 
 
-class _Sharing:
-    """All parts of a tensor."""
-
-    def __init__(self, parts: Sequence[_Part]) -> None:
-        self.parts = parts
-        places = [(part.rows.offset, part.rows.stop, part.last_read) for part in parts]
-        self.offsets, self.stops, self.last_reads = np.array(places, dtype=np.int64).T
-
-    def is_read_later(self, part: _Part, whole: Tensor) -> bool:
-        """Whether what a part leaves behind is read: by the caller, or by a launch behind those of the part."""
-        last = part.last
-        if whole.is_state or whole.is_output or any(use.launch > last and use.reads for use in whole.uses):
-            return True
-        written = part.first_written
-        if written is None:
-            return False
-        met = (self.last_reads > written) & (self.offsets < part.rows.stop) & (part.rows.offset < self.stops)
-        others = (self.parts[i] for i in np.flatnonzero(met).tolist())
-        return any(other is not part and part.rows.meets(other.rows) for other in others)
+def _read_later(whole: Tensor, parts: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Parts that leave something behind which is read: by the caller, or by a launch behind those of the part."""
+    rows = [part.rows for part in parts if part.rows is not None]
+    last_reads = np.array([max((use.launch for use in part.uses if use.reads), default=-1) for part in parts])
+    offsets, stops = np.array([(one.offset, one.stop) for one in rows], dtype=np.int64).T
+    for part, own in zip(parts, rows, strict=True):
+        if whole.is_state or whole.is_output or any(use.launch > part.last and use.reads for use in whole.uses):
+            yield part
+            continue
+        written = next((use.launch for use in part.uses if use.writes), None)
+        if written is not None:
+            met = np.flatnonzero((last_reads > written) & (offsets < own.stop) & (own.offset < stops)).tolist()
+            if any(parts[i] is not part and own.meets(rows[i]) for i in met):
+                yield part
 
 
 def _all_uses(
