@@ -11,15 +11,16 @@ from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.room import closing_hint
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
+from tilegrad.ir.nest import Nest
 from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
 from tilegrad.ir.program import StateTensor
-from tilegrad.ir.schedule import Rows, Schedule
+from tilegrad.ir.schedule import Launch, Rows, Schedule, Tiling
 from tilegrad.place.allocate import allocate, lower_bound
 from tilegrad.place.homes import Homes, choose_homes
 from tilegrad.place.prefetch import taken_cycles, with_transfers
 from tilegrad.place.scratch import place_nests
 from tilegrad.place.shorten import shorten
-from tilegrad.place.tensors import EntryHomes, all_in_l2
+from tilegrad.place.tensors import EntryHomes, all_in_l2, stay_name
 from tilegrad.targets.base import L1, L2, L3
 
 # The allocator may need more than the sum of live bytes. Then single stays are shortened; where that takes much time,
@@ -153,47 +154,48 @@ class _Levels:
 
 
 def plan_levels(schedule: Schedule, home: str) -> Plan:
-    best = _Levels(schedule, home).plan()
-    _expect_fit(best)
-    return _with_nests(best)
+    plan = _Levels(schedule, home).plan()
+    _expect_fit(plan)
+    if not schedule.is_tiled:
+        return plan
+    # Where nests are in L1 follows from everything else.
+    placed, scratch_bytes = place_nests(plan)
+    l1 = replace(plan.memory[L1], used_bytes=scratch_bytes, lower_bound_bytes=scratch_bytes)
+    return replace(placed, memory={**plan.memory, L1: l1})
 
 
 def durations(schedule: Schedule, is_tiled: bool = True) -> dict[str, list[float]]:
     """Estimated cycles of each launch; as they would be if nothing was tiled, where that is asked for."""
     target, costs = schedule.target, KernelCosts(schedule.target)
-    result: dict[str, list[float]] = {}
-    for name, entry in schedule.entries.items():
-        result[name] = []
-        for launch in entry.launches:
-            total = 0.0
-            for nest, tiling in zip(launch.nests, launch.tilings or (None,) * len(launch.nests), strict=True):
-                sizes = {axis.name: max(axis.extent, 1) for axis in nest.axes}
-                if tiling is None or not is_tiled:
-                    total += costs.cycles(nest, sizes, target.home, target.cores)
-                else:
-                    total += tiling.estimate.cycles
-            result[name].append(total)
-    return result
+
+    def cycles(nest: Nest, tiling: Tiling | None) -> float:
+        if tiling is not None and is_tiled:
+            return tiling.estimate.cycles
+        sizes = {axis.name: max(axis.extent, 1) for axis in nest.axes}
+        return costs.cycles(nest, sizes, target.home, target.cores)
+
+    def of_launch(launch: Launch) -> float:
+        tilings = launch.tilings or (None,) * len(launch.nests)
+        return sum((cycles(nest, tiling) for nest, tiling in zip(launch.nests, tilings, strict=True)), 0.0)
+
+    return {name: [*map(of_launch, entry.launches)] for name, entry in schedule.entries.items()}
 
 
 def _buffers(entry: EntryHomes) -> list[Buffer]:
     buffers = [buffer for buffer in entry.lifetimes.buffers if buffer.name not in entry.stays]
-    for name, stays in entry.stays.items():
-        size_bytes = entry.tensors[name].size_bytes
-        buffers += [Buffer(_stay_name(name, k), size_bytes, s.first, s.last) for k, s in enumerate(stays)]
-    return buffers
+    return buffers + [Buffer(name, t.size_bytes, s.first, s.last) for name, (t, s) in entry.named_stays().items()]
 
 
 def _shortened(packed: _Packed, least: EntryHomes, room_bytes: int) -> _Packed:
     """With shorter stays within the room, or as it is where there are none."""
-    needed = {_stay_name(name, k): (s.first, s.last) for name, own in least.stays.items() for k, s in enumerate(own)}
+    needed = {name: (stay.first, stay.last) for name, (_, stay) in least.named_stays().items()}
     found = shorten(packed.buffers, needed, packed.offsets, room_bytes)
     if found is None:
         return packed
     buffers, offsets = found
     spans = {buffer.name: (buffer.first, buffer.last) for buffer in buffers}
     stays = {
-        name: tuple(stay.within(*spans[_stay_name(name, k)]) for k, stay in enumerate(own))
+        name: tuple(stay.within(*spans[stay_name(name, k)]) for k, stay in enumerate(own))
         for name, own in packed.entry.stays.items()
     }
     return _Packed(replace(packed.entry, stays=stays), buffers, offsets)
@@ -222,15 +224,6 @@ def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collec
     return Plan(
         schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, memory, l3_image_bytes
     )
-
-
-def _with_nests(plan: Plan) -> Plan:
-    """The plan with nests in L1, where it is tiled: that follows from everything else."""
-    if not plan.schedule.is_tiled:
-        return plan
-    placed, scratch_bytes = place_nests(plan)
-    l1 = replace(plan.memory[L1], used_bytes=scratch_bytes, lower_bound_bytes=scratch_bytes)
-    return replace(placed, memory={**plan.memory, L1: l1})
 
 
 def _expect_fit(plan: Plan) -> None:
@@ -270,10 +263,6 @@ def place_state(
     return addresses, offset, image_bytes
 
 
-def _stay_name(tensor: str, k: int) -> str:
-    return f"{tensor}@{k}"
-
-
 def _plan_entry(
     packed: _Packed, state_addresses: dict[str, Address], l3_state_bytes: int
 ) -> tuple[EntryPlan, int, int]:
@@ -300,23 +289,18 @@ def _plan_entry(
 
 def _outside(entry: EntryHomes) -> list[Buffer]:
     """Activations in L3: from when the first of their bytes leaves L2 until all that comes back has arrived."""
-    spans: dict[str, tuple[int, int]] = {}
-    for name, stays in entry.stays.items():
-        tensor = entry.tensors[name]
-        whole = entry.tensors[tensor.whole or name]
-        if whole.is_state:
-            continue
-        times = [stay.changed for stay in stays if stay.store] + [stay.used for stay in stays if stay.load]
-        if not times:
-            continue
-        first, last = spans.get(whole.name, (times[0], times[0]))
-        spans[whole.name] = (min([first, *times]), max([last, *times]))
+    times: dict[str, list[int]] = {}
+    for tensor, stay in entry.named_stays().values():
+        whole = tensor.whole or tensor.name
+        moved = [time for is_moved, time in ((stay.store, stay.changed), (stay.load, stay.used)) if is_moved]
+        if moved and not entry.tensors[whole].is_state:
+            times[whole] = times.get(whole, []) + moved
     for tensor in entry.tensors.values():
         if tensor.is_outside:
-            first, last = spans.get(tensor.name, (tensor.first, tensor.last))
-            span = (-1 if tensor.is_input else first, entry.launch_count if tensor.is_output else last)
-            spans[tensor.name] = span
-    return [Buffer(name, entry.tensors[name].size_bytes, *span) for name, span in spans.items()]
+            own = times.setdefault(tensor.name, [tensor.first, tensor.last])
+            own += [-1] if tensor.is_input else []
+            own += [entry.launch_count] if tensor.is_output else []
+    return [Buffer(name, entry.tensors[name].size_bytes, min(own), max(own)) for name, own in times.items()]
 
 
 def _where(
@@ -330,8 +314,7 @@ def _where(
     found: dict[str, tuple[Stay, ...]] = {}
     stays = {
         name: tuple(
-            Stay(stay.first, stay.last, Address(L2, "arena", offsets[_stay_name(name, k)]))
-            for k, stay in enumerate(own)
+            Stay(stay.first, stay.last, Address(L2, "arena", offsets[stay_name(name, k)])) for k, stay in enumerate(own)
         )
         for name, own in entry.stays.items()
     }
@@ -351,16 +334,13 @@ def _where(
 
 def _staging(entry: EntryHomes, offsets: Mapping[str, int], l3_offsets: Mapping[str, int]) -> tuple[Staging, ...]:
     staging: list[Staging] = []
-    for name, stays in entry.stays.items():
-        tensor = entry.tensors[name]
-        for k, stay in enumerate(stays):
-            l2_offset = offsets[_stay_name(name, k)]
-            for way in stay.transfers(entry.launch_count):
-                l3_offset = l3_offsets[tensor.whole or name]
-                if tensor.rows is None:
-                    staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, *way))
-                else:
-                    staging += _rows(tensor.rows, name, l2_offset, l3_offset, way)
+    for buffer, (tensor, stay) in entry.named_stays().items():
+        for way in stay.transfers(entry.launch_count):
+            offset = l3_offsets[tensor.whole or tensor.name]
+            if tensor.rows is None:
+                staging.append(Staging(tensor.name, offsets[buffer], offset, tensor.size_bytes, *way))
+            else:
+                staging += _rows(tensor.rows, tensor.name, offsets[buffer], offset, way)
     return tuple(sorted(staging, key=lambda s: (s.start, s.wait, s.tensor, s.l3_offset)))
 
 

@@ -106,9 +106,18 @@ class EntryHomes:
                 found[span.first + 1 : span.last + 2] += tensor.size_bytes
         return found
 
+    def named_stays(self) -> dict[str, tuple[Tensor, Stay]]:
+        """By the name of the buffer that each has in L2."""
+        of_tensors = ((self.tensors[name], own) for name, own in self.stays.items())
+        return {stay_name(tensor.name, k): (tensor, s) for tensor, own in of_tensors for k, s in enumerate(own)}
+
     def unused_bytes(self, state_bytes: Mapping[str, int], in_l3: Container[str] = ()) -> int:
         """State in L2 that the entry does not use."""
         return sum(size for name, size in state_bytes.items() if name not in self.tensors and name not in in_l3)
+
+
+def stay_name(tensor: str, k: int) -> str:
+    return f"{tensor}@{k}"
 
 
 def all_in_l2(
