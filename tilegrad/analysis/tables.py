@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate, chain
 from math import prod
 
@@ -99,44 +99,36 @@ def simple_steps(table: Sequence[int]) -> int:
     return (loop["extent"] - 1) // loop["tile"] if loop["is_simple"] else 0
 
 
-def described_bytes(words: Sequence[int], operand_count: int) -> int:
-    """What a nest's call and table take together, with room for a second set of arguments where some change."""
-    changing_arg_count = words[NEST.places["arg_count"]]
-    return WORD_BYTES * (CALL.words + operand_count + len(words) + changing_arg_count)
+_KNOWN: dict[object, Encoder] = {}
+_MOST_KNOWN = 1 << 13
 
 
-def describing_bytes(op: str, nest: Nest, tiling: Tiling, longest_bytes: int) -> int:
-    """The same of a table that nobody has made yet."""
-    return _Encoder(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes).described_bytes
-
-
-_KNOWN: dict[object, tuple[int, ...]] = {}
-_MOST_KNOWN = 1 << 15
-
-
-def table_of(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> tuple[int, ...]:
-    """The table of an operator's nest: made once for each kind and way of cutting it. Homes in a call say where in
-    their operands nests of a kind begin (`Nest.skipped_bytes`)."""
+def _encoder(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> Encoder:
+    """Made once for each kind of nest and way of cutting it."""
     key = (op, nest.kind, None if tiling is None else tiling.key, longest_bytes)
     found = _KNOWN.get(key)
     if found is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        found = _KNOWN[key] = table_words(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes)
+        found = _KNOWN[key] = Encoder(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes)
     return found
 
 
-def table_words(nest: Nest, tiling: Tiling | None, fields: Fields, longest_bytes: int) -> tuple[int, ...]:
-    """The table of a nest, with 0 for the kernel's number. `tiling` None: it computes where its operands live."""
-    if len(nest.operands) > MAX_OPERANDS:
-        raise InternalError(f"tg_{nest.kernel} has more operands than the runtime takes")
-    if sum(o.access is Access.WRITE for o in nest.operands) > MAX_RESULTS:
-        raise InternalError(f"tg_{nest.kernel} has more results than the runtime takes")
-    return _Encoder(nest, tiling, fields, longest_bytes).words()
+def describing_bytes(op: str, nest: Nest, tiling: Tiling, longest_bytes: int) -> int:
+    return _encoder(op, nest, tiling, longest_bytes).described_bytes
 
 
-class _Encoder:
-    """`*_at` is where things are in the table, in words: dimensions by operand and number, levels by operand."""
+def table_of(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> tuple[int, ...]:
+    """The table of an operator's nest. Homes in a call say where in their operands nests of a kind begin
+    (`Nest.skipped_bytes`)."""
+    return _encoder(op, nest, tiling, longest_bytes).words
+
+
+class Encoder:
+    """The table of a nest, with 0 for the kernel's number. `tiling` None: it computes where its operands live.
+
+    `*_at` is where things are in the table, in words: dimensions by operand and number, levels by operand.
+    """
 
     def __init__(self, nest: Nest, tiling: Tiling | None, fields: Fields, longest_bytes: int) -> None:
         self.nest = nest
@@ -274,10 +266,16 @@ class _Encoder:
 
     @property
     def described_bytes(self) -> int:
+        """What the nest's call and table take together, with room for a second set of arguments where some change."""
         changing_arg_count = len(self.arguments) if self.fields else 0
         return WORD_BYTES * (CALL.words + len(self.nest.operands) + self.end + changing_arg_count)
 
+    @cached_property
     def words(self) -> tuple[int, ...]:
+        if len(self.nest.operands) > MAX_OPERANDS:
+            raise InternalError(f"tg_{self.nest.kernel} has more operands than the runtime takes")
+        if sum(o.access is Access.WRITE for o in self.nest.operands) > MAX_RESULTS:
+            raise InternalError(f"tg_{self.nest.kernel} has more results than the runtime takes")
         is_double = self.tiling is not None and self.tiling.is_double
         asks_ahead = self.tiling is not None and self.tiling.asks_ahead
         results = [i for i, o in enumerate(self.nest.operands) if o.value is not None and o.access is Access.WRITE]

@@ -53,7 +53,7 @@ def allocate(buffers: Sequence[Buffer]) -> Allocation:
     pairs = _count_pairs(sized)
     if pairs > FEW_PAIRS:
         solver.place_in_order_of_time()
-    if pairs <= MANY_PAIRS and (solver.size > solver.bound or not solver.order):
+    if solver.size > solver.bound and pairs <= MANY_PAIRS:
         solver.place_in_good_orders()
     if solver.size > solver.bound and pairs <= MANY_PAIRS:
         if native.library() is None or len(sized) > SEARCHED_BUFFERS:
@@ -72,20 +72,27 @@ class _Solver:
         self.bound = lower_bound(buffers)
         self.order: list[int] = []
         self.offsets = [0] * len(buffers)
-        self.size = sum(buffer.size_bytes for buffer in buffers)
+        self.size = sum(buffer.size_bytes for buffer in buffers) + 1  # more than any order needs
 
     @cached_property
     def neighbours(self) -> list[list[int]]:
-        return _neighbours(self.buffers)
+        """For each buffer, those alive together with it."""
+        buffers = self.buffers
+        found: list[list[int]] = [[] for _ in buffers]
+        alive: list[int] = []
+        for i in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
+            alive = [j for j in alive if buffers[j].last >= buffers[i].first]
+            for j in alive:
+                found[i].append(j)
+                found[j].append(i)
+            alive.append(i)
+        return found
 
-    def keep(self, offsets: list[int]) -> None:
-        self.offsets, self.size = offsets, _height(self.buffers, offsets)
-
-    def reaches_bound(self, order: list[int], offsets: list[int], is_kept: bool) -> bool:
-        """Keeps an order that is better than those before, or that is to be kept; whether none can be better now."""
-        if is_kept or _height(self.buffers, offsets) < self.size:
-            self.order = order
-            self.keep(offsets)
+    def reaches_bound(self, order: list[int], offsets: list[int], is_as_good_kept: bool = False) -> bool:
+        """Keeps an order that is better than those before, or as good; whether none can be better now."""
+        height = _height(self.buffers, offsets)
+        if height < self.size + is_as_good_kept:
+            self.order, self.offsets, self.size = order, offsets, height
         return self.size == self.bound
 
     def place_in_order_of_time(self) -> None:
@@ -93,7 +100,7 @@ class _Solver:
         times = [(buffer.first, buffer.last) for buffer in self.buffers]
         for spans in (times, [(-last, -first) for first, last in times]):
             order = sorted(range(len(times)), key=lambda i: (spans[i][0], -spans[i][1], -self.buffers[i].size_bytes))
-            if self.reaches_bound(order, _place_in_time(self.buffers, spans, order), not self.order):
+            if self.reaches_bound(order, _place_in_time(self.buffers, spans, order)):
                 break
 
     def place_in_good_orders(self) -> None:
@@ -110,14 +117,14 @@ class _Solver:
         ]
         for key in keys:
             order = sorted(indices, key=key)
-            if self.reaches_bound(order, _place(buffers, self.neighbours, order), not self.order):
+            if self.reaches_bound(order, _place(buffers, self.neighbours, order)):
                 break
 
     def try_height(self, height: int, work: int) -> bool:
         """Keeps offsets within this height, if the search finds some."""
         offsets = restarts.search(self.buffers, height, max(work // len(self.buffers), 100))
         if offsets is not None:
-            self.keep(offsets)
+            self.offsets, self.size = offsets, _height(self.buffers, offsets)
         return offsets is not None
 
     def descend(self) -> None:
@@ -147,22 +154,8 @@ class _Solver:
             else:
                 a, b = draw.randrange(len(candidate)), draw.randrange(len(candidate))
                 candidate[a], candidate[b] = candidate[b], candidate[a]
-            offsets = _place(self.buffers, self.neighbours, candidate)
-            if self.reaches_bound(candidate, offsets, _height(self.buffers, offsets) == self.size):
+            if self.reaches_bound(candidate, _place(self.buffers, self.neighbours, candidate), is_as_good_kept=True):
                 break
-
-
-def _neighbours(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """For each buffer, those alive together with it."""
-    found: list[list[int]] = [[] for _ in buffers]
-    alive: list[int] = []
-    for i in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
-        alive = [j for j in alive if buffers[j].last >= buffers[i].first]
-        for j in alive:
-            found[i].append(j)
-            found[j].append(i)
-        alive.append(i)
-    return found
 
 
 def _place(buffers: Sequence[Buffer], neighbours: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:

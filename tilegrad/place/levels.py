@@ -36,15 +36,6 @@ MANY_LAUNCHES, _FIRST_SHARES = 2000, (0.9, 0.5, 0.0)
 
 
 @dataclass(frozen=True)
-class _Attempt:
-    """Homes for a share of L2, and the cycles of all entries that may come of them."""
-
-    homes: Homes
-    share: float
-    cycles: float
-
-
-@dataclass(frozen=True)
 class _Packed:
     """An entry whose buffers have their places in L2."""
 
@@ -67,8 +58,9 @@ class _Levels:
         }
         self.is_long = sum(len(entry.launches) for entry in schedule.entries.values()) > MANY_LAUNCHES
 
-    def homes(self) -> Iterator[_Attempt]:
-        """For less and less of L2. Where nothing is moved, there is one."""
+    def homes(self) -> Iterator[tuple[Homes, float]]:
+        """For less and less of L2, and the cycles of all entries that may come of them. Where nothing is moved, there
+        is one."""
         last: Homes | None = None
         for share in _HOMES_SHARES:
             try:
@@ -79,20 +71,20 @@ class _Levels:
                     raise
                 return  # a node needs more than this share
             if homes != last:
-                yield _Attempt(homes, share, 0.0 if self.is_long else self.transfers(homes, 1.0)[1])
+                yield homes, 0.0 if self.is_long else self.transfers(homes, 1.0)[1]
             last = homes
             if not any(entry.stays for entry in homes.entries.values()):
                 return
 
-    def attempts(self) -> Iterable[_Attempt]:
+    def attempts(self) -> Iterable[tuple[Homes, float]]:
         """The fastest first; behind it those that leave more of L2 free."""
         if self.is_long:
             return self.homes()
         found = [*self.homes()]
-        best = found[0]
-        for one in found[1:]:
-            best = one if one.cycles < best.cycles * _LITTLE_FASTER else best
-        return [one for one in found if one.share <= best.share]
+        best = 0
+        for i, (_, cycles) in enumerate(found):
+            best = i if cycles < found[best][1] * _LITTLE_FASTER else best
+        return found[best:]
 
     def transfers(self, homes: Homes, share: float) -> tuple[Homes, float]:
         room = int(self.capacity * share)
@@ -107,11 +99,11 @@ class _Levels:
     def plan(self) -> Plan:
         """The fastest of what fits; where nothing does, what is nearest to it."""
         attempts = self.attempts()
-        fastest = inf if self.is_long else min(attempt.cycles for attempt in attempts)
+        fastest = inf if self.is_long else min(cycles for _, cycles in attempts)
         best: Plan | None = None
         fitting: tuple[float, Plan] | None = None
-        for attempt in attempts:
-            found = self.fitted(attempt)
+        for homes, _ in attempts:
+            found = self.fitted(homes)
             if best is None or found[1].memory[L2].used_bytes < best.memory[L2].used_bytes:
                 best = found[1]
             if found[1].memory[L2].used_bytes <= self.capacity:
@@ -121,12 +113,12 @@ class _Levels:
         assert best is not None
         return best if fitting is None else fitting[1]
 
-    def fitted(self, attempt: _Attempt) -> tuple[float, Plan]:
+    def fitted(self, least: Homes) -> tuple[float, Plan]:
         """Its cycles and its plan, with stays as long as the allocator finds room for."""
         found: list[tuple[int, bool, float, Plan]] = []
         for share in _FIRST_SHARES if self.is_long else _STAYS_SHARES:
-            homes, wanted = self.transfers(attempt.homes, share)
-            packed = self.packed(homes, attempt.homes)
+            homes, wanted = self.transfers(least, share)
+            packed = self.packed(homes, least)
             plan = _plan(self.schedule, packed, homes.state_in_l3)
             use = plan.memory[L2]
             cycles = wanted
