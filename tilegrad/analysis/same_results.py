@@ -124,4 +124,4 @@ class _Numbering:
         found = parts_of(whole, part, count)
         unread = registry.get(node.op).unread_inputs(part)
         own = {name for position, name in enumerate(node.inputs) if position not in unread and name in cut}
-        return (k, count) if found is not None and {node.inputs[i] for i in found.inputs} == own else None
+        return (k, count) if found is not None and {node.inputs[i] for i in found} == own else None

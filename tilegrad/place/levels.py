@@ -148,12 +148,7 @@ class _Levels:
 def plan_levels(schedule: Schedule, home: str) -> Plan:
     plan = _Levels(schedule, home).plan()
     _expect_fit(plan)
-    if not schedule.is_tiled:
-        return plan
-    # Where nests are in L1 follows from everything else.
-    placed, scratch_bytes = place_nests(plan)
-    l1 = replace(plan.memory[L1], used_bytes=scratch_bytes, lower_bound_bytes=scratch_bytes)
-    return replace(placed, memory={**plan.memory, L1: l1})
+    return place_nests(plan) if schedule.is_tiled else plan  # where nests are in L1 follows from everything else
 
 
 def durations(schedule: Schedule, is_tiled: bool = True) -> dict[str, list[float]]:

@@ -13,13 +13,13 @@ from dataclasses import replace
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import describing_bytes
 from tilegrad.costs.kernel_cost import KernelCosts
-from tilegrad.ir.plan import NestPlace, Plan
+from tilegrad.ir.plan import MemoryUse, NestPlace, Plan
 from tilegrad.place.scratch_offsets import nest_offsets
 from tilegrad.place.suites import Suites, TiledNest
 
 
-def place_nests(plan: Plan) -> tuple[Plan, int]:
-    """The plan with a place for each nest in tiles, and the bytes of scratchpad they need."""
+def place_nests(plan: Plan) -> Plan:
+    """The plan with a place for each nest in tiles."""
     target = plan.schedule.target
     scratchpad = target.memory(target.compute)
     assert scratchpad.capacity_bytes is not None
@@ -39,7 +39,8 @@ def place_nests(plan: Plan) -> tuple[Plan, int]:
             places += _places(suite, first, 0 < first == scratchpad.capacity_bytes - size, scratchpad.alignment_bytes)
             used = max(used, first + size)
         entries[name] = replace(plan.entries[name], places=tuple(places))
-    return replace(plan, entries=entries), used
+    memory = {**plan.memory, target.compute: MemoryUse(used, scratchpad.capacity_bytes, used)}
+    return replace(plan, entries=entries, memory=memory)
 
 
 def _tiled_nests(plan: Plan, entry: str) -> list[TiledNest]:

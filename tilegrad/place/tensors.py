@@ -18,32 +18,21 @@ from tilegrad.place.stays import Stay, Tensor, Use
 
 
 def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
-    """Lifetimes by launches, of which an operator may have several."""
+    """Lifetimes by launches, of which an operator may have several. What nests that run at once use is alive as long as
+    any of them; a pipe has its workspace where its value would be, unless it is in L1."""
     found = analyse(entry.graph, alignment, entry.apart)
-    spans, end = entry.node_launches, len(entry.launches)
-    if len(spans) == end:
-        return _beside(entry, found)
     # Operators whose panels take turns overlap: the last launch of any up to a node, the first of any from it on.
-    lasts = list(accumulate((last for _, last in spans), max))
-    firsts = list(accumulate((first for first, _ in reversed(spans)), min))[::-1]
+    lasts = list(accumulate((last for _, last in entry.node_launches), max))
+    firsts = list(accumulate((first for first, _ in reversed(entry.node_launches)), min))[::-1]
 
     def launch(number: int, places: list[int]) -> int:
-        return -1 if number < 0 else places[number] if number < len(places) else end
+        return -1 if number < 0 else places[number] if number < len(places) else len(entry.launches)
 
-    moved = (replace(b, first=launch(b.first, firsts), last=launch(b.last, lasts)) for b in found.buffers)
-    return _beside(entry, Lifetimes(tuple(moved), found.owner))
-
-
-def _beside(entry: EntrySchedule, found: Lifetimes) -> Lifetimes:
-    """What nests that run at once use is alive as long as any of them; a pipe has its workspace where its value would
-    be, unless it is in L1."""
-    if not entry.pipes:
-        return found
-    workspaces = {pipe.value: pipe.shared_bytes for pipe in entry.pipes}
+    workspaces, together = {pipe.value: pipe.shared_bytes for pipe in entry.pipes}, groups(entry.pipes)
     buffers = []
     for buffer in found.buffers:
-        first, last = buffer.first, buffer.last
-        for begin, end in groups(entry.pipes):
+        first, last = launch(buffer.first, firsts), launch(buffer.last, lasts)
+        for begin, end in together:
             first = begin if begin <= first <= end else first
             last = end if begin <= last <= end else last
         size_bytes = workspaces.get(buffer.name, buffer.size_bytes)
