@@ -35,6 +35,7 @@ from tilegrad.ir.nest import (
     Operand,
     Range,
     Tile,
+    along,
     kernel_argument,
     operand_box,
     operand_range,
@@ -167,14 +168,11 @@ class Encoder:
         if len(moving) > 1:
             raise InternalError(f"two loops move one dimension of operand '{operand.name}' of tg_{self.nest.kernel}")
         loop, index = self.loops[moving[0]], operand.index[d]
-        is_along = index.terms == ((loop.axis, 1),) and index.offset == 0 and index.divisor == 1
-        if is_along and operand.shape[d] >= loop.extent:
+        if index == along(loop.axis) and operand.shape[d] >= loop.extent:
             whole = loop.count - 1
             return _Dim(i, d, moving[0], (loop.tile,) * whole + (loop.extent - whole * loop.tile,), True)
-        sizes = []
-        for step in range(loop.count):
-            tile = {**self.first, loop.axis: Range(step * loop.tile, min((step + 1) * loop.tile, loop.extent))}
-            sizes.append(operand_range(index, operand.shape[d], tile).size)
+        steps = (Range(k * loop.tile, min((k + 1) * loop.tile, loop.extent)) for k in range(loop.count))
+        sizes = [operand_range(index, operand.shape[d], {**self.first, loop.axis: step}).size for step in steps]
         return _Dim(i, d, moving[0], tuple(sizes), False)
 
     def _field(self, word: int, name: str) -> list[_Field]:

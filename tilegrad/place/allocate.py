@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -162,15 +162,19 @@ def _place(buffers: Sequence[Buffer], neighbours: Sequence[Sequence[int]], order
     """Lowest free offset for each buffer, in the given order."""
     offsets = [-1] * len(buffers)
     for i in order:
-        size = buffers[i].size_bytes
         taken = sorted((offsets[j], offsets[j] + buffers[j].size_bytes) for j in neighbours[i] if offsets[j] >= 0)
-        position = 0
-        for start, stop in taken:
-            if start - position >= size:
-                break
-            position = max(position, stop)
-        offsets[i] = position
+        offsets[i] = lowest_free(taken, buffers[i].size_bytes)
     return offsets
+
+
+def lowest_free(taken: Iterable[tuple[int, int]], size: int) -> int:
+    """The lowest offset for so many bytes beside what is taken, as (start, stop) in order."""
+    position = 0
+    for start, stop in taken:
+        if start - position >= size:
+            break
+        position = max(position, stop)
+    return position
 
 
 def _count_pairs(buffers: Sequence[Buffer]) -> int:

@@ -62,7 +62,7 @@ class _Entry:
         self.rows_of: dict[str, list[int]] = {}
         for tensor in self.tensors.values():
             for gap in gaps(tensor, end):
-                if gap.before not in self.away[tensor.name] and gap.first <= gap.last:
+                if gap.before not in self.away[tensor.name]:
                     self.rows_of.setdefault(tensor.name, []).append(len(self.rows))
                     self.rows.append((tensor.name, gap))
         self.first = np.array([gap.first + 1 for _, gap in self.rows], dtype=np.int64)
@@ -79,7 +79,6 @@ class _Entry:
             return
         self.away[name].add(gap.before)
         self.alive[self.first[row] : self.stop[row]] -= self.size[row]
-        self.cost[row] = inf
 
     def with_stays(self) -> EntryHomes:
         away = [tensor for tensor in self.tensors.values() if self.is_away(tensor)]

@@ -73,10 +73,7 @@ def search(buffers: Sequence[Buffer], capacity_bytes: int, budget_nodes: int) ->
         )
         nodes += attempt.nodes
         if attempt.offsets is not None:
-            offsets = [0] * len(buffers)
-            for i, offset in zip(order, attempt.offsets, strict=True):
-                offsets[i] = offset
-            return offsets
+            return [offset for _, offset in sorted(zip(order, attempt.offsets, strict=True))]
         if attempt.is_proof:
             return None
         failed = sum(attempt.failures) or 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tilegrad.ir.schedule import Rows
 
@@ -95,18 +96,13 @@ class Gap:
 
 def gaps(tensor: Tensor, end: int) -> list[Gap]:
     """Where a tensor could be away. What the caller leaves in L2, or finds there, is there at that end."""
-    found = []
-    uses = tensor.uses
     if tensor.whole is not None:
         return []
-    if tensor.is_state or tensor.is_outside:
-        found.append(Gap(0, -1, (uses[0].launch if uses else end + 1) - 1))
-    for k in range(1, len(uses)):
-        if uses[k - 1].launch + 1 < uses[k].launch:
-            found.append(Gap(k, uses[k - 1].launch + 1, uses[k].launch - 1))
-    if uses and (tensor.is_state or tensor.is_outside):
-        found.append(Gap(len(uses), uses[-1].launch + 1, end))
-    return found
+    edges = (-2, *(use.launch for use in tensor.uses), end + 1)
+    found = [Gap(k, before + 1, after - 1) for k, (before, after) in enumerate(pairwise(edges))]
+    if not tensor.is_state and not tensor.is_outside:
+        found = found[1:-1]
+    return [gap for gap in found if gap.first <= gap.last]
 
 
 def forced(tensor: Tensor, end: int) -> set[int]:
@@ -145,11 +141,5 @@ def _stay(tensor: Tensor, groups: Sequence[Sequence[Use]], k: int) -> Stay:
     is_new = bool(writes) or is_filled
     changed = writes[-1] if writes else -1 if is_filled else last  # an input leaves while the first launches read it
     is_read_later = tensor.is_output and not tensor.is_outside and k + 1 == len(groups)
-    return Stay(
-        -1 if is_filled else first,
-        first,
-        changed,
-        tensor.last if is_read_later else last,
-        load,
-        is_new and (is_needed or is_kept),
-    )
+    begin, end = -1 if is_filled else first, tensor.last if is_read_later else last
+    return Stay(begin, first, changed, end, load, store=is_new and (is_needed or is_kept))

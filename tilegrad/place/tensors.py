@@ -185,26 +185,24 @@ def _all_uses(
                 continue
             is_read = operand.access is Access.READ
             panel = entry.panels.get(operand.value)
+            value = operand.value if panel is None else panel.value
+            owner = lifetimes.owner.get(value, value)
             if panel is None:
-                owner = lifetimes.owner.get(operand.value, operand.value)
                 is_part = not is_read and nest.whole_sizes[operand.name] != operand.shape
                 if is_part and made.get(owner, i) < i:  # what it leaves as it is has to be there
                     whole[owner].add(i, True)
                 for k in beside.get(i, (i,)):  # what runs at once uses it as long
                     whole[owner].add(k, is_read)
-                if not is_read:
-                    made.setdefault(owner, i)
-                continue
-            owner = lifetimes.owner.get(panel.value, panel.value)
+            else:
+                streamed[owner].add(i, is_read)
+                known = parts.setdefault((owner, panel.rows), [])
+                turn = None if launch.part is None else launch.part.turn
+                if not known or (known[-1].last + 1 < i and (turn is None or known[-1].turn != turn)):
+                    known.append(_Part(f"{owner}#{count}", owner, panel.rows))
+                    count += 1
+                known[-1].turn = turn
+                known[-1].uses.add(i, is_read)
+                known[-1].values.add(operand.value)
             if not is_read:
                 made.setdefault(owner, i)
-            streamed[owner].add(i, is_read)
-            known = parts.setdefault((owner, panel.rows), [])
-            turn = None if launch.part is None else launch.part.turn
-            if not known or (known[-1].last + 1 < i and (turn is None or known[-1].turn != turn)):
-                known.append(_Part(f"{owner}#{count}", owner, panel.rows))
-                count += 1
-            known[-1].turn = turn
-            known[-1].uses.add(i, is_read)
-            known[-1].values.add(operand.value)
     return whole, streamed, [part for known in parts.values() for part in known]
