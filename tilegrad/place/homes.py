@@ -104,6 +104,10 @@ class _Choice:
         self.entries = {name: _Entry(name, own) for name, own in entries.items()}
         self.in_l3: set[str] = set()
         self.elsewhere = {name: own.unused_bytes(state_bytes) for name, own in entries.items()}
+        self.unused = {
+            name: [tensor for tensor, size in state_bytes.items() if size and tensor not in own.tensors]
+            for name, own in entries.items()
+        }
         self.home_costs = {name: self._home_cost(name) for name in state_bytes}
         least_bytes = max(LEAST_BYTES, min(MOST_LEAST_BYTES, sum(state_bytes.values()) // 1000))
         for tensor, size in state_bytes.items():
@@ -187,8 +191,8 @@ class _Choice:
 
     def _best_elsewhere(self, entry: _Entry, room: int) -> tuple[float, str] | None:
         """State that the entry does not use, which gains in every launch; the cheapest first."""
-        unused = self.state_bytes.keys() - entry.tensors.keys() - self.in_l3
-        costs = [(self.home_costs[name] / self.state_bytes[name], name) for name in unused if self.state_bytes[name]]
+        unused = [name for name in self.unused[entry.name] if name not in self.in_l3]
+        costs = [(self.home_costs[name] / self.state_bytes[name], name) for name in unused]
         if not costs:
             return None
         cost, name = min(costs)
