@@ -110,5 +110,5 @@ def test_the_validator_knows_flash(fault: str) -> None:
     }[fault]
     room = 1 << 20 if fault == "trained" else plan.flash_bytes
     broken = replace(plan, state_addresses={**plan.state_addresses, **changed}, flash_bytes=room)
-    with pytest.raises(PlanError, match={"overlap": "overlaps", "trained": "changes", "beyond": "beyond"}[fault]):
+    with pytest.raises(PlanError, match={"overlap": "overwritten", "trained": "changes", "beyond": "beyond"}[fault]):
         validate_plan(broken)

@@ -20,8 +20,8 @@ from tilegrad.frontend import ImportedModel
 from tilegrad.ir.schedule import EntrySchedule, Launch, Rows
 from tilegrad.pipeline import compile_model
 from tilegrad.place import levels
-from tilegrad.place.homes import EntryHomes
 from tilegrad.place.prefetch import with_transfers
+from tilegrad.place.tensors import EntryHomes
 from tilegrad.recipe import Recipe
 from tilegrad.schedule import panel_chains
 from tilegrad.sequence.timing import time_listing

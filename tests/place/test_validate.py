@@ -109,9 +109,9 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "a buffer beyond its region": (lambda p: moved(p, "d", at(p, "d", p.arena_bytes)), "'d' of step lies beyond"),
     "a buffer before its region": (lambda p: moved(p, "d", at(p, "d", -256)), "'d' of step lies beyond"),
     "misalignment": (lambda p: moved(p, "d", at(p, "d", p.address("step", "d").offset + 4)), "'d' of step is not alig"),
-    "state tensors overlap": (lambda p: with_state(p, "g", 0), "state '.' overlaps '.'"),
-    "state before its region": (lambda p: with_state(p, "w", -64), "state 'w' starts before"),
-    "state beyond its region": (lambda p: with_state(p, "g", p.state_bytes), "state 'g' ends beyond"),
+    "state tensors overlap": (lambda p: with_state(p, "g", 0), "finds 'w' overwritten"),
+    "state before its region": (lambda p: with_state(p, "w", -64), "'w' of infer lies beyond"),
+    "state beyond its region": (lambda p: with_state(p, "g", p.state_bytes), "'g' of infer lies beyond"),
     "a state write that lands elsewhere": (
         lambda p: moved(p, NEW, "c", with_aliases=False),
         f"state 'g' does not hold '{NEW}' when step ends",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tilegrad.analysis.tables import described_bytes, simple_steps, table_words
+from tilegrad.analysis.layout import CALL
+from tilegrad.analysis.tables import Encoder, simple_steps
 from tilegrad.ir.listing import ListedNest, Queue
 from tilegrad.ir.nest import Access, Axis, AxisKind, Nest, Operand, along
 from tilegrad.ir.plan import Address, NestPlace
@@ -26,7 +27,7 @@ def test_a_nest_with_a_large_result_takes_no_simple_steps(longest_bytes: int, is
     nest = Nest("relu", (Axis("m", 8), Axis("p", 100, AxisKind.INNER)), operands)
     slots = {"x": Slot(0, 16, 2), "y": Slot(32, 16, 2), "all": Slot(64, 400, 1)}
     tiling = Tiling((Loop("m", 8, 4),), slots, True, 464, TileEstimate(0, 0, 0, 0, ""))
-    words = table_words(nest, tiling, (), longest_bytes)
+    words = Encoder(nest, tiling, (), longest_bytes).words
     assert words[IS_LARGE] == is_large and simple_steps(words) == (0 if is_large else 1)
     listed = ListedNest(0, 0, nest, tiling, NestPlace(0, 0, 0, 0, 0), words)
     homes = {operand.name: Address("L2", "arena", 0) for operand in operands}
@@ -42,7 +43,8 @@ def test_changing_arguments_have_a_second_place() -> None:
     fields = (("int32_t", "n_m"),)
     for loops, second in (((Loop("m", 7, 4),), 1), ((), 0)):
         tiling = Tiling(loops, slots, bool(loops), 64, TileEstimate(0, 0, 0, 0, ""))
-        words = table_words(nest, tiling, fields, 131_071)
+        encoder = Encoder(nest, tiling, fields, 131_071)
+        words = encoder.words
         args, args_turn, arg_count = words[3], *words[7:9]
         assert arg_count == second and args_turn == args + (len(words) if second else args)
-        assert described_bytes(words, 2) - described_bytes((*words[:8], 0, *words[9:]), 2) == 4 * second
+        assert encoder.described_bytes == 4 * (CALL.words + len(operands) + len(words) + second)

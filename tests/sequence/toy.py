@@ -12,7 +12,7 @@ from typing import Any, cast
 from unittest import mock
 
 from tilegrad.analysis.lifetimes import align
-from tilegrad.analysis.tables import described_bytes, table_words
+from tilegrad.analysis.tables import Encoder
 from tilegrad.costs.conduct import Act, Conduct, PairCost
 from tilegrad.costs.kernel_cost import Span
 from tilegrad.ir.graph import Graph, Node
@@ -174,8 +174,8 @@ class Toy:
         for number, (nest, tiling) in enumerate(self.nests):
             table, place = None, None
             if tiling is not None:
-                table = table_words(nest, tiling, (), longest)
-                table_bytes = align(described_bytes(table, len(nest.operands)), 8)
+                encoder = Encoder(nest, tiling, (), longest)
+                table, table_bytes = encoder.words, align(encoder.described_bytes, 8)
                 at = self.places.get(number, (behind, behind + table_bytes))
                 place = NestPlace(number, 0, at[0], table_bytes, at[1])
                 behind = max(behind, at[0] + table_bytes, at[1] + tiling.scratch_bytes)
@@ -220,7 +220,7 @@ class Toy:
         plan = self.plan()
         with mock.patch(
             "tilegrad.sequence.sequence.table_of",
-            lambda op, nest, tiling, longest: table_words(nest, tiling, (), longest),
+            lambda op, nest, tiling, longest: Encoder(nest, tiling, (), longest).words,
         ):
             return Listing(plan, {ENTRY: _Sequencing(plan, ENTRY).listing()})
 

@@ -22,11 +22,6 @@ class Table:
     args: tuple[int, ...]
     levels: tuple[int, ...]
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """How many there are of each part."""
-        return tuple(map(len, (self.operands, self.loops, self.dims, self.fields, self.args, self.levels)))
-
     def place(self, at: int) -> str:
         """What lies at a word, as a member of a C struct: `dims[1].size`."""
         start = NEST.words
@@ -58,6 +53,4 @@ def decode_table(words: Sequence[int], arg_words: int) -> Table:
     operands, loops = take(OPERAND, nest["operand_count"]), take(LOOP, nest["loop_count"])
     dims = take(DIM, sum(loop["read_count"] + loop["write_count"] for loop in loops))
     fields = take(FIELD, sum(loop["field_count"] for loop in loops))
-    return Table(
-        nest, operands, loops, dims, fields, tuple(words[at : at + arg_words]), tuple(words[at + arg_words :])
-    )
+    return Table(nest, operands, loops, dims, fields, tuple(words[at : at + arg_words]), tuple(words[at + arg_words :]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import prod
 
 from tilegrad.ir.nest import AxisKind, Nest, Operand, Range, Tile, along, row_major_strides
@@ -156,19 +157,14 @@ def nth_tile(nest: Nest, loops: Sequence[Loop], number: int) -> dict[str, Range]
 
 def tiles(nest: Nest, loops: Sequence[Loop]) -> list[tuple[Tile, int]]:
     """Every tile in order, with the set of loops (as bits) that moved since the one before; all for the first."""
-    indices = [0] * len(loops)
-    result: list[tuple[Tile, int]] = [(tile_at(nest, loops, indices), ~0)]
-    while True:
-        moved = 0
-        for i in reversed(range(len(loops))):
-            moved |= 1 << i
-            indices[i] += 1
-            if indices[i] < loops[i].count:
-                break
-            indices[i] = 0
-        else:
-            return result
-        result.append((tile_at(nest, loops, indices), moved))
+    found: list[tuple[Tile, int]] = []
+    before: tuple[int, ...] = ()
+    for indices in product(*(range(loop.count) for loop in loops)):
+        outermost = next((i for i, (a, b) in enumerate(zip(before, indices, strict=False)) if a != b), None)
+        moved = ~0 if outermost is None else (1 << len(loops)) - (1 << outermost)
+        found.append((tile_at(nest, loops, indices), moved))
+        before = indices
+    return found
 
 
 def inner_loops(nest: Nest, loops: Sequence[Loop]) -> int:

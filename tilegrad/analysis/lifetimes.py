@@ -6,7 +6,7 @@ with it, where its operator allows; a value written to state lives at the state'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilegrad.errors import InternalError
@@ -49,6 +49,20 @@ def align(size_bytes: int, alignment_bytes: int) -> int:
     return -(-size_bytes // alignment_bytes) * alignment_bytes
 
 
+def peak_of(buffers: Iterable[Buffer]) -> tuple[int, int]:
+    """The most bytes that are alive at once, and when: no allocation can be smaller."""
+    changes: dict[int, int] = {}
+    for buffer in buffers:
+        changes[buffer.first] = changes.get(buffer.first, 0) + buffer.size_bytes
+        changes[buffer.last + 1] = changes.get(buffer.last + 1, 0) - buffer.size_bytes
+    peak = alive = where = 0
+    for time in sorted(changes):
+        alive += changes[time]
+        if alive > peak:
+            peak, where = alive, time
+    return peak, where
+
+
 def temporaries(graph: Graph) -> dict[str, tuple[int, TensorType]]:
     """Operators' scratch tensors: name to (launch, type)."""
     found = {}
@@ -67,19 +81,14 @@ def read_inputs(graph: Graph, node: Node) -> Iterator[str]:
 
 def analyse(graph: Graph, alignment_bytes: int, apart: frozenset[str] = frozenset()) -> Lifetimes:
     """Nothing takes over the bytes of what is kept `apart`."""
-    end = len(graph.nodes)
-    first: dict[str, int] = dict.fromkeys(graph.inputs, -1)
-    last: dict[str, int] = {}
+    first, last = dict.fromkeys(graph.inputs, -1), dict.fromkeys(graph.inputs, -1)
     for i, node in enumerate(graph.nodes):
         for name in read_inputs(graph, node):
             last[name] = i
         for name in filter(None, node.outputs):
             first[name] = i
             last.setdefault(name, i)
-    for name in graph.inputs:
-        last.setdefault(name, -1)
-    for name in graph.outputs:
-        last[name] = end
+    last |= dict.fromkeys(graph.outputs, len(graph.nodes))
 
     aliases = _Aliases(graph.state)
     for node in graph.nodes:
@@ -95,16 +104,9 @@ def analyse(graph: Graph, alignment_bytes: int, apart: frozenset[str] = frozense
     for root, names in members.items():
         if root in aliases.state:
             continue
-        size = max(graph.types[name].size_bytes for name in names)
-        buffers.append(
-            Buffer(
-                names[0],
-                align(size, alignment_bytes),
-                min(first[name] for name in names),
-                max(last[name] for name in names),
-                tuple(names),
-            )
-        )
+        size_bytes = align(max(graph.types[name].size_bytes for name in names), alignment_bytes)
+        span = min(first[name] for name in names), max(last[name] for name in names)
+        buffers.append(Buffer(names[0], size_bytes, *span, tuple(names)))
     for name, (i, tensor_type) in temporaries(graph).items():
         buffers.append(Buffer(name, align(tensor_type.size_bytes, alignment_bytes), i, i, (name,)))
     owner = {member: buffer.name for buffer in buffers for member in buffer.members}

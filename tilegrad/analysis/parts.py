@@ -6,20 +6,10 @@ not 1, as channels are where the batch is 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilegrad.ir.nest import AxisKind, Nest, Operand, along
 from tilegrad.ir.types import TensorType
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Positions of the inputs and outputs of which a part of a node has a part; it has the others whole."""
-
-    inputs: frozenset[int]
-    outputs: frozenset[int]
 
 
 def part_axis(shape: tuple[int, ...]) -> int | None:
@@ -40,8 +30,9 @@ def whole_type(part: TensorType, count: int) -> TensorType:
     return TensorType(part.dtype, (*part.shape[:d], part.shape[d] * count, *part.shape[d + 1 :]))
 
 
-def parts_of(whole: NodeView, part: NodeView, count: int) -> Parts | None:
-    """None unless every nest of `part` is a range of one parallel axis of the same nest of `whole`."""
+def parts_of(whole: NodeView, part: NodeView, count: int) -> frozenset[int] | None:
+    """Positions of the inputs of which a part of a node has a part, as of every output; it has the others whole. None
+    unless every nest of `part` is a range of one parallel axis of the same nest of `whole`."""
     operator = registry.get(whole.node.op)
     if operator.is_view or operator.temporaries(whole) or operator.temporaries(part):
         return None
@@ -52,10 +43,9 @@ def parts_of(whole: NodeView, part: NodeView, count: int) -> Parts | None:
         if found is None or any(cut.get(value, is_cut) is not is_cut for value, is_cut in found.items()):
             return None
         cut |= found
-    inputs = frozenset(k for k, name in enumerate(whole.inputs) if cut.get(name, False))
-    outputs = frozenset(k for k, name in enumerate(whole.outputs) if cut.get(name, False))
-    made = {k for k, name in enumerate(whole.outputs) if name}
-    return Parts(inputs, outputs) if outputs == made and pairs else None
+    if not pairs or not all(cut.get(name, False) for name in whole.outputs if name):
+        return None
+    return frozenset(k for k, name in enumerate(whole.inputs) if cut.get(name, False))
 
 
 def _cut_operands(whole: Nest, part: Nest, count: int) -> dict[str, bool] | None:

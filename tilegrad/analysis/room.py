@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilegrad.analysis.lifetimes import align, analyse
+from tilegrad.analysis.lifetimes import align, analyse, peak_of
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import Program, Role
@@ -14,16 +14,7 @@ STREAMED_SHARE = 0.6
 
 def live_peak(graph: Graph, alignment: int) -> tuple[int, int]:
     """The most bytes of activations that are alive at once, and at which node."""
-    changes: dict[int, int] = {}
-    for buffer in analyse(graph, alignment).buffers:
-        changes[buffer.first] = changes.get(buffer.first, 0) + buffer.size_bytes
-        changes[buffer.last + 1] = changes.get(buffer.last + 1, 0) - buffer.size_bytes
-    peak = alive = where = 0
-    for time in sorted(changes):
-        alive += changes[time]
-        if alive > peak:
-            peak, where = alive, time
-    return peak, where
+    return peak_of(analyse(graph, alignment).buffers)
 
 
 def expect_room(program: Program, target: Target) -> None:

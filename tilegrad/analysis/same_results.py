@@ -8,8 +8,6 @@ whole values (analysis/parts.py) makes a part of what that makes, and all parts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tilegrad.analysis.parts import part_axis, parts_of, whole_type
 from tilegrad.errors import InternalError
 from tilegrad.ir.graph import Graph, Node
@@ -17,6 +15,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 
 Number = tuple[object, ...]
+_PART = "part"
 
 
 def expect_same_results(before: Graph, after: Graph) -> None:
@@ -29,7 +28,7 @@ def expect_same_results(before: Graph, after: Graph) -> None:
 def difference(before: Graph, after: Graph) -> str | None:
     """The first result that is another computation, or cannot be shown to be the same."""
     table: dict[Number, int] = {}
-    old, new = _numbers(before, table), _numbers(after, table)
+    old, new = (_Numbering(graph, table).found for graph in (before, after))
     wanted = {**{name: name for name in before.outputs}, **{state: value for value, state in before.writes}}
     found = {**{name: name for name in after.outputs}, **{state: value for value, state in after.writes}}
     if wanted.keys() != found.keys():
@@ -39,32 +38,28 @@ def difference(before: Graph, after: Graph) -> str | None:
         if old[value] != new[found[name]]:
             known = {*old.values(), *(number for what, number in table.items() if what[0] in ("state", "input"))}
             known |= {number for what, number in table.items() if what[0] == _PART and what[1] in known}
-            node = _first_other(after, new, known)
-            return f"'{name}' is another value, first at node '{node}'"
+            # The first node that makes what the other graph never makes.
+            others = (node.name for node in after.nodes if any(o and new[o] not in known for o in node.outputs))
+            return f"'{name}' is another value, first at node '{next(others, 'the last')}'"
     return None
 
 
-def _numbers(graph: Graph, table: dict[Number, int]) -> dict[str, int]:
-    """By value. `table` numbers what was seen, in this graph or another."""
-    numbering = _Numbering(graph, table)
-    becomes = dict(graph.writes)
-    for node in graph.nodes:
-        numbering.see(node)
-        for output in node.outputs:
-            if output in becomes:
-                numbering.current[becomes[output]] = numbering.found[output]
-    return numbering.found
-
-
 class _Numbering:
-    """`found` by value, `current` by tensor of the state. A part of a value is numbered as such: of what, and which."""
+    """`found` by value, and by tensor of the state, which is what was last made of it. A part of a value is numbered as
+    such: of what, and which. `table` numbers what was seen, in this graph or another."""
 
     def __init__(self, graph: Graph, table: dict[Number, int]) -> None:
         self.graph = graph
         self.table = table
         self.parts: dict[int, tuple[int, int, int]] = {}  # of which number, which part, of how many
-        self.current = {name: self.number(("state", name)) for name in graph.state}
-        self.found = {name: self.number(("input", name)) for name in graph.inputs}
+        self.found = {name: self.number(("state", name)) for name in graph.state}
+        self.found |= {name: self.number(("input", name)) for name in graph.inputs}
+        becomes = dict(graph.writes)
+        for node in graph.nodes:
+            self.see(node)
+            for output in node.outputs:
+                if output in becomes:
+                    self.found[becomes[output]] = self.found[output]
 
     def number(self, what: Number) -> int:
         found = self.table.setdefault(what, len(self.table))
@@ -73,7 +68,7 @@ class _Numbering:
         return found
 
     def see(self, node: Node) -> None:
-        inputs = tuple(_input(name, self.found, self.current) for name in node.inputs)
+        inputs = tuple(self.found[name] if name else None for name in node.inputs)
         whole = self._part_of(node, inputs)
         if whole is not None:
             (output,) = node.outputs
@@ -129,18 +124,4 @@ class _Numbering:
         found = parts_of(whole, part, count)
         unread = registry.get(node.op).unread_inputs(part)
         own = {name for position, name in enumerate(node.inputs) if position not in unread and name in cut}
-        return (k, count) if found is not None and {node.inputs[i] for i in found.inputs} == own else None
-
-
-_PART = "part"
-
-
-def _input(name: str, found: Mapping[str, int], current: Mapping[str, int]) -> int | None:
-    return None if not name else found[name] if name in found else current[name]
-
-
-def _first_other(graph: Graph, numbers: Mapping[str, int], known: set[int]) -> str:
-    """The first node that makes what the other graph never makes."""
-    return next(
-        (node.name for node in graph.nodes if any(o and numbers[o] not in known for o in node.outputs)), "the last"
-    )
+        return (k, count) if found is not None and {node.inputs[i] for i in found} == own else None

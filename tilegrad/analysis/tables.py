@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate, chain
 from math import prod
 
@@ -35,6 +35,7 @@ from tilegrad.ir.nest import (
     Operand,
     Range,
     Tile,
+    along,
     kernel_argument,
     operand_box,
     operand_range,
@@ -99,44 +100,36 @@ def simple_steps(table: Sequence[int]) -> int:
     return (loop["extent"] - 1) // loop["tile"] if loop["is_simple"] else 0
 
 
-def described_bytes(words: Sequence[int], operand_count: int) -> int:
-    """What a nest's call and table take together, with room for a second set of arguments where some change."""
-    changing_arg_count = words[NEST.places["arg_count"]]
-    return WORD_BYTES * (CALL.words + operand_count + len(words) + changing_arg_count)
+_KNOWN: dict[object, Encoder] = {}
+_MOST_KNOWN = 1 << 13
 
 
-def describing_bytes(op: str, nest: Nest, tiling: Tiling, longest_bytes: int) -> int:
-    """The same of a table that nobody has made yet."""
-    return _Encoder(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes).described_bytes
-
-
-_KNOWN: dict[object, tuple[int, ...]] = {}
-_MOST_KNOWN = 1 << 15
-
-
-def table_of(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> tuple[int, ...]:
-    """The table of an operator's nest: made once for each kind and way of cutting it. Homes in a call say where in
-    their operands nests of a kind begin (`Nest.skipped_bytes`)."""
+def _encoder(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> Encoder:
+    """Made once for each kind of nest and way of cutting it."""
     key = (op, nest.kind, None if tiling is None else tiling.key, longest_bytes)
     found = _KNOWN.get(key)
     if found is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        found = _KNOWN[key] = table_words(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes)
+        found = _KNOWN[key] = Encoder(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes)
     return found
 
 
-def table_words(nest: Nest, tiling: Tiling | None, fields: Fields, longest_bytes: int) -> tuple[int, ...]:
-    """The table of a nest, with 0 for the kernel's number. `tiling` None: it computes where its operands live."""
-    if len(nest.operands) > MAX_OPERANDS:
-        raise InternalError(f"tg_{nest.kernel} has more operands than the runtime takes")
-    if sum(o.access is Access.WRITE for o in nest.operands) > MAX_RESULTS:
-        raise InternalError(f"tg_{nest.kernel} has more results than the runtime takes")
-    return _Encoder(nest, tiling, fields, longest_bytes).words()
+def describing_bytes(op: str, nest: Nest, tiling: Tiling, longest_bytes: int) -> int:
+    return _encoder(op, nest, tiling, longest_bytes).described_bytes
 
 
-class _Encoder:
-    """`*_at` is where things are in the table, in words: dimensions by operand and number, levels by operand."""
+def table_of(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> tuple[int, ...]:
+    """The table of an operator's nest. Homes in a call say where in their operands nests of a kind begin
+    (`Nest.skipped_bytes`)."""
+    return _encoder(op, nest, tiling, longest_bytes).words
+
+
+class Encoder:
+    """The table of a nest, with 0 for the kernel's number. `tiling` None: it computes where its operands live.
+
+    `*_at` is where things are in the table, in words: dimensions by operand and number, levels by operand.
+    """
 
     def __init__(self, nest: Nest, tiling: Tiling | None, fields: Fields, longest_bytes: int) -> None:
         self.nest = nest
@@ -146,8 +139,8 @@ class _Encoder:
         outermost_first = () if tiling is None else tiling.loops
         self.loops: tuple[Loop, ...] = tuple(reversed(outermost_first))
         self.first: Tile = tile_at(nest, outermost_first, [0] * len(outermost_first))
-        self.first_boxes: dict[int, tuple[Range, ...]] = {}
         present = [(i, operand) for i, operand in enumerate(nest.operands) if operand.value is not None]
+        self.boxes = {i: operand_box(operand, self.first) for i, operand in present}
         dims = [
             self._dim(i, d, operand)
             for i, operand in present
@@ -155,10 +148,11 @@ class _Encoder:
             if is_dimension_cut(operand, d, self.loops)
         ]
         self.dims = sorted(dims, key=lambda dim: (dim.loop, nest.operands[dim.operand].access is Access.WRITE))
+        self.dim_of = {(dim.operand, dim.dim): dim for dim in self.dims}
         self.levels = {i: transfer_levels(operand, nest, self.loops) for i, operand in present}
         self.operands_at = range(NEST.words, NEST.words + OPERAND.words * len(nest.operands), OPERAND.words)
         self.loops_at = range(self.operands_at.stop, self.operands_at.stop + LOOP.words * len(self.loops), LOOP.words)
-        self.dims_at = {(dim.operand, dim.dim): self.loops_at.stop + k * DIM.words for k, dim in enumerate(self.dims)}
+        self.dims_at = {place: self.loops_at.stop + k * DIM.words for k, place in enumerate(self.dim_of)}
         self.fields = [found for word, (_, name) in enumerate(fields) for found in self._field(word, name)]
         self.fields_at = self.loops_at.stop + DIM.words * len(self.dims)
         self.args_at = self.fields_at + FIELD.words * sum(len(one.loops) for one in self.fields)
@@ -174,18 +168,12 @@ class _Encoder:
         if len(moving) > 1:
             raise InternalError(f"two loops move one dimension of operand '{operand.name}' of tg_{self.nest.kernel}")
         loop, index = self.loops[moving[0]], operand.index[d]
-        is_along = index.terms == ((loop.axis, 1),) and index.offset == 0 and index.divisor == 1
-        if is_along and operand.shape[d] >= loop.extent:
+        if index == along(loop.axis) and operand.shape[d] >= loop.extent:
             whole = loop.count - 1
             return _Dim(i, d, moving[0], (loop.tile,) * whole + (loop.extent - whole * loop.tile,), True)
-        sizes = []
-        for step in range(loop.count):
-            tile = {**self.first, loop.axis: Range(step * loop.tile, min((step + 1) * loop.tile, loop.extent))}
-            sizes.append(operand_range(index, operand.shape[d], tile).size)
+        steps = (Range(k * loop.tile, min((k + 1) * loop.tile, loop.extent)) for k in range(loop.count))
+        sizes = [operand_range(index, operand.shape[d], {**self.first, loop.axis: step}).size for step in steps]
         return _Dim(i, d, moving[0], tuple(sizes), False)
-
-    def _found(self, i: int, d: int) -> _Dim | None:
-        return next((dim for dim in self.dims if (dim.operand, dim.dim) == (i, d)), None)
 
     def _field(self, word: int, name: str) -> list[_Field]:
         """How an argument word follows from the tile; nothing where it never changes."""
@@ -227,7 +215,7 @@ class _Encoder:
             return []
         if kind == "s":
             return self._stride(word, i, [(int(digits), 1)])
-        dim = self._found(i, int(digits))
+        dim = self.dim_of.get((i, int(digits)))
         if dim is None or kind not in ("n", "o"):
             return []
         assert operand.index is not None
@@ -239,11 +227,11 @@ class _Encoder:
 
     def _stride(self, word: int, i: int, terms: Sequence[tuple[int, int]]) -> list[_Field]:
         """A sum of box strides; nothing where no box changes its size."""
-        box = self._first_box(i)
+        box = self.boxes[i]
         found: list[tuple[str, int, int]] = []  # kind, by, of
         every: set[int] = set()
         for d, coefficient in terms:
-            inner = [self._found(i, e) for e in range(d + 1, len(box))]
+            inner = [self.dim_of.get((i, e)) for e in range(d + 1, len(box))]
             moving = [dim for dim in inner if dim is not None and not dim.is_constant]
             every |= {dim.loop for dim in moving}
             fixed = [box[e].size for e in range(d + 1, len(box)) if all(dim.dim != e for dim in moving)]
@@ -256,11 +244,6 @@ class _Encoder:
             found += [("TG_TIMES", 0, size) for size in sizes[1:]]
         return [_Field(word, kind, by, frozenset(every), of) for kind, by, of in found] if every else []
 
-    def _first_box(self, i: int) -> tuple[Range, ...]:
-        if i not in self.first_boxes:
-            self.first_boxes[i] = operand_box(self.nest.operands[i], self.first)
-        return self.first_boxes[i]
-
     def _dims_of(self, loop: int, access: Access) -> list[_Dim]:
         return [d for d in self.dims if d.loop == loop and self.nest.operands[d.operand].access is access]
 
@@ -269,7 +252,7 @@ class _Encoder:
         if self.tiling is None:
             return False
         largest = self.tiling.slots[self.nest.operands[i].name].slot_bytes
-        may_be_empty = not all(r.size for r in self._first_box(i)) or any(
+        may_be_empty = not all(r.size for r in self.boxes[i]) or any(
             0 in dim.sizes for dim in self.dims if dim.operand == i
         )
         return len(self.levels[i]) > 2 or largest > self.longest_bytes or may_be_empty
@@ -281,10 +264,16 @@ class _Encoder:
 
     @property
     def described_bytes(self) -> int:
+        """What the nest's call and table take together, with room for a second set of arguments where some change."""
         changing_arg_count = len(self.arguments) if self.fields else 0
         return WORD_BYTES * (CALL.words + len(self.nest.operands) + self.end + changing_arg_count)
 
+    @cached_property
     def words(self) -> tuple[int, ...]:
+        if len(self.nest.operands) > MAX_OPERANDS:
+            raise InternalError(f"tg_{self.nest.kernel} has more operands than the runtime takes")
+        if sum(o.access is Access.WRITE for o in self.nest.operands) > MAX_RESULTS:
+            raise InternalError(f"tg_{self.nest.kernel} has more results than the runtime takes")
         is_double = self.tiling is not None and self.tiling.is_double
         asks_ahead = self.tiling is not None and self.tiling.asks_ahead
         results = [i for i, o in enumerate(self.nest.operands) if o.value is not None and o.access is Access.WRITE]
@@ -312,7 +301,7 @@ class _Encoder:
             result += FIELD.encode(word=one.word, kind=CONSTANTS[one.kind], of=one.of, by=one.by)
         result += self._argument_words()
         for i in self.levels_at:
-            box, outer = [r.size for r in self._first_box(i)], self.levels[i][2:]
+            box, outer = [r.size for r in self.boxes[i]], self.levels[i][2:]
             result += [len(outer), *(word for level in outer for word in (level.size(box), level.far_stride))]
         return tuple(result)
 
@@ -338,7 +327,7 @@ class _Encoder:
         words = dict.fromkeys(OPERAND.fields, 0) | {"access": int(operand.access is Access.WRITE)}
         if operand.value is None:
             return OPERAND.encode(**words)
-        box, size = self._first_box(i), operand.element_bytes
+        box, size = self.boxes[i], operand.element_bytes
         strides = row_major_strides(operand.shape)
         is_empty = not all(r.size for r in box)
         far = size * sum(r.start * s for r, s in zip(box, strides, strict=True))
@@ -364,7 +353,7 @@ class _Encoder:
         operand = self.nest.operands[dim.operand]
         assert operand.index is not None
         index, loop = operand.index[dim.dim], self.loops[dim.loop]
-        box = self._first_box(dim.operand)[dim.dim]
+        box = self.boxes[dim.operand][dim.dim]
         at = self.operands_at[dim.operand]
         stride = row_major_strides(operand.shape)[dim.dim] * operand.element_bytes
         shape = factor = 0
@@ -374,37 +363,32 @@ class _Encoder:
             outer = self.levels_at.get(dim.operand, 0) + 1 + 2 * (k - 2)
             shape = outer if k > 1 else at + OPERAND.places[("row_bytes", "rows")[k]]
             factor = levels[k].factor
-        words = {
-            "operand": at,
-            "index": dim.operand,
-            "far_stride": stride,
-            "far_step": stride * loop.tile,
-            "shape": shape,
-            "factor": factor,
-            "start": box.start,
-            "size": box.size,
-        }
-        if dim.is_plain:
-            return DIM.encode(**words, coefficient=1, low=0, high=0, divisor=0, extent=0)
         low = high = index.offset
         for axis, coefficient in index.terms:
             if axis != loop.axis:
                 reach = coefficient * (self.nest.axis(axis).extent - 1)
                 low, high = low + min(0, reach), high + max(0, reach)
         return DIM.encode(
-            **words,
+            operand=at,
+            index=dim.operand,
+            far_stride=stride,
+            far_step=stride * loop.tile,
+            shape=shape,
+            factor=factor,
+            start=box.start,
+            size=box.size,
             coefficient=index.coefficient(loop.axis),
             low=low,
             high=high,
-            divisor=index.divisor,
-            extent=operand.shape[dim.dim],
+            divisor=0 if dim.is_plain else index.divisor,
+            extent=0 if dim.is_plain else operand.shape[dim.dim],
         )
 
     def _argument_words(self) -> list[int]:
         strides = {}
         for i, operand in enumerate(self.nest.operands):
             if operand.value is not None:
-                shape = operand.shape if self.tiling is None else tuple(r.size for r in self._first_box(i))
+                shape = operand.shape if self.tiling is None else tuple(r.size for r in self.boxes[i])
                 strides[operand.name] = row_major_strides(shape)
         values = argument_values(self.arguments, self.nest, self.first, strides)
         return [float_word(value) if isinstance(value, float) else value for value in values]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilegrad.analysis.lifetimes import read_inputs
-from tilegrad.analysis.parts import Parts, part_axis, part_type, parts_of
+from tilegrad.analysis.parts import part_axis, part_type, parts_of
 from tilegrad.analysis.same_results import difference
 from tilegrad.analysis.verify import verify_graph
 from tilegrad.errors import UserError
@@ -74,12 +74,13 @@ def _beside_bytes(facts: Facts, group: _Group) -> int:
 
 @dataclass(frozen=True)
 class _Group:
-    """Nodes by number, in order; `copies` stay where they are, too. `kinds` are the types of parts, by value."""
+    """Nodes by number, in order; `copies` stay where they are, too. `parts` are the positions of inputs of which parts
+    of a node have parts, `kinds` the types of these, by value."""
 
     count: int
     nodes: tuple[int, ...]
     copies: frozenset[int]
-    parts: Mapping[int, Parts]
+    parts: Mapping[int, frozenset[int]]
     kinds: Mapping[str, TensorType]
 
 
@@ -133,27 +134,26 @@ def _typed(
     graph: Graph, facts: Facts, nodes: tuple[int, ...], copies: frozenset[int], count: int
 ) -> _Group | None:
     kinds: dict[str, TensorType] = {}
-    parts: dict[int, Parts] = {}
+    parts: dict[int, frozenset[int]] = {}
     for i in nodes:
         own = _parts(graph, graph.nodes[i], count)
         if own is None:
             return None
         parts[i] = own
-        names = [graph.nodes[i].inputs[k] for k in own.inputs] + [graph.nodes[i].outputs[k] for k in own.outputs]
-        for name in names:
+        for name in (*(graph.nodes[i].inputs[k] for k in own), *filter(None, graph.nodes[i].outputs)):
             kind = part_type(graph.types[name], count)
             if kind is None:
                 return None
             kinds[name] = kind
     made = {facts.names[v] for i in nodes for v in facts.makes[i]}
     for i in nodes:  # what is there in parts only cannot be read whole
-        whole = [name for k, name in enumerate(graph.nodes[i].inputs) if k not in parts[i].inputs and name in made]
+        whole = [name for k, name in enumerate(graph.nodes[i].inputs) if k not in parts[i] and name in made]
         if whole and any(name in read_inputs(graph, graph.nodes[i]) for name in whole):
             return None
     return _Group(count, nodes, copies, parts, kinds)
 
 
-def _parts(graph: Graph, node: Node, count: int) -> Parts | None:
+def _parts(graph: Graph, node: Node, count: int) -> frozenset[int] | None:
     """What a part of a node would have parts of, if there is such a thing."""
     operator = registry.get(node.op)
     whole = NodeView(node, graph.types)
@@ -178,9 +178,9 @@ def _parts(graph: Graph, node: Node, count: int) -> Parts | None:
     if found is None:
         return None
     unread = {
-        k for k, name in enumerate(node.inputs) if name and k not in found.inputs and kinds[name] != graph.types[name]
+        k for k, name in enumerate(node.inputs) if name and k not in found and kinds[name] != graph.types[name]
     }
-    return Parts(found.inputs | unread, found.outputs)
+    return found | unread
 
 
 def _operands(nests: tuple[Nest, ...]) -> set[str]:
@@ -231,7 +231,7 @@ def _one_part(
     for i in group.nodes:
         node = graph.nodes[i]
         inputs = list(node.inputs)
-        for position in sorted(group.parts[i].inputs):
+        for position in sorted(group.parts[i]):
             name = node.inputs[position]
             inputs[position] = f"{name}{tag}.part{k}"
             if name not in made and name not in cut:

@@ -1,36 +1,31 @@
 """Offsets for buffers with lifetimes, in as few bytes as a bounded, deterministic search finds.
 
 Buffers are placed one after the other at the lowest free offset, in several good orders: for ordinary training graphs
-one of them reaches the lower bound. Where none does, a complete search (search.c) looks for a smaller height, briefly,
-or for long where a capacity must be met. Limits count work, not seconds: the same input always gives the same plan.
-Without a C compiler the orders are improved by random moves instead, which finds more than the bound on hard
-instances; the result is then deterministic too, but another one.
-
-As a command it solves an instance in MiniMalloc's format: python -m tilegrad.place.allocate FILE.csv --capacity N
+one of them reaches the lower bound. Where none does, a complete search (search.c) looks briefly for a smaller height.
+Limits count work, not seconds: the same input always gives the same plan. Without a C compiler the orders are improved
+by random moves instead, which finds more than the bound on hard instances; the result is then deterministic too, but
+another one.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import random
-import sys
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 from math import gcd
-from pathlib import Path
 
-from tilegrad.errors import TilegradError, UserError
+import numpy as np
+
+from tilegrad.analysis.lifetimes import peak_of
 from tilegrad.ir.plan import Buffer
 from tilegrad.place import native, restarts
 
 # Work is nodes × buffers, about 0.1 µs each on a 2020s core.
 BRIEF_WORK = 5_000_000
 STEP_WORK = 300_000
-LONG_WORK = 1_000_000_000
 DESCENT_STEPS = 5
 SEARCHED_BUFFERS = 2000  # more than that is left to the orders
 # Pairs of buffers that are alive together. Above the first number, orders by time come first, which need not know the
@@ -47,57 +42,24 @@ class Allocation:
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where the search is: the best height so far, what it tries to reach, and the bound that none can beat."""
-
-    best_bytes: int
-    target_bytes: int
-    bound_bytes: int
-    nodes: int
-
-    @property
-    def gap(self) -> float:
-        return self.best_bytes / self.bound_bytes - 1.0 if self.bound_bytes else 0.0
-
-
-Report = Callable[[Progress], None]
-
-
 def lower_bound(buffers: Sequence[Buffer]) -> int:
-    """The largest sum of bytes alive at once: no allocation can be smaller."""
-    changes: dict[int, int] = {}
-    for buffer in buffers:
-        changes[buffer.first] = changes.get(buffer.first, 0) + buffer.size_bytes
-        changes[buffer.last + 1] = changes.get(buffer.last + 1, 0) - buffer.size_bytes
-    peak = alive = 0
-    for time in sorted(changes):
-        alive += changes[time]
-        peak = max(peak, alive)
-    return peak
+    return peak_of(buffers)[0]
 
 
-def allocate(
-    buffers: Sequence[Buffer], *, capacity_bytes: int | None = None, progress: Report | None = None
-) -> Allocation:
-    """As few bytes as a brief search finds; with a capacity, a long search follows where these are too many.
-
-    The result may exceed the capacity: nothing that fits was found, and the caller says so.
-    """
+def allocate(buffers: Sequence[Buffer]) -> Allocation:
+    """As few bytes as a brief search finds."""
     sized = [buffer for buffer in buffers if buffer.size_bytes > 0]
-    solver = _Solver(sized, progress or (lambda _: None))
+    solver = _Solver(sized)
     pairs = _count_pairs(sized)
     if pairs > FEW_PAIRS:
         solver.place_in_order_of_time()
-    if pairs <= MANY_PAIRS and (solver.size > solver.bound or not solver.order):
+    if solver.size > solver.bound and pairs <= MANY_PAIRS:
         solver.place_in_good_orders()
     if solver.size > solver.bound and pairs <= MANY_PAIRS:
         if native.library() is None or len(sized) > SEARCHED_BUFFERS:
             solver.improve_order()
         else:
             solver.descend()
-            if capacity_bytes is not None and solver.bound <= capacity_bytes < solver.size:
-                solver.try_height(capacity_bytes, LONG_WORK)
     placed = {buffer.name: offset for buffer, offset in zip(sized, solver.offsets, strict=True)}
     return Allocation({buffer.name: placed.get(buffer.name, 0) for buffer in buffers}, solver.size)
 
@@ -105,28 +67,32 @@ def allocate(
 class _Solver:
     """The best offsets so far."""
 
-    def __init__(self, buffers: Sequence[Buffer], report: Report) -> None:
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.buffers = buffers
-        self.report = report
         self.bound = lower_bound(buffers)
         self.order: list[int] = []
         self.offsets = [0] * len(buffers)
-        self.size = sum(buffer.size_bytes for buffer in buffers)
-        self.nodes = 0
+        self.size = sum(buffer.size_bytes for buffer in buffers) + 1  # more than any order needs
 
     @cached_property
     def neighbours(self) -> list[list[int]]:
-        return _neighbours(self.buffers)
+        """For each buffer, those alive together with it."""
+        buffers = self.buffers
+        found: list[list[int]] = [[] for _ in buffers]
+        alive: list[int] = []
+        for i in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
+            alive = [j for j in alive if buffers[j].last >= buffers[i].first]
+            for j in alive:
+                found[i].append(j)
+                found[j].append(i)
+            alive.append(i)
+        return found
 
-    def keep(self, offsets: list[int], target: int) -> None:
-        self.offsets, self.size = offsets, _height(self.buffers, offsets)
-        self.report(Progress(self.size, target, self.bound, self.nodes))
-
-    def reaches_bound(self, order: list[int], offsets: list[int], is_kept: bool) -> bool:
-        """Keeps an order that is better than those before, or that is to be kept; whether none can be better now."""
-        if is_kept or _height(self.buffers, offsets) < self.size:
-            self.order = order
-            self.keep(offsets, self.bound)
+    def reaches_bound(self, order: list[int], offsets: list[int], is_as_good_kept: bool = False) -> bool:
+        """Keeps an order that is better than those before, or as good; whether none can be better now."""
+        height = _height(self.buffers, offsets)
+        if height < self.size + is_as_good_kept:
+            self.order, self.offsets, self.size = order, offsets, height
         return self.size == self.bound
 
     def place_in_order_of_time(self) -> None:
@@ -134,7 +100,7 @@ class _Solver:
         times = [(buffer.first, buffer.last) for buffer in self.buffers]
         for spans in (times, [(-last, -first) for first, last in times]):
             order = sorted(range(len(times)), key=lambda i: (spans[i][0], -spans[i][1], -self.buffers[i].size_bytes))
-            if self.reaches_bound(order, _place_in_time(self.buffers, spans, order), not self.order):
+            if self.reaches_bound(order, _place_in_time(self.buffers, spans, order)):
                 break
 
     def place_in_good_orders(self) -> None:
@@ -151,20 +117,14 @@ class _Solver:
         ]
         for key in keys:
             order = sorted(indices, key=key)
-            if self.reaches_bound(order, _place(buffers, self.neighbours, order), not self.order):
+            if self.reaches_bound(order, _place(buffers, self.neighbours, order)):
                 break
 
     def try_height(self, height: int, work: int) -> bool:
         """Keeps offsets within this height, if the search finds some."""
-        start = self.nodes
-
-        def on_run(nodes: int) -> None:
-            self.nodes = start + nodes
-            self.report(Progress(self.size, height, self.bound, self.nodes))
-
-        offsets = restarts.search(self.buffers, height, max(work // len(self.buffers), 100), on_run)
+        offsets = restarts.search(self.buffers, height, max(work // len(self.buffers), 100))
         if offsets is not None:
-            self.keep(offsets, height)
+            self.offsets, self.size = offsets, _height(self.buffers, offsets)
         return offsets is not None
 
     def descend(self) -> None:
@@ -194,48 +154,33 @@ class _Solver:
             else:
                 a, b = draw.randrange(len(candidate)), draw.randrange(len(candidate))
                 candidate[a], candidate[b] = candidate[b], candidate[a]
-            offsets = _place(self.buffers, self.neighbours, candidate)
-            if self.reaches_bound(candidate, offsets, _height(self.buffers, offsets) == self.size):
+            if self.reaches_bound(candidate, _place(self.buffers, self.neighbours, candidate), is_as_good_kept=True):
                 break
-
-
-def _neighbours(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """For each buffer, those alive together with it."""
-    found: list[list[int]] = [[] for _ in buffers]
-    alive: list[int] = []
-    for i in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
-        alive = [j for j in alive if buffers[j].last >= buffers[i].first]
-        for j in alive:
-            found[i].append(j)
-            found[j].append(i)
-        alive.append(i)
-    return found
 
 
 def _place(buffers: Sequence[Buffer], neighbours: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
     """Lowest free offset for each buffer, in the given order."""
     offsets = [-1] * len(buffers)
     for i in order:
-        size = buffers[i].size_bytes
         taken = sorted((offsets[j], offsets[j] + buffers[j].size_bytes) for j in neighbours[i] if offsets[j] >= 0)
-        position = 0
-        for start, stop in taken:
-            if start - position >= size:
-                break
-            position = max(position, stop)
-        offsets[i] = position
+        offsets[i] = lowest_free(taken, buffers[i].size_bytes)
     return offsets
+
+
+def lowest_free(taken: Iterable[tuple[int, int]], size: int) -> int:
+    """The lowest offset for so many bytes beside what is taken, as (start, stop) in order."""
+    position = 0
+    for start, stop in taken:
+        if start - position >= size:
+            break
+        position = max(position, stop)
+    return position
 
 
 def _count_pairs(buffers: Sequence[Buffer]) -> int:
     """How many pairs of buffers are alive together."""
-    births, deaths = sorted(buffer.first for buffer in buffers), sorted(buffer.last for buffer in buffers)
-    pairs = dead = 0
-    for born, time in enumerate(births):
-        while deaths[dead] < time:
-            dead += 1
-        pairs += born - dead
-    return pairs
+    births, deaths = (np.sort([getattr(b, end) for b in buffers]) for end in ("first", "last"))
+    return int((np.arange(len(buffers)) - np.searchsorted(deaths, births)).sum())
 
 
 def _place_in_time(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int]], order: Sequence[int]) -> list[int]:
@@ -277,56 +222,3 @@ def _free(gaps: list[tuple[int, int]], start: int, stop: int) -> None:
 
 def _height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
     return max((o + b.size_bytes for o, b in zip(offsets, buffers, strict=True)), default=0)
-
-
-def read_instance(path: Path) -> list[Buffer]:
-    """Buffers of a CSV with the columns id, lower, upper (excluded) and size."""
-    try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        buffers = [Buffer(row["id"], int(row["size"]), int(row["lower"]), int(row["upper"]) - 1) for row in rows]
-    except OSError as error:
-        raise UserError(f"cannot read '{path}'", stage="allocate", got=str(error)) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"'{path}' is no allocation instance",
-            stage="allocate",
-            expected="columns id, lower, upper, size with integers",
-            got=str(error),
-        ) from error
-    for buffer in buffers:
-        if buffer.size_bytes < 0 or buffer.last < buffer.first:
-            raise UserError(f"'{path}': buffer '{buffer.name}' has no size or no lifetime", stage="allocate")
-    return buffers
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tilegrad.place.allocate", description=main.__doc__)
-    parser.add_argument("file", type=Path, help="CSV with the columns id, lower, upper, size")
-    parser.add_argument("--capacity", type=int, help="bytes to fit into; without it, as few as a brief search finds")
-    options = parser.parse_args(arguments)
-    shown: list[int] = []
-
-    def show(now: Progress) -> None:
-        # Every 20,000 nodes, and whenever the height shrinks.
-        step = now.nodes // 20_000
-        if shown[-2:] != [now.best_bytes, step]:
-            shown.extend((now.best_bytes, step))
-            print(
-                f"{now.nodes:>9} nodes  best {now.best_bytes}  trying {now.target_bytes}  "
-                f"bound {now.bound_bytes}  gap {now.gap:.2%}",
-                flush=True,
-            )
-
-    try:
-        buffers = read_instance(options.file)
-        allocation = allocate(buffers, capacity_bytes=options.capacity, progress=show)
-    except TilegradError as error:
-        print(error, file=sys.stderr)
-        return error.exit_status
-    is_inside = options.capacity is None or allocation.size_bytes <= options.capacity
-    print(f"{allocation.size_bytes} bytes for {len(buffers)} buffers" + ("" if is_inside else ": does not fit"))
-    return 0 if is_inside else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.ir.schedule import Schedule
@@ -18,12 +19,8 @@ INDEX_BYTES = 4
 
 def packed_offsets(types: Sequence[TensorType]) -> tuple[tuple[int, ...], int]:
     """Where the harness keeps each input or output of an entry, one behind the other, and the size of all."""
-    offsets = []
-    position = 0
-    for tensor_type in types:
-        offsets.append(position)
-        position += align(tensor_type.size_bytes, PORT_ALIGNMENT_BYTES)
-    return tuple(offsets), position
+    *offsets, end = accumulate((align(own.size_bytes, PORT_ALIGNMENT_BYTES) for own in types), initial=0)
+    return tuple(offsets), end
 
 
 def buffer_bytes(schedule: Schedule) -> tuple[int, int]:

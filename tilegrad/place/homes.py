@@ -7,19 +7,17 @@ goes last; nothing that helps is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.analysis.lifetimes import Lifetimes
 from tilegrad.errors import DoesNotFit
-from tilegrad.ir.schedule import EntrySchedule, Schedule
-from tilegrad.place.stays import Gap, Stay, Tensor, forced, gaps, stays_of
-from tilegrad.place.tensors import EntryTensors, entry_tensors, launch_lifetimes
-from tilegrad.targets.base import L2, Target
+from tilegrad.ir.schedule import Schedule
+from tilegrad.place.stays import Gap, Tensor, forced, gaps, stays_of
+from tilegrad.place.tensors import EntryHomes
 
 # Where everything lives in L3, what is less than so much and than a thousandth of all state is not worth a transfer: it
 # would be in the way of others in the engine's short queue.
@@ -29,54 +27,22 @@ _Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class EntryHomes:
-    """`stays` has the tensors that are not in L2 all the time they are alive."""
-
-    durations: tuple[float, ...]
-    lifetimes: Lifetimes
-    tensors: Mapping[str, Tensor]
-    parts: Mapping[str, tuple[str, ...]]
-    stays: Mapping[str, tuple[Stay, ...]] = field(default_factory=dict)
-
-    @property
-    def launch_count(self) -> int:
-        return len(self.durations)
-
-
-@dataclass(frozen=True)
 class Homes:
     entries: Mapping[str, EntryHomes]
     state_in_l3: frozenset[str]
-
-
-Used = tuple[Lifetimes, EntryTensors]
-
-
-def used_tensors(schedule: Schedule, state_bytes: Mapping[str, int]) -> dict[str, Used]:
-    """By entry, whatever homes are chosen."""
-    alignment, found = schedule.target.memory(L2).alignment_bytes, dict[str, Used]()
-    for name, entry in schedule.entries.items():
-        lifetimes = launch_lifetimes(entry, alignment)
-        found[name] = lifetimes, entry_tensors(entry, lifetimes, state_bytes, alignment)
-    return found
 
 
 def choose_homes(
     schedule: Schedule,
     mode: str,
     capacity_bytes: int,
-    durations: Mapping[str, Sequence[float]],
     state_bytes: Mapping[str, int],
-    used: Mapping[str, Used],
+    entries: Mapping[str, EntryHomes],
 ) -> Homes:
-    """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `durations` by entry and launch."""
-    choice = _Choice(schedule, mode, capacity_bytes, state_bytes, used)
+    """`mode`: auto, L2 or L3. `capacity_bytes` is what L2 has for tensors; `entries` have all of them there."""
+    choice = _Choice(schedule, mode, capacity_bytes, state_bytes, entries)
     choice.make_room()
-    entries = {
-        name: EntryHomes(tuple(durations[name]), own.lifetimes, own.found.tensors, own.found.parts, own.stays())
-        for name, own in choice.entries.items()
-    }
-    return Homes(entries, frozenset(choice.in_l3))
+    return Homes({name: own.with_stays() for name, own in choice.entries.items()}, frozenset(choice.in_l3))
 
 
 class _Entry:
@@ -85,36 +51,24 @@ class _Entry:
     Position 0 of `alive` is before the first launch. Gaps are rows of arrays, so that one is found quickly.
     """
 
-    def __init__(self, name: str, schedule: EntrySchedule, used: Used) -> None:
+    def __init__(self, name: str, own: EntryHomes) -> None:
         self.name = name
-        self.schedule = schedule
-        self.end = len(schedule.launches)
-        self.lifetimes, self.found = used
-        self.away = {name: forced(tensor, self.end) for name, tensor in self.found.tensors.items()}
-        self.alive: _Counts = np.zeros(self.end + 2, dtype=np.int64)
+        self.own = own
+        self.tensors = own.tensors
+        end = own.launch_count
+        self.away = {name: forced(tensor, end) for name, tensor in self.tensors.items()}
+        self.alive: _Counts = self.with_stays().alive()
         self.rows: list[tuple[str, Gap]] = []
         self.rows_of: dict[str, list[int]] = {}
-        for tensor in self.found.tensors.values():
-            self._add(tensor)
+        for tensor in self.tensors.values():
+            for gap in gaps(tensor, end):
+                if gap.before not in self.away[tensor.name]:
+                    self.rows_of.setdefault(tensor.name, []).append(len(self.rows))
+                    self.rows.append((tensor.name, gap))
         self.first = np.array([gap.first + 1 for _, gap in self.rows], dtype=np.int64)
         self.stop = np.array([gap.last + 2 for _, gap in self.rows], dtype=np.int64)
-        self.size = np.array([self.found.tensors[one].size_bytes for one, _ in self.rows], dtype=np.int64)
+        self.size = np.array([self.tensors[one].size_bytes for one, _ in self.rows], dtype=np.int64)
         self.cost = np.full(len(self.rows), inf)
-
-    def _add(self, tensor: Tensor) -> None:
-        own = gaps(tensor, self.end)
-        if tensor.whole is not None or (self.is_away(tensor) and not tensor.is_state):
-            for stay in stays_of(tensor, self.away[tensor.name]):
-                self.alive[stay.first + 1 : stay.last + 2] += tensor.size_bytes
-        elif tensor.first <= tensor.last:
-            self.alive[tensor.first + 1 : tensor.last + 2] += tensor.size_bytes
-            for gap in own:
-                if gap.before in self.away[tensor.name]:
-                    self.alive[gap.first + 1 : gap.last + 2] -= tensor.size_bytes
-        for gap in own:
-            if gap.before not in self.away[tensor.name] and gap.first <= gap.last:
-                self.rows_of.setdefault(tensor.name, []).append(len(self.rows))
-                self.rows.append((tensor.name, gap))
 
     def is_away(self, tensor: Tensor) -> bool:
         return bool(self.away[tensor.name] or tensor.streamed or tensor.whole is not None or tensor.is_outside)
@@ -125,11 +79,10 @@ class _Entry:
             return
         self.away[name].add(gap.before)
         self.alive[self.first[row] : self.stop[row]] -= self.size[row]
-        self.cost[row] = inf
 
-    def stays(self) -> dict[str, tuple[Stay, ...]]:
-        tensors = self.found.tensors.values()
-        return {t.name: stays_of(t, self.away[t.name]) for t in tensors if self.is_away(t)}
+    def with_stays(self) -> EntryHomes:
+        away = [tensor for tensor in self.tensors.values() if self.is_away(tensor)]
+        return replace(self.own, stays={tensor.name: stays_of(tensor, self.away[tensor.name]) for tensor in away})
 
 
 class _Choice:
@@ -141,36 +94,29 @@ class _Choice:
         mode: str,
         capacity_bytes: int,
         state_bytes: Mapping[str, int],
-        used: Mapping[str, Used],
+        entries: Mapping[str, EntryHomes],
     ) -> None:
-        target = schedule.target
-        self.target: Target = target
         self.mode = mode
         self.capacity_bytes = capacity_bytes
         self.state_bytes = state_bytes
         self.schedule = schedule
-        self.engine = target.far_engine
-        self.entries = {name: _Entry(name, entry, used[name]) for name, entry in schedule.entries.items()}
+        self.engine = schedule.target.far_engine
+        self.entries = {name: _Entry(name, own) for name, own in entries.items()}
         self.in_l3: set[str] = set()
-        self.elsewhere = {
-            name: sum(size for tensor, size in state_bytes.items() if tensor not in entry.found.tensors)
-            for name, entry in self.entries.items()
+        self.elsewhere = {name: own.unused_bytes(state_bytes) for name, own in entries.items()}
+        self.unused = {
+            name: [tensor for tensor, size in state_bytes.items() if size and tensor not in own.tensors]
+            for name, own in entries.items()
         }
+        self.home_costs = {name: self._home_cost(name) for name in state_bytes}
         least_bytes = max(LEAST_BYTES, min(MOST_LEAST_BYTES, sum(state_bytes.values()) // 1000))
         for tensor, size in state_bytes.items():
-            is_streamed = any(
-                tensor in entry.found.tensors and entry.found.tensors[tensor].streamed
-                for entry in self.entries.values()
-            )
+            is_streamed = any(tensor in own.tensors and own.tensors[tensor].streamed for own in entries.values())
             if is_streamed or (mode == "L3" and size >= least_bytes):
                 self.move_home(tensor)
-        self.unused: dict[str, list[tuple[float, str]]] = {}
         for entry in self.entries.values():
             for row in range(len(entry.rows)):
                 entry.cost[row] = self._cost(entry, row)
-            sizes = ((name, size) for name, size in state_bytes.items() if name not in entry.found.tensors and size)
-            costs = [(self._home_cost(name) / size, name) for name, size in sizes]
-            self.unused[entry.name] = sorted(costs, reverse=True)
 
     def move_home(self, name: str) -> None:
         """A state tensor lives in L3 from now on: at both ends of every entry it is away."""
@@ -178,7 +124,7 @@ class _Choice:
             return
         self.in_l3.add(name)
         for entry in self.entries.values():
-            tensor = entry.found.tensors.get(name)
+            tensor = entry.tensors.get(name)
             if tensor is None:
                 self.elsewhere[entry.name] -= self.state_bytes[name]
                 continue
@@ -201,7 +147,7 @@ class _Choice:
         """Cycles of one call of every entry that a home in L3 costs."""
         total = 0.0
         for entry in self.entries.values():
-            tensor = entry.found.tensors.get(name)
+            tensor = entry.tensors.get(name)
             if tensor is not None and tensor.uses:
                 total += self._moves(tensor, tensor.uses[0].reads, any(use.writes for use in tensor.uses))
         return total
@@ -209,10 +155,10 @@ class _Choice:
     def _cost(self, entry: _Entry, row: int) -> float:
         """Cycles that it costs to be away in a gap."""
         name, gap = entry.rows[row]
-        tensor = entry.found.tensors[name]
+        tensor = entry.tensors[name]
         if gap.before in entry.away[name]:
             return inf
-        total = self._home_cost(name) if tensor.is_state and name not in self.in_l3 else 0.0
+        total = self.home_costs[name] if tensor.is_state and name not in self.in_l3 else 0.0
         if gap.before in (0, len(tensor.uses)):
             return total
         own = [k for k in entry.away[name] if k <= gap.before]
@@ -237,7 +183,7 @@ class _Choice:
                 raise self._does_not_fit(entry)
             row = found[1]
             tensor, _ = entry.rows[row]
-            if entry.found.tensors[tensor].is_state:
+            if entry.tensors[tensor].is_state:
                 self.move_home(tensor)
             entry.give_up(row)
             for other_row in entry.rows_of[tensor]:
@@ -245,12 +191,12 @@ class _Choice:
 
     def _best_elsewhere(self, entry: _Entry, room: int) -> tuple[float, str] | None:
         """State that the entry does not use, which gains in every launch; the cheapest first."""
-        waiting = self.unused[entry.name]
-        while waiting and waiting[-1][1] in self.in_l3:
-            waiting.pop()
-        if not waiting:
+        unused = [name for name in self.unused[entry.name] if name not in self.in_l3]
+        costs = [(self.home_costs[name] / self.state_bytes[name], name) for name in unused]
+        if not costs:
             return None
-        return waiting[-1][0] / max(int((entry.alive > room).sum()), 1), waiting[-1][1]
+        cost, name = min(costs)
+        return cost / max(int((entry.alive > room).sum()), 1), name
 
     def _best(self, entry: _Entry, room: int) -> tuple[float, int] | None:
         """Of the gaps where most is alive: least cost for what it gains, in bytes and launches that are over."""
@@ -267,16 +213,17 @@ class _Choice:
 
     def _does_not_fit(self, entry: _Entry) -> DoesNotFit:
         worst = int(entry.alive.argmax())
-        launches = entry.schedule.launches
+        launches = self.schedule.entries[entry.name].launches
         launch = launches[max(0, min(worst - 1, len(launches) - 1))]
+        stays = entry.with_stays().stays
         state = self.elsewhere[entry.name] + sum(
             tensor.size_bytes
-            for tensor in entry.found.tensors.values()
-            if tensor.is_state and any(first <= worst < stop for first, stop in self._there(entry, tensor))
+            for name, tensor in entry.tensors.items()
+            if tensor.is_state and any(one.first < worst <= one.last + 1 for one in stays.get(name, (tensor,)))
         )
         peak_bytes = int(entry.alive[worst]) + self.elsewhere[entry.name]
         hint = f"give L2 at least {peak_bytes} bytes (--l2)"
-        if self.mode == "L2" and self.target.has_l3:
+        if self.mode == "L2" and self.schedule.target.has_l3:
             hint = "use --home auto, which moves tensors to L3"
         return DoesNotFit(
             f"the {entry.name} entry does not fit into L2",
@@ -286,8 +233,3 @@ class _Choice:
             got=f"{peak_bytes} bytes at this node: {state} of state and {peak_bytes - state} of activations",
             hint=hint,
         )
-
-    def _there(self, entry: _Entry, tensor: Tensor) -> list[tuple[int, int]]:
-        if tensor.name not in self.in_l3:
-            return [(0, entry.end + 2)]
-        return [(stay.first + 1, stay.last + 2) for stay in stays_of(tensor, entry.away[tensor.name])]

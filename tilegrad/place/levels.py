@@ -11,14 +11,16 @@ from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.room import closing_hint
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
+from tilegrad.ir.nest import Nest
 from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
 from tilegrad.ir.program import StateTensor
-from tilegrad.ir.schedule import Rows, Schedule
+from tilegrad.ir.schedule import Launch, Rows, Schedule, Tiling
 from tilegrad.place.allocate import allocate, lower_bound
-from tilegrad.place.homes import EntryHomes, Homes, choose_homes, used_tensors
-from tilegrad.place.prefetch import state_elsewhere, taken_cycles, with_transfers
+from tilegrad.place.homes import Homes, choose_homes
+from tilegrad.place.prefetch import taken_cycles, with_transfers
 from tilegrad.place.scratch import place_nests
 from tilegrad.place.shorten import shorten
+from tilegrad.place.tensors import EntryHomes, all_in_l2, stay_name
 from tilegrad.targets.base import L1, L2, L3
 
 # The allocator may need more than the sum of live bytes. Then single stays are shortened; where that takes much time,
@@ -34,22 +36,12 @@ MANY_LAUNCHES, _FIRST_SHARES = 2000, (0.9, 0.5, 0.0)
 
 
 @dataclass(frozen=True)
-class _Attempt:
-    """Homes for a share of L2, and the cycles of all entries that may come of them."""
-
-    homes: Homes
-    share: float
-    cycles: float
-
-
-@dataclass(frozen=True)
 class _Packed:
-    """An entry whose buffers have their places in L2; `is_shortened`: to have them, stays are shorter than wanted."""
+    """An entry whose buffers have their places in L2."""
 
     entry: EntryHomes
     buffers: Sequence[Buffer]
     offsets: Mapping[str, int]
-    is_shortened: bool = False
 
 
 class _Levels:
@@ -59,44 +51,47 @@ class _Levels:
         self.home = home if target.has_l3 else L2
         alignment = target.memory(L2).alignment_bytes
         self.capacity = target.memory(L2).capacity_bytes or 0
-        self.durations = durations(schedule)
         self.state_bytes = {t.name: align(t.type.size_bytes, alignment) for t in schedule.program.state}
-        self.used = used_tensors(schedule, self.state_bytes)
+        taken = durations(schedule)
+        self.entries = {
+            name: all_in_l2(entry, taken[name], self.state_bytes, alignment) for name, entry in schedule.entries.items()
+        }
         self.is_long = sum(len(entry.launches) for entry in schedule.entries.values()) > MANY_LAUNCHES
 
-    def homes(self) -> Iterator[_Attempt]:
-        """For less and less of L2. Where nothing is moved, there is one."""
+    def homes(self) -> Iterator[tuple[Homes, float]]:
+        """For less and less of L2, and the cycles of all entries that may come of them. Where nothing is moved, there
+        is one."""
         last: Homes | None = None
         for share in _HOMES_SHARES:
             try:
-                room, given = int(self.capacity * share), (self.durations, self.state_bytes, self.used)
-                homes = choose_homes(self.schedule, self.home, room, *given)
+                room = int(self.capacity * share)
+                homes = choose_homes(self.schedule, self.home, room, self.state_bytes, self.entries)
             except DoesNotFit:
                 if last is None:
                     raise
                 return  # a node needs more than this share
-            if last is None or not _is_same(homes, last):
-                yield _Attempt(homes, share, 0.0 if self.is_long else self.transfers(homes, 1.0)[1])
+            if homes != last:
+                yield homes, 0.0 if self.is_long else self.transfers(homes, 1.0)[1]
             last = homes
             if not any(entry.stays for entry in homes.entries.values()):
                 return
 
-    def attempts(self) -> Iterable[_Attempt]:
+    def attempts(self) -> Iterable[tuple[Homes, float]]:
         """The fastest first; behind it those that leave more of L2 free."""
         if self.is_long:
             return self.homes()
         found = [*self.homes()]
-        best = found[0]
-        for one in found[1:]:
-            best = one if one.cycles < best.cycles * _LITTLE_FASTER else best
-        return [one for one in found if one.share <= best.share]
+        best = 0
+        for i, (_, cycles) in enumerate(found):
+            best = i if cycles < found[best][1] * _LITTLE_FASTER else best
+        return found[best:]
 
     def transfers(self, homes: Homes, share: float) -> tuple[Homes, float]:
         room = int(self.capacity * share)
         entries: dict[str, EntryHomes] = {}
         total = 0.0
         for name, entry in homes.entries.items():
-            free = room - state_elsewhere(entry, self.state_bytes, homes.state_in_l3)
+            free = room - entry.unused_bytes(self.state_bytes, homes.state_in_l3)
             entries[name], cycles = with_transfers(entry, self.schedule.target, free, self.schedule.overlaps_l3)
             total += self.schedule.program.calls(name) * cycles
         return replace(homes, entries=entries), total
@@ -104,11 +99,11 @@ class _Levels:
     def plan(self) -> Plan:
         """The fastest of what fits; where nothing does, what is nearest to it."""
         attempts = self.attempts()
-        fastest = inf if self.is_long else min(attempt.cycles for attempt in attempts)
+        fastest = inf if self.is_long else min(cycles for _, cycles in attempts)
         best: Plan | None = None
         fitting: tuple[float, Plan] | None = None
-        for attempt in attempts:
-            found = self.fitted(attempt)
+        for homes, _ in attempts:
+            found = self.fitted(homes)
             if best is None or found[1].memory[L2].used_bytes < best.memory[L2].used_bytes:
                 best = found[1]
             if found[1].memory[L2].used_bytes <= self.capacity:
@@ -118,16 +113,16 @@ class _Levels:
         assert best is not None
         return best if fitting is None else fitting[1]
 
-    def fitted(self, attempt: _Attempt) -> tuple[float, Plan]:
+    def fitted(self, least: Homes) -> tuple[float, Plan]:
         """Its cycles and its plan, with stays as long as the allocator finds room for."""
         found: list[tuple[int, bool, float, Plan]] = []
         for share in _FIRST_SHARES if self.is_long else _STAYS_SHARES:
-            homes, wanted = self.transfers(attempt.homes, share)
-            packed = self.packed(homes, attempt.homes)
+            homes, wanted = self.transfers(least, share)
+            packed = self.packed(homes, least)
             plan = _plan(self.schedule, packed, homes.state_in_l3)
             use = plan.memory[L2]
             cycles = wanted
-            if any(one.is_shortened for one in packed.values()):
+            if any(one.entry is not homes.entries[name] for name, one in packed.items()):
                 calls, target = self.schedule.program.calls, self.schedule.target
                 cycles = sum(calls(name) * taken_cycles(one.entry, target) for name, one in packed.items())
             is_loose = cycles == wanted and use.used_bytes > _MOST_OVER_BOUND * use.lower_bound_bytes
@@ -151,55 +146,46 @@ class _Levels:
 
 
 def plan_levels(schedule: Schedule, home: str) -> Plan:
-    best = _Levels(schedule, home).plan()
-    _expect_fit(best)
-    return _with_nests(best)
-
-
-def _is_same(one: Homes, other: Homes) -> bool:
-    stays, others = ({name: entry.stays for name, entry in homes.entries.items()} for homes in (one, other))
-    return one.state_in_l3 == other.state_in_l3 and stays == others
+    plan = _Levels(schedule, home).plan()
+    _expect_fit(plan)
+    return place_nests(plan) if schedule.is_tiled else plan  # where nests are in L1 follows from everything else
 
 
 def durations(schedule: Schedule, is_tiled: bool = True) -> dict[str, list[float]]:
     """Estimated cycles of each launch; as they would be if nothing was tiled, where that is asked for."""
     target, costs = schedule.target, KernelCosts(schedule.target)
-    result: dict[str, list[float]] = {}
-    for name, entry in schedule.entries.items():
-        result[name] = []
-        for launch in entry.launches:
-            total = 0.0
-            for nest, tiling in zip(launch.nests, launch.tilings or (None,) * len(launch.nests), strict=True):
-                sizes = {axis.name: max(axis.extent, 1) for axis in nest.axes}
-                if tiling is None or not is_tiled:
-                    total += costs.cycles(nest, sizes, target.home, target.cores)
-                else:
-                    total += tiling.estimate.cycles
-            result[name].append(total)
-    return result
+
+    def cycles(nest: Nest, tiling: Tiling | None) -> float:
+        if tiling is not None and is_tiled:
+            return tiling.estimate.cycles
+        sizes = {axis.name: max(axis.extent, 1) for axis in nest.axes}
+        return costs.cycles(nest, sizes, target.home, target.cores)
+
+    def of_launch(launch: Launch) -> float:
+        tilings = launch.tilings or (None,) * len(launch.nests)
+        return sum((cycles(nest, tiling) for nest, tiling in zip(launch.nests, tilings, strict=True)), 0.0)
+
+    return {name: [*map(of_launch, entry.launches)] for name, entry in schedule.entries.items()}
 
 
 def _buffers(entry: EntryHomes) -> list[Buffer]:
     buffers = [buffer for buffer in entry.lifetimes.buffers if buffer.name not in entry.stays]
-    for name, stays in entry.stays.items():
-        size_bytes = entry.tensors[name].size_bytes
-        buffers += [Buffer(_stay_name(name, k), size_bytes, s.first, s.last) for k, s in enumerate(stays)]
-    return buffers
+    return buffers + [Buffer(name, t.size_bytes, s.first, s.last) for name, (t, s) in entry.named_stays().items()]
 
 
 def _shortened(packed: _Packed, least: EntryHomes, room_bytes: int) -> _Packed:
     """With shorter stays within the room, or as it is where there are none."""
-    needed = {_stay_name(name, k): (s.first, s.last) for name, own in least.stays.items() for k, s in enumerate(own)}
+    needed = {name: (stay.first, stay.last) for name, (_, stay) in least.named_stays().items()}
     found = shorten(packed.buffers, needed, packed.offsets, room_bytes)
     if found is None:
         return packed
     buffers, offsets = found
     spans = {buffer.name: (buffer.first, buffer.last) for buffer in buffers}
     stays = {
-        name: tuple(stay.within(*spans[_stay_name(name, k)]) for k, stay in enumerate(own))
+        name: tuple(stay.within(*spans[stay_name(name, k)]) for k, stay in enumerate(own))
         for name, own in packed.entry.stays.items()
     }
-    return _Packed(replace(packed.entry, stays=stays), buffers, offsets, is_shortened=True)
+    return _Packed(replace(packed.entry, stays=stays), buffers, offsets)
 
 
 def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collection[str]) -> Plan:
@@ -208,10 +194,7 @@ def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collec
     near, far = ([t for t in program.state if (t.name in state_in_l3) == is_far] for is_far in (False, True))
     l2_addresses, state_bytes, image_bytes = place_state(near, L2, "state", alignment)
     l3_addresses, l3_state_bytes, l3_image_bytes = place_state(far, L3, "l3", alignment)
-    in_order = sorted(program.state, key=lambda tensor: tensor.initial is None)
-    state_addresses = {
-        t.name: l3_addresses[t.name] if t.name in state_in_l3 else l2_addresses[t.name] for t in in_order
-    }
+    state_addresses = l2_addresses | l3_addresses
     entries = {}
     l3_bytes = l3_bound = l3_state_bytes
     for name, own in packed.items():
@@ -228,11 +211,6 @@ def _plan(schedule: Schedule, packed: Mapping[str, _Packed], state_in_l3: Collec
     return Plan(
         schedule, alignment, state_addresses, state_bytes, image_bytes, arena_bytes, entries, memory, l3_image_bytes
     )
-
-
-def _with_nests(plan: Plan) -> Plan:
-    """The plan with nests in L1, where it is tiled: that follows from everything else."""
-    return place_nests(plan) if plan.schedule.is_tiled else plan
 
 
 def _expect_fit(plan: Plan) -> None:
@@ -272,10 +250,6 @@ def place_state(
     return addresses, offset, image_bytes
 
 
-def _stay_name(tensor: str, k: int) -> str:
-    return f"{tensor}@{k}"
-
-
 def _plan_entry(
     packed: _Packed, state_addresses: dict[str, Address], l3_state_bytes: int
 ) -> tuple[EntryPlan, int, int]:
@@ -302,23 +276,18 @@ def _plan_entry(
 
 def _outside(entry: EntryHomes) -> list[Buffer]:
     """Activations in L3: from when the first of their bytes leaves L2 until all that comes back has arrived."""
-    spans: dict[str, tuple[int, int]] = {}
-    for name, stays in entry.stays.items():
-        tensor = entry.tensors[name]
-        whole = entry.tensors[tensor.whole or name]
-        if whole.is_state:
-            continue
-        times = [stay.changed for stay in stays if stay.store] + [stay.used for stay in stays if stay.load]
-        if not times:
-            continue
-        first, last = spans.get(whole.name, (times[0], times[0]))
-        spans[whole.name] = (min([first, *times]), max([last, *times]))
+    times: dict[str, list[int]] = {}
+    for tensor, stay in entry.named_stays().values():
+        whole = tensor.whole or tensor.name
+        moved = [time for is_moved, time in ((stay.store, stay.changed), (stay.load, stay.used)) if is_moved]
+        if moved and not entry.tensors[whole].is_state:
+            times[whole] = times.get(whole, []) + moved
     for tensor in entry.tensors.values():
         if tensor.is_outside:
-            first, last = spans.get(tensor.name, (tensor.first, tensor.last))
-            span = (-1 if tensor.is_input else first, entry.launch_count if tensor.is_output else last)
-            spans[tensor.name] = span
-    return [Buffer(name, entry.tensors[name].size_bytes, *span) for name, span in spans.items()]
+            own = times.setdefault(tensor.name, [tensor.first, tensor.last])
+            own += [-1] if tensor.is_input else []
+            own += [entry.launch_count] if tensor.is_output else []
+    return [Buffer(name, entry.tensors[name].size_bytes, min(own), max(own)) for name, own in times.items()]
 
 
 def _where(
@@ -332,8 +301,7 @@ def _where(
     found: dict[str, tuple[Stay, ...]] = {}
     stays = {
         name: tuple(
-            Stay(stay.first, stay.last, Address(L2, "arena", offsets[_stay_name(name, k)]))
-            for k, stay in enumerate(own)
+            Stay(stay.first, stay.last, Address(L2, "arena", offsets[stay_name(name, k)])) for k, stay in enumerate(own)
         )
         for name, own in entry.stays.items()
     }
@@ -353,21 +321,13 @@ def _where(
 
 def _staging(entry: EntryHomes, offsets: Mapping[str, int], l3_offsets: Mapping[str, int]) -> tuple[Staging, ...]:
     staging: list[Staging] = []
-    for name, stays in entry.stays.items():
-        tensor = entry.tensors[name]
-        if not any(stay.load or stay.store for stay in stays):
-            continue
-        l3_offset = l3_offsets[tensor.whole or name]
-        for k, stay in enumerate(stays):
-            l2_offset = offsets[_stay_name(name, k)]
-            ways = [(stay.first, stay.used, True)] if stay.load else []
-            if stay.store:
-                ways.append((stay.leaves, min(max(stay.last + 1, stay.leaves), entry.launch_count), False))
-            for way in ways:
-                if tensor.rows is None:
-                    staging.append(Staging(name, l2_offset, l3_offset, tensor.size_bytes, *way))
-                else:
-                    staging += _rows(tensor.rows, name, l2_offset, l3_offset, way)
+    for buffer, (tensor, stay) in entry.named_stays().items():
+        for way in stay.transfers(entry.launch_count):
+            offset = l3_offsets[tensor.whole or tensor.name]
+            if tensor.rows is None:
+                staging.append(Staging(tensor.name, offsets[buffer], offset, tensor.size_bytes, *way))
+            else:
+                staging += _rows(tensor.rows, tensor.name, offsets[buffer], offset, way)
     return tuple(sorted(staging, key=lambda s: (s.start, s.wait, s.tensor, s.l3_offset)))
 
 

@@ -22,7 +22,7 @@ def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
         return plan_levels(schedule, home)
     memory = schedule.target.memory(schedule.target.home)
     alignment = memory.alignment_bytes
-    flash = _place_constants(schedule)
+    flash, flash_bytes = _place_constants(schedule)
     in_ram = [tensor for tensor in schedule.program.state if tensor.name not in flash]
     state_addresses, state_bytes, image_bytes = place_state(in_ram, memory.name, "state", alignment)
     state_addresses = flash | state_addresses
@@ -46,8 +46,6 @@ def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
     if schedule.target.board is not None:
         place(schedule, schedule.target.board, state_bytes, arena_bytes)
     levels = {memory.name: use}
-    sizes = {tensor.name: tensor.type.size_bytes for tensor in schedule.program.state}
-    flash_bytes = max((a.offset + align(sizes[name], alignment) for name, a in flash.items()), default=0)
     if schedule.target.has_memory(FLASH):
         levels[FLASH] = MemoryUse(flash_bytes, schedule.target.memory(FLASH).capacity_bytes, flash_bytes)
     sizes_bytes = state_bytes, image_bytes, arena_bytes
@@ -80,12 +78,12 @@ def _at_the_steps_addresses(schedule: Schedule, step: EntryPlan) -> EntryPlan | 
     return EntryPlan(addresses, buffers, offsets, arena_bytes, lower_bound(buffers))
 
 
-def _place_constants(schedule: Schedule) -> dict[str, Address]:
+def _place_constants(schedule: Schedule) -> tuple[dict[str, Address], int]:
     """What no entry changes and nobody sets stays in flash, where the target has one: the largest first, as far as it
-    reaches. The rest is copied to RAM like what trains."""
+    reaches. The rest is copied to RAM like what trains. With the bytes that they take."""
     target = schedule.target
     if not target.has_memory(FLASH):
-        return {}
+        return {}, 0
     flash = target.memory(FLASH)
     written = {state for entry in schedule.entries.values() for _, state in entry.graph.writes}
     addresses = {}
@@ -97,7 +95,7 @@ def _place_constants(schedule: Schedule) -> dict[str, Address]:
         if is_constant and size >= LEAST_FLASH_BYTES and has_room:
             addresses[tensor.name] = Address(FLASH, FLASH_REGION, offset)
             offset += size
-    return addresses
+    return addresses, offset
 
 
 LEAST_FLASH_BYTES = 16

@@ -7,15 +7,17 @@ otherwise be idle, what is needed next is brought, as long as there is room for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 
 import numpy as np
 
 from tilegrad.costs.kernel_cost import KernelCosts
-from tilegrad.place.homes import EntryHomes
 from tilegrad.place.stays import Stay, Tensor
+from tilegrad.place.tensors import EntryHomes
 from tilegrad.targets.base import Target
 
 # Launches take longer than estimated: the engine is given so much more than they take.
@@ -29,14 +31,26 @@ class _Transfer:
     """A load or a store of one stay, while the entry is gone through. `launch` is the one that needs or changed it."""
 
     tensor: Tensor
+    stays: list[Stay]  # of the tensor, as they are now
     number: int
     launch: int
-    is_load: bool
-    after: list[_Transfer]
-    pending: list[_Transfer]  # of these, those that may not be done yet
-    before: int = 0
-    start: int | None = None
-    done: float = 0.0
+    least_last: int  # the last launch that needs the tensor in L2
+    before: int  # the last launch that needs it there before this stay
+    after: Sequence[_Transfer] = ()  # stores behind which a load comes
+    pending: list[_Transfer] = field(default_factory=list)  # of these, those that may not be done yet
+    done: float = inf  # until it has started
+
+    @property
+    def has_started(self) -> bool:
+        return self.done < inf
+
+    @property
+    def stay(self) -> Stay:
+        return self.stays[self.number]
+
+    @stay.setter
+    def stay(self, changed: Stay) -> None:
+        self.stays[self.number] = changed
 
     @property
     def span(self) -> tuple[str, int, int]:
@@ -53,10 +67,9 @@ def with_transfers(entry: EntryHomes, target: Target, room_bytes: int, overlaps:
     if target.far_engine is None:
         return entry, sum(entry.durations)
     walk = _Walk(entry, target, room_bytes if overlaps else 0)
-    stays = walk.run()
-    if not overlaps:
-        stays = _settled(entry)
-    return replace(entry, stays={name: tuple(own) for name, own in stays.items()}), walk.now
+    walk.run()
+    found = {name: tuple(own) for name, own in walk.stays.items()}
+    return replace(entry, stays=found) if overlaps else entry, walk.now
 
 
 def taken_cycles(entry: EntryHomes, target: Target) -> float:
@@ -66,10 +79,6 @@ def taken_cycles(entry: EntryHomes, target: Target) -> float:
     return _Walk(entry, target, 0).follow()
 
 
-def _settled(entry: EntryHomes) -> dict[str, list[Stay]]:
-    return {name: list(own) for name, own in entry.stays.items()}
-
-
 class _Walk:
     def __init__(self, entry: EntryHomes, target: Target, room_bytes: int) -> None:
         self.entry = entry
@@ -77,8 +86,8 @@ class _Walk:
         self.engine = target.far_engine
         self.crowded = KernelCosts(target).conduct.far_crowded
         self.end = entry.launch_count
-        self.stays = _settled(entry)
-        self.free = room_bytes - _taken(entry)
+        self.stays = {name: list(own) for name, own in entry.stays.items()}
+        self.free = room_bytes - entry.alive()
         self.loads, self.stores = self._transfers()
         self.waiting: list[_Transfer] = []  # loads that have not started, the next few
         self.passed = 0  # loads before the first of these
@@ -87,17 +96,15 @@ class _Walk:
         self.due: dict[int, list[_Transfer]] = {}  # stores that are waited for before a launch, which needs their room
         self.now = 0.0
 
-    def _transfers(self) -> tuple[list[_Transfer], dict[int, list[_Transfer]]]:
+    def _transfers(self) -> tuple[list[_Transfer], list[_Transfer]]:
         loads: list[_Transfer] = []
         stores: list[_Transfer] = []
         for name, own in self.stays.items():
-            tensor = self.entry.tensors[name]
             for k, stay in enumerate(own):
                 before = own[k - 1].last if k else -1
-                if stay.load:
-                    loads.append(_Transfer(tensor, k, stay.used, True, [], [], before))
-                if stay.store:
-                    stores.append(_Transfer(tensor, k, stay.changed, False, [], []))
+                for found, is_moved, launch in ((loads, stay.load, stay.used), (stores, stay.store, stay.changed)):
+                    if is_moved:
+                        found.append(_Transfer(self.entry.tensors[name], own, k, launch, stay.last, before))
         loads.sort(key=lambda one: (one.launch, one.tensor.name))
         stores.sort(key=lambda one: (one.launch, one.tensor.name))
         by_tensor: dict[str, list[_Transfer]] = {}
@@ -110,22 +117,21 @@ class _Walk:
                 launches, firsts, stops = places[whole]
                 met = (launches < load.launch) & (firsts < stop) & (first < stops)
                 load.after = [by_tensor[whole][i] for i in np.flatnonzero(met).tolist()]
-                load.pending = load.after[::-1]
-        left: dict[int, list[_Transfer]] = {}
-        for store in stores:
-            left.setdefault(store.launch + 1, []).append(store)
-        return loads, left
+                load.pending = list(reversed(load.after))
+        return loads, stores
 
-    def run(self) -> dict[str, list[Stay]]:
+    def run(self) -> None:
         self._wait_for_next()
-        needed: dict[int, list[_Transfer]] = {}
+        needed, changed = defaultdict[int, list[_Transfer]](list), defaultdict[int, list[_Transfer]](list)
         for load in self.loads:
-            needed.setdefault(load.launch, []).append(load)
+            needed[load.launch].append(load)
+        for store in self.stores:
+            changed[store.launch].append(store)
         for launch in range(self.end + 1):
             self.now = max([self.now, *(store.done for store in self.due.pop(launch, ()))])
-            self.leaving += self.stores.get(launch, ())
-            needs = needed.get(launch, ())
-            urgent = {store for load in needs if load.start is None for store in load.after}
+            self.leaving += changed[launch - 1]
+            needs = needed[launch]
+            urgent = {store for load in needs if not load.has_started for store in load.after}
             waiting, self.leaving = self.leaving, []
             for store in waiting:
                 if store in urgent or launch == self.end or self._must_leave(store, launch):
@@ -133,32 +139,28 @@ class _Walk:
             if launch == self.end:
                 break
             for load in needs:
-                if load.start is None:
+                if not load.has_started:
                     self._bring(load, launch)
             for store in waiting:
-                if store.start is None and not self._postponed(store, launch):
+                if not store.has_started and not self._postponed(store, launch):
                     self._leave(store, launch)
-            self.now = max([self.now, *(load.done for load in needed.get(launch, ()))])
+            self.now = max([self.now, *(load.done for load in needs)])
             after = self.now + self.entry.durations[launch]
             self._look_ahead(launch, after)
             self.now = max(self.now, after)
         self.now = max([self.now, *self.ends[-1:]])
-        return self.stays
 
     def follow(self) -> float:
         """The cycles, if every transfer starts and is waited for where its stay says."""
         started: dict[int, list[tuple[int, str, bool]]] = {}
-        for name, own in self.stays.items():
-            for stay in own:
-                if stay.load:
-                    started.setdefault(stay.first, []).append((stay.used, name, True))
-                if stay.store:
-                    started.setdefault(stay.leaves, []).append((max(stay.last + 1, stay.leaves), name, False))
+        for name, own in self.entry.stays.items():
+            for start, wait, inward in (way for stay in own for way in stay.transfers(self.end)):
+                started.setdefault(start, []).append((wait, name, inward))
         awaited: dict[int, float] = {}
         for launch in range(self.end + 1):
-            for needed, name, inward in sorted(started.get(launch, ())):
+            for wait, name, inward in sorted(started.get(launch, ())):
                 done = self._command(self.entry.tensors[name], inward)
-                awaited[min(needed, self.end)] = max(awaited.get(min(needed, self.end), 0.0), done)
+                awaited[wait] = max(awaited.get(wait, 0.0), done)
             self.now = max(self.now, awaited.get(launch, 0.0))
             self.now += self.entry.durations[launch] if launch < self.end else 0.0
         return max([self.now, *self.ends[-1:]])
@@ -184,40 +186,35 @@ class _Walk:
 
     def _must_leave(self, store: _Transfer, launch: int) -> bool:
         """Whether this launch needs its room."""
-        stay = self.stays[store.tensor.name][store.number]
-        return bool(launch > stay.last and self.free[launch + 1] < store.tensor.size_bytes)
+        return bool(launch > store.stay.last and self.free[launch + 1] < store.tensor.size_bytes)
 
     def _postponed(self, store: _Transfer, launch: int) -> bool:
         """Where the queue is full, what leaves waits for the next launch, if it may stay as long."""
-        stay = self.stays[store.tensor.name][store.number]
-        size = store.tensor.size_bytes
         if not self.is_full or self._must_leave(store, launch):
             return False
-        if launch > stay.last:
-            self.free[launch + 1] -= size
-            stay = replace(stay, last=launch)
-        self.stays[store.tensor.name][store.number] = replace(stay, later=stay.later + 1)
+        if launch > store.stay.last:
+            self.free[launch + 1] -= store.tensor.size_bytes
+            store.stay = replace(store.stay, last=launch)
+        store.stay = replace(store.stay, later=store.stay.later + 1)
         self.leaving.append(store)
         return True
 
     def _leave(self, store: _Transfer, launch: int) -> None:
         """Away with it, and it stays until it has arrived, if there is room."""
-        store.start = launch
         store.done = self._command(store.tensor, inward=False)
-        stay = self.stays[store.tensor.name][store.number]
-        last, time, size = stay.last, self.now, store.tensor.size_bytes
+        last, time = store.stay.last, self.now
         for later in range(launch, min(self.end, launch + MOST_LAUNCHES_AHEAD)):
             if later > last:
                 if time >= store.done or not self._has_room(store, later, launch):
                     break
                 last = later
-                self.free[later + 1] -= size
+                self.free[later + 1] -= store.tensor.size_bytes
             time += self.entry.durations[later]
         if last < launch:
             self.now = max(self.now, store.done)
         else:
             self.due.setdefault(last + 1, []).append(store)
-        self.stays[store.tensor.name][store.number] = replace(stay, last=last)
+        store.stay = replace(store.stay, last=last)
 
     def _has_room(self, store: _Transfer, later: int, launch: int) -> bool:
         """Whether what leaves may stay through launch `later`. It is done after those that left before it, so these are
@@ -229,7 +226,7 @@ class _Walk:
             (one, due)
             for due, stores in self.due.items()
             for one in stores
-            if due > later and one.done < store.done and self._least_last(one) < later
+            if due > later and one.done < store.done and one.least_last < later
         ]
         older.sort(key=lambda one: one[0].done)
         while older and missing > 0:
@@ -237,8 +234,7 @@ class _Walk:
             missing -= one.tensor.size_bytes
             self.due[due].remove(one)
             self.free[later + 1 : due + 1] += one.tensor.size_bytes
-            stay = self.stays[one.tensor.name][one.number]
-            self.stays[one.tensor.name][one.number] = replace(stay, last=later - 1)
+            one.stay = replace(one.stay, last=later - 1)
             if later == launch:
                 self.now = max(self.now, one.done)
             else:
@@ -247,35 +243,28 @@ class _Walk:
 
     def _settle(self, store: _Transfer, launch: int) -> None:
         """What was stored is needed again: it is waited for before this launch, and takes no room longer."""
-        stay = self.stays[store.tensor.name][store.number]
+        stay = store.stay
         # It is waited for here, and by nobody later who is short of room.
         self.due[stay.last + 1] = [one for one in self.due.get(stay.last + 1, ()) if one is not store]
-        last = max(min(stay.last, launch - 1), self._least_last(store))
+        last = max(min(stay.last, launch - 1), store.least_last)
         self.free[last + 2 : stay.last + 2] += store.tensor.size_bytes
-        self.stays[store.tensor.name][store.number] = replace(stay, last=last)
+        store.stay = replace(stay, last=last)
         self.now = max(self.now, store.done)
-
-    def _least_last(self, store: _Transfer) -> int:
-        """The last launch that needs what is stored in L2."""
-        return self.entry.stays[store.tensor.name][store.number].last
 
     def _bring(self, load: _Transfer, launch: int) -> None:
         for store in load.after:
-            stay = self.stays[store.tensor.name][store.number]
-            if stay.last >= launch:
+            if store.stay.last >= launch:
                 self._settle(store, launch)
-        load.start = launch
         load.done = self._command(load.tensor, inward=True)
-        stay = self.stays[load.tensor.name][load.number]
-        self.free[launch + 1 : stay.first + 1] -= load.tensor.size_bytes
-        self.stays[load.tensor.name][load.number] = replace(stay, first=min(stay.first, launch))
+        self.free[launch + 1 : load.stay.first + 1] -= load.tensor.size_bytes
+        load.stay = replace(load.stay, first=min(load.stay.first, launch))
 
     def _look_ahead(self, launch: int, after: float) -> None:
         """While this launch computes, what later ones need, the next one first."""
-        if self.waiting and self.waiting[0].start is not None:
+        if self.waiting and self.waiting[0].has_started:
             self._wait_for_next()
         horizon = self.now + DURATION_MARGIN * (after - self.now) + MARGIN_CYCLES
-        looked = [load for load in self.waiting if load.start is None]
+        looked = [load for load in self.waiting if not load.has_started]
         while looked and not self.is_full and not (self.ends and self.ends[-1] >= horizon):
             load = self._next(looked, launch)
             if load is None:
@@ -284,9 +273,9 @@ class _Walk:
             looked.remove(load)
 
     def _wait_for_next(self) -> None:
-        while self.passed < len(self.loads) and self.loads[self.passed].start is not None:
+        while self.passed < len(self.loads) and self.loads[self.passed].has_started:
             self.passed += 1
-        left = (self.loads[i] for i in range(self.passed, len(self.loads)) if self.loads[i].start is None)
+        left = (self.loads[i] for i in range(self.passed, len(self.loads)) if not self.loads[i].has_started)
         self.waiting = list(islice(left, MOST_LOOKED_AT))
 
     def _next(self, looked: Sequence[_Transfer], launch: int) -> _Transfer | None:
@@ -300,28 +289,12 @@ class _Walk:
         return None
 
     def _may_come(self, load: _Transfer, launch: int, kept: int) -> bool:
-        if launch <= max(load.before, -1):
+        if launch <= load.before:
             return False
         while load.pending:
             store = load.pending[-1]
-            if store.start is None or store.done > self.now or self._least_last(store) >= launch:
+            if store.done > self.now or store.least_last >= launch:
                 return False
             load.pending.pop()
         room = self.free[launch + 1 : load.launch + 1]
         return bool(room.size == 0 or room.min() >= load.tensor.size_bytes + kept)
-
-
-def _taken(entry: EntryHomes) -> np.ndarray:  # type: ignore[type-arg]
-    """Bytes in L2 at each launch, from before the first one on."""
-    alive = np.zeros(entry.launch_count + 2, dtype=np.int64)
-    for name, tensor in entry.tensors.items():
-        own = entry.stays.get(name)
-        spans = [(tensor.first, tensor.last)] if own is None else [(stay.first, stay.last) for stay in own]
-        for first, last in spans:
-            alive[first + 1 : last + 2] += tensor.size_bytes
-    return alive
-
-
-def state_elsewhere(entry: EntryHomes, state_bytes: Mapping[str, int], in_l3: frozenset[str]) -> int:
-    """State in L2 that the entry does not use."""
-    return sum(size for name, size in state_bytes.items() if name not in entry.tensors and name not in in_l3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tilegrad.ir.plan import Buffer
 from tilegrad.place import native
@@ -47,10 +47,8 @@ def _importance(run: int, weights: Sequence[float], buffer: Buffer) -> float:
     return (sum(weights), max(weights) * span, max(weights) * span * buffer.size_bytes)[run % 3]
 
 
-def search(
-    buffers: Sequence[Buffer], capacity_bytes: int, budget_nodes: int, on_run: Callable[[int], None] | None = None
-) -> list[int] | None:
-    """Offsets within the capacity, or None: there are none, or the budget ran out. `on_run` gets the nodes so far."""
+def search(buffers: Sequence[Buffer], capacity_bytes: int, budget_nodes: int) -> list[int] | None:
+    """Offsets within the capacity, or None: there are none, or the budget ran out."""
     section_count, ranges = find_sections(buffers)
     totals = [0.0] * section_count
     for buffer, (start, stop) in zip(buffers, ranges, strict=True):
@@ -75,14 +73,9 @@ def search(
         )
         nodes += attempt.nodes
         if attempt.offsets is not None:
-            offsets = [0] * len(buffers)
-            for i, offset in zip(order, attempt.offsets, strict=True):
-                offsets[i] = offset
-            return offsets
+            return [offset for _, offset in sorted(zip(order, attempt.offsets, strict=True))]
         if attempt.is_proof:
             return None
-        if on_run is not None:
-            on_run(nodes)
         failed = sum(attempt.failures) or 1
         weights = [
             _MEMORY * weight + (1.0 - _MEMORY) * count / failed

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tilegrad.analysis.lifetimes import align
-from tilegrad.analysis.tables import described_bytes, table_of
+from tilegrad.analysis.tables import describing_bytes
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.plan import MemoryUse, NestPlace, Plan
 from tilegrad.place.scratch_offsets import nest_offsets
@@ -56,8 +56,8 @@ def tiled_nests(plan: Plan, entry: str) -> list[TiledNest]:
     for number, launch in enumerate(plan.schedule.entries[entry].launches):
         for k, (nest, tiling) in enumerate(zip(launch.nests, launch.tilings, strict=True)):
             assert tiling is not None
-            table = table_of(launch.node.op, nest, tiling, longest_bytes)
-            found.append(TiledNest(number, k, nest, tiling, described_bytes(table, len(nest.operands))))
+            table_bytes = describing_bytes(launch.node.op, nest, tiling, longest_bytes)
+            found.append(TiledNest(number, k, nest, tiling, table_bytes))
     return found
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from tilegrad.ir.plan import Buffer
+from tilegrad.place.allocate import lowest_free
 
 Span = tuple[int, int]
 # Of what a stay is longer than it must be.
@@ -123,11 +124,7 @@ class _Fit:
         return sorted((offset, offset + self.sizes[j], j) for offset, j in places)
 
     def _free(self, i: int, taken: Sequence[tuple[int, int, int]]) -> int | None:
-        position = 0
-        for start, stop, _ in taken:
-            if start - position >= self.sizes[i]:
-                break
-            position = max(position, stop)
+        position = lowest_free(((start, stop) for start, stop, _ in taken), self.sizes[i])
         return position if position + self.sizes[i] <= self.room else None
 
 

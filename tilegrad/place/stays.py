@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tilegrad.ir.schedule import Rows
 
@@ -70,6 +71,13 @@ class Stay:
         """The launch before which it starts to leave."""
         return self.changed + 1 + self.later
 
+    def transfers(self, end: int) -> list[tuple[int, int, bool]]:
+        """The launches before which each starts and is waited for, of so many, and whether it is a load."""
+        found = [(self.first, self.used, True)] if self.load else []
+        if self.store:
+            found.append((self.leaves, min(max(self.last + 1, self.leaves), end), False))
+        return found
+
     def within(self, first: int, last: int) -> Stay:
         """The same for no more than these launches."""
         later = max(min(self.later, last - self.changed), 0)
@@ -88,28 +96,24 @@ class Gap:
 
 def gaps(tensor: Tensor, end: int) -> list[Gap]:
     """Where a tensor could be away. What the caller leaves in L2, or finds there, is there at that end."""
-    found = []
-    uses = tensor.uses
     if tensor.whole is not None:
         return []
-    if tensor.is_state or tensor.is_outside:
-        found.append(Gap(0, -1, (uses[0].launch if uses else end + 1) - 1))
-    for k in range(1, len(uses)):
-        if uses[k - 1].launch + 1 < uses[k].launch:
-            found.append(Gap(k, uses[k - 1].launch + 1, uses[k].launch - 1))
-    if uses and (tensor.is_state or tensor.is_outside):
-        found.append(Gap(len(uses), uses[-1].launch + 1, end))
-    return found
+    edges = (-2, *(use.launch for use in tensor.uses), end + 1)
+    found = [Gap(k, before + 1, after - 1) for k, (before, after) in enumerate(pairwise(edges))]
+    if not tensor.is_state and not tensor.is_outside:
+        found = found[1:-1]
+    return [gap for gap in found if gap.first <= gap.last]
 
 
 def forced(tensor: Tensor, end: int) -> set[int]:
-    """Gaps in which operators work on parts of the tensor: it is in L3 then."""
+    """Gaps in which operators work on parts of the tensor: it is in L3 then. There is its home, too, if it outlives
+    the entry."""
     places = [use.launch for use in tensor.streamed]
+    is_far = tensor.is_outside or (tensor.is_state and bool(places))
     return {
         gap.before
         for gap in gaps(tensor, end)
-        if (tensor.is_outside and gap.before in (0, len(tensor.uses)))
-        or any(gap.first <= launch <= gap.last for launch in places)
+        if (is_far and gap.before in (0, len(tensor.uses))) or any(gap.first <= launch <= gap.last for launch in places)
     }
 
 
@@ -137,11 +141,5 @@ def _stay(tensor: Tensor, groups: Sequence[Sequence[Use]], k: int) -> Stay:
     is_new = bool(writes) or is_filled
     changed = writes[-1] if writes else -1 if is_filled else last  # an input leaves while the first launches read it
     is_read_later = tensor.is_output and not tensor.is_outside and k + 1 == len(groups)
-    return Stay(
-        -1 if is_filled else first,
-        first,
-        changed,
-        tensor.last if is_read_later else last,
-        load,
-        is_new and (is_needed or is_kept),
-    )
+    begin, end = -1 if is_filled else first, tensor.last if is_read_later else last
+    return Stay(begin, first, changed, end, load, store=is_new and (is_needed or is_kept))

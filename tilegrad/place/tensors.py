@@ -3,47 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 
 from tilegrad.analysis.lifetimes import Lifetimes, align, analyse
 from tilegrad.ir.nest import Access
 from tilegrad.ir.pipes import groups
 from tilegrad.ir.schedule import EntrySchedule, Rows
-from tilegrad.place.stays import Tensor, Use
+from tilegrad.place.stays import Stay, Tensor, Use
 
 
 def launch_lifetimes(entry: EntrySchedule, alignment: int) -> Lifetimes:
-    """Lifetimes by launches, of which an operator may have several."""
+    """Lifetimes by launches, of which an operator may have several. What nests that run at once use is alive as long as
+    any of them; a pipe has its workspace where its value would be, unless it is in L1."""
     found = analyse(entry.graph, alignment, entry.apart)
-    spans, end = entry.node_launches, len(entry.launches)
-    if len(spans) == end:
-        return _beside(entry, found)
     # Operators whose panels take turns overlap: the last launch of any up to a node, the first of any from it on.
-    lasts = list(accumulate((last for _, last in spans), max))
-    firsts = list(accumulate((first for first, _ in reversed(spans)), min))[::-1]
+    lasts = list(accumulate((last for _, last in entry.node_launches), max))
+    firsts = list(accumulate((first for first, _ in reversed(entry.node_launches)), min))[::-1]
 
     def launch(number: int, places: list[int]) -> int:
-        return -1 if number < 0 else places[number] if number < len(places) else end
+        return -1 if number < 0 else places[number] if number < len(places) else len(entry.launches)
 
-    moved = (replace(b, first=launch(b.first, firsts), last=launch(b.last, lasts)) for b in found.buffers)
-    return _beside(entry, Lifetimes(tuple(moved), found.owner))
-
-
-def _beside(entry: EntrySchedule, found: Lifetimes) -> Lifetimes:
-    """What nests that run at once use is alive as long as any of them; a pipe has its workspace where its value would
-    be, unless it is in L1."""
-    if not entry.pipes:
-        return found
-    workspaces = {pipe.value: pipe.shared_bytes for pipe in entry.pipes}
+    workspaces, together = {pipe.value: pipe.shared_bytes for pipe in entry.pipes}, groups(entry.pipes)
     buffers = []
     for buffer in found.buffers:
-        first, last = buffer.first, buffer.last
-        for begin, end in groups(entry.pipes):
+        first, last = launch(buffer.first, firsts), launch(buffer.last, lasts)
+        for begin, end in together:
             first = begin if begin <= first <= end else first
             last = end if begin <= last <= end else last
         size_bytes = workspaces.get(buffer.name, buffer.size_bytes)
@@ -82,28 +71,50 @@ class _Part:
     def last(self) -> int:
         return max(self.uses.found)
 
-    @cached_property
-    def first_written(self) -> int | None:
-        return min((use.launch for use in self.uses.found.values() if use.writes), default=None)
-
-    @cached_property
-    def last_read(self) -> int:
-        return max((use.launch for use in self.uses.found.values() if use.reads), default=-1)
-
 
 @dataclass(frozen=True)
-class EntryTensors:
-    """`parts` says which tensors are those of a panel's value: one for each time it is in L2."""
+class EntryHomes:
+    """The tensors of an entry and when they are in L2. `parts` says which tensors are those of a panel's value: one for
+    each time it is in L2. `stays` has the tensors that are not there all the time they are alive."""
 
+    durations: tuple[float, ...]
+    lifetimes: Lifetimes
     tensors: Mapping[str, Tensor]
     parts: Mapping[str, tuple[str, ...]]
+    stays: Mapping[str, tuple[Stay, ...]] = field(default_factory=dict)
+
+    @property
+    def launch_count(self) -> int:
+        return len(self.durations)
+
+    def alive(self) -> npt.NDArray[np.int64]:
+        """Bytes in L2 at each launch, from before the first one on."""
+        found = np.zeros(self.launch_count + 2, dtype=np.int64)
+        for name, tensor in self.tensors.items():
+            for span in self.stays.get(name, (tensor,)):
+                found[span.first + 1 : span.last + 2] += tensor.size_bytes
+        return found
+
+    def named_stays(self) -> dict[str, tuple[Tensor, Stay]]:
+        """By the name of the buffer that each has in L2."""
+        of_tensors = ((self.tensors[name], own) for name, own in self.stays.items())
+        return {stay_name(tensor.name, k): (tensor, s) for tensor, own in of_tensors for k, s in enumerate(own)}
+
+    def unused_bytes(self, state_bytes: Mapping[str, int], in_l3: Container[str] = ()) -> int:
+        """State in L2 that the entry does not use."""
+        return sum(size for name, size in state_bytes.items() if name not in self.tensors and name not in in_l3)
 
 
-def entry_tensors(
-    entry: EntrySchedule, lifetimes: Lifetimes, state_bytes: Mapping[str, int], alignment: int
-) -> EntryTensors:
+def stay_name(tensor: str, k: int) -> str:
+    return f"{tensor}@{k}"
+
+
+def all_in_l2(
+    entry: EntrySchedule, durations: Iterable[float], state_bytes: Mapping[str, int], alignment: int
+) -> EntryHomes:
     """Every tensor of an entry with its uses, which are those of nests. Inputs and outputs that are streamed are
     left in L3 by the caller, or found there."""
+    lifetimes = launch_lifetimes(entry, alignment)
     graph = entry.graph
     whole, streamed, parts = _all_uses(entry, lifetimes)
     tensors = {}
@@ -126,40 +137,34 @@ def entry_tensors(
     for name in graph.state:
         uses, parts_used = whole[name].in_order(), streamed[name].in_order()
         tensors[name] = Tensor(name, state_bytes[name], uses, -1, end, is_state=True, streamed=parts_used)
-    values: dict[str, list[str]] = {}
-    of_whole: defaultdict[str, list[_Part]] = defaultdict(list)
+    values, of_whole = defaultdict[str, list[str]](list), defaultdict[str, list[Tensor]](list)
     for part in parts:
-        of_whole[part.whole].append(part)
-    sharing = {whole: _Sharing(own) for whole, own in of_whole.items()}
-    for part in parts:
-        is_read_later = sharing[part.whole].is_read_later(part, tensors[part.whole])
         uses, size_bytes = part.uses.in_order(), align(part.rows.size_bytes, alignment)
         own = (part.name, size_bytes, uses, uses[0].launch, uses[-1].launch)
-        tensors[part.name] = Tensor(*own, whole=part.whole, rows=part.rows, is_read_later=is_read_later)
+        tensors[part.name] = Tensor(*own, whole=part.whole, rows=part.rows)
+        of_whole[part.whole].append(tensors[part.name])
         for value in part.values:
-            values.setdefault(value, []).append(part.name)
-    return EntryTensors(tensors, {value: tuple(names) for value, names in values.items()})
+            values[value].append(part.name)
+    for name, found in of_whole.items():
+        tensors |= {one.name: replace(one, is_read_later=True) for one in _read_later(tensors[name], found)}
+    of_values = {value: tuple(names) for value, names in values.items()}
+    return EntryHomes(tuple(durations), lifetimes, tensors, of_values)
 
 
-class _Sharing:
-    """All parts of a tensor."""
-
-    def __init__(self, parts: Sequence[_Part]) -> None:
-        self.parts = parts
-        places = [(part.rows.offset, part.rows.stop, part.last_read) for part in parts]
-        self.offsets, self.stops, self.last_reads = np.array(places, dtype=np.int64).T
-
-    def is_read_later(self, part: _Part, whole: Tensor) -> bool:
-        """Whether what a part leaves behind is read: by the caller, or by a launch behind those of the part."""
-        last = part.last
-        if whole.is_state or whole.is_output or any(use.launch > last and use.reads for use in whole.uses):
-            return True
-        written = part.first_written
-        if written is None:
-            return False
-        met = (self.last_reads > written) & (self.offsets < part.rows.stop) & (part.rows.offset < self.stops)
-        others = (self.parts[i] for i in np.flatnonzero(met).tolist())
-        return any(other is not part and part.rows.meets(other.rows) for other in others)
+def _read_later(whole: Tensor, parts: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Parts that leave something behind which is read: by the caller, or by a launch behind those of the part."""
+    rows = [part.rows for part in parts if part.rows is not None]
+    last_reads = np.array([max((use.launch for use in part.uses if use.reads), default=-1) for part in parts])
+    offsets, stops = np.array([(one.offset, one.stop) for one in rows], dtype=np.int64).T
+    for part, own in zip(parts, rows, strict=True):
+        if whole.is_state or whole.is_output or any(use.launch > part.last and use.reads for use in whole.uses):
+            yield part
+            continue
+        written = next((use.launch for use in part.uses if use.writes), None)
+        if written is not None:
+            met = np.flatnonzero((last_reads > written) & (offsets < own.stop) & (own.offset < stops)).tolist()
+            if any(parts[i] is not part and own.meets(rows[i]) for i in met):
+                yield part
 
 
 def _all_uses(
@@ -180,26 +185,24 @@ def _all_uses(
                 continue
             is_read = operand.access is Access.READ
             panel = entry.panels.get(operand.value)
+            value = operand.value if panel is None else panel.value
+            owner = lifetimes.owner.get(value, value)
             if panel is None:
-                owner = lifetimes.owner.get(operand.value, operand.value)
                 is_part = not is_read and nest.whole_sizes[operand.name] != operand.shape
                 if is_part and made.get(owner, i) < i:  # what it leaves as it is has to be there
                     whole[owner].add(i, True)
                 for k in beside.get(i, (i,)):  # what runs at once uses it as long
                     whole[owner].add(k, is_read)
-                if not is_read:
-                    made.setdefault(owner, i)
-                continue
-            owner = lifetimes.owner.get(panel.value, panel.value)
+            else:
+                streamed[owner].add(i, is_read)
+                known = parts.setdefault((owner, panel.rows), [])
+                turn = None if launch.part is None else launch.part.turn
+                if not known or (known[-1].last + 1 < i and (turn is None or known[-1].turn != turn)):
+                    known.append(_Part(f"{owner}#{count}", owner, panel.rows))
+                    count += 1
+                known[-1].turn = turn
+                known[-1].uses.add(i, is_read)
+                known[-1].values.add(operand.value)
             if not is_read:
                 made.setdefault(owner, i)
-            streamed[owner].add(i, is_read)
-            known = parts.setdefault((owner, panel.rows), [])
-            turn = None if launch.part is None else launch.part.turn
-            if not known or (known[-1].last + 1 < i and (turn is None or known[-1].turn != turn)):
-                known.append(_Part(f"{owner}#{count}", owner, panel.rows))
-                count += 1
-            known[-1].turn = turn
-            known[-1].uses.add(i, is_read)
-            known[-1].values.add(operand.value)
     return whole, streamed, [part for known in parts.values() for part in known]
