@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilegrad.codegen.sections import without_sections
+from tilegrad.codegen.texts import with_sections
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 
 TEXT = """a
@@ -39,8 +39,10 @@ i
 
 
 def test_what_stays() -> None:
-    assert without_sections(TEXT, ["GONE"]) == "a\ne\nf\n#if 1\ng\n#endif\n\ni\n"
-    assert without_sections(TEXT, []) == TEXT.replace("\n\n\n", "\n\n")
+    assert with_sections(TEXT, {"GONE": False}) == "a\ne\nf\n#if 1\ng\n#endif\n\ni\n"
+    assert with_sections(TEXT, {"GONE": True}) == "a\nb\n#ifdef OTHER\nc\n#else\nd\n#endif\nh\n\ni\n"
+    assert with_sections(TEXT, {"GONE": True, "OTHER": False}) == "a\nb\nd\nh\n\ni\n"
+    assert with_sections(TEXT, {}) == TEXT.replace("\n\n\n", "\n\n")
 
 
 CLUSTER = ("tg_tile.c", "tg_tile.h", "tg_cluster.h")
@@ -49,8 +51,8 @@ CLUSTER = ("tg_tile.c", "tg_tile.h", "tg_cluster.h")
 @pytest.mark.parametrize("path", [*(f"cluster/{name}" for name in CLUSTER), "sim/tg_sim.c", "main.c"])
 def test_the_compiler_sees_the_same(path: str, tmp_path: Path) -> None:
     text = (RUNTIME_FOLDER / path).read_text(encoding="utf-8")
-    absent = ["TG_BLOCKS", "TG_MOST_BLOCKS", "TG_PIPES", "TG_CARRIES"]
-    seen = [_preprocessed(each, tmp_path) for each in (text, without_sections(text, absent))]
+    absent = dict.fromkeys(["TG_BLOCKS", "TG_MOST_BLOCKS", "TG_PIPES", "TG_CARRIES"], False)
+    seen = [_preprocessed(each, tmp_path) for each in (text, with_sections(text, absent))]
     assert seen[0] == seen[1]
 
 

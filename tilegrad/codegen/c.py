@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 LINE_WIDTH = 120
@@ -28,7 +28,6 @@ class Call:
 class If:
     condition: str
     body: tuple[Statement, ...]
-    otherwise: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,6 @@ class Function:
     parameters: tuple[str, ...]
     body: tuple[Statement, ...] | None = None  # None: a prototype
     comment: str | None = None
-
-
-def declared(function: Function, comment: str | None = None) -> Function:
-    """Its prototype."""
-    return replace(function, body=None, comment=comment)
 
 
 Statement: TypeAlias = str | Comment | Call | If | For
@@ -150,11 +144,10 @@ def _print_item(item: Item, depth: int) -> list[str]:
         case Call(function, arguments):
             start = f"{indent}{function}("
             return fill(with_commas(arguments, ");"), first=start, hanging=" " * len(start))
-        case If(condition, body, otherwise):
+        case If(condition, body):
             start = f"{indent}if ("
             pieces = re.split(r"(?<=&&) |(?<=\|\|) ", f"{condition})")
-            lines = _print_block(fill(pieces, first=start, hanging=" " * len(start)), body, depth)
-            return lines + (_print_block([f"{indent}else"], otherwise, depth) if otherwise else [])
+            return _print_block(fill(pieces, first=start, hanging=" " * len(start)), body, depth)
         case For(variable, limit, body):
             head = [f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"]
             return _print_block(head, body, depth)
@@ -189,16 +182,6 @@ def aligned_comments(lines: Sequence[str]) -> list[str]:
         block = []
         result.append(line)
     return result[:-1]
-
-
-def struct(name: str, fields: Sequence[str]) -> str:
-    return "\n".join(["typedef struct {", *(f"{INDENT}{field};" for field in fields), f"}} {name};"])
-
-
-def enumeration(name: str, members: Sequence[tuple[str, int, str]]) -> str:
-    """`members`: name, value, comment."""
-    rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in members]
-    return "\n".join(["typedef enum {", *aligned_comments(rows), f"}} {name};"])
 
 
 def constant(declared: str, pieces: Sequence[str]) -> str:

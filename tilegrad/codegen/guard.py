@@ -1,40 +1,16 @@
-"""What a guard adds to model.h and model.c; `runtime/guard/tg_guard.h` is the code itself."""
+"""What a guard adds to model.c; `runtime/guard/tg_guard.h` is the code itself."""
 
 from __future__ import annotations
 
-from tilegrad.codegen.c import Call, Comment, Function, If, Item, Statement, array, float_literal
+from tilegrad.codegen.c import Call, Comment, If, Item, Statement, array, float_literal
 from tilegrad.errors import InternalError
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Role
-from tilegrad.ops.kernels import RUNTIME_FOLDER
-
-HEADER_FILE = "tg_guard.h"
-FIELDS = ("int is_kept", "int is_changed")
-STATUSES = (
-    ("TG_BAD_LOSS", 17, "guard: the loss is no number, infinite or above the limit; the last good state is back"),
-    ("TG_NOT_FINITE", 18, "guard: the update made a NaN or an infinity; the last good state is back"),
-)
-_NORM = Function("tg_status", "tg_norm", ("const tg_model *m", "const char *role", "float *norm"))
 
 
 def is_guarded(plan: Plan) -> bool:
     program = plan.schedule.program
     return program.recipe.guard is not None and bool(program.with_role(Role.GUARD))
-
-
-def guard_text() -> str:
-    return (RUNTIME_FOLDER / "guard" / HEADER_FILE).read_text(encoding="utf-8")
-
-
-def declarations(plan: Plan) -> tuple[Item, ...]:
-    """Of model.h."""
-    if not is_guarded(plan):
-        return ()
-    return (
-        Comment('The norm of all tensors of a role ("gradient", "parameter", "optimizer"). TG_BAD_INDEX: it has none.'),
-        _NORM,
-        "",
-    )
 
 
 def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
@@ -67,7 +43,7 @@ def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
         array("static const uint16_t guarded[][3]", rows),
         array("static const uint8_t is_float[TG_TENSOR_COUNT]", floats),
         Comment("clang-format on"),
-        f'#include "{HEADER_FILE}"',
+        '#include "tg_guard.h"',
         "",
     )
 
@@ -102,8 +78,3 @@ def at_end(plan: Plan, entry: str, result: str, loss: str) -> list[Statement]:
     if first_core(plan) is not None:
         found.append(If("tg_hart() != 0", ("return TG_OK;",)))
     return [*found, f"return {end};"]
-
-
-def reset(is_wanted: bool) -> list[Statement]:
-    """Where somebody writes the state from outside."""
-    return ["m->is_kept = 0;"] if is_wanted else []

@@ -10,7 +10,6 @@ from tilegrad.codegen import guard as guards
 from tilegrad.codegen.cluster import ClusterLowering
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Lowering
-from tilegrad.codegen.rate_access import rate_functions
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.program import ENTRIES, TargetInput
@@ -60,12 +59,16 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
     return groups
 
 
+def _refuse_if(condition: str, status: str) -> c.If:
+    return c.If(condition, (f"return {status};",))
+
+
 def _entry_function(plan: Plan, entry: str, calls: list[c.Call], lowering: Lowering, has_storage: bool) -> c.Function:
     inputs, outputs = interface.entry_inputs(plan, entry), interface.entry_outputs(plan, entry)
-    body: list[c.Statement] = [interface.NOT_READY]
+    body: list[c.Statement] = [_refuse_if("m == NULL || m->state == NULL", "TG_NOT_READY")]
     present = [port.c_name for port in (*inputs, *outputs) if port.type.size_bytes]
     if present:
-        body.append(interface.guard(" || ".join(f"{name} == NULL" for name in present), "TG_NULL_POINTER"))
+        body.append(_refuse_if(" || ".join(f"{name} == NULL" for name in present), "TG_NULL_POINTER"))
     for port in inputs:
         body += _label_check(port, plan.schedule.program.labels(port.value))
     body += [*guards.at_start(plan, entry), *lowering.at_start(entry)]
@@ -89,7 +92,7 @@ def _label_check(port: interface.Port, labels: TargetInput | None) -> list[c.Sta
     wrong = f"{label} < 0 || {label} >= {labels.classes}"
     if labels.ignored is not None:
         wrong = f"{label} != {labels.ignored} && ({wrong})"
-    return [c.For("i", str(port.type.size), (interface.guard(wrong, "TG_BAD_LABEL"),))]
+    return [c.For("i", str(port.type.size), (_refuse_if(wrong, "TG_BAD_LABEL"),))]
 
 
 def _copy(address: Address, port: interface.Port, lowering: Lowering, is_inward: bool) -> c.Call:
@@ -170,9 +173,5 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
     items += guards.tables(plan, has_storage)
     access = (_ACCESS, _FLASH_ACCESS) if plan.flash_bytes else (_ACCESS,)
     items += [*lowering.names.items(lowering.width), *access, *constants, *functions]
-    init, second = interface.init_functions(plan)
-    items += ["", *interface.attaching(plan, has_storage), init, "", second, "", interface.tensor_check()]
-    items += [item for function in (*interface.tensor_access(plan), *rate_functions(plan)) for item in ("", function)]
-    items += ["", *(item for function in interface.set_blocks(plan) for item in (function, ""))]
-    items += ["#ifdef TG_STATIC_INSTANCE", interface.static_instance(plan), "#endif"]
+    items += ["", interface.instance_functions(plan, has_storage)]
     return c.print_file(items), used
