@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilegrad.analysis.lifetimes import align
@@ -81,19 +82,22 @@ def _entry_comment(plan: Plan, entry: str) -> str:
     return "\n".join(lines)
 
 
-def sections(plan: Plan, has_storage: bool = False) -> dict[str, bool]:
-    """Which parts of the runtime's files a program has, by their macros. Those of C that is the same for all are under
-    `TG_…`; what is under `HAS_…` is decided here."""
+def sections(plan: Plan, has_storage: bool, has_array: bool) -> dict[str, bool]:
+    """Which parts of the runtime's files a program has, by their macros: `TG_…` where the C says it too. `has_array`:
+    its weights are there as C."""
     schedule = plan.schedule
     names = {tensor.name for tensor in schedule.program.state}
     has_blocks = bool(_widths(plan))
     return {
+        "HAS_BOARD": schedule.target.board is not None,
         "HAS_SCRATCH": not schedule.target.is_flat,
         "HAS_CORES": schedule.target.cores > 1,
         "HAS_FLASH": bool(plan.flash_bytes),
         "HAS_IMAGE": bool(plan.image_bytes),
         "HAS_ZEROS": plan.state_bytes > plan.image_bytes,
+        "HAS_WEIGHTS_C": has_array or schedule.target.board is not None,  # which has no files
         "HAS_STORAGE": has_storage,
+        "HAS_TRAINING": bool(schedule.program.trainable),
         "HAS_GUARD": guards.is_guarded(plan),
         "HAS_RATE": LEARNING_RATE in names,
         "HAS_UPDATE_COUNT": UPDATE_COUNTER in names,
@@ -104,22 +108,22 @@ def sections(plan: Plan, has_storage: bool = False) -> dict[str, bool]:
     }
 
 
-def header(plan: Plan, has_storage: bool = False) -> str:
+def header(plan: Plan, present: Mapping[str, bool]) -> str:
     """model.h."""
     entries = [
         c.Function("tg_status", f"tg_{entry}", entry_parameters(plan, entry), comment=_entry_comment(plan, entry))
         for entry in ENTRIES
     ]
     values = {**_values(plan), "entries": "\n".join(c.print_file([entry]) for entry in entries).rstrip("\n")}
-    text = runtime_text("model/model.h", sections(plan, has_storage), values)
+    text = runtime_text("project/model.h", present, values)
     return "\n".join(c.aligned_comments(text.split("\n")))
 
 
-def instance_functions(plan: Plan, has_storage: bool) -> str:
+def instance_functions(plan: Plan, present: Mapping[str, bool]) -> str:
     """What of model.c is the same for all: how an instance comes by its memory, and how its tensors are read."""
     places = {tensor.name: place for place, tensor in enumerate(plan.schedule.program.state)}
     values = {"rate": places.get(LEARNING_RATE), "update_count": places.get(UPDATE_COUNTER)}
-    return runtime_text("model/instance.c", sections(plan, has_storage), values).rstrip("\n")
+    return runtime_text("project/instance.c", present, values).rstrip("\n")
 
 
 def _values(plan: Plan) -> dict[str, object]:

@@ -136,9 +136,9 @@ def _functions(
     return functions
 
 
-def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> tuple[str, set[str]]:
-    """model.c, and the kernels it calls."""
-    plan = listing.plan
+def source(listing: Listing, kernels: KernelSet, present: Mapping[str, bool]) -> tuple[str, set[str]]:
+    """model.c, and the kernels it calls; `present` are the sections that a program has."""
+    plan, has_storage = listing.plan, present["HAS_STORAGE"]
     program = plan.schedule.program
     used: set[str] = set()
     items: list[c.Item] = [
@@ -173,5 +173,5 @@ def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> t
     items += guards.tables(plan, has_storage)
     access = (_ACCESS, _FLASH_ACCESS) if plan.flash_bytes else (_ACCESS,)
     items += [*lowering.names.items(lowering.width), *access, *constants, *functions]
-    items += ["", interface.instance_functions(plan, has_storage)]
+    items += ["", interface.instance_functions(plan, present)]
     return c.print_file(items), used

@@ -75,15 +75,16 @@ def generate(listing: Listing, *, weights_as_c: bool = False, storage: Storage |
 def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: Storage | None) -> dict[str, str]:
     plan, target = listing.plan, listing.plan.schedule.target
     has_storage = storage is not None
-    model_c, used = model.source(listing, kernels, has_storage)
+    present = interface.sections(plan, has_storage, weights_as_c)
+    model_c, used = model.source(listing, kernels, present)
     texts = {
-        "model.h": interface.header(plan, has_storage),
+        "model.h": interface.header(plan, present),
         "model.c": model_c,
         "kernels.h": kernels_header(kernels, used),
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
-        "README.md": project_readme(plan, weights_as_c, has_storage),
-        **_runtime_files(plan, has_storage),
+        "README.md": project_readme(plan, weights_as_c, present),
+        **_runtime_files(present),
         **{f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()},
     }
     if plan.schedule.program.trainable:  # the order of samples, for firmware that has its own
@@ -96,9 +97,8 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
     sources += [f"kernels/{name[:-2]}" for name in kernels.files] + (["flash"] if plan.flash_bytes else [])
     objects = [f"{name}.o" for name in sources]
     beside = (*(("weights.o",) if weights_as_c else ()), *(("tg_storage.o",) if has_storage else ()))
-    if target.board is None:
-        return {**texts, "Makefile": makefile(objects, beside, target)}
-    return {**texts, **board_files(plan, target.board, objects, beside)}
+    texts["Makefile"] = makefile(objects, beside, target, present)
+    return texts if target.board is None else {**texts, **board_files(plan, target.board)}
 
 
 _RUNTIME_FILES = {
@@ -110,9 +110,8 @@ _RUNTIME_FILES = {
 """By what a program has to have for them."""
 
 
-def _runtime_files(plan: Plan, has_storage: bool) -> dict[str, str]:
+def _runtime_files(present: Mapping[str, bool]) -> dict[str, str]:
     """As they are, without what launches over blocks and pipes would add."""
-    present = interface.sections(plan, has_storage)
     patterns = ["main.c", "tg_image.h", *(one for what, own in _RUNTIME_FILES.items() if present[what] for one in own)]
     absent = {macro: False for macro, is_present in present.items() if not is_present}
     return {path.name: runtime_text(path, absent) for one in patterns for path in RUNTIME_FOLDER.glob(one)}
