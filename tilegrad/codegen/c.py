@@ -168,11 +168,11 @@ def _print_function(function: Function) -> list[str]:
     return lines if body is None else [*lines, "{", *_print_body(body, 1), "}"]
 
 
-def aligned_comments(lines: Sequence[str]) -> list[str]:
+def aligned_comments(text: str) -> str:
     """Comments behind lines that follow each other begin in one column."""
     result: list[str] = []
     block: list[tuple[str, str]] = []
-    for line in (*lines, ""):
+    for line in (*text.split("\n"), ""):
         found = re.fullmatch(r"(\s*[^\s/].*?) +(/\*.*\*/)", line)
         if found:
             block.append((found[1], found[2]))
@@ -181,7 +181,7 @@ def aligned_comments(lines: Sequence[str]) -> list[str]:
         result += [f"{code:{width}} {comment}" for code, comment in block]
         block = []
         result.append(line)
-    return result[:-1]
+    return "\n".join(result[:-1])
 
 
 def constant(declared: str, pieces: Sequence[str]) -> str:

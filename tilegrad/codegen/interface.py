@@ -115,8 +115,7 @@ def header(plan: Plan, present: Mapping[str, bool]) -> str:
         for entry in ENTRIES
     ]
     values = {**_values(plan), "entries": "\n".join(c.print_file([entry]) for entry in entries).rstrip("\n")}
-    text = runtime_text("project/model.h", present, values)
-    return "\n".join(c.aligned_comments(text.split("\n")))
+    return c.aligned_comments(runtime_text("project/model.h", present, values))
 
 
 def instance_functions(plan: Plan, present: Mapping[str, bool]) -> str:

@@ -66,9 +66,9 @@ def generate(listing: Listing, *, weights_as_c: bool = False, storage: Storage |
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)
     if weights_as_c:
-        files[WEIGHTS_C] = _weights_c(files["weights.bin"]).encode()
+        files[WEIGHTS_C] = _array_c(WEIGHTS_C, files["weights.bin"])
     if plan.flash_bytes:
-        files[FLASH_C] = _flash_c(flash_image(plan)).encode()
+        files[FLASH_C] = _array_c(FLASH_C, flash_image(plan))
     return Project(plan, dict(sorted(files.items())))
 
 
@@ -117,34 +117,12 @@ def _runtime_files(present: Mapping[str, bool]) -> dict[str, str]:
     return {path.name: runtime_text(path, absent) for one in patterns for path in RUNTIME_FOLDER.glob(one)}
 
 
-def _words(image: bytes) -> str:
-    """As rows of an initializer."""
+def _array_c(name: str, image: bytes) -> bytes:
+    """An image as a C array, for firmware without a file system."""
     words = np.frombuffer(image, dtype="<u4")
     rows = [", ".join(f"0x{word:08x}" for word in words[i : i + 10]) for i in range(0, len(words), 10)]
-    return ",\n    ".join(rows) or "0"
-
-
-def _flash_c(image: bytes) -> str:
-    """What never changes as a constant of the program, which is read where it is."""
-    return (
-        "/* Frozen parameters, statistics and constants: read in place (F_ in model.c), never copied to RAM. */\n"
-        "/* clang-format off */\n"
-        '#include "model.h"\n\n'
-        "const uint32_t tg_flash[TG_FLASH_BYTES / 4] __attribute__((aligned(TG_ALIGNMENT))) = {\n"
-        f"    {_words(image)}\n}};\n"
-    )
-
-
-def _weights_c(image: bytes) -> str:
-    """The image as a C array, for firmware without a file system."""
-    words, body = len(image) // 4, _words(image)
-    return (
-        "/* The bytes of weights.bin, for tg_init on a little-endian machine without a file system. */\n"
-        "/* clang-format off */\n"
-        f"#include <stdint.h>\n\nextern const uint32_t tg_weights[{max(words, 1)}], tg_weights_bytes;\n"
-        f"const uint32_t tg_weights_bytes = {len(image)};\n"
-        f"const uint32_t tg_weights[{max(words, 1)}] = {{\n    {body}\n}};\n"
-    )
+    values = {"bytes": len(image), "count": max(len(words), 1), "words": ",\n    ".join(rows) or "0"}
+    return runtime_text(f"project/{name}", values=values).encode()
 
 
 def _manifest(plan: Plan) -> dict[str, Any]:
