@@ -25,17 +25,10 @@ class Call:
 
 
 @dataclass(frozen=True)
-class If:
-    condition: str
-    body: tuple[Statement, ...]
+class Block:
+    """An `if (…)` or `for (…)`, with what is below it."""
 
-
-@dataclass(frozen=True)
-class For:
-    """Counts an int from 0."""
-
-    variable: str
-    limit: str
+    head: str
     body: tuple[Statement, ...]
 
 
@@ -48,7 +41,7 @@ class Function:
     comment: str | None = None
 
 
-Statement: TypeAlias = str | Comment | Call | If | For
+Statement: TypeAlias = str | Comment | Call | Block
 """A string is C already: a statement, a preprocessor line, nothing, or a text of several lines."""
 Item: TypeAlias = Statement | Function
 
@@ -126,14 +119,6 @@ def _print_body(statements: Iterable[Statement], depth: int) -> list[str]:
     return [line for statement in statements for line in _print_item(statement, depth)]
 
 
-def _print_block(head: list[str], body: Sequence[Statement], depth: int) -> list[str]:
-    """Braces where there is more than one line below the head."""
-    inner = _print_body(body, depth + 1)
-    if len(inner) == 1:
-        return [*head, *inner]
-    return [*head[:-1], f"{head[-1]} {{", *inner, f"{INDENT * depth}}}"]
-
-
 def _print_item(item: Item, depth: int) -> list[str]:
     indent = INDENT * depth
     match item:
@@ -144,13 +129,13 @@ def _print_item(item: Item, depth: int) -> list[str]:
         case Call(function, arguments):
             start = f"{indent}{function}("
             return fill(with_commas(arguments, ");"), first=start, hanging=" " * len(start))
-        case If(condition, body):
-            start = f"{indent}if ("
-            pieces = re.split(r"(?<=&&) |(?<=\|\|) ", f"{condition})")
-            return _print_block(fill(pieces, first=start, hanging=" " * len(start)), body, depth)
-        case For(variable, limit, body):
-            head = [f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"]
-            return _print_block(head, body, depth)
+        case Block(head, body):
+            pieces = re.split(r"(?<=&&) |(?<=\|\|) ", head)
+            lines = fill(pieces, first=indent, hanging=" " * (len(indent) + head.index("(") + 1))
+            inner = _print_body(body, depth + 1)
+            if len(inner) == 1:
+                return [*lines, *inner]
+            return [*lines[:-1], f"{lines[-1]} {{", *inner, f"{indent}}}"]
         case Function():
             return _print_function(item)
 

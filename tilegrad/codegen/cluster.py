@@ -19,7 +19,7 @@ from tilegrad.analysis.tables import table_of
 from tilegrad.codegen import c
 from tilegrad.codegen.interface import c_string
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import Lowering
+from tilegrad.codegen.lowering import Body, First, Lowering, Run
 from tilegrad.codegen.table_text import in_braces, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.blocks import Width
@@ -32,8 +32,6 @@ from tilegrad.sequence.handover import suites_of
 from tilegrad.sequence.piped_events import ring_offset
 from tilegrad.targets.base import L2
 
-RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
-FIRST = "first"
 MOST_NAMED_WORDS = {False: 8_000, True: 5_000}
 """Of a program for one cluster, and for several, each of whose launches has a call and nearly each a table."""
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
@@ -83,9 +81,6 @@ class _Table:
 class ClusterLowering(Lowering):
     """Every nest runs through the tile runtime; tensors of L3 are staged around the launches that use them."""
 
-    parameter = "tg_tiles *t"
-    argument = "t"
-
     def __init__(self, listing: Listing, kernels: KernelSet) -> None:
         plan = listing.plan
         super().__init__(plan, kernels)
@@ -118,7 +113,7 @@ class ClusterLowering(Lowering):
         """A function of the forward pass serves infer and step; where its operands are is in their calls."""
         return launch.node.name not in self.inferred
 
-    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
+    def nest(self, entry: str, number: int, k: int) -> Run:
         launch = self.launch(entry, number)
         listed, own = self.listed[entry][number, k]
         nest, tiling = listed.nest, listed.tiling
@@ -142,10 +137,9 @@ class ClusterLowering(Lowering):
             kind = self.tables.pop((nest.kernel, words)) if is_new else self.tables[nest.kernel, words]
             call = replace(call, table=f"{names[1]}_table", own_table=kind)
         self.calls[entry].append(call)
-        run = c.Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
-        if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
-            return (run,)  # what is said of a nest's first panel is true of all
-        return (c.Comment(self.describe(entry, number, k)), run)
+        # What is said of a nest's first panel is true of all.
+        is_later = launch.part is not None and any(r.start for r in launch.part.ranges.values())
+        return Run(None if is_later else self.describe(entry, number, k), "RUN_WHOLE" if tiling is None else "RUN")
 
     def _pipe(self, entry: str, listed: ListedNest, value: str | None) -> str | None:
         """What passes through a pipe lives there."""
@@ -186,37 +180,22 @@ class ClusterLowering(Lowering):
         _, own = self.listed[entry][number, k]
         return " left in L1" if operand in own.taken else ""
 
-    def first_of(self, entry: str) -> str | None:
-        """The call that the next nest of an entry will have, as a member of the words."""
-        return f"{entry}:{len(self.calls[entry])}"
+    def function(self, name: str, title: str, body: Body, firsts: Sequence[First]) -> c.Function:
+        """One statement runs all its nests. It names its first call, unless it serves two entries: then they do."""
+        text = _explained(title, [run.comment for run in body if run.comment] or ["more panels"])
+        macro, count = body[0].macro, str(len(body))
+        if len(firsts) == 1:
+            run = c.Call(macro, (self._member(firsts[0]), count))
+            return c.Function("static void", name, ("tg_tiles *t",), (run,), text)
+        run = c.Call(f"{macro}_FROM", ("first", count))
+        return c.Function("static void", name, ("tg_tiles *t", "const tg_call *first"), (run,), text)
 
-    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
-        """What is said of the nests, and one statement that runs them all."""
-        comments = [statement for statement in statements if isinstance(statement, c.Comment)]
-        runs = [statement for statement in statements if isinstance(statement, c.Call)]
-        arguments = ("t", FIRST, str(len(runs)), "__func__")
-        return [*comments, c.Call(runs[0].function, arguments)]
-
-    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
-        """Names its first call, unless it serves two entries: then they do."""
-        *comments, run = body
-        text = _explained(title, [one.text for one in comments if isinstance(one, c.Comment)] or ["more panels"])
-        parameters: tuple[str, ...] = (self.parameter,)
-        assert isinstance(run, c.Call)
-        macro = "RUN" if run.function == RUN else "RUN_WHOLE"
-        if len(firsts) > 1:
-            parameters = (self.parameter, f"const tg_call *{FIRST}")
-            run = c.Call(f"{macro}_FROM", (FIRST, run.arguments[2]))
-        else:
-            run = c.Call(macro, (self._member(firsts[0]), run.arguments[2]))
-        return c.Function("static void", name, parameters, (run,), text)
-
-    def call(self, name: str, first: str | None, is_shared: bool) -> c.Call:
+    def call(self, name: str, first: First, is_shared: bool) -> c.Call:
         return c.Call(name, ("t", f"&words.{self._member(first)}.call") if is_shared else ("t",))
 
-    def _member(self, first: str | None) -> str:
-        entry, _, number = (first or "").partition(":")
-        return self._name(self.calls[entry][int(number)])
+    def _member(self, first: First) -> str:
+        entry, position = first
+        return self._name(self.calls[entry][position])
 
     def _name(self, call: _Call) -> str:
         return call.short_name if self.is_brief else call.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilegrad.codegen.c import Call, Comment, If, Item, Statement, array, float_literal
+from tilegrad.codegen.c import Block, Call, Comment, Item, Statement, array, float_literal
 from tilegrad.errors import InternalError
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Role
@@ -48,22 +48,20 @@ def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
     )
 
 
-def first_core(plan: Plan) -> str | None:
-    """Where several cores run an entry, the condition for what only one of them may do."""
-    target = plan.schedule.target
-    return "tg_hart() == 0" if target.is_flat and target.cores > 1 else None
+def has_several_cores(plan: Plan) -> bool:
+    """Whether an entry is run by cores of which only one may do what is to be done once."""
+    return plan.schedule.target.is_flat and plan.schedule.target.cores > 1
 
 
 def on_first_core(plan: Plan, statement: Statement) -> Statement:
-    condition = first_core(plan)
-    return statement if condition is None else If(condition, (statement,))
+    return Block("if (tg_hart() == 0)", (statement,)) if has_several_cores(plan) else statement
 
 
 def at_start(plan: Plan, entry: str) -> list[Statement]:
     if not is_guarded(plan) or entry == "infer":
         return []
     if entry == "update":
-        return [If("!has_gradients(m)", ("return TG_BAD_LOSS;",))]
+        return [Block("if (!has_gradients(m))", ("return TG_BAD_LOSS;",))]
     return [on_first_core(plan, Call("begin_guarded_step", ("m",)))]
 
 
@@ -74,7 +72,7 @@ def at_end(plan: Plan, entry: str, result: str, loss: str) -> list[Statement]:
     end = f"end_guarded_step(m, *{loss})" if entry == "step" else "end_guarded_update(m)"
     found: list[Statement] = []
     if result != "TG_OK":
-        found.append(If(f"{result} != TG_OK", (f"return {result};",)))
-    if first_core(plan) is not None:
-        found.append(If("tg_hart() != 0", ("return TG_OK;",)))
+        found.append(Block(f"if ({result} != TG_OK)", (f"return {result};",)))
+    if has_several_cores(plan):
+        found.append(Block("if (tg_hart() != 0)", ("return TG_OK;",)))
     return [*found, f"return {end};"]

@@ -48,7 +48,7 @@ def opencl_files(plan: Plan, kernels: KernelSet) -> dict[str, str]:
                 call = lowering.kernel_call(entry, number, k)
                 used.add(call.signature.name)
                 what = " ".join(lowering.describe(entry, number, k).split())
-                launches[entry].append(_launch(call, launch.node.name, what))
+                launches[entry].append(_launch(plan, entry, call, launch.node.name, what))
     title = comment_text(plan.schedule.program.name)
     return {
         KERNELS_FILE: kernels_source(kernels, used, plan.schedule.target.folder / "tg_rt.h", title),
@@ -152,9 +152,12 @@ def _ports(plan: Plan, entry: str, ports: Sequence[Port]) -> list[dict[str, Any]
     return made
 
 
-def _launch(call: KernelCall, node: str, what: str) -> dict[str, Any]:
+def _launch(plan: Plan, entry: str, call: KernelCall, node: str, what: str) -> dict[str, Any]:
     """One nest. The kernel takes, for each operand, a buffer and a byte offset (None: null and 0), then the struct."""
-    places = [None if place is None else [place.region, place.offset] for place in call.places]
+    places: list[list[str | int] | None] = []
+    for value, skipped in call.operands:
+        address = None if value is None else plan.address(entry, value)
+        places.append(None if address is None else [address.region, address.offset + skipped])
     fields = zip(call.signature.arguments.fields, call.arguments, strict=True)
     arguments = {name: _readable(c_type, value) for (c_type, name), value in fields}
     kernel = _entry_point(call.signature)

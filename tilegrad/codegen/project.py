@@ -76,10 +76,11 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
     plan, target = listing.plan, listing.plan.schedule.target
     has_storage = storage is not None
     present = interface.sections(plan, has_storage, weights_as_c)
-    model_c, used = model.source(listing, kernels, present)
+    nests = [nest for entry in plan.schedule.entries.values() for launch in entry.launches for nest in launch.nests]
+    used = {nest.kernel for nest in nests}
     texts = {
         "model.h": interface.header(plan, present),
-        "model.c": model_c,
+        "model.c": model.source(listing, kernels, present),
         "kernels.h": kernels_header(kernels, used),
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
         "ports.h": ports_header(plan),
