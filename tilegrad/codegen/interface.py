@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tilegrad.analysis.lifetimes import align
 from tilegrad.codegen import c
 from tilegrad.codegen import guard as guards
-from tilegrad.codegen.image import HEADER, hash_words, payload_bytes
+from tilegrad.codegen.image import HEADER, hash_text, model_hash, payload_bytes
 from tilegrad.codegen.lowering import shape_text
 from tilegrad.codegen.texts import runtime_text
 from tilegrad.ir.blocks import Width
@@ -137,7 +137,7 @@ def _values(plan: Plan) -> dict[str, object]:
         **({} if target.is_flat else _hierarchy_values(plan)),
         "header_bytes": HEADER.size,
         "weights_bytes": HEADER.size + payload_bytes(plan),
-        "model_hash": ", ".join(f"0x{word:08x}u" for word in hash_words(plan)),
+        "model_hash": hash_text(model_hash(plan)),
         "arena_bytes": max(plan.arena_bytes, 1),
         "alignment": plan.alignment_bytes,
         "tensor_count": len(program.state),

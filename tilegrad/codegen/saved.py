@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.codegen.c import INDENT, aligned_comments, filled
-from tilegrad.codegen.image import HASH_WORDS, hash_of
+from tilegrad.codegen.image import HASH_WORDS, hash_of, hash_text, initial_bytes
 from tilegrad.codegen.texts import runtime_text
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Plan
@@ -111,13 +111,8 @@ def frozen_crc(program: Program, values: Mapping[str, npt.NDArray[Any]] | None =
     """Of what is not saved; `values` where it is not what the program begins with."""
     crc = 0
     for tensor in saved(program).frozen:
-        if values is not None and tensor.name in values:
-            crc = zlib.crc32(little_endian(values[tensor.name]), crc)
-        elif tensor.initial is not None:
-            content = np.asarray(tensor.initial.array).astype(tensor.type.dtype.numpy)
-            crc = zlib.crc32(little_endian(content), crc)
-        else:
-            crc = zlib.crc32(bytes(tensor.type.size_bytes), crc)
+        given = (values or {}).get(tensor.name)
+        crc = zlib.crc32(initial_bytes(tensor) if given is None else little_endian(given), crc)
     return crc
 
 
@@ -170,7 +165,6 @@ def saved_header(plan: Plan, storage: Storage) -> str:
     places = {tensor.name: place for place, tensor in enumerate(program.state)}
     text = directory(program, plan.schedule.target.name).decode("ascii")
     cost = save_cost(program, plan.schedule.target.name, storage)
-    words = struct.unpack(f"<{HASH_WORDS}I", saved_hash(program))
 
     def rows(tensors: Sequence[StateTensor]) -> str:
         """C has no array of nothing."""
@@ -182,7 +176,7 @@ def saved_header(plan: Plan, storage: Storage) -> str:
         "page_bytes": storage.page_bytes,
         "save_bytes": cost.save_bytes,
         "largest_save_bytes": cost.largest_bytes,
-        "hash": ", ".join(f"0x{word:08x}u" for word in words),
+        "hash": hash_text(saved_hash(program)),
         "saved_count": len(kinds.always),
         "gradient_count": len(kinds.gradients),
         "frozen_count": len(kinds.frozen),
