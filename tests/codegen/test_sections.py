@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import tilegrad as tg
 from tilegrad.codegen.texts import with_sections
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 
@@ -43,6 +45,13 @@ def test_what_stays() -> None:
     assert with_sections(TEXT, {"GONE": True}) == "a\nb\n#ifdef OTHER\nc\n#else\nd\n#endif\nh\n\ni\n"
     assert with_sections(TEXT, {"GONE": True, "OTHER": False}) == "a\nb\nd\nh\n\ni\n"
     assert with_sections(TEXT, {}) == TEXT.replace("\n\n\n", "\n\n")
+
+
+@pytest.mark.parametrize("target", ["host", "mcu", "siracusa", "mppa", "cortex_m7", "opencl"])
+def test_nothing_is_left_to_fill_in(target: str) -> None:
+    files = tg.compile("simplemlp", target=target, weights_as_c=True).project.files
+    texts = {name: content.decode() for name, content in files.items() if not name.endswith(".bin")}
+    assert {name for name, text in texts.items() if re.search(r"@\w+@|\bHAS_", text)} == set()
 
 
 CLUSTER = ("tg_tile.c", "tg_tile.h", "tg_cluster.h")

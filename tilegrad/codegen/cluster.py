@@ -75,7 +75,7 @@ class _Call:
 
     @property
     def joins(self) -> bool:
-        return self.is_together and self.listed.place is not None and self.listed.place.joins
+        return self.listed.place is not None and self.listed.place.joins
 
     def bits(self, names: Collection[str]) -> int:
         """Operands as bits."""
@@ -102,12 +102,10 @@ class ClusterLowering(Lowering):
         self.calls: dict[str, list[_Call]] = {entry: [] for entry in plan.entries}
         self.pipes = [(entry, pipe) for entry, own in plan.schedule.entries.items() for pipe in own.pipes]
         self.encoded = {entry: entry_calls(own) for entry, own in listing.entries.items()}
-        self.listed: dict[str, dict[tuple[int, int], tuple[ListedNest, NestCall]]] = {
-            entry: {
-                (nest.launch, nest.number): (nest, call)
-                for nest, call in zip(own.nests, self.encoded[entry].nests, strict=True)
-            }
+        self.listed = {
+            (entry, nest.launch, nest.number): (nest, call)
             for entry, own in listing.entries.items()
+            for nest, call in zip(own.nests, self.encoded[entry].nests, strict=True)
         }
         self.together = {
             entry: {i for suite in suites_of(own.nests) if len(suite) > 1 for i in suite}
@@ -122,7 +120,7 @@ class ClusterLowering(Lowering):
 
     def nest(self, entry: str, number: int, k: int) -> Run:
         launch = self.launch(entry, number)
-        listed, own = self.listed[entry][number, k]
+        listed, own = self.listed[entry, number, k]
         nest, tiling = listed.nest, listed.tiling
         words = listed.table or table_of(launch.node.op, nest, tiling, self.longest_bytes)
         homes = tuple(
@@ -161,9 +159,9 @@ class ClusterLowering(Lowering):
             if pipe.is_near:
                 home, stride = ring_offset(pipe, nests), pipe.ring_bytes
                 member = 1 + [one.member for one in nests if one.launch == pipe.producer][-1]
-            numbers = (pipe.number, home, pipe.slot_bytes, pipe.depth, pipe.blocks, stride)
-            lanes = (pipe.lanes, member, pipe.near_lanes)
-            rows.append(f'{{"{text}", {", ".join(map(str, (*numbers, *lanes)))}}}')
+            sizes = f"{home}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}, {stride}"
+            lanes = f"{pipe.lanes}, {member}, {pipe.near_lanes}"
+            rows.append(f'{{"{text}", {pipe.number}, {sizes}, {lanes}}}')
         if not rows:
             return []
         what = "Pipes: operators, number, workspace, slot bytes, slots, slices, bytes of each, lanes, in L1."
@@ -178,7 +176,7 @@ class ClusterLowering(Lowering):
         return own if lanes == 1 else f"{own} | LANES({lanes})"
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
-        _, own = self.listed[entry][number, k]
+        _, own = self.listed[entry, number, k]
         return " left in L1" if operand in own.taken else ""
 
     def function(self, name: str, title: str, body: Body, firsts: Sequence[First]) -> c.Function:
