@@ -106,11 +106,6 @@ def filled(pieces: Sequence[str], width: int = 108) -> str:
     return "\n".join(fill(with_commas(pieces), width + 1)).removesuffix(",")
 
 
-def paragraph(pieces: Sequence[str], width: int = LINE_WIDTH, indent: str = INDENT) -> str:
-    """Pieces and commas as lines; those after the first are indented once more."""
-    return "\n".join(fill(with_commas(pieces), width, indent, indent + INDENT))
-
-
 def _comment_lines(text: str, indent: str) -> list[str]:
     return f"{indent}/* {text} */".replace("\n", f"\n{indent} * ").split("\n")
 

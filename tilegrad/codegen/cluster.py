@@ -309,7 +309,8 @@ class ClusterLowering(Lowering):
         return 4 * c.LINE_WIDTH if self.is_brief else c.LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
-        return c.paragraph(pieces, self.width)
+        """Pieces and commas as lines; those after the first are indented once more."""
+        return "\n".join(c.fill(c.with_commas(pieces), self.width, c.INDENT, 2 * c.INDENT))
 
     def _table_pieces(self, one: _Table) -> list[str]:
         first, *rest = table_pieces(one.name, one.table, one.signature, self.is_brief)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from tilegrad.codegen import c, interface
 from tilegrad.codegen import guard as guards
@@ -29,24 +31,18 @@ UPDATES_PER_FUNCTION = 16
 
 
 def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
-    runs: list[tuple[str, list[tuple[int, Launch]]]] = []
+    """Launches of one origin that follow each other."""
+    present = [(number, launch) for number, launch in enumerate(launches) if launch.nests]
+    origins: list[str] = []
     chained: dict[int, str] = {}
-    for number, launch in enumerate(launches):
-        if not launch.nests:
-            continue
+    for position, (_, launch) in enumerate(present):
         origin = launch.node.name.split("_Grad/")[0] + ("_Grad" if "_Grad/" in launch.node.name else "")
         turn = None if launch.part is None else launch.part.turn
         if turn is not None:  # operators whose panels take turns are one function, named after the first
             origin = chained.setdefault(turn[0], origin)
-        if entry == "update":
-            origin = "update"
-        full = runs and entry == "update" and len(runs[-1][1]) == UPDATES_PER_FUNCTION
-        if runs and runs[-1][0] == origin and not full:
-            runs[-1][1].append((number, launch))
-        else:
-            runs.append((origin, [(number, launch)]))
+        origins.append(str(position // UPDATES_PER_FUNCTION) if entry == "update" else origin)
     groups = []
-    for position, (origin, members) in enumerate(runs):
+    for position, (origin, pairs) in enumerate(groupby(zip(origins, present, strict=True), key=itemgetter(0))):
         base = origin.removesuffix("_Grad")
         title, name = c.comment_text(base), c.identifier(base)
         if entry == "update":
@@ -55,7 +51,7 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
             title, name = f"Gradient of {title}", f"backward_{position}_{name}"
         else:  # where infer does not share the step's code, it has its own
             name = f"{'forward' if entry == 'infer' else 'train'}_{position}_{name}"
-        groups.append(_Group(name, title, tuple(members)))
+        groups.append(_Group(name, title, tuple(member for _, member in pairs)))
     return groups
 
 
