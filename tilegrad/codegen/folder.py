@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tilegrad.build.toolchain import NATIVE_FLAG, PORTABLE_FLAGS
 from tilegrad.codegen.board import makefile_values
 from tilegrad.codegen.image import HEADER, payload_bytes
-from tilegrad.codegen.interface import entry_inputs, entry_outputs
+from tilegrad.codegen.interface import entry_ports
 from tilegrad.codegen.texts import runtime_text
 from tilegrad.ir.plan import Plan
 from tilegrad.targets.base import Target
@@ -47,11 +47,11 @@ def project_readme(plan: Plan, has_array: bool, present: Mapping[str, bool]) -> 
 
 
 def _example(plan: Plan, present: Mapping[str, bool]) -> str:
-    """A whole program. No tensor of a model has the names that it uses: see `interface.entry_inputs`."""
+    """A whole program. No tensor of a model has the names that it uses: see `interface.entry_ports`."""
     is_flat = plan.schedule.target.is_flat
     entry = "step" if plan.schedule.program.trainable else "infer"
-    inputs = entry_inputs(plan, entry)
-    ports = [*inputs, *entry_outputs(plan, entry)]
+    inputs, outputs = entry_ports(plan, entry)
+    ports = [*inputs, *outputs]
     buffers = [f"    static {port.type.dtype.c_name} {port.c_name}[{max(port.type.size, 1)}];" for port in ports]
     values = {
         "buffers": "\n".join(buffers),

@@ -37,19 +37,11 @@ class Port:
     type: TensorType
 
 
-def entry_inputs(plan: Plan, entry: str) -> tuple[Port, ...]:
-    return _ports(plan, entry)[0]
-
-
-def entry_outputs(plan: Plan, entry: str) -> tuple[Port, ...]:
-    return _ports(plan, entry)[1]
-
-
 # What an entry's signature or body says itself: types, its own parameter, the functions it calls.
 _TAKEN = re.compile(r"m|memcpy|memset|.*_t|(tg|forward|backward|train|update)_.*")
 
 
-def _ports(plan: Plan, entry: str) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+def entry_ports(plan: Plan, entry: str) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """Inputs and outputs; one value may be both, or an output twice, and is then as many parameters."""
     graph = plan.schedule.entries[entry].graph
     taken: set[str] = set()
@@ -67,14 +59,14 @@ def _ports(plan: Plan, entry: str) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
 
 
 def entry_parameters(plan: Plan, entry: str) -> tuple[str, ...]:
-    inputs = [f"const {port.type.dtype.c_name} *{port.c_name}" for port in entry_inputs(plan, entry)]
-    outputs = [f"{port.type.dtype.c_name} *{port.c_name}" for port in entry_outputs(plan, entry)]
-    return ("tg_model *m", *inputs, *outputs)
+    inputs, outputs = entry_ports(plan, entry)
+    read = [f"const {port.type.dtype.c_name} *{port.c_name}" for port in inputs]
+    return ("tg_model *m", *read, *(f"{port.type.dtype.c_name} *{port.c_name}" for port in outputs))
 
 
 def _entry_comment(plan: Plan, entry: str) -> str:
     lines = [ENTRY_COMMENTS[entry]]
-    for word, ports in (("in ", entry_inputs(plan, entry)), ("out", entry_outputs(plan, entry))):
+    for word, ports in zip(("in ", "out"), entry_ports(plan, entry), strict=True):
         lines += [
             f"  {word} {port.c_name}: {port.type.dtype.c_name}{shape_text(port.type)} ('{c.comment_text(port.value)}')"
             for port in ports

@@ -60,7 +60,7 @@ def _refuse_if(condition: str, status: str) -> c.Block:
 
 
 def _entry_function(plan: Plan, entry: str, calls: list[c.Call], lowering: Lowering, has_storage: bool) -> c.Function:
-    inputs, outputs = interface.entry_inputs(plan, entry), interface.entry_outputs(plan, entry)
+    inputs, outputs = interface.entry_ports(plan, entry)
     body: list[c.Statement] = [_refuse_if("m == NULL || m->state == NULL", "TG_NOT_READY")]
     present = [port.c_name for port in (*inputs, *outputs) if port.type.size_bytes]
     if present:

@@ -17,7 +17,7 @@ import numpy as np
 from tilegrad.codegen.c import Call, Comment, Function, Item, comment_text, print_file
 from tilegrad.codegen.harness import port_offsets
 from tilegrad.codegen.image import HEADER
-from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
+from tilegrad.codegen.interface import Port, entry_ports
 from tilegrad.codegen.kernels import KernelSet, only_used
 from tilegrad.codegen.lowering import KernelCall, Lowering
 from tilegrad.codegen.texts import runtime_text
@@ -113,7 +113,7 @@ def _launches_json(plan: Plan, kernels: Sequence[KernelSignature], launches: Map
     """Stable and readable: a launch is a line."""
     entries = {}
     for entry, own in launches.items():
-        inputs, outputs = entry_inputs(plan, entry), entry_outputs(plan, entry)
+        inputs, outputs = entry_ports(plan, entry)
         entries[entry] = {
             "input_bytes": port_offsets(inputs)[1],
             "inputs": _ports(plan, entry, inputs),
@@ -134,7 +134,7 @@ def _launches_json(plan: Plan, kernels: Sequence[KernelSignature], launches: Map
 
 def program_buffers(plan: Plan) -> dict[str, int]:
     """Bytes of each buffer. Inputs have their own: the arena's bytes are reused within a step. None may be empty."""
-    inputs = max(port_offsets(entry_inputs(plan, entry))[1] for entry in ENTRIES)
+    inputs = max(port_offsets(entry_ports(plan, entry)[0])[1] for entry in ENTRIES)
     return {"state": max(plan.state_bytes, 1), "arena": max(plan.arena_bytes, 1), "inputs": max(inputs, 1)}
 
 

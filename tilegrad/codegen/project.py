@@ -154,8 +154,8 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         "macs": {entry: plan.schedule.macs(entry) for entry in ENTRIES},
         "entries": {
             entry: {
-                "inputs": [_port(port) for port in interface.entry_inputs(plan, entry)],
-                "outputs": [_port(port) for port in interface.entry_outputs(plan, entry)],
+                way: [_port(port) for port in ports]
+                for way, ports in zip(("inputs", "outputs"), interface.entry_ports(plan, entry), strict=True)
             }
             for entry in ENTRIES
         },

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilegrad import zoo
 from tilegrad.codegen.image import initial_bytes
-from tilegrad.codegen.interface import c_string, entry_outputs
+from tilegrad.codegen.interface import c_string, entry_ports
 from tilegrad.compiled import Compiled
 from tilegrad.data.batches import PATTERNS_WITHOUT_CLASSES, SampleSpec
 from tilegrad.data.samples import sample_spec
@@ -164,7 +164,7 @@ def _header(compiled: Compiled, steps: int) -> str:
     step, infer = program.entries["step"], program.entries["infer"]
     places = {value: _pointer(plan, "step", value) for value in step.inputs}
     inferring = {value: _pointer(plan, "infer", value) for value in infer.inputs}
-    results = [_pointer(plan, "infer", o.value, is_output=True) for o in entry_outputs(plan, "infer")]
+    results = [_pointer(plan, "infer", o.value, is_output=True) for o in entry_ports(plan, "infer")[1]]
     stepping = ", ".join(["m", *places.values(), "loss"])
     inferred = ", ".join(["m", *inferring.values(), *results])
     if is_ported(compiled):
