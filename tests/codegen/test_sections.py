@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tilegrad.codegen.sections import without_sections
+import tilegrad as tg
+from tilegrad.codegen.texts import with_sections
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 
 TEXT = """a
@@ -39,8 +41,17 @@ i
 
 
 def test_what_stays() -> None:
-    assert without_sections(TEXT, ["GONE"]) == "a\ne\nf\n#if 1\ng\n#endif\n\ni\n"
-    assert without_sections(TEXT, []) == TEXT.replace("\n\n\n", "\n\n")
+    assert with_sections(TEXT, {"GONE": False}) == "a\ne\nf\n#if 1\ng\n#endif\n\ni\n"
+    assert with_sections(TEXT, {"GONE": True}) == "a\nb\n#ifdef OTHER\nc\n#else\nd\n#endif\nh\n\ni\n"
+    assert with_sections(TEXT, {"GONE": True, "OTHER": False}) == "a\nb\nd\nh\n\ni\n"
+    assert with_sections(TEXT, {}) == TEXT.replace("\n\n\n", "\n\n")
+
+
+@pytest.mark.parametrize("target", ["host", "mcu", "siracusa", "mppa", "cortex_m7", "opencl"])
+def test_nothing_is_left_to_fill_in(target: str) -> None:
+    files = tg.compile("simplemlp", target=target, weights_as_c=True).project.files
+    texts = {name: content.decode() for name, content in files.items() if not name.endswith(".bin")}
+    assert {name for name, text in texts.items() if re.search(r"@\w+@|\bHAS_", text)} == set()
 
 
 CLUSTER = ("tg_tile.c", "tg_tile.h", "tg_cluster.h")
@@ -49,8 +60,8 @@ CLUSTER = ("tg_tile.c", "tg_tile.h", "tg_cluster.h")
 @pytest.mark.parametrize("path", [*(f"cluster/{name}" for name in CLUSTER), "sim/tg_sim.c", "main.c"])
 def test_the_compiler_sees_the_same(path: str, tmp_path: Path) -> None:
     text = (RUNTIME_FOLDER / path).read_text(encoding="utf-8")
-    absent = ["TG_BLOCKS", "TG_MOST_BLOCKS", "TG_PIPES", "TG_CARRIES"]
-    seen = [_preprocessed(each, tmp_path) for each in (text, without_sections(text, absent))]
+    absent = dict.fromkeys(["TG_BLOCKS", "TG_MOST_BLOCKS", "TG_PIPES", "TG_CARRIES"], False)
+    seen = [_preprocessed(each, tmp_path) for each in (text, with_sections(text, absent))]
     assert seen[0] == seen[1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 LINE_WIDTH = 120
@@ -25,18 +25,10 @@ class Call:
 
 
 @dataclass(frozen=True)
-class If:
-    condition: str
-    body: tuple[Statement, ...]
-    otherwise: tuple[Statement, ...] = ()
+class Block:
+    """An `if (…)` or `for (…)`, with what is below it."""
 
-
-@dataclass(frozen=True)
-class For:
-    """Counts an int from 0."""
-
-    variable: str
-    limit: str
+    head: str
     body: tuple[Statement, ...]
 
 
@@ -49,12 +41,7 @@ class Function:
     comment: str | None = None
 
 
-def declared(function: Function, comment: str | None = None) -> Function:
-    """Its prototype."""
-    return replace(function, body=None, comment=comment)
-
-
-Statement: TypeAlias = str | Comment | Call | If | For
+Statement: TypeAlias = str | Comment | Call | Block
 """A string is C already: a statement, a preprocessor line, nothing, or a text of several lines."""
 Item: TypeAlias = Statement | Function
 
@@ -119,25 +106,12 @@ def filled(pieces: Sequence[str], width: int = 108) -> str:
     return "\n".join(fill(with_commas(pieces), width + 1)).removesuffix(",")
 
 
-def paragraph(pieces: Sequence[str], width: int = LINE_WIDTH, indent: str = INDENT) -> str:
-    """Pieces and commas as lines; those after the first are indented once more."""
-    return "\n".join(fill(with_commas(pieces), width, indent, indent + INDENT))
-
-
 def _comment_lines(text: str, indent: str) -> list[str]:
     return f"{indent}/* {text} */".replace("\n", f"\n{indent} * ").split("\n")
 
 
 def _print_body(statements: Iterable[Statement], depth: int) -> list[str]:
     return [line for statement in statements for line in _print_item(statement, depth)]
-
-
-def _print_block(head: list[str], body: Sequence[Statement], depth: int) -> list[str]:
-    """Braces where there is more than one line below the head."""
-    inner = _print_body(body, depth + 1)
-    if len(inner) == 1:
-        return [*head, *inner]
-    return [*head[:-1], f"{head[-1]} {{", *inner, f"{INDENT * depth}}}"]
 
 
 def _print_item(item: Item, depth: int) -> list[str]:
@@ -150,14 +124,13 @@ def _print_item(item: Item, depth: int) -> list[str]:
         case Call(function, arguments):
             start = f"{indent}{function}("
             return fill(with_commas(arguments, ");"), first=start, hanging=" " * len(start))
-        case If(condition, body, otherwise):
-            start = f"{indent}if ("
-            pieces = re.split(r"(?<=&&) |(?<=\|\|) ", f"{condition})")
-            lines = _print_block(fill(pieces, first=start, hanging=" " * len(start)), body, depth)
-            return lines + (_print_block([f"{indent}else"], otherwise, depth) if otherwise else [])
-        case For(variable, limit, body):
-            head = [f"{indent}for (int {variable} = 0; {variable} < {limit}; {variable}++)"]
-            return _print_block(head, body, depth)
+        case Block(head, body):
+            pieces = re.split(r"(?<=&&) |(?<=\|\|) ", head)
+            lines = fill(pieces, first=indent, hanging=" " * (len(indent) + head.index("(") + 1))
+            inner = _print_body(body, depth + 1)
+            if len(inner) == 1:
+                return [*lines, *inner]
+            return [*lines[:-1], f"{lines[-1]} {{", *inner, f"{indent}}}"]
         case Function():
             return _print_function(item)
 
@@ -175,11 +148,11 @@ def _print_function(function: Function) -> list[str]:
     return lines if body is None else [*lines, "{", *_print_body(body, 1), "}"]
 
 
-def aligned_comments(lines: Sequence[str]) -> list[str]:
+def aligned_comments(text: str) -> str:
     """Comments behind lines that follow each other begin in one column."""
     result: list[str] = []
     block: list[tuple[str, str]] = []
-    for line in (*lines, ""):
+    for line in (*text.split("\n"), ""):
         found = re.fullmatch(r"(\s*[^\s/].*?) +(/\*.*\*/)", line)
         if found:
             block.append((found[1], found[2]))
@@ -188,17 +161,7 @@ def aligned_comments(lines: Sequence[str]) -> list[str]:
         result += [f"{code:{width}} {comment}" for code, comment in block]
         block = []
         result.append(line)
-    return result[:-1]
-
-
-def struct(name: str, fields: Sequence[str]) -> str:
-    return "\n".join(["typedef struct {", *(f"{INDENT}{field};" for field in fields), f"}} {name};"])
-
-
-def enumeration(name: str, members: Sequence[tuple[str, int, str]]) -> str:
-    """`members`: name, value, comment."""
-    rows = [f"{INDENT}{member} = {value}, /* {comment} */" for member, value, comment in members]
-    return "\n".join(["typedef enum {", *aligned_comments(rows), f"}} {name};"])
+    return "\n".join(result[:-1])
 
 
 def constant(declared: str, pieces: Sequence[str]) -> str:

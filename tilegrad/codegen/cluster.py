@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, takewhile
+from itertools import groupby, takewhile
+from typing import TypeAlias
 
 from tilegrad.analysis.decode import Table, decode_table
 from tilegrad.analysis.footprint import inner_loops
@@ -19,7 +20,7 @@ from tilegrad.analysis.tables import table_of
 from tilegrad.codegen import c
 from tilegrad.codegen.interface import c_string
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import Lowering
+from tilegrad.codegen.lowering import Body, First, Lowering, Run
 from tilegrad.codegen.table_text import in_braces, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.blocks import Width
@@ -31,43 +32,11 @@ from tilegrad.sequence.calls import NestCall, entry_calls
 from tilegrad.sequence.handover import suites_of
 from tilegrad.targets.base import L2
 
-RUN, RUN_WHOLE = "tg_run_nests", "tg_run_whole"
-FIRST = "first"
 MOST_NAMED_WORDS = {False: 8_000, True: 5_000}
 """Of a program for one cluster, and for several, each of whose launches has a call and nearly each a table."""
 _OPERANDS = re.compile(r", (?!\d+ MACs)")
 _SHAPED = re.compile(r"\S+\[[\d,]*\]")
 COMMENT_WIDTH = c.LINE_WIDTH - len("/*  */")
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One nest of an entry: its table, and what is its own.
-
-    Of nests that come together each has an `own_table`, behind its call; all but the first `join` the one before.
-    """
-
-    name: str
-    short_name: str
-    table: str
-    listed: ListedNest
-    own: NestCall
-    homes: tuple[str, ...]
-    width: str | None  # where it is launched over blocks
-    own_table: _Table | None = None
-
-    @property
-    def scratch(self) -> int:
-        return 0 if self.listed.place is None else self.listed.place.table_offset
-
-    @property
-    def joins(self) -> bool:
-        return self.own_table is not None and self.listed.place is not None and self.listed.place.joins
-
-    def bits(self, names: Collection[str]) -> int:
-        """Operands as bits."""
-        operands = enumerate(self.listed.nest.operands)
-        return sum(1 << i for i, operand in operands if operand.value is not None and operand.name in names)
 
 
 @dataclass(frozen=True)
@@ -78,12 +47,47 @@ class _Table:
     tiling: Tiling | None
     words: int
 
+    @property
+    def c_type(self) -> str:
+        return table_type(self.table, self.signature)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One nest of an entry: its table, and what is its own.
+
+    Nests that come together have their tables behind their calls; all but the first `join` the one before.
+    """
+
+    name: str
+    short_name: str
+    table: _Table
+    is_together: bool
+    listed: ListedNest
+    own: NestCall
+    homes: tuple[str, ...]
+    width: str | None  # where it is launched over blocks
+
+    @property
+    def scratch(self) -> int:
+        return 0 if self.listed.place is None else self.listed.place.table_offset
+
+    @property
+    def joins(self) -> bool:
+        return self.listed.place is not None and self.listed.place.joins
+
+    def bits(self, names: Collection[str]) -> int:
+        """Operands as bits."""
+        operands = enumerate(self.listed.nest.operands)
+        return sum(1 << i for i, operand in operands if operand.value is not None and operand.name in names)
+
+
+_Member: TypeAlias = tuple[str, str, list[str]]
+"""Type, name, pieces of the value."""
+
 
 class ClusterLowering(Lowering):
     """Every nest runs through the tile runtime; tensors of L3 are staged around the launches that use them."""
-
-    parameter = "tg_tiles *t"
-    argument = "t"
 
     def __init__(self, listing: Listing, kernels: KernelSet) -> None:
         plan = listing.plan
@@ -93,18 +97,14 @@ class ClusterLowering(Lowering):
         self.has_clusters = target.clusters > 1
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
         self.tables: dict[tuple[str, tuple[int, ...]], _Table] = {}
-        self.kernel_calls: dict[str, KernelSignature] = {}
         self.inferred = {launch.node.name for launch in plan.schedule.entries["infer"].launches}
         self.calls: dict[str, list[_Call]] = {entry: [] for entry in plan.entries}
-        counts = [len(entry.pipes) for entry in plan.schedule.entries.values()]
-        self.first_pipe = dict(zip(plan.schedule.entries, accumulate(counts, initial=0), strict=False))
+        self.pipes = [(entry, pipe) for entry, own in plan.schedule.entries.items() for pipe in own.pipes]
         self.encoded = {entry: entry_calls(own) for entry, own in listing.entries.items()}
-        self.listed: dict[str, dict[tuple[int, int], tuple[ListedNest, NestCall]]] = {
-            entry: {
-                (nest.launch, nest.number): (nest, call)
-                for nest, call in zip(own.nests, self.encoded[entry].nests, strict=True)
-            }
+        self.listed = {
+            (entry, nest.launch, nest.number): (nest, call)
             for entry, own in listing.entries.items()
+            for nest, call in zip(own.nests, self.encoded[entry].nests, strict=True)
         }
         self.together = {
             entry: {i for suite in suites_of(own.nests) if len(suite) > 1 for i in suite}
@@ -117,57 +117,50 @@ class ClusterLowering(Lowering):
         """A function of the forward pass serves infer and step; where its operands are is in their calls."""
         return launch.node.name not in self.inferred
 
-    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
+    def nest(self, entry: str, number: int, k: int) -> Run:
         launch = self.launch(entry, number)
-        listed, own = self.listed[entry][number, k]
+        listed, own = self.listed[entry, number, k]
         nest, tiling = listed.nest, listed.tiling
         words = listed.table or table_of(launch.node.op, nest, tiling, self.longest_bytes)
-        is_new = (nest.kernel, words) not in self.tables
-        table = self._table(self.signature(launch, nest), words, tiling)
         homes = tuple(
             f"L1({own.taken[operand.name]})"
             if operand.name in own.taken
             else self._pipe(entry, listed, operand.value) or self._home(entry, number, operand.value, skipped)
             for operand, skipped in zip(nest.operands, nest.skipped_bytes, strict=True)
         )
-        number_of = len(self.calls[entry])
-        number_name = f"{entry}_{number_of}"
-        names = (f"{number_name}_{c.identifier(launch.node.op)}", number_name)
         width = self._width(launch.width(k), launch.lane_count(k), listed)
         if listed.place is None:  # all that is said of it
             own = NestCall(leaves=False, moves=own.moves)
-        call = _Call(*names, table, listed, own, homes, width)
-        if number_of in self.together[entry]:
-            kind = self.tables.pop((nest.kernel, words)) if is_new else self.tables[nest.kernel, words]
-            call = replace(call, table=f"{names[1]}_table", own_table=kind)
-        self.calls[entry].append(call)
-        run = c.Call(RUN_WHOLE if tiling is None else RUN, ("t", FIRST, "1", "__func__"))
-        if launch.part is not None and any(r.start for r in launch.part.ranges.values()):
-            return (run,)  # what is said of a nest's first panel is true of all
-        return (c.Comment(self.describe(entry, number, k)), run)
+        short_name = f"{entry}_{len(self.calls[entry])}"
+        is_together = len(self.calls[entry]) in self.together[entry]
+        table = self._table(self.signature(launch, nest), words, tiling, f"{short_name}_table" if is_together else None)
+        name = f"{short_name}_{c.identifier(launch.node.op)}"
+        self.calls[entry].append(_Call(name, short_name, table, is_together, listed, own, homes, width))
+        # What is said of a nest's first panel is true of all.
+        is_later = launch.part is not None and any(r.start for r in launch.part.ranges.values())
+        return Run(None if is_later else self.describe(entry, number, k), "RUN_WHOLE" if tiling is None else "RUN")
 
     def _pipe(self, entry: str, listed: ListedNest, value: str | None) -> str | None:
         """What passes through a pipe lives there."""
-        pipes = self.plan.schedule.entries[entry].pipes
-        found = [pipe for pipe in pipes if value == pipe.value and listed.launch in (pipe.producer, pipe.consumer)]
-        return f"PIPE({self.first_pipe[entry] + found[0].number})" if found else None
+        for i, (of, pipe) in enumerate(self.pipes):
+            if of == entry and value == pipe.value and listed.launch in (pipe.producer, pipe.consumer):
+                return f"PIPE({i})"
+        return None
 
     def _pipes(self) -> list[c.Item]:
         """Their table, where there are any."""
         rows = []
-        for entry, schedule in self.plan.schedule.entries.items():
-            for pipe in schedule.pipes:
-                names = [schedule.launches[i].node.name for i in (pipe.producer, pipe.consumer)]
-                text = c_string(" -> ".join(names))
-                home, stride = self.plan.address(entry, pipe.value, pipe.producer).offset, pipe.workspace.stride_bytes
-                member = 0
-                if pipe.is_near:
-                    nests = self.listing.entries[entry].nests
-                    home, stride = ring_offset(pipe, nests), pipe.ring_bytes
-                    member = 1 + [one.member for one in nests if one.launch == pipe.producer][-1]
-                sizes = f"{home}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}, {stride}"
-                lanes = f"{pipe.lanes}, {member}, {pipe.near_lanes}"
-                rows.append(f'{{"{text}", {pipe.number}, {sizes}, {lanes}}}')
+        for entry, pipe in self.pipes:
+            launches, nests = self.plan.schedule.entries[entry].launches, self.listing.entries[entry].nests
+            text = c_string(" -> ".join(launches[i].node.name for i in (pipe.producer, pipe.consumer)))
+            home, stride = self.plan.address(entry, pipe.value, pipe.producer).offset, pipe.workspace.stride_bytes
+            member = 0
+            if pipe.is_near:
+                home, stride = ring_offset(pipe, nests), pipe.ring_bytes
+                member = 1 + [one.member for one in nests if one.launch == pipe.producer][-1]
+            sizes = f"{home}, {pipe.slot_bytes}, {pipe.depth}, {pipe.blocks}, {stride}"
+            lanes = f"{pipe.lanes}, {member}, {pipe.near_lanes}"
+            rows.append(f'{{"{text}", {pipe.number}, {sizes}, {lanes}}}')
         if not rows:
             return []
         what = "Pipes: operators, number, workspace, slot bytes, slots, slices, bytes of each, lanes, in L1."
@@ -182,40 +175,25 @@ class ClusterLowering(Lowering):
         return own if lanes == 1 else f"{own} | LANES({lanes})"
 
     def note(self, entry: str, number: int, k: int, operand: str) -> str:
-        _, own = self.listed[entry][number, k]
+        _, own = self.listed[entry, number, k]
         return " left in L1" if operand in own.taken else ""
 
-    def first_of(self, entry: str) -> str | None:
-        """The call that the next nest of an entry will have, as a member of the words."""
-        return f"{entry}:{len(self.calls[entry])}"
+    def function(self, name: str, title: str, body: Body, firsts: Sequence[First]) -> c.Function:
+        """One statement runs all its nests. It names its first call, unless it serves two entries: then they do."""
+        text = _explained(title, [run.comment for run in body if run.comment] or ["more panels"])
+        macro, count = body[0].macro, str(len(body))
+        if len(firsts) == 1:
+            run = c.Call(macro, (self._member(firsts[0]), count))
+            return c.Function("static void", name, ("tg_tiles *t",), (run,), text)
+        run = c.Call(f"{macro}_FROM", ("first", count))
+        return c.Function("static void", name, ("tg_tiles *t", "const tg_call *first"), (run,), text)
 
-    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
-        """What is said of the nests, and one statement that runs them all."""
-        comments = [statement for statement in statements if isinstance(statement, c.Comment)]
-        runs = [statement for statement in statements if isinstance(statement, c.Call)]
-        arguments = ("t", FIRST, str(len(runs)), "__func__")
-        return [*comments, c.Call(runs[0].function, arguments)]
-
-    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
-        """Names its first call, unless it serves two entries: then they do."""
-        *comments, run = body
-        text = _explained(title, [one.text for one in comments if isinstance(one, c.Comment)] or ["more panels"])
-        parameters: tuple[str, ...] = (self.parameter,)
-        assert isinstance(run, c.Call)
-        macro = "RUN" if run.function == RUN else "RUN_WHOLE"
-        if len(firsts) > 1:
-            parameters = (self.parameter, f"const tg_call *{FIRST}")
-            run = c.Call(f"{macro}_FROM", (FIRST, run.arguments[2]))
-        else:
-            run = c.Call(macro, (self._member(firsts[0]), run.arguments[2]))
-        return c.Function("static void", name, parameters, (run,), text)
-
-    def call(self, name: str, first: str | None, is_shared: bool) -> c.Call:
+    def call(self, name: str, first: First, is_shared: bool) -> c.Call:
         return c.Call(name, ("t", f"&words.{self._member(first)}.call") if is_shared else ("t",))
 
-    def _member(self, first: str | None) -> str:
-        entry, _, number = (first or "").partition(":")
-        return self._name(self.calls[entry][int(number)])
+    def _member(self, first: First) -> str:
+        entry, position = first
+        return self._name(self.calls[entry][position])
 
     def _name(self, call: _Call) -> str:
         return call.short_name if self.is_brief else call.name
@@ -233,14 +211,18 @@ class ClusterLowering(Lowering):
 
     # ---- tables and calls
 
-    def _table(self, signature: KernelSignature, words: tuple[int, ...], tiling: Tiling | None) -> str:
-        self.kernel_calls.setdefault(signature.name, signature)
+    def _table(
+        self, signature: KernelSignature, words: tuple[int, ...], tiling: Tiling | None, own_name: str | None
+    ) -> _Table:
+        """One of a call's own, or one that nests of its kind share."""
         key = (signature.name, words)
-        if key not in self.tables:
-            count = sum(kernel == signature.name for kernel, _ in self.tables)
-            decoded = decode_table(words, len(signature.arguments.fields))
-            self.tables[key] = _Table(f"{signature.name}_{count}", decoded, signature, tiling, len(words))
-        return self.tables[key].name
+        if own_name is None and key in self.tables:
+            return self.tables[key]
+        name = own_name or f"{signature.name}_{sum(kernel == signature.name for kernel, _ in self.tables)}"
+        table = _Table(name, decode_table(words, len(signature.arguments.fields)), signature, tiling, len(words))
+        if own_name is None:
+            self.tables[key] = table
+        return table
 
     def _home(self, entry: str, number: int, value: str | None, skipped_bytes: int) -> str:
         if value is None:
@@ -253,12 +235,15 @@ class ClusterLowering(Lowering):
         return f"{home} + {skipped_bytes}" if skipped_bytes else home
 
     def items(self) -> list[c.Item]:
+        used = [call.table.signature for calls in self.calls.values() for call in calls]
+        signatures = {signature.name: signature for signature in used}
         calls = [
             f"TG_KERNEL_CALL({name}, {', '.join(f'at[{i}]' for i in range(len(signature.pointers)))})"
-            for name, signature in self.kernel_calls.items()
+            for name, signature in signatures.items()
         ]
-        numbers = [f"K_{name} = {number}" for number, name in enumerate(self.kernel_calls)]
-        kernels = [f"call_{name}" for name in self.kernel_calls] or ["NULL"]
+        numbers = [f"K_{name} = {number}" for number, name in enumerate(signatures)]
+        kernels = [f"call_{name}" for name in signatures] or ["NULL"]
+        members = self._members()
         pipes, parts = self._pipes(), ("kernels", "&words", "sizeof words")
         return [
             "",
@@ -268,14 +253,12 @@ class ClusterLowering(Lowering):
             "",
             c.Comment("What is constant is laid out as paragraphs."),
             c.Comment("clang-format off"),
-            *c.fill(
-                c.with_commas(kernels, "};"), c.LINE_WIDTH, "static tg_kernel_call *const kernels[] = {", c.INDENT
-            ),
+            *c.fill(c.with_commas(kernels, "};"), c.LINE_WIDTH, "static tg_kernel_call *const kernels[] = {", c.INDENT),
             c.Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."
             ),
-            *("typedef struct {", *self._members(), "} words_t;"),
-            *("static const words_t words = {", *self._initializers(), "};"),
+            *("typedef struct {", *self._declarations(members), "} words_t;"),
+            *("static const words_t words = {", *self._initializers(members), "};"),
             c.Comment("clang-format on"),
             f"TG_STATIC_ASSERT(sizeof(words_t) == {WORD_BYTES * self._word_count()}, words_are_as_planned);",
             *pipes,
@@ -283,28 +266,36 @@ class ClusterLowering(Lowering):
             *(self._entry(entry) for entry in self.calls),
         ]
 
-    def _members(self) -> list[str]:
-        types = [(table_type(one.table, one.signature), one.name) for one in self.tables.values()]
+    def _members(self) -> list[_Member]:
+        """Of the words, in their order."""
+        members = [(one.c_type, one.name, self._table_pieces(one)) for one in self.tables.values()]
         for entry, calls in self.calls.items():
-            for call in calls:
-                types.append((f"TG_CALL({len(call.homes)})", self._name(call)))
-                if call.own_table is not None:
-                    types.append((table_type(call.own_table.table, call.own_table.signature), call.table))
-            count = sum(_move_words(move) for move in self._all_moves(entry))
-            types += [(f"uint32_t {entry}_moves[{count}]", "")] if count else []
-        if not types:
+            for i, call in enumerate(calls):
+                pieces = self._call_pieces(call, calls[i + 1 :])
+                members.append((f"TG_CALL({len(call.homes)})", self._name(call), pieces))
+                if call.is_together:
+                    members.append((call.table.c_type, call.table.name, self._table_pieces(call.table)))
+            moves = self._all_moves(entry)
+            if moves:
+                first, *rest = in_braces([self._move_text(move) for move in moves])
+                count = sum(map(_move_words, moves))
+                members.append(("uint32_t", f"{entry}_moves[{count}]", [f".{entry}_moves = {first}", *rest]))
+        return members
+
+    def _declarations(self, members: Sequence[_Member]) -> list[str]:
+        if not members:
             return ["    uint32_t nothing;"]
-        rows: list[tuple[str, list[str]]] = []
-        for c_type, name in types:
-            if rows and name and rows[-1][0] == c_type:
-                rows[-1][1].append(name)
-            else:
-                rows.append((c_type, [name]))
-        declared = [
-            self._paragraph([f"{c_type} {names[0]}".rstrip(), *names[1:]]).removesuffix(",") + ";"
-            for c_type, names in rows
-        ]
+        declared = []
+        for c_type, of_type in groupby(members, key=lambda member: member[0]):
+            first, *names = [name for _, name, _ in of_type]
+            declared.append(self._paragraph([f"{c_type} {first}", *names]).removesuffix(",") + ";")
         return c.fill(map(str.strip, declared), self.width, c.INDENT, c.INDENT) if self.is_brief else declared
+
+    def _initializers(self, members: Sequence[_Member]) -> list[str]:
+        every = [pieces for _, _, pieces in members]
+        if self.is_brief and self.has_clusters:  # many tables, mostly short
+            every = [[piece for pieces in every for piece in pieces]]
+        return [self._paragraph(pieces) for pieces in every] or ["    0"]
 
     @cached_property
     def is_brief(self) -> bool:
@@ -317,24 +308,11 @@ class ClusterLowering(Lowering):
         return 4 * c.LINE_WIDTH if self.is_brief else c.LINE_WIDTH
 
     def _paragraph(self, pieces: Sequence[str]) -> str:
-        return c.paragraph(pieces, self.width)
+        """Pieces and commas as lines; those after the first are indented once more."""
+        return "\n".join(c.fill(c.with_commas(pieces), self.width, c.INDENT, 2 * c.INDENT))
 
-    def _initializers(self) -> list[str]:
-        every = [self._table_pieces(one, one.name) for one in self.tables.values()]
-        for entry, calls in self.calls.items():
-            for i, call in enumerate(calls):
-                every.append(self._call_pieces(call, calls[i + 1 :]))
-                every += [self._table_pieces(call.own_table, call.table)] if call.own_table is not None else []
-            moves = [self._move_text(move) for move in self._all_moves(entry)]
-            if moves:
-                first, *rest = in_braces(moves)
-                every.append([f".{entry}_moves = {first}", *rest])
-        if self.is_brief and self.has_clusters:  # many tables, mostly short
-            every = [[piece for pieces in every for piece in pieces]]
-        return [self._paragraph(pieces) for pieces in every] or ["    0"]
-
-    def _table_pieces(self, one: _Table, name: str) -> list[str]:
-        first, *rest = table_pieces(name, one.table, one.signature, self.is_brief)
+    def _table_pieces(self, one: _Table) -> list[str]:
+        first, *rest = table_pieces(one.name, one.table, one.signature, self.is_brief)
         return [f"/* {_tiling_text(one.tiling)} */ {first}", *rest]
 
     def _call_pieces(self, call: _Call, behind: Sequence[_Call] = ()) -> list[str]:
@@ -343,12 +321,12 @@ class ClusterLowering(Lowering):
         if following is not None:
             name = self._name(following)
             if following.joins:
-                parts.append(f"MORE({self._name(call)}, {name}, {following.table})")
-            elif following.own_table is not None:
+                parts.append(f"MORE({self._name(call)}, {name}, {following.table.name})")
+            elif following.is_together:
                 last = _together(following, behind[1:])[-1]
-                parts.append(f"NEXT_TOGETHER({name}, {following.table}, {last.table}, {following.scratch})")
+                parts.append(f"NEXT_TOGETHER({name}, {following.table.name}, {last.table.name}, {following.scratch})")
             else:
-                parts.append(f"NEXT({name}, {following.table}, {following.scratch})")
+                parts.append(f"NEXT({name}, {following.table.name}, {following.scratch})")
         if call.listed.place is not None and call.listed.place.slots_offset:
             parts.append(f".slots = {call.listed.place.slots_offset}")
         for field, names in (("early", own.early), ("late", own.late), ("results", own.results)):
@@ -378,29 +356,25 @@ class ClusterLowering(Lowering):
         total = sum(one.words for one in self.tables.values())
         for entry, calls in self.calls.items():
             total += sum(CALL.words + len(call.homes) for call in calls)
-            total += sum(call.own_table.words for call in calls if call.own_table is not None)
+            total += sum(call.table.words for call in calls if call.is_together)
             total += sum(map(_move_words, self._all_moves(entry)))
         return max(total, 1)
 
     def _entry(self, entry: str) -> c.Item:
         calls = self.calls[entry]
-        fields = [("name", f'"{entry}"')]
+        fields = {"name": f'"{entry}"', "position": "TG_NO_CALL"}
         if calls:
             first = calls[0]
-            fields += [("position", f"PLACE({self._name(first)})"), ("table", f"PLACE({first.table})")]
-            if first.own_table is not None:
-                last_table = _together(first, calls[1:])[-1].table
-                fields += [("call_words", f"SPAN({self._name(first)}, {last_table})")]
-                fields += [("scratch", str(first.scratch))] if first.scratch else []
+            fields |= {"position": f"PLACE({self._name(first)})", "table": f"PLACE({first.table.name})"}
+            if first.is_together:
+                fields["call_words"] = f"SPAN({self._name(first)}, {_together(first, calls[1:])[-1].table.name})"
             elif self.plan.schedule.entries[entry].is_tiled:
-                fields += [("call_words", f"WORDS({self._name(first)})"), ("table_words", f"WORDS({first.table})")]
-                fields += [("scratch", str(first.scratch))] if first.scratch else []
-        else:
-            fields.append(("position", "TG_NO_CALL"))
+                fields |= {"call_words": f"WORDS({self._name(first)})", "table_words": f"WORDS({first.table.name})"}
+            if first.scratch:
+                fields["scratch"] = str(first.scratch)
         if self._all_moves(entry):
-            last = len(self.encoded[entry].last_moves)
-            fields += [("moves", f"PLACE({entry}_moves)"), ("last_moves", str(last))]
-        return c.constant(f"tg_entry {entry}_entry", [f".{name} = {value}" for name, value in fields])
+            fields |= {"moves": f"PLACE({entry}_moves)", "last_moves": str(len(self.encoded[entry].last_moves))}
+        return c.constant(f"tg_entry {entry}_entry", [f".{name} = {value}" for name, value in fields.items()])
 
     # ---- moves between L2 and L3
 

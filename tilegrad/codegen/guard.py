@@ -1,40 +1,16 @@
-"""What a guard adds to model.h and model.c; `runtime/guard/tg_guard.h` is the code itself."""
+"""What a guard adds to model.c; `runtime/guard/tg_guard.h` is the code itself."""
 
 from __future__ import annotations
 
-from tilegrad.codegen.c import Call, Comment, Function, If, Item, Statement, array, float_literal
+from tilegrad.codegen.c import Block, Call, Comment, Item, Statement, array, float_literal
 from tilegrad.errors import InternalError
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Role
-from tilegrad.ops.kernels import RUNTIME_FOLDER
-
-HEADER_FILE = "tg_guard.h"
-FIELDS = ("int is_kept", "int is_changed")
-STATUSES = (
-    ("TG_BAD_LOSS", 17, "guard: the loss is no number, infinite or above the limit; the last good state is back"),
-    ("TG_NOT_FINITE", 18, "guard: the update made a NaN or an infinity; the last good state is back"),
-)
-_NORM = Function("tg_status", "tg_norm", ("const tg_model *m", "const char *role", "float *norm"))
 
 
 def is_guarded(plan: Plan) -> bool:
     program = plan.schedule.program
     return program.recipe.guard is not None and bool(program.with_role(Role.GUARD))
-
-
-def guard_text() -> str:
-    return (RUNTIME_FOLDER / "guard" / HEADER_FILE).read_text(encoding="utf-8")
-
-
-def declarations(plan: Plan) -> tuple[Item, ...]:
-    """Of model.h."""
-    if not is_guarded(plan):
-        return ()
-    return (
-        Comment('The norm of all tensors of a role ("gradient", "parameter", "optimizer"). TG_BAD_INDEX: it has none.'),
-        _NORM,
-        "",
-    )
 
 
 def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
@@ -67,27 +43,25 @@ def tables(plan: Plan, has_storage: bool) -> tuple[Item, ...]:
         array("static const uint16_t guarded[][3]", rows),
         array("static const uint8_t is_float[TG_TENSOR_COUNT]", floats),
         Comment("clang-format on"),
-        f'#include "{HEADER_FILE}"',
+        '#include "tg_guard.h"',
         "",
     )
 
 
-def first_core(plan: Plan) -> str | None:
-    """Where several cores run an entry, the condition for what only one of them may do."""
-    target = plan.schedule.target
-    return "tg_hart() == 0" if target.is_flat and target.cores > 1 else None
+def has_several_cores(plan: Plan) -> bool:
+    """Whether an entry is run by cores of which only one may do what is to be done once."""
+    return plan.schedule.target.is_flat and plan.schedule.target.cores > 1
 
 
 def on_first_core(plan: Plan, statement: Statement) -> Statement:
-    condition = first_core(plan)
-    return statement if condition is None else If(condition, (statement,))
+    return Block("if (tg_hart() == 0)", (statement,)) if has_several_cores(plan) else statement
 
 
 def at_start(plan: Plan, entry: str) -> list[Statement]:
     if not is_guarded(plan) or entry == "infer":
         return []
     if entry == "update":
-        return [If("!has_gradients(m)", ("return TG_BAD_LOSS;",))]
+        return [Block("if (!has_gradients(m))", ("return TG_BAD_LOSS;",))]
     return [on_first_core(plan, Call("begin_guarded_step", ("m",)))]
 
 
@@ -98,12 +72,7 @@ def at_end(plan: Plan, entry: str, result: str, loss: str) -> list[Statement]:
     end = f"end_guarded_step(m, *{loss})" if entry == "step" else "end_guarded_update(m)"
     found: list[Statement] = []
     if result != "TG_OK":
-        found.append(If(f"{result} != TG_OK", (f"return {result};",)))
-    if first_core(plan) is not None:
-        found.append(If("tg_hart() != 0", ("return TG_OK;",)))
+        found.append(Block(f"if ({result} != TG_OK)", (f"return {result};",)))
+    if has_several_cores(plan):
+        found.append(Block("if (tg_hart() != 0)", ("return TG_OK;",)))
     return [*found, f"return {end};"]
-
-
-def reset(is_wanted: bool) -> list[Statement]:
-    """Where somebody writes the state from outside."""
-    return ["m->is_kept = 0;"] if is_wanted else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegrad.codegen.c import Call, Comment, Function, Item, Statement, print_file
-from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
+from tilegrad.codegen.interface import Port, entry_ports
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import ENTRIES
 from tilegrad.place.board import buffer_bytes, packed_offsets
@@ -18,7 +18,7 @@ def port_offsets(ports: Sequence[Port]) -> tuple[tuple[int, ...], int]:
 
 def _adapter(plan: Plan, entry: str) -> Function:
     arguments = ["m"]
-    inputs, outputs = entry_inputs(plan, entry), entry_outputs(plan, entry)
+    inputs, outputs = entry_ports(plan, entry)
     for port, offset in zip(inputs, port_offsets(inputs)[0], strict=True):
         arguments.append(f"(const {port.type.dtype.c_name} *)(const void *)(in + {offset})")
     for port, offset in zip(outputs, port_offsets(outputs)[0], strict=True):
@@ -32,7 +32,7 @@ def _adapter(plan: Plan, entry: str) -> Function:
 def ports_header(plan: Plan) -> str:
     items: list[Item] = [Comment("How the harness packs inputs and outputs of each entry.")]
     for entry in ENTRIES:
-        for way, ports in (("IN", entry_inputs(plan, entry)), ("OUT", entry_outputs(plan, entry))):
+        for way, ports in zip(("IN", "OUT"), entry_ports(plan, entry), strict=True):
             items.append(f"#define TG_PORT_{entry.upper()}_{way} {port_offsets(ports)[1]}")
     for name, size_bytes in zip(("INPUT", "OUTPUT"), buffer_bytes(plan.schedule), strict=True):
         items.append(f"#define TG_PORT_{name}_BYTES {size_bytes}")

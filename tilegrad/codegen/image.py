@@ -16,7 +16,7 @@ import numpy as np
 
 from tilegrad.ir.graph import Attribute
 from tilegrad.ir.plan import FLASH_REGION, Plan
-from tilegrad.ir.program import Program
+from tilegrad.ir.program import Program, StateTensor
 from tilegrad.ir.types import Constant
 
 MAGIC = int.from_bytes(b"TGIM", "little")
@@ -59,8 +59,16 @@ def attribute_text(value: Attribute) -> str:
     return repr(value)
 
 
-def hash_words(plan: Plan) -> tuple[int, ...]:
-    return struct.unpack(f"<{HASH_WORDS}I", model_hash(plan))
+def hash_text(digest: bytes) -> str:
+    """A hash as words of C."""
+    return ", ".join(f"0x{word:08x}u" for word in struct.unpack(f"<{HASH_WORDS}I", digest))
+
+
+def initial_bytes(tensor: StateTensor) -> bytes:
+    """What a tensor begins with, little endian: zeros, if nothing is said."""
+    if tensor.initial is None:
+        return bytes(tensor.type.size_bytes)
+    return np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<")).tobytes()
 
 
 def payload_bytes(plan: Plan) -> int:
@@ -85,7 +93,6 @@ def _images(plan: Plan) -> dict[str, bytearray]:
     images = {region: bytearray(size) for region, size in sizes.items()}
     for tensor in plan.schedule.program.state:
         if tensor.initial is not None:
-            content = np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<"))
             address = plan.state_addresses[tensor.name]
-            images[address.region][address.offset : address.offset + tensor.type.size_bytes] = content.tobytes()
+            images[address.region][address.offset : address.offset + tensor.type.size_bytes] = initial_bytes(tensor)
     return images

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from tilegrad.analysis.tables import argument_values
 from tilegrad.codegen import c
@@ -26,38 +27,39 @@ def shape_text(tensor_type: TensorType) -> str:
 class KernelCall:
     """A nest as one call of its kernel on whole operands, as numbers: what is printed as C, or launched on OpenCL.
 
-    `arguments` are in the order of the signature's struct, `places` in that of its pointers; None is a null pointer.
-    `values` are what lies there, each with how many bytes of it are skipped.
+    `arguments` are in the order of the signature's struct. `operands`, in that of its pointers, are values, each with
+    how many bytes of it are skipped; None is a null pointer.
     """
 
     signature: KernelSignature
     arguments: tuple[int | float, ...]
-    places: tuple[Address | None, ...]
-    values: tuple[tuple[str, int], ...]
+    operands: tuple[tuple[str | None, int], ...]
 
 
-ARGS, ARGUMENTS = "ARGS", "args"
+@dataclass(frozen=True)
+class Run:
+    """A nest as a statement of its node's function: what is said of it, and the macro that runs it.
+
+    In one memory it has the type of its arguments and their fields, the kernel and its pointers.
+    """
+
+    comment: str | None
+    macro: str
+    arguments: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
 
 
-def _arguments(statements: Sequence[c.Statement]) -> list[c.Call]:
-    """Those that are `ARGS(type, name, .field = value, …)`."""
-    return [one for one in statements if isinstance(one, c.Call) and one.function == ARGS]
-
-
-def _named(arguments: c.Call, name: str) -> c.Call:
-    c_type, _, *fields = arguments.arguments
-    return c.Call(ARGS, (c_type, name, *fields))
+Body: TypeAlias = tuple[Run, ...]
+First: TypeAlias = tuple[str, int]
+"""The first nest of a function that is called: its entry, and how many nests that has before it."""
 
 
 class Lowering:
     """Translates nests in order; what they need declared first is in `items` afterwards.
 
-    In one memory: a nest is a kernel call on operands where they live, with its arguments in front of it. Functions of
-    nodes take `parameter`, and an entry calls them with `argument`.
+    In one memory: a nest is a kernel call on operands where they live, with its arguments in front of it.
     """
 
-    parameter = "tg_model *m"
-    argument = "m"
     result = "TG_OK"
 
     def __init__(self, plan: Plan, kernels: KernelSet) -> None:
@@ -65,9 +67,8 @@ class Lowering:
         self.kernels = kernels
         self.names = TensorNames(plan)
         self._kinds: dict[NestKind, tuple[tuple[int | float, ...], tuple[int, ...]]] = {}
-        self._users: Counter[c.Call] = Counter()
-        self._bodies: set[tuple[c.Statement, ...]] = set()
-        self._common: dict[c.Call, str] = {}
+        self._users: Counter[tuple[str, ...]] = Counter()
+        self._common: dict[tuple[str, ...], str] = {}
         self._counts: Counter[str] = Counter()
 
     @property
@@ -79,21 +80,13 @@ class Lowering:
         """Tables and helper functions."""
         return []
 
-    def call(self, name: str, first: str | None, is_shared: bool) -> c.Call:
+    def call(self, name: str, first: First, is_shared: bool) -> c.Call:
         """A call of a node's function."""
         del first, is_shared
-        return c.Call(name, (self.argument,))
-
-    def first_of(self, entry: str) -> str | None:
-        """What names the next nest of an entry, where nests have names."""
-        del entry
-        return None
-
-    def where(self, entry: str, value: str, number: int = 0, skipped: int = 0) -> str:
-        """A value's address as C: `ARENA(hidden)`, or some bytes further on."""
-        return self.where_is(value, self.plan.address(entry, value, number), skipped)
+        return c.Call(name, ("m",))
 
     def where_is(self, value: str, address: Address, skipped: int = 0) -> str:
+        """A value's address as C: `ARENA(hidden)`, or some bytes further on."""
         further = f" + {skipped}" if skipped else ""
         return f"{address.region.upper()}({self.names.of(value, address)}{further})"
 
@@ -146,43 +139,37 @@ class Lowering:
         title = f"{launch.node.op}{part}{work}"
         return c.filled([f"{title}: {operands[0]}", *operands[1:]]) if operands else title
 
-    def body(self, statements: Sequence[c.Statement]) -> list[c.Statement]:
-        """A function's statements, from those of its nests."""
-        if tuple(statements) not in self._bodies:  # a function that serves two entries is one user
-            self._bodies.add(tuple(statements))
-            self._users.update(set(_arguments(statements)))
-        return list(statements)
+    def share(self, bodies: Collection[Body]) -> None:
+        """All functions there will be, before the first is made."""
+        self._users.update(arguments for body in bodies for arguments in {run.arguments for run in body})
 
-    def before_function(self, body: Sequence[c.Statement]) -> list[c.Item]:
+    def before_function(self, body: Body) -> list[c.Item]:
         """What has to be declared in front of it: arguments that several functions have, before the first of them."""
         result: list[c.Item] = []
-        for statement in _arguments(body):
-            if self._users[statement] > 1 and statement not in self._common:
-                stem = statement.arguments[0].removeprefix("tg_")
-                self._common[statement] = f"{stem}_{self._counts[stem]}"
+        for arguments in (run.arguments for run in body if run.arguments):
+            if self._users[arguments] > 1 and arguments not in self._common:
+                stem = arguments[0].removeprefix("tg_")
+                self._common[arguments] = f"{stem}_{self._counts[stem]}"
                 self._counts[stem] += 1
-                result.append(_named(statement, self._common[statement]))
+                result.append(_declared(arguments, self._common[arguments]))
         return result
 
-    def function(self, name: str, title: str, body: Sequence[c.Statement], firsts: Sequence[str | None]) -> c.Function:
+    def function(self, name: str, title: str, body: Body, firsts: Sequence[First]) -> c.Function:
         """The function of a node; `firsts` are its first nests, one for each time that it is called. Arguments get
         names of their own, and equal ones are declared once."""
         del firsts
-        declared: dict[c.Call, str] = {}
+        names = dict(self._common)
+        own = 0
         result: list[c.Statement] = []
-        argument = ARGUMENTS
-        for statement in body:
-            if not isinstance(statement, c.Call):
-                result.append(statement)
-            elif statement.function == ARGS:
-                argument = self._common.get(statement) or declared.get(statement) or ""
-                if not argument:
-                    argument = declared[statement] = f"{ARGUMENTS}_{len(declared) + 1}" if declared else ARGUMENTS
-                    result.append(_named(statement, argument))
-            else:
-                kernel, _, *pointers = statement.arguments
-                result.append(replace(statement, arguments=(kernel, f"&{argument}", *pointers)))
-        return c.Function("static void", name, (self.parameter,), tuple(result), title)
+        for run in body:
+            result += [c.Comment(run.comment)] if run.comment else []
+            if run.arguments not in names:
+                own += 1
+                names[run.arguments] = f"args_{own}" if own > 1 else "args"
+                result.append(_declared(run.arguments, names[run.arguments]))
+            kernel, *pointers = run.operands
+            result.append(c.Call(run.macro, (kernel, f"&{names[run.arguments]}", *pointers)))
+        return c.Function("static void", name, ("tg_model *m",), tuple(result), title)
 
     def after_inputs(self, entry: str) -> tuple[c.Statement, ...]:
         """Every core copies the same inputs; the first kernel may write over them, so none starts before all have."""
@@ -195,12 +182,8 @@ class Lowering:
         signature = self.signature(launch, nest)
         arguments, inner = self._numbers(nest.anchored, signature)
         skipped = [outer + more for outer, more in zip(nest.skipped_bytes, inner, strict=True)]
-        values = [(operand.value or "", more) for operand, more in zip(nest.operands, skipped, strict=True)]
-        places: list[Address | None] = []
-        for value, size_bytes in values:
-            address = self.plan.address(entry, value) if value else None
-            places.append(None if address is None else replace(address, offset=address.offset + size_bytes))
-        return KernelCall(signature, arguments, tuple(places), tuple(values))
+        operands = [(operand.value, more) for operand, more in zip(nest.operands, skipped, strict=True)]
+        return KernelCall(signature, arguments, tuple(operands))
 
     def _numbers(self, nest: Nest, signature: KernelSignature) -> tuple[tuple[int | float, ...], tuple[int, ...]]:
         """A nest's arguments, and the bytes in front of each operand's box: the same for all nests of a kind.
@@ -220,8 +203,8 @@ class Lowering:
         self._kinds[nest.kind] = tuple(arguments), tuple(skipped)
         return self._kinds[nest.kind]
 
-    def nest(self, entry: str, number: int, k: int) -> tuple[c.Statement, ...]:
-        """Statements for nest `k` of launch `number`."""
+    def nest(self, entry: str, number: int, k: int) -> Run:
+        """Nest `k` of launch `number`."""
         call = self.kernel_call(entry, number, k)
         signature = call.signature
         fields = [
@@ -230,9 +213,14 @@ class Lowering:
         ]
         # C sets to zero what an initializer leaves out, but it must name one.
         written = [field for field in fields if field[1] not in ("0", "0.0f")] or fields[:1]
-        places = (self.where(entry, value, number, skipped) if value else "TG_NULL" for value, skipped in call.values)
-        return (
-            c.Comment(self.describe(entry, number, k)),
-            c.Call(ARGS, (signature.arguments.name, ARGUMENTS, *(f".{name} = {value}" for name, value in written))),
-            c.Call("TG_RUN", (f"tg_{signature.name}", f"&{ARGUMENTS}", *places)),
-        )
+        places = [
+            "TG_NULL" if value is None else self.where_is(value, self.plan.address(entry, value, number), skipped)
+            for value, skipped in call.operands
+        ]
+        arguments = (signature.arguments.name, *(f".{name} = {value}" for name, value in written))
+        return Run(self.describe(entry, number, k), "TG_RUN", arguments, (f"tg_{signature.name}", *places))
+
+
+def _declared(arguments: tuple[str, ...], name: str) -> c.Call:
+    c_type, *fields = arguments
+    return c.Call("ARGS", (c_type, name, *fields))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from tilegrad.codegen import c, interface
 from tilegrad.codegen import guard as guards
 from tilegrad.codegen.cluster import ClusterLowering
 from tilegrad.codegen.kernels import KernelSet
-from tilegrad.codegen.lowering import Lowering
-from tilegrad.codegen.rate_access import rate_functions
+from tilegrad.codegen.lowering import Body, First, Lowering
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Address, Plan
 from tilegrad.ir.program import ENTRIES, TargetInput
@@ -30,24 +31,18 @@ UPDATES_PER_FUNCTION = 16
 
 
 def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
-    runs: list[tuple[str, list[tuple[int, Launch]]]] = []
+    """Launches of one origin that follow each other."""
+    present = [(number, launch) for number, launch in enumerate(launches) if launch.nests]
+    origins: list[str] = []
     chained: dict[int, str] = {}
-    for number, launch in enumerate(launches):
-        if not launch.nests:
-            continue
+    for position, (_, launch) in enumerate(present):
         origin = launch.node.name.split("_Grad/")[0] + ("_Grad" if "_Grad/" in launch.node.name else "")
         turn = None if launch.part is None else launch.part.turn
         if turn is not None:  # operators whose panels take turns are one function, named after the first
             origin = chained.setdefault(turn[0], origin)
-        if entry == "update":
-            origin = "update"
-        full = runs and entry == "update" and len(runs[-1][1]) == UPDATES_PER_FUNCTION
-        if runs and runs[-1][0] == origin and not full:
-            runs[-1][1].append((number, launch))
-        else:
-            runs.append((origin, [(number, launch)]))
+        origins.append(str(position // UPDATES_PER_FUNCTION) if entry == "update" else origin)
     groups = []
-    for position, (origin, members) in enumerate(runs):
+    for position, (origin, pairs) in enumerate(groupby(zip(origins, present, strict=True), key=itemgetter(0))):
         base = origin.removesuffix("_Grad")
         title, name = c.comment_text(base), c.identifier(base)
         if entry == "update":
@@ -56,16 +51,20 @@ def _groups(entry: str, launches: tuple[Launch, ...]) -> list[_Group]:
             title, name = f"Gradient of {title}", f"backward_{position}_{name}"
         else:  # where infer does not share the step's code, it has its own
             name = f"{'forward' if entry == 'infer' else 'train'}_{position}_{name}"
-        groups.append(_Group(name, title, tuple(members)))
+        groups.append(_Group(name, title, tuple(member for _, member in pairs)))
     return groups
 
 
+def _refuse_if(condition: str, status: str) -> c.Block:
+    return c.Block(f"if ({condition})", (f"return {status};",))
+
+
 def _entry_function(plan: Plan, entry: str, calls: list[c.Call], lowering: Lowering, has_storage: bool) -> c.Function:
-    inputs, outputs = interface.entry_inputs(plan, entry), interface.entry_outputs(plan, entry)
-    body: list[c.Statement] = [interface.NOT_READY]
+    inputs, outputs = interface.entry_ports(plan, entry)
+    body: list[c.Statement] = [_refuse_if("m == NULL || m->state == NULL", "TG_NOT_READY")]
     present = [port.c_name for port in (*inputs, *outputs) if port.type.size_bytes]
     if present:
-        body.append(interface.guard(" || ".join(f"{name} == NULL" for name in present), "TG_NULL_POINTER"))
+        body.append(_refuse_if(" || ".join(f"{name} == NULL" for name in present), "TG_NULL_POINTER"))
     for port in inputs:
         body += _label_check(port, plan.schedule.program.labels(port.value))
     body += [*guards.at_start(plan, entry), *lowering.at_start(entry)]
@@ -89,7 +88,7 @@ def _label_check(port: interface.Port, labels: TargetInput | None) -> list[c.Sta
     wrong = f"{label} < 0 || {label} >= {labels.classes}"
     if labels.ignored is not None:
         wrong = f"{label} != {labels.ignored} && ({wrong})"
-    return [c.For("i", str(port.type.size), (interface.guard(wrong, "TG_BAD_LABEL"),))]
+    return [c.Block(f"for (int i = 0; i < {port.type.size}; i++)", (_refuse_if(wrong, "TG_BAD_LABEL"),))]
 
 
 def _copy(address: Address, port: interface.Port, lowering: Lowering, is_inward: bool) -> c.Call:
@@ -108,23 +107,27 @@ _ACCESS = """\
 _FLASH_ACCESS = "#define FLASH(tensor) ((const void *)((const unsigned char *)tg_flash + F_##tensor))"
 
 
-def _functions(
-    plan: Plan,
-    lowering: Lowering,
-    groups: Mapping[str, Sequence[tuple[tuple[c.Statement, ...], str | None]]],
-    shared: Mapping[tuple[c.Statement, ...], tuple[_Group, Sequence[str | None]]],
-    has_storage: bool,
-) -> list[c.Item]:
+def _functions(plan: Plan, lowering: Lowering, has_storage: bool) -> list[c.Item]:
     """Of the entries, each behind those of the nodes that it is the first to need."""
+    called: dict[str, list[tuple[Body, First]]] = {entry: [] for entry in ENTRIES}
+    # The forward pass of infer and step is the same code: emitted once.
+    shared: dict[Body, tuple[_Group, list[First]]] = {}
+    for entry, own in called.items():
+        position = 0
+        for group in _groups(entry, plan.schedule.entries[entry].launches):
+            nests = [(number, k) for number, launch in group.launches for k in range(len(launch.nests))]
+            body = tuple(lowering.nest(entry, number, k) for number, k in nests)
+            own.append((body, (entry, position)))
+            shared.setdefault(body, (group, []))[1].append((entry, position))
+            position += len(body)
+    lowering.share(shared)
     functions: list[c.Item] = []
-    made: set[tuple[c.Statement, ...]] = set()
-    for entry, bodies in groups.items():
+    for entry, own in called.items():
         functions += ["", c.Comment(f"---- {entry}: {interface.ENTRY_COMMENTS[entry]}")]
         calls = []
-        for body, first in bodies:
+        for body, first in own:
             group, firsts = shared[body]
-            if body not in made:
-                made.add(body)
+            if first == firsts[0]:
                 declared = lowering.before_function(body)
                 functions += ["", *declared, *([""] if declared else [])]
                 functions += [lowering.function(group.name, group.title, body, firsts)]
@@ -133,46 +136,32 @@ def _functions(
     return functions
 
 
-def source(listing: Listing, kernels: KernelSet, has_storage: bool = False) -> tuple[str, set[str]]:
-    """model.c, and the kernels it calls."""
-    plan = listing.plan
+def source(listing: Listing, kernels: KernelSet, present: Mapping[str, bool]) -> str:
+    """model.c; `present` are the sections that a program has."""
+    plan, has_storage = listing.plan, present["HAS_STORAGE"]
     program = plan.schedule.program
-    used: set[str] = set()
-    items: list[c.Item] = [
-        c.Comment(
-            f"{c.comment_text(program.name)}: {len(program.trainable)} trained tensors, loss {program.loss}, optimizer "
-            f"{program.recipe.optimizer.operator}, batch {program.recipe.batch}.\n"
-            "A function is one node of the model, or its gradient; TG_RUN is one kernel call (tg_rt.h)."
-        ),
-        "#include <string.h>",
-        *(f'#include "{name}.h"' for name in ("model", "kernels", "tg_image", "tg_rt")),
-        "",
-    ]
-    is_flat = plan.schedule.target.is_flat
-    lowering = Lowering(plan, kernels) if is_flat else ClusterLowering(listing, kernels)
-    groups: dict[str, list[tuple[tuple[c.Statement, ...], str | None]]] = {entry: [] for entry in ENTRIES}
-    # The forward pass of infer and step is the same code: emitted once.
-    shared: dict[tuple[c.Statement, ...], tuple[_Group, list[str | None]]] = {}
-    for entry in ENTRIES:
-        for group in _groups(entry, plan.schedule.entries[entry].launches):
-            body: list[c.Statement] = []
-            first = lowering.first_of(entry)
-            for number, launch in group.launches:
-                for k, nest in enumerate(launch.nests):
-                    body += lowering.nest(entry, number, k)
-                    used.add(nest.kernel)
-            key = tuple(lowering.body(body))
-            groups[entry].append((key, first))
-            shared.setdefault(key, (group, []))[1].append(first)
-    functions = _functions(plan, lowering, groups, shared, has_storage)
+    lowering = Lowering(plan, kernels) if plan.schedule.target.is_flat else ClusterLowering(listing, kernels)
+    functions = _functions(plan, lowering, has_storage)
     constants = lowering.items()
-    items += [*interface.tensor_table(plan, lowering.width), ""]
-    items += guards.tables(plan, has_storage)
-    access = (_ACCESS, _FLASH_ACCESS) if plan.flash_bytes else (_ACCESS,)
-    items += [*lowering.names.items(lowering.width), *access, *constants, *functions]
-    init, second = interface.init_functions(plan)
-    items += ["", *interface.attaching(plan, has_storage), init, "", second, "", interface.tensor_check()]
-    items += [item for function in (*interface.tensor_access(plan), *rate_functions(plan)) for item in ("", function)]
-    items += ["", *(item for function in interface.set_blocks(plan) for item in (function, ""))]
-    items += ["#ifdef TG_STATIC_INSTANCE", interface.static_instance(plan), "#endif"]
-    return c.print_file(items), used
+    return c.print_file(
+        [
+            c.Comment(
+                f"{c.comment_text(program.name)}: {len(program.trainable)} trained tensors, loss {program.loss}, "
+                f"optimizer {program.recipe.optimizer.operator}, batch {program.recipe.batch}.\n"
+                "A function is one node of the model, or its gradient; TG_RUN is one kernel call (tg_rt.h)."
+            ),
+            "#include <string.h>",
+            *(f'#include "{name}.h"' for name in ("model", "kernels", "tg_image", "tg_rt")),
+            "",
+            *interface.tensor_table(plan, lowering.width),
+            "",
+            *guards.tables(plan, has_storage),
+            *lowering.names.items(lowering.width),
+            _ACCESS,
+            *([_FLASH_ACCESS] if plan.flash_bytes else []),
+            *constants,
+            *functions,
+            "",
+            interface.instance_functions(plan, present),
+        ]
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,8 @@ from tilegrad.codegen.harness import ports_header
 from tilegrad.codegen.image import HEADER, flash_image, model_hash, state_image
 from tilegrad.codegen.kernels import KernelSet, collect_kernels, kernel_texts, kernels_header
 from tilegrad.codegen.opencl import opencl_files
-from tilegrad.codegen.rate_access import rate_declarations
 from tilegrad.codegen.saved import saved_header
-from tilegrad.codegen.sections import without_sections
+from tilegrad.codegen.texts import runtime_text
 from tilegrad.errors import UserError
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -30,7 +28,6 @@ from tilegrad.recipe.storage import Storage
 from tilegrad.targets.base import OPENCL_C
 
 WEIGHTS_C, FLASH_C = "weights.c", "flash.c"
-_STORAGE_FOLDER = RUNTIME_FOLDER / "storage"
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,101 +66,64 @@ def generate(listing: Listing, *, weights_as_c: bool = False, storage: Storage |
     files = {name: text.encode() for name, text in texts.items()}
     files["weights.bin"] = state_image(plan)
     if weights_as_c:
-        files[WEIGHTS_C] = _weights_c(files["weights.bin"]).encode()
+        files[WEIGHTS_C] = _array_c(WEIGHTS_C, files["weights.bin"])
     if plan.flash_bytes:
-        files[FLASH_C] = _flash_c(flash_image(plan)).encode()
+        files[FLASH_C] = _array_c(FLASH_C, flash_image(plan))
     return Project(plan, dict(sorted(files.items())))
 
 
 def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: Storage | None) -> dict[str, str]:
-    plan = listing.plan
+    plan, target = listing.plan, listing.plan.schedule.target
     has_storage = storage is not None
-    model_c, used = model.source(listing, kernels, has_storage)
-    target = plan.schedule.target
+    present = interface.sections(plan, has_storage, weights_as_c)
+    nests = [nest for entry in plan.schedule.entries.values() for launch in entry.launches for nest in launch.nests]
+    used = {nest.kernel for nest in nests}
     texts = {
-        "model.h": interface.header(plan, has_storage, rate_declarations(plan)),
-        "model.c": model_c,
+        "model.h": interface.header(plan, present),
+        "model.c": model.source(listing, kernels, present),
         "kernels.h": kernels_header(kernels, used),
-        "tg_image.h": (RUNTIME_FOLDER / "tg_image.h").read_text(encoding="utf-8"),
         "tg_rt.h": (target.folder / "tg_rt.h").read_text(encoding="utf-8"),
-        "main.c": _runtime_text(RUNTIME_FOLDER / "main.c", plan),
         "ports.h": ports_header(plan),
-        "README.md": project_readme(plan, weights_as_c, has_storage),
+        "README.md": project_readme(plan, weights_as_c, present),
+        **_runtime_files(present),
+        **{f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()},
     }
     if plan.schedule.program.trainable:  # the order of samples, for firmware that has its own
-        random_numbers = (RUNTIME_FOLDER / "tg_random.h").read_text(encoding="utf-8")
-        texts["tg_random.h"] = random_numbers.replace('"tg_kernel.h"', '"kernels/tg_kernel.h"')
-    sources = ["model", *(path.stem for path in _cluster_files(plan) if path.suffix == ".c")]
+        texts["tg_random.h"] = runtime_text("tg_random.h").replace('"tg_kernel.h"', '"kernels/tg_kernel.h"')
+    if guards.is_guarded(plan):
+        texts.setdefault("kernels/tg_fma.h", runtime_text("tg_fma.h"))
+    if storage is not None:
+        texts["tg_saved.h"] = saved_header(plan, storage)
+    sources = ["model", *(() if target.is_flat else ("tg_tile", "tg_sim"))]
     sources += [f"kernels/{name[:-2]}" for name in kernels.files] + (["flash"] if plan.flash_bytes else [])
     objects = [f"{name}.o" for name in sources]
     beside = (*(("weights.o",) if weights_as_c else ()), *(("tg_storage.o",) if has_storage else ()))
-    if target.board is None:
-        texts["Makefile"] = makefile(objects, beside, target)
-    else:
-        texts |= board_files(plan, target.board, objects, beside)
-    for path in _cluster_files(plan):
-        texts[path.name] = _runtime_text(path, plan)
-    if guards.is_guarded(plan):
-        texts[guards.HEADER_FILE] = guards.guard_text()
-        texts.setdefault("kernels/tg_fma.h", (RUNTIME_FOLDER / "tg_fma.h").read_text(encoding="utf-8"))
-    if storage is not None:
-        texts |= {path.name: path.read_text(encoding="utf-8") for path in sorted(_STORAGE_FOLDER.iterdir())}
-        texts["tg_saved.h"] = saved_header(plan, storage)
-    if storage is not None or guards.is_guarded(plan):
-        texts["tg_parts.h"] = (RUNTIME_FOLDER / "tg_parts.h").read_text(encoding="utf-8")
-    texts |= {f"kernels/{name}": text for name, text in kernel_texts(kernels, used).items()}
-    return texts
+    texts["Makefile"] = makefile(objects, beside, target, present)
+    return texts if target.board is None else {**texts, **board_files(plan, target.board)}
 
 
-def _runtime_text(path: Path, plan: Plan) -> str:
-    """A file of the runtime, without what launches over blocks and pipes would add."""
-    present = {"TG_BLOCKS": interface.has_blocks(plan), "TG_MOST_BLOCKS": plan.schedule.width is not None}
-    present |= {"TG_PIPES": has_pipes(plan), "TG_CARRIES": interface.has_blocks(plan) and plan.schedule.carries}
-    absent = [macro for macro, is_present in present.items() if not is_present]
-    return without_sections(path.read_text(encoding="utf-8"), absent)
+_RUNTIME_FILES = {
+    "HAS_SCRATCH": ("cluster/*", "sim/*"),  # the simulated cluster, until a chip's own runtime takes its place
+    "TG_PIPES": ("pipes/*",),
+    "HAS_GUARD": ("guard/*", "tg_parts.h"),
+    "HAS_STORAGE": ("storage/*", "tg_parts.h"),
+}
+"""By what a program has to have for them."""
 
 
-def has_pipes(plan: Plan) -> bool:
-    return any(entry.pipes for entry in plan.schedule.entries.values())
+def _runtime_files(present: Mapping[str, bool]) -> dict[str, str]:
+    """As they are, without what launches over blocks and pipes would add."""
+    patterns = ["main.c", "tg_image.h", *(one for what, own in _RUNTIME_FILES.items() if present[what] for one in own)]
+    absent = {macro: False for macro, is_present in present.items() if not is_present}
+    return {path.name: runtime_text(path, absent) for one in patterns for path in RUNTIME_FOLDER.glob(one)}
 
 
-def _cluster_files(plan: Plan) -> list[Path]:
-    """The tile runtime, the simulated cluster it runs on until a chip's own runtime takes its place, and what pipes add
-    to the two."""
-    if plan.schedule.target.is_flat:
-        return []
-    pipes = (RUNTIME_FOLDER / "pipes").iterdir() if has_pipes(plan) else ()
-    return sorted((*(RUNTIME_FOLDER / "cluster").iterdir(), *(RUNTIME_FOLDER / "sim").iterdir(), *pipes))
-
-
-def _words(image: bytes) -> str:
-    """As rows of an initializer."""
+def _array_c(name: str, image: bytes) -> bytes:
+    """An image as a C array, for firmware without a file system."""
     words = np.frombuffer(image, dtype="<u4")
     rows = [", ".join(f"0x{word:08x}" for word in words[i : i + 10]) for i in range(0, len(words), 10)]
-    return ",\n    ".join(rows) or "0"
-
-
-def _flash_c(image: bytes) -> str:
-    """What never changes as a constant of the program, which is read where it is."""
-    return (
-        "/* Frozen parameters, statistics and constants: read in place (F_ in model.c), never copied to RAM. */\n"
-        "/* clang-format off */\n"
-        '#include "model.h"\n\n'
-        "const uint32_t tg_flash[TG_FLASH_BYTES / 4] __attribute__((aligned(TG_ALIGNMENT))) = {\n"
-        f"    {_words(image)}\n}};\n"
-    )
-
-
-def _weights_c(image: bytes) -> str:
-    """The image as a C array, for firmware without a file system."""
-    words, body = len(image) // 4, _words(image)
-    return (
-        "/* The bytes of weights.bin, for tg_init on a little-endian machine without a file system. */\n"
-        "/* clang-format off */\n"
-        f"#include <stdint.h>\n\nextern const uint32_t tg_weights[{max(words, 1)}], tg_weights_bytes;\n"
-        f"const uint32_t tg_weights_bytes = {len(image)};\n"
-        f"const uint32_t tg_weights[{max(words, 1)}] = {{\n    {body}\n}};\n"
-    )
+    values = {"bytes": len(image), "count": max(len(words), 1), "words": ",\n    ".join(rows) or "0"}
+    return runtime_text(f"project/{name}", values=values).encode()
 
 
 def _manifest(plan: Plan) -> dict[str, Any]:
@@ -194,8 +154,8 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         "macs": {entry: plan.schedule.macs(entry) for entry in ENTRIES},
         "entries": {
             entry: {
-                "inputs": [_port(port) for port in interface.entry_inputs(plan, entry)],
-                "outputs": [_port(port) for port in interface.entry_outputs(plan, entry)],
+                way: [_port(port) for port in ports]
+                for way, ports in zip(("inputs", "outputs"), interface.entry_ports(plan, entry), strict=True)
             }
             for entry in ENTRIES
         },

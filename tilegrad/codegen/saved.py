@@ -8,9 +8,10 @@ changes, by name. Neither names an address or a target's layout, so that any pro
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -18,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tilegrad.analysis.lifetimes import align
-from tilegrad.codegen.c import Comment, Item, aligned_comments, array, print_file
-from tilegrad.codegen.image import HASH_WORDS, hash_of
+from tilegrad.codegen.c import INDENT, aligned_comments, filled
+from tilegrad.codegen.image import HASH_WORDS, hash_of, hash_text, initial_bytes
+from tilegrad.codegen.texts import runtime_text
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import RESET_FLAG, Program, Role, StateTensor
@@ -109,13 +111,8 @@ def frozen_crc(program: Program, values: Mapping[str, npt.NDArray[Any]] | None =
     """Of what is not saved; `values` where it is not what the program begins with."""
     crc = 0
     for tensor in saved(program).frozen:
-        if values is not None and tensor.name in values:
-            crc = zlib.crc32(little_endian(values[tensor.name]), crc)
-        elif tensor.initial is not None:
-            content = np.asarray(tensor.initial.array).astype(tensor.type.dtype.numpy)
-            crc = zlib.crc32(little_endian(content), crc)
-        else:
-            crc = zlib.crc32(bytes(tensor.type.size_bytes), crc)
+        given = (values or {}).get(tensor.name)
+        crc = zlib.crc32(initial_bytes(tensor) if given is None else little_endian(given), crc)
     return crc
 
 
@@ -166,42 +163,27 @@ def saved_header(plan: Plan, storage: Storage) -> str:
     program = plan.schedule.program
     kinds = saved(program)
     places = {tensor.name: place for place, tensor in enumerate(program.state)}
-    text = directory(program, plan.schedule.target.name)
+    text = directory(program, plan.schedule.target.name).decode("ascii")
     cost = save_cost(program, plan.schedule.target.name, storage)
-    words = struct.unpack(f"<{HASH_WORDS}I", saved_hash(program))
-    items: list[Item] = [
-        Comment("What tg_save saves of this model: places in tg_tensors, and a directory for those who read it."),
-        "#include <stdint.h>",
-        "",
-        Comment("The storage that was asked for, and the bytes that a save takes of its slot."),
-        f"#define TG_STORAGE_BYTES {storage.size_bytes}u",
-        f"#define TG_SECTOR_BYTES {storage.sector_bytes}u",
-        f"#define TG_PAGE_BYTES {storage.page_bytes}u",
-        f"#define TG_SAVE_BYTES {cost.save_bytes}u /* between updates */",
-        f"#define TG_LARGEST_SAVE_BYTES {cost.largest_bytes}u /* in the middle of one, with gradients */",
-        "",
-        f"#define TG_SAVED_HASH {', '.join(f'0x{word:08x}u' for word in words)}",
-        f"#define TG_SAVED_COUNT {len(kinds.always)}",
-        f"#define TG_SAVED_GRADIENTS {len(kinds.gradients)} /* in the middle of an accumulation, too */",
-        f"#define TG_FROZEN_COUNT {len(kinds.frozen)} /* never: a save is for these values of them */",
-        f"#define TG_SAVED_FLAG ({places.get(RESET_FLAG, -1)}) /* says that the next tg_step starts a new sum */",
-        f"#define TG_DIRECTORY_BYTES {len(text)}u",
-        "",
-        Comment("clang-format off"),
-        _table("tg_saved", [places[tensor.name] for tensor in (*kinds.always, *kinds.gradients)]),
-        _table("tg_frozen", [places[tensor.name] for tensor in kinds.frozen]),
-        _text("tg_directory", text.decode("ascii")),
-        Comment("clang-format on"),
-    ]
-    return "\n".join(aligned_comments(print_file(items, guard="TG_SAVED_H").split("\n")))
 
+    def rows(tensors: Sequence[StateTensor]) -> str:
+        """C has no array of nothing."""
+        return filled([str(places[tensor.name]) for tensor in tensors] or ["0"]).replace("\n", f"\n{INDENT}")
 
-def _table(name: str, numbers: list[int]) -> str:
-    """C has no array of nothing."""
-    return array(f"static const uint16_t {name}[]", [str(number) for number in numbers or [0]])
-
-
-def _text(name: str, text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
-    lines = '\\n"\n    "'.join(escaped.split("\n"))
-    return f'static const char {name}[] =\n    "{lines}";'
+    values = {
+        "storage_bytes": storage.size_bytes,
+        "sector_bytes": storage.sector_bytes,
+        "page_bytes": storage.page_bytes,
+        "save_bytes": cost.save_bytes,
+        "largest_save_bytes": cost.largest_bytes,
+        "hash": hash_text(saved_hash(program)),
+        "saved_count": len(kinds.always),
+        "gradient_count": len(kinds.gradients),
+        "frozen_count": len(kinds.frozen),
+        "flag": places.get(RESET_FLAG, -1),
+        "directory_bytes": len(text),
+        "saved": rows((*kinds.always, *kinds.gradients)),
+        "frozen": rows(kinds.frozen),
+        "directory": re.sub(r'([\\"?])', r"\\\1", text).replace("\n", '\\n"\n    "'),
+    }
+    return aligned_comments(runtime_text("project/tg_saved.h", values=values))

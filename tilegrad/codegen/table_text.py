@@ -10,7 +10,13 @@ from tilegrad.analysis.tables import float_of_word
 from tilegrad.codegen.c import float_literal
 from tilegrad.ops.kernels import KernelSignature
 
-TYPES = {"operands": "tg_operand", "loops": "tg_loop", "dims": "tg_dim", "fields": "tg_field", "levels": "uint32_t"}
+# Parts of a table that are records: their type, and the field that is written first, without its name.
+_RECORDS = {
+    "operands": ("tg_operand", "access"),
+    "loops": ("tg_loop", "extent"),
+    "dims": ("tg_dim", "operand"),
+    "fields": ("tg_field", "word"),
+}
 # Words that are places in the table, by record.
 _PLACES = {"operand", "shape", "dims", "fields", "levels", "of"}
 # Of a dimension that is more than an axis.
@@ -24,13 +30,10 @@ def in_braces(items: Sequence[str]) -> list[str]:
 
 
 def table_type(table: Table, signature: KernelSignature) -> str:
-    counts = (len(table.operands), len(table.loops), len(table.dims), len(table.fields), len(table.levels))
-    parts = {
-        name: f"{c_type} {name}[{count}];" for (name, c_type), count in zip(TYPES.items(), counts, strict=True) if count
-    }
-    levels = parts.pop("levels", "")
-    body = ["tg_nest nest;", *parts.values(), f"{signature.arguments.name} args;", *([levels] if levels else [])]
-    return f"struct {{ {' '.join(body)} }}"
+    sized = [(c_type, name, len(getattr(table, name))) for name, (c_type, _) in _RECORDS.items()]
+    records = [f"{c_type} {name}[{count}];" for c_type, name, count in sized if count]
+    levels = [f"uint32_t levels[{len(table.levels)}];"] if table.levels else []
+    return f"struct {{ {' '.join(['tg_nest nest;', *records, f'{signature.arguments.name} args;', *levels])} }}"
 
 
 def table_pieces(name: str, table: Table, signature: KernelSignature, is_brief: bool) -> list[str]:
@@ -54,15 +57,11 @@ def table_pieces(name: str, table: Table, signature: KernelSignature, is_brief: 
         head = _value(name, table, first, values[first])
         return f"{{{', '.join([head if shown else f'.{first} = {head}', *shown])}}}"
 
-    parts: list[list[str]] = [in_braces([record(one, "access") for one in table.operands])]
-    parts += [in_braces([record(one, "extent") for one in table.loops])] if table.loops else []
-    parts += [in_braces([record(one, "operand") for one in table.dims])] if table.dims else []
-    parts += [in_braces([record(one, "word") for one in table.fields])] if table.fields else []
-    parts.append(in_braces(_arguments(table, signature)))
-    parts += [in_braces(list(map(str, table.levels)))] if table.levels else []
-    pieces = [_nest(name, table, signature), *(piece for part in parts for piece in part)]
-    braced = in_braces(pieces)
-    return [f".{name} = {braced[0]}", *braced[1:]]
+    parts = [[record(one, first) for one in getattr(table, part)] for part, (_, first) in _RECORDS.items()]
+    parts += [_arguments(table, signature), [str(word) for word in table.levels]]
+    pieces = [_nest(name, table, signature), *(piece for part in parts if part for piece in in_braces(part))]
+    head, *rest = in_braces(pieces)
+    return [f".{name} = {head}", *rest]
 
 
 def _nest(name: str, table: Table, signature: KernelSignature) -> str:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilegrad import zoo
-from tilegrad.codegen.interface import c_string, entry_outputs
+from tilegrad.codegen.image import initial_bytes
+from tilegrad.codegen.interface import c_string, entry_ports
 from tilegrad.compiled import Compiled
 from tilegrad.data.batches import PATTERNS_WITHOUT_CLASSES, SampleSpec
 from tilegrad.data.samples import sample_spec
@@ -23,7 +24,6 @@ from tilegrad.devices.siracusa_ports import is_ported, ported_samples, ports_sou
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.frontend import SourceKind
 from tilegrad.ir.plan import Address, Plan
-from tilegrad.ir.program import StateTensor
 from tilegrad.losses import parse
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.targets.base import L2, TARGETS_FOLDER
@@ -104,7 +104,7 @@ def _initial(compiled: Compiled) -> _Initial:
     rows: list[_Row] = []
     in_state, in_arena, in_l3 = bytearray(), bytearray(), bytearray()
     for index, tensor in enumerate(compiled.program.state):
-        content = _content(tensor)
+        content = initial_bytes(tensor)
         words = np.frombuffer(content + bytes(-len(content) % 4), np.uint32)
         stream, recipe = drawn.get(tensor.name, (0, None))
         address = compiled.plan.state_addresses[tensor.name]
@@ -124,12 +124,6 @@ def _initial(compiled: Compiled) -> _Initial:
             in_state += bytes(max(0, address.offset + len(content) - len(in_state)))
             in_state[address.offset : address.offset + len(content)] = content
     return _Initial(tuple(rows), {"state": bytes(in_state), "arena": bytes(in_arena), "l3": bytes(in_l3)})
-
-
-def _content(tensor: StateTensor) -> bytes:
-    if tensor.initial is None:
-        return bytes(tensor.type.size_bytes)
-    return np.ascontiguousarray(tensor.initial.array).astype(tensor.type.dtype.numpy.newbyteorder("<")).tobytes()
 
 
 def _address(plan: Plan, entry: str, value: str, is_output: bool) -> Address:
@@ -170,7 +164,7 @@ def _header(compiled: Compiled, steps: int) -> str:
     step, infer = program.entries["step"], program.entries["infer"]
     places = {value: _pointer(plan, "step", value) for value in step.inputs}
     inferring = {value: _pointer(plan, "infer", value) for value in infer.inputs}
-    results = [_pointer(plan, "infer", o.value, is_output=True) for o in entry_outputs(plan, "infer")]
+    results = [_pointer(plan, "infer", o.value, is_output=True) for o in entry_ports(plan, "infer")[1]]
     stepping = ", ".join(["m", *places.values(), "loss"])
     inferred = ", ".join(["m", *inferring.values(), *results])
     if is_ported(compiled):

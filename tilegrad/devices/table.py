@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilegrad.codegen.harness import port_offsets
-from tilegrad.codegen.interface import Port, entry_inputs, entry_outputs
+from tilegrad.codegen.interface import Port, entry_ports
 from tilegrad.compiled import Compiled
 from tilegrad.devices.packed import Field, Layout
 from tilegrad.devices.values import Array
@@ -105,11 +105,8 @@ def table_of(compiled: Compiled) -> Table:
         rows = zip(ports, offsets, strict=True)
         return tuple(TensorFacts(p.value, str(p.type.dtype.numpy), p.type.shape, at) for p, at in rows), size
 
-    plan = compiled.plan
+    ports = {entry: entry_ports(compiled.plan, entry) for entry in ENTRIES}
     return Table(
         tuple(TensorFacts(each.name, str(each.type.dtype.numpy), each.type.shape) for each in compiled.program.state),
-        {
-            entry: PortFacts(*listed(entry_inputs(plan, entry)), *listed(entry_outputs(plan, entry)))
-            for entry in ENTRIES
-        },
+        {entry: PortFacts(*listed(inputs), *listed(outputs)) for entry, (inputs, outputs) in ports.items()},
     )
