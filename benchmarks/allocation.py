@@ -8,7 +8,6 @@ CPU time of one core. The instances are those of tests/place/data/minimalloc.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,19 +15,17 @@ from pathlib import Path
 
 from tilegrad import zoo
 from tilegrad.api import Recipe, load
-from tilegrad.ir.plan import Buffer, Plan
+from tilegrad.ir.plan import Plan
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
 from tilegrad.pipeline import canonical_graph, defaults
-from tilegrad.place import restarts
-from tilegrad.place.allocate import allocate, lower_bound
+from tilegrad.place.allocate import Progress, allocate, lower_bound, read_instance
 from tilegrad.place.plan import plan_memory
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.targets import base as targets
 
 INSTANCES = Path(__file__).parents[1] / "tests" / "place" / "data" / "minimalloc"
-WORK = 1_000_000_000  # nodes × buffers
 PLACES = (("host", "auto"), ("siracusa", "auto"), ("siracusa", "L3"))
 
 
@@ -63,22 +60,15 @@ def report_zoo(models: Sequence[str]) -> None:
                       f"{ratio:>8.3f}{len(entry.buffers):>9}{milliseconds:>13.1f}{seconds:>8.2f}")
 
 
-def read_instance(path: Path) -> list[Buffer]:
-    """Buffers of a CSV with the columns id, lower, upper (excluded) and size."""
-    with path.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [Buffer(row["id"], int(row["size"]), int(row["lower"]), int(row["upper"]) - 1) for row in rows]
-
-
 def report_instances() -> None:
-    print(f"{'instance':<20}{'buffers':>8}{'capacity':>10}{'bound':>10}{'allocated':>11}{'is solved':>11}{'CPU s':>8}")
+    print(f"{'instance':<20}{'buffers':>8}{'capacity':>10}{'bound':>10}{'size':>10}{'nodes':>9}{'CPU s':>8}")
     for path in sorted(INSTANCES.glob("*.csv")):
         buffers, capacity = read_instance(path), int(path.name.split(".")[1])
-        size = allocate(buffers).size_bytes
+        seen: list[Progress] = []
         start = time.process_time()
-        is_solved = restarts.search(buffers, capacity, WORK // len(buffers)) is not None
-        print(f"{path.stem:<20}{len(buffers):>8}{capacity:>10}{lower_bound(buffers):>10}{size:>11}"
-              f"{'yes' if is_solved else 'no':>11}{time.process_time() - start:>8.2f}")
+        size = allocate(buffers, capacity_bytes=capacity, progress=seen.append).size_bytes
+        print(f"{path.stem:<20}{len(buffers):>8}{capacity:>10}{lower_bound(buffers):>10}{size:>10}"
+              f"{seen[-1].nodes:>9}{time.process_time() - start:>8.2f}")
 
 
 def main() -> None:

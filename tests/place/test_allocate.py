@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.allocation import WORK, read_instance
 from tests.place.validator import Verdict, judge
+from tilegrad.errors import UserError
 from tilegrad.ir.plan import Buffer
 from tilegrad.place import allocate as module
 from tilegrad.place import native, restarts
-from tilegrad.place.allocate import allocate, lower_bound
+from tilegrad.place.allocate import Progress, allocate, lower_bound, main, read_instance
 
 DATA = Path(__file__).parent / "data" / "minimalloc"
 CAPACITY = 1048576
@@ -57,11 +57,11 @@ def random_instance(count: int, seed: int) -> list[Buffer]:
     return named(rows)
 
 
-def assert_good(buffers: Sequence[Buffer]) -> int:
-    allocation = allocate(buffers)
+def assert_good(buffers: Sequence[Buffer], capacity_bytes: int | None = None) -> int:
+    allocation = allocate(buffers, capacity_bytes=capacity_bytes)
     assert judge(buffers, allocation.offsets, allocation.size_bytes) is Verdict.GOOD
     assert allocation.size_bytes >= lower_bound(buffers)
-    assert allocate(buffers) == allocation
+    assert allocate(buffers, capacity_bytes=capacity_bytes) == allocation
     return allocation.size_bytes
 
 
@@ -123,9 +123,9 @@ def test_allocations_are_good(buffers: list[Buffer]) -> None:
 
 
 @settings(max_examples=60)
-@given(instances(40, moments=30))
-def test_larger_allocations_are_good(buffers: list[Buffer]) -> None:
-    assert_good(buffers)
+@given(instances(40, moments=30), st.integers(0, 64))
+def test_allocations_with_a_capacity_are_good(buffers: list[Buffer], extra: int) -> None:
+    assert_good(buffers, lower_bound(buffers) + 16 * extra)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 30, 200])
@@ -183,17 +183,44 @@ def test_without_a_compiler_allocations_are_good_but_may_be_larger(monkeypatch: 
         assert assert_good(buffers) <= 1.3 * lower_bound(buffers)
 
 
+def test_an_impossible_capacity_gives_the_best_found() -> None:
+    buffers = random_instance(40, 9)
+    allocation = allocate(buffers, capacity_bytes=lower_bound(buffers) - 1)
+    assert judge(buffers, allocation.offsets, allocation.size_bytes) is Verdict.GOOD
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["A", "C", "E", "G", "I", "K"])
 def test_hard_instances_fit(name: str) -> None:
     buffers = read_instance(DATA / f"{name}.{CAPACITY}.csv")
-    offsets = restarts.search(buffers, CAPACITY, WORK // len(buffers))
-    assert offsets is not None
-    placed = {buffer.name: offset for buffer, offset in zip(buffers, offsets, strict=True)}
-    assert judge(_compressed(buffers), placed, CAPACITY) is Verdict.GOOD
+    seen: list[Progress] = []
+    allocation = allocate(buffers, capacity_bytes=CAPACITY, progress=seen.append)
+    assert judge(_compressed(buffers), allocation.offsets, CAPACITY) is Verdict.GOOD
+    assert seen[0].gap > seen[-1].gap >= 0.0
+    assert seen[-1].best_bytes == allocation.size_bytes
+    assert all(p.bound_bytes == lower_bound(buffers) for p in seen)
 
 
 def _compressed(buffers: Sequence[Buffer]) -> list[Buffer]:
     """The same instance with moments numbered 0, 1, 2, …: the validator walks through every one of them."""
     moments = {time: i for i, time in enumerate(sorted({t for b in buffers for t in (b.first, b.last)}))}
     return [replace(b, first=moments[b.first], last=moments[b.last]) for b in buffers]
+
+
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([str(DATA / "example.12.csv"), "--capacity", "12"]) == 0
+    text = capsys.readouterr().out
+    assert "gap 0.00%" in text and "12 bytes for 5 buffers" in text
+    assert main([str(DATA / "example.12.csv"), "--capacity", "11"]) == 1
+    assert "does not fit" in capsys.readouterr().out
+    wrong = tmp_path / "wrong.csv"
+    for content in ("id,lower\n1,2\n", "id,lower,upper,size\na,0,1,x\n", "id,lower,upper,size\na,3,3,4\n"):
+        wrong.write_text(content)
+        assert main([str(wrong)]) == 2
+        assert str(wrong) in capsys.readouterr().err
+    assert main([str(tmp_path / "absent.csv")]) == 2
+
+
+def test_wrong_files_are_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read"):
+        read_instance(tmp_path / "absent.csv")

@@ -1,31 +1,39 @@
 """Offsets for buffers with lifetimes, in as few bytes as a bounded, deterministic search finds.
 
 Buffers are placed one after the other at the lowest free offset, in several good orders: for ordinary training graphs
-one of them reaches the lower bound. Where none does, a complete search (search.c) looks briefly for a smaller height.
-Limits count work, not seconds: the same input always gives the same plan. Without a C compiler the orders are improved
-by random moves instead, which finds more than the bound on hard instances; the result is then deterministic too, but
-another one.
+one of them reaches the lower bound. Where none does, a complete search (search.c) looks for a smaller height, briefly,
+or for long where a capacity must be met. Limits count work, not seconds: the same input always gives the same plan.
+Without a C compiler the orders are improved by random moves instead, which finds more than the bound on hard
+instances; the result is then deterministic too, but another one.
+
+As a command it solves an instance in MiniMalloc's format: python -m tilegrad.place.allocate FILE.csv --capacity N
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 import random
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 from math import gcd
+from pathlib import Path
 
 import numpy as np
 
 from tilegrad.analysis.lifetimes import peak_of
+from tilegrad.errors import TilegradError, UserError
 from tilegrad.ir.plan import Buffer
 from tilegrad.place import native, restarts
 
 # Work is nodes × buffers, about 0.1 µs each on a 2020s core.
 BRIEF_WORK = 5_000_000
 STEP_WORK = 300_000
+LONG_WORK = 1_000_000_000
 DESCENT_STEPS = 5
 SEARCHED_BUFFERS = 2000  # more than that is left to the orders
 # Pairs of buffers that are alive together. Above the first number, orders by time come first, which need not know the
@@ -42,14 +50,36 @@ class Allocation:
     size_bytes: int
 
 
+@dataclass(frozen=True)
+class Progress:
+    """Where the search is: the best height so far, what it tries to reach, and the bound that none can beat."""
+
+    best_bytes: int
+    target_bytes: int
+    bound_bytes: int
+    nodes: int
+
+    @property
+    def gap(self) -> float:
+        return self.best_bytes / self.bound_bytes - 1.0 if self.bound_bytes else 0.0
+
+
+Report = Callable[[Progress], None]
+
+
 def lower_bound(buffers: Sequence[Buffer]) -> int:
     return peak_of(buffers)[0]
 
 
-def allocate(buffers: Sequence[Buffer]) -> Allocation:
-    """As few bytes as a brief search finds."""
+def allocate(
+    buffers: Sequence[Buffer], *, capacity_bytes: int | None = None, progress: Report | None = None
+) -> Allocation:
+    """As few bytes as a brief search finds; with a capacity, a long search follows where these are too many.
+
+    The result may exceed the capacity: nothing that fits was found, and the caller says so.
+    """
     sized = [buffer for buffer in buffers if buffer.size_bytes > 0]
-    solver = _Solver(sized)
+    solver = _Solver(sized, progress or (lambda _: None))
     pairs = _count_pairs(sized)
     if pairs > FEW_PAIRS:
         solver.place_in_order_of_time()
@@ -60,6 +90,8 @@ def allocate(buffers: Sequence[Buffer]) -> Allocation:
             solver.improve_order()
         else:
             solver.descend()
+            if capacity_bytes is not None and solver.bound <= capacity_bytes < solver.size:
+                solver.try_height(capacity_bytes, LONG_WORK)
     placed = {buffer.name: offset for buffer, offset in zip(sized, solver.offsets, strict=True)}
     return Allocation({buffer.name: placed.get(buffer.name, 0) for buffer in buffers}, solver.size)
 
@@ -67,12 +99,14 @@ def allocate(buffers: Sequence[Buffer]) -> Allocation:
 class _Solver:
     """The best offsets so far."""
 
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
+    def __init__(self, buffers: Sequence[Buffer], report: Report) -> None:
         self.buffers = buffers
+        self.report = report
         self.bound = lower_bound(buffers)
         self.order: list[int] = []
         self.offsets = [0] * len(buffers)
         self.size = sum(buffer.size_bytes for buffer in buffers) + 1  # more than any order needs
+        self.nodes = 0
 
     @cached_property
     def neighbours(self) -> list[list[int]]:
@@ -88,11 +122,15 @@ class _Solver:
             alive.append(i)
         return found
 
+    def keep(self, offsets: list[int], target: int) -> None:
+        self.offsets, self.size = offsets, _height(self.buffers, offsets)
+        self.report(Progress(self.size, target, self.bound, self.nodes))
+
     def reaches_bound(self, order: list[int], offsets: list[int], is_as_good_kept: bool = False) -> bool:
         """Keeps an order that is better than those before, or as good; whether none can be better now."""
-        height = _height(self.buffers, offsets)
-        if height < self.size + is_as_good_kept:
-            self.order, self.offsets, self.size = order, offsets, height
+        if _height(self.buffers, offsets) < self.size + is_as_good_kept:
+            self.order = order
+            self.keep(offsets, self.bound)
         return self.size == self.bound
 
     def place_in_order_of_time(self) -> None:
@@ -122,9 +160,15 @@ class _Solver:
 
     def try_height(self, height: int, work: int) -> bool:
         """Keeps offsets within this height, if the search finds some."""
-        offsets = restarts.search(self.buffers, height, max(work // len(self.buffers), 100))
+        start = self.nodes
+
+        def on_run(nodes: int) -> None:
+            self.nodes = start + nodes
+            self.report(Progress(self.size, height, self.bound, self.nodes))
+
+        offsets = restarts.search(self.buffers, height, max(work // len(self.buffers), 100), on_run)
         if offsets is not None:
-            self.offsets, self.size = offsets, _height(self.buffers, offsets)
+            self.keep(offsets, height)
         return offsets is not None
 
     def descend(self) -> None:
@@ -222,3 +266,56 @@ def _free(gaps: list[tuple[int, int]], start: int, stop: int) -> None:
 
 def _height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
     return max((o + b.size_bytes for o, b in zip(offsets, buffers, strict=True)), default=0)
+
+
+def read_instance(path: Path) -> list[Buffer]:
+    """Buffers of a CSV with the columns id, lower, upper (excluded) and size."""
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        buffers = [Buffer(row["id"], int(row["size"]), int(row["lower"]), int(row["upper"]) - 1) for row in rows]
+    except OSError as error:
+        raise UserError(f"cannot read '{path}'", stage="allocate", got=str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"'{path}' is no allocation instance",
+            stage="allocate",
+            expected="columns id, lower, upper, size with integers",
+            got=str(error),
+        ) from error
+    for buffer in buffers:
+        if buffer.size_bytes < 0 or buffer.last < buffer.first:
+            raise UserError(f"'{path}': buffer '{buffer.name}' has no size or no lifetime", stage="allocate")
+    return buffers
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tilegrad.place.allocate", description=main.__doc__)
+    parser.add_argument("file", type=Path, help="CSV with the columns id, lower, upper, size")
+    parser.add_argument("--capacity", type=int, help="bytes to fit into; without it, as few as a brief search finds")
+    options = parser.parse_args(arguments)
+    shown: list[int] = []
+
+    def show(now: Progress) -> None:
+        # Every 20,000 nodes, and whenever the height shrinks.
+        step = now.nodes // 20_000
+        if shown[-2:] != [now.best_bytes, step]:
+            shown.extend((now.best_bytes, step))
+            print(
+                f"{now.nodes:>9} nodes  best {now.best_bytes}  trying {now.target_bytes}  "
+                f"bound {now.bound_bytes}  gap {now.gap:.2%}",
+                flush=True,
+            )
+
+    try:
+        buffers = read_instance(options.file)
+        allocation = allocate(buffers, capacity_bytes=options.capacity, progress=show)
+    except TilegradError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+    is_inside = options.capacity is None or allocation.size_bytes <= options.capacity
+    print(f"{allocation.size_bytes} bytes for {len(buffers)} buffers" + ("" if is_inside else ": does not fit"))
+    return 0 if is_inside else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilegrad.ir.plan import Buffer
 from tilegrad.place import native
@@ -47,8 +47,10 @@ def _importance(run: int, weights: Sequence[float], buffer: Buffer) -> float:
     return (sum(weights), max(weights) * span, max(weights) * span * buffer.size_bytes)[run % 3]
 
 
-def search(buffers: Sequence[Buffer], capacity_bytes: int, budget_nodes: int) -> list[int] | None:
-    """Offsets within the capacity, or None: there are none, or the budget ran out."""
+def search(
+    buffers: Sequence[Buffer], capacity_bytes: int, budget_nodes: int, on_run: Callable[[int], object] = int
+) -> list[int] | None:
+    """Offsets within the capacity, or None: there are none, or the budget ran out. `on_run` gets the nodes so far."""
     section_count, ranges = find_sections(buffers)
     totals = [0.0] * section_count
     for buffer, (start, stop) in zip(buffers, ranges, strict=True):
@@ -76,6 +78,7 @@ def search(buffers: Sequence[Buffer], capacity_bytes: int, budget_nodes: int) ->
             return [offset for _, offset in sorted(zip(order, attempt.offsets, strict=True))]
         if attempt.is_proof:
             return None
+        on_run(nodes)
         failed = sum(attempt.failures) or 1
         weights = [
             _MEMORY * weight + (1.0 - _MEMORY) * count / failed
