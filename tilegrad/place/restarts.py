@@ -48,7 +48,10 @@ def _importance(run: int, weights: Sequence[float], buffer: Buffer) -> float:
 
 
 def search(
-    buffers: Sequence[Buffer], capacity_bytes: int, budget_nodes: int, on_run: Callable[[int], None] = lambda nodes: None
+    buffers: Sequence[Buffer],
+    capacity_bytes: int,
+    budget_nodes: int,
+    on_run: Callable[[int], None] = lambda nodes: None,
 ) -> list[int] | None:
     """Offsets within the capacity, or None: there are none, or the budget ran out. `on_run` gets the nodes so far."""
     section_count, ranges = find_sections(buffers)
