@@ -74,7 +74,7 @@ class _Call:
 
     @property
     def joins(self) -> bool:
-        return self.listed.place is not None and self.listed.place.joins
+        return self.listed.place is not None and self.listed.place.suite_index > 0
 
     def bits(self, names: Collection[str]) -> int:
         """Operands as bits."""

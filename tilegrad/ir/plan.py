@@ -69,7 +69,7 @@ class Stay:
 class NestPlace:
     """Where nest `nest` of launch `launch` works in scratchpad, in bytes: its call and table, and its slots.
 
-    If it `joins`, it comes to scratchpad together with the nest before it, and its table is behind that one's.
+    Nests of a suite come to scratchpad together, their tables side by side: it is number `suite_index` of its own.
     """
 
     launch: int
@@ -77,7 +77,7 @@ class NestPlace:
     table_offset: int
     table_bytes: int
     slots_offset: int
-    joins: bool = False
+    suite_index: int = 0
 
 
 @dataclass(frozen=True, repr=False)

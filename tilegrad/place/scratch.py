@@ -71,8 +71,8 @@ def _places(suite: Sequence[TiledNest], first: int, is_on_top: bool, alignment: 
     words_bytes = align(sum(one.table_bytes for one in suite), alignment)
     table, slots = (first + slots_bytes, first) if is_on_top else (first, first + words_bytes)
     places = []
-    for one in suite:
+    for i, one in enumerate(suite):
         table_bytes = one.table_bytes if one is not suite[-1] else words_bytes
-        places.append(NestPlace(one.launch, one.number, table, table_bytes, slots, joins=one is not suite[0]))
+        places.append(NestPlace(one.launch, one.number, table, table_bytes, slots, i))
         table, slots, words_bytes = table + table_bytes, slots + one.tiling.scratch_bytes, words_bytes - table_bytes
     return places

@@ -47,7 +47,7 @@ def acts_of(listing: EntryListing, entry: str = "an entry") -> Iterator[tuple[Ev
             nest, turn, block = listing.nests[event.nest], event.nest, -1
             steps, tile = 0 if nest.table is None else simple_steps(nest.table), 0
             has_begun = nest.blocks == 0
-            is_joined = nest.place is not None and nest.place.joins
+            is_joined = nest.place is not None and nest.place.suite_index > 0
             yield event, Act.ENTER_WHOLE if nest.tiling is None else Act.ENTER_JOINED if is_joined else Act.ENTER
         elif isinstance(event, Begin):
             is_first = event.tile == 0 or not has_begun

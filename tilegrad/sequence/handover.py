@@ -45,7 +45,7 @@ def handovers(plan: Plan, entry: str, nests: Sequence[ListedNest]) -> list[Hando
 
 def suites_of(nests: Sequence[ListedNest]) -> list[range]:
     """Nests that come to scratchpad together, in order."""
-    firsts = [i for i, one in enumerate(nests) if one.place is None or not one.place.joins]
+    firsts = [i for i, one in enumerate(nests) if one.place is None or one.place.suite_index == 0]
     return [range(first, stop) for first, stop in pairwise([*firsts, len(nests)])]
 
 

@@ -36,7 +36,7 @@ def regrouped(plan: Plan) -> Plan:
     schedule = plan.schedule
     if not schedule.overlaps or schedule.target.clusters > 1 or schedule.target.compute_engines:
         return plan
-    before = [place.joins for place in plan.entries[ENTRY].places] if ENTRY in plan.entries else []
+    before = [place.suite_index > 0 for place in plan.entries[ENTRY].places] if ENTRY in plan.entries else []
     if not 1 < len(before) <= MOST_NESTS:
         return plan
     found = _Regrouping(plan).joined(before)
