@@ -20,9 +20,9 @@ KINDS = ("host", "cortex_m7", "siracusa")
 """One memory, a board, and a cluster with a scratchpad."""
 
 LARGE = [(name, kind) for name in ("resnet8", "cct") for kind in ("host", "siracusa")]
-OVER_BLOCKS = ("autoencoder_tiny", "mppa")
+OVER_BLOCKS = (("autoencoder_tiny", "mppa"), ("autoencoder_tiny", "npu"))
 PROJECTS = [("simplemlp", kind) for kind in KINDS] + [
-    pytest.param(*project, marks=pytest.mark.slow) for project in (*LARGE, OVER_BLOCKS)
+    pytest.param(*project, marks=pytest.mark.slow) for project in (*LARGE, *OVER_BLOCKS)
 ]
 every_project = pytest.mark.parametrize(("name", "target"), PROJECTS)
 WARNINGS = tuple("-Wall -Wextra -Wconversion -Wsign-conversion -Wstrict-aliasing=2 -Wshadow -Werror".split())

@@ -773,7 +773,7 @@ static void run_block(void *context, int worker, int workers, unsigned char *scr
     const tg_tiles *entry = launch->t;
     const tg_member *member = &launch->members[worker % launch->count];
     const uint32_t block = (uint32_t)(worker / launch->count), blocks = (uint32_t)(workers / launch->count);
-    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE}; /* of the rest, a single nest needs nothing */
+    tg_tiles tiles = {.loading = NONE, .storing = NONE, .fetching = NONE}; /* a single nest needs none of the rest */
     tg_tiles *t = &tiles;
     int first, stop;
     t->m = entry->m;
