@@ -84,6 +84,16 @@ def test_no_warning_of_the_strict_kind_on_the_chip(tmp_path: Path) -> None:
         assert run([COMPILER, *CLUSTER_FLAGS, *WARNINGS, "-fsyntax-only", path], tmp_path) == "", path
 
 
+def test_an_image_is_formatted(tmp_path: Path) -> None:
+    needs("clang-format")
+    files = folder_files(tg.compile("simplemlp", target="siracusa"), steps=1, expected=None)
+    write_files(tmp_path, files)
+    shutil.copy(ROOT / ".clang-format", tmp_path)
+    paths = [path for path in files if path.endswith((".c", ".h")) and not path.startswith("kernels/")]
+    assert {"chip/image.c", "chip/image.h", "chip/program.c"} <= set(paths)
+    assert run(["clang-format", "--dry-run", "-Werror", "--style=file", *paths], tmp_path) == ""
+
+
 @every_project
 def test_clean_under_clang_tidy(tmp_path: Path, name: str, target: str) -> None:
     needs("clang-tidy")

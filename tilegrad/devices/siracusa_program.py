@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilegrad import zoo
+from tilegrad.codegen import c
 from tilegrad.codegen.image import initial_bytes
 from tilegrad.codegen.interface import c_string, entry_ports
 from tilegrad.compiled import Compiled
@@ -165,8 +166,14 @@ def _header(compiled: Compiled, steps: int) -> str:
     places = {value: _pointer(plan, "step", value) for value in step.inputs}
     inferring = {value: _pointer(plan, "infer", value) for value in infer.inputs}
     results = [_pointer(plan, "infer", o.value, is_output=True) for o in entry_ports(plan, "infer")[1]]
-    stepping = ", ".join(["m", *places.values(), "loss"])
-    inferred = ", ".join(["m", *inferring.values(), *results])
+    step_call = c.Call("return tg_step", ("m", *places.values(), "loss"))
+    infer_call = c.Call("return tg_infer", ("m", *inferring.values(), *results))
+    calls = c.print_file(
+        [
+            c.Function("static inline tg_status", "image_step", ("tg_model *m", "float *loss"), (step_call,)),
+            c.Function("static inline tg_status", "image_infer", ("tg_model *m",), (infer_call,)),
+        ]
+    )
     if is_ported(compiled):
         _expect_near(plan, step.inputs)
         samples = ported_samples(compiled, places, inferring)
@@ -184,9 +191,7 @@ def _header(compiled: Compiled, steps: int) -> str:
 #define IMAGE_ACCUMULATE {program.recipe.accumulate}
 #define IMAGE_BATCH {program.recipe.batch}
 
-{samples}static inline tg_status image_step(tg_model *m, float *loss) {{ return tg_step({stepping}); }}
-static inline tg_status image_infer(tg_model *m) {{ return tg_infer({inferred}); }}
-
+{samples}{calls}
 /* Where a tensor's initial value comes from: one word for all, a uniform number times `word`, a uniform number plus
  * `word`, or bytes in the image. */
 enum {{ FILL_WORD, FILL_SIGNED, FILL_UNIT, FILL_STORED }};
@@ -246,7 +251,7 @@ def _targets(spec: SampleSpec) -> str:
 def _table(declaration: str, items: Sequence[object]) -> str:
     """At least one item: C has no empty arrays."""
     body = ",\n    ".join(map(str, items or ["{0}" if "image_tensor " in declaration else "0"]))
-    return f"const {declaration}[] = {{\n    {body},\n}};\n"
+    return f"/* clang-format off */\nconst {declaration}[] = {{\n    {body},\n}};\n/* clang-format on */\n"
 
 
 def _source(compiled: Compiled, steps: int, rows: Sequence[_Row], expected: Expected | None) -> str:
