@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.targets import base as targets
 from tilegrad.targets import files
-from tilegrad.targets.base import L1, L2, Target
+from tilegrad.targets.base import L1, L2, ComputeEngine, CoreCosts, DmaEngine, DmaTiming, Memory, Target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "target"
 CLUSTER, ONE_HOP = EXAMPLES / "small_cluster.toml", EXAMPLES / "one_hop.py"
@@ -42,6 +42,16 @@ def test_the_example_is_the_chip_of_the_documents() -> None:
     chip = files.read(CLUSTER)
     assert (chip.cores, chip.memory(L1).capacity_bytes, chip.memory(L2).capacity_bytes) == (4, 60 << 10, 512 << 10)
     assert chip.far_engine is not None and chip.far_engine.shares == "dma" and chip.engine(L2, L1).name == "dma"
+
+
+def test_the_documents_explain_every_field() -> None:
+    text = (EXAMPLES.parents[1] / "docs" / "targets.md").read_text(encoding="utf-8")
+    every = {
+        one.name
+        for record in (Target, Memory, DmaEngine, DmaTiming, ComputeEngine, CoreCosts)
+        for one in fields(record)
+    }
+    assert sorted(name for name in every if f"`{name}`" not in text and f'{name}="' not in text) == []
 
 
 @pytest.mark.matrix
@@ -150,6 +160,11 @@ def test_a_flat_chip_is_compiled_for_and_not_run(tilegrad: CommandLine, tmp_path
     chip.write_text('name = "flat"\nsummary = ""\n[memories.RAM]\ncapacity_bytes = "256K"\nalignment_bytes = 8\n')
     answer = tilegrad("compile", "simplemlp", "--target", chip, "-o", tmp_path / "c", "--json", "-")
     assert answer.status == 0 and (tmp_path / "c" / "model.c").exists()
+    engine = TEXT[TEXT.index("[engines.dma]") : TEXT.index("[engines.dma_outside]")]
+    moving = tmp_path / "moving.toml"
+    moving.write_text(chip.read_text() + engine.replace('"L1"', '"RAM"').replace('"L2"', '"RAM"'))
+    answer = tilegrad("targets", moving)
+    assert answer.status == 2 and "the engines (engines)" in answer.err and "got: dma" in answer.err
     refused = tilegrad("train", "simplemlp", "--target", chip)
     assert refused.status == 2 and "no device runs target 'flat'" in refused.err
     chip.write_text(chip.read_text() + '[memories.FLASH]\ncapacity_bytes = "1M"\nalignment_bytes = 8\n')
@@ -179,7 +194,11 @@ CHANGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "no way to L3": (TEXT[TEXT.index("[engines.dma_outside]"):], "", ("without a way from L3 to L2", "got: L2-L1")),
     "no engine": (TEXT[TEXT.index("[engines.dma]"):], "", ("without a way from L2 to L1", "got: no engine")),
-    "a memory by another name": ("[memories.L1]", "[memories.TCM]", ("compute", "L1", "TCM")),
+    "a memory by another name": ("[memories.L1]", "[memories.TCM]", ("(memories)", "L1 and L2", "got: TCM, L2, L3")),
+    "no L2": ("[memories.L2]", "[memories.RAM]", ("(memories)", "L1 and L2, or", "got: L1, RAM, L3")),
+    "L3 that cores reach": ('"4M"', '"4M"\ncore_extra_cycles = 5', ("(core_extra_cycles)", "none: only", "got: 5")),
+    "longer than 32 bits": ("65535", "4294967296", ("(longest_bytes)", "8 to 2147483647 bytes", "got: 4294967296")),
+    "nobody conducts": ('"worker"', '""', ("conductor", "worker or controller", "got: ''")),
     "no memory": (TEXT[TEXT.index("[memories"):TEXT.index("[engines")], "", ("memories", "[memories.L1]", "got: none")),
     "a slip": ("fpus = 2", "fpu = 2", ("no field 'fpu'", "did you mean 'fpus'?")),
     "a slip in a table": ("has_2d", "has_3d", ("engines.dma has no field 'has_3d'", "did you mean 'has_2d'?")),
@@ -187,8 +206,8 @@ CHANGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "a field left out": ("queue_depth = 4\n", "", ("engines.dma.queue_depth is missing", "queue_depth = ")),
     "shares what is not there": ('"dma" #', '"idma" #', ("engines.dma_outside.shares", "dma", "got: idma")),
     "a name with a slash": ('"small_cluster"', '"../x"', ("(name)", "a letter, then letters")),
-    "a name that is taken": ('"small_cluster"', '"siracusa"', ("already", "a name of its own", "siracusa")),
-    "a runtime that is not there": ("cores = 4", 'cores = 4\nruntime = "mcu"', ("(runtime)", "siracusa", "mcu")),
+    "a name that is taken": ('"small_cluster"', '"siracusa"', ("chip.toml':", "a name of its own", "siracusa")),
+    "a runtime that is not there": ("cores = 4", 'cores = 4\nruntime = "mcu"', ("chip.toml':", "(runtime)", "mcu")),
     "not TOML": ("cores = 4", "cores = = 4", ("is not TOML", "line 6")),
 }  # fmt: skip
 
