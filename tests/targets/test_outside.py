@@ -182,6 +182,7 @@ CHANGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "a size that is none": ('"60K"', '"60X"', ("memories.L1.capacity_bytes", "64K, 2M or bytes", "60X")),
     "more than offsets reach": ('"512K"', '"4G"', ("memories.L2", "(capacity_bytes)", "4294967296")),
     "an odd alignment": ("alignment_bytes = 8", "alignment_bytes = 12", ("(alignment_bytes)", "a power of two", "12")),
+    "no room for one": ("alignment_bytes = 8", "alignment_bytes = 65536", ("61440 at most", "got: 65536")),
     "an engine that stands still": ("0.25", "0", ("engines.dma.inward", "(cycles_per_byte)", "more than 0")),
     "an endless engine": ("0.25", "inf", ("engines.dma.inward", "(cycles_per_byte)", "got: inf")),
     "no number": ("0.25", "nan", ("(cycles_per_byte)", "got: nan")),
@@ -230,6 +231,7 @@ PROGRAMS = {
     "not Python": ("TARGET = (\n", "is not Python"),
     "an error": ("import tilegrad as tg\n\nTARGET = tg.Target()\n", "line 3: TypeError"),
     "an exit": ("raise SystemExit(0)\n", "line 1: SystemExit: 0"),
+    "a word for a flag": (ONE_HOP.read_text().replace("has_2d=False", 'has_2d="no"'), "(has_2d) cannot be"),
     "what cannot be": (ONE_HOP.read_text().replace("cores=2,", "cores=-2,"), "got: -2"),
 }
 

@@ -140,6 +140,8 @@ class DmaEngine:
         _expect_whole(f"the queue of {self.name} (queue_depth)", self.queue_depth, 1)
         _expect_whole(f"the cost of starting {self.name} (enqueue_cycles)", self.enqueue_cycles, 0, unit=" cycles")
         # Long rows are cut at multiples of eight bytes.
+        for name, flag in (("has_2d", self.has_2d), ("duplex", self.duplex), ("overlaps_setup", self.overlaps_setup)):
+            _expect(isinstance(flag, bool), f"what {self.name} can ({name})", "True or False", repr(flag))
         what = f"the longest transfer of {self.name} (longest_bytes)"
         _expect_whole(what, self.longest_bytes, 8, ADDRESSABLE_BYTES, " bytes")
 
@@ -493,6 +495,9 @@ def _adopted(target: Target) -> Target:
     costs = target.costs or (None if target.is_flat else CoreCosts())
     memories = target.memories if target.is_flat else tuple(sorted(target.memories, key=lambda memory: memory.name))
     memories = tuple(replace(one, core_extra_cycles=None) if one.name == L3 else one for one in memories)
+    for one in memories:
+        what, most = f"the alignment of {one.name} (alignment_bytes)", one.capacity_bytes or MOST_ALIGNMENT
+        _expect(one.alignment_bytes <= most, what, f"{most} at most, its capacity", one.alignment_bytes)
     engines = tuple(sorted(target.engines, key=lambda engine: engine.near))
     return replace(target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False)
 
