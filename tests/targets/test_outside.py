@@ -140,6 +140,12 @@ def test_a_name_works_wherever_a_target_does(tilegrad: CommandLine) -> None:
     assert answer.status == 0 and answer.json["target"] == "small_cluster"
 
 
+def test_the_list_says_whose_costs_are_another_chips(tilegrad: CommandLine) -> None:
+    rows = re.split(r"\n(?=\w)", tilegrad("targets").out)
+    marked = {row.split()[0] for row in rows if "(uncalibrated)" in row}
+    assert marked == {"gap9", "mppa", "npu", "pulp_small"}
+
+
 def test_a_chip_of_an_installed_package(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     (entry,) = [EntryPoint("one_hop", "tests.targets.test_outside:INSTALLED", targets.ENTRY_POINTS)]
     monkeypatch.setattr(targets, "entry_points", lambda group: [entry] if group == targets.ENTRY_POINTS else [])
