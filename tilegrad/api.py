@@ -72,7 +72,7 @@ def open_device(name: str, *, use_cache: bool = True) -> Device:
 def register_target(target: Target | str | Path) -> Target:
     """Adds a chip from outside the package, or from a file (.toml or .py): its name is a target's from now on, and
     `sim:NAME` a device's if it has a scratchpad. docs/targets.md explains every field."""
-    return targets.register(target) if isinstance(target, Target) else targets.register(target_files.read(Path(target)))
+    return targets.register(target) if isinstance(target, Target) else target_files.register(Path(target))
 
 
 def compile(

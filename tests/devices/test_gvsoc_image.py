@@ -192,6 +192,31 @@ def test_seeded_faults_are_noticed(fault: str, program: Path, tmp_path: Path) ->
     assert done.returncode not in (0, 2), f"{fault}: {done.stdout}{done.stderr}"
 
 
+@pytest.mark.parametrize(("core", "word"), [(0, 0), (7, 15), (CONTROLLER_CORE, 0), (CONTROLLER_CORE, 15)])
+def test_a_guard_zone_that_is_overwritten_fails_the_run(core: int, word: int, program: Path, tmp_path: Path) -> None:
+    """At either end of it, and the ninth core's is one of them."""
+    above = 4096 + (0 if core == CONTROLLER_CORE else 1408 * (core + 1))
+    fault = (
+        f"extern uint32_t _cluster_stacks[]; ((volatile uint32_t *)((uintptr_t)_cluster_stacks - {above}))[{word}] = 1;"
+    )
+    weights = "    report(RECORD_WEIGHTS,"
+    image = build(compiled_for("simplemlp", siracusa()), tmp_path, 1, None, {weights: f"    {fault}\n{weights}"})
+    ran = finished(program, image)
+    assert (ran.verdict, ran.exit_status) == ("failed", 2)
+    assert [stack.core for stack in ran.stacks if not stack.is_intact] == [core]
+
+
+@pytest.mark.parametrize(("who", "room"), [("worker", 1344), ("conductor", 4032)])
+def test_frames_that_reach_beyond_a_guard_zone_are_refused(who: str, room: int, tmp_path: Path) -> None:
+    """They need not write to it, so that nothing would show afterwards."""
+    array = f"volatile char large[{room}]; large[0] = 0; (void)large[0];"
+    work, start = "        tg_kernel_call *call =", "    static tg_model m;"
+    at = work if who == "worker" else start
+    with pytest.raises(DoesNotFit, match=f"the stack of the {who}") as caught:
+        build(compiled_for("simplemlp", siracusa()), tmp_path, 1, None, {at: f"{array}\n{at}"})
+    assert caught.value.expected == f"at most {room} bytes" and caught.value.exit_status == 2
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_drivers_in_ways_that_no_model_uses_them(seed: int, program: Path, tmp_path: Path) -> None:
     """More parts than counters, more transfers than channels, longer ones than the engine takes."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.targets import base as targets
 from tilegrad.targets import files
-from tilegrad.targets.base import L1, L2, Target
+from tilegrad.targets.base import L1, L2, ComputeEngine, CoreCosts, DmaEngine, DmaTiming, Memory, Target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "target"
 CLUSTER, ONE_HOP = EXAMPLES / "small_cluster.toml", EXAMPLES / "one_hop.py"
@@ -42,6 +42,16 @@ def test_the_example_is_the_chip_of_the_documents() -> None:
     chip = files.read(CLUSTER)
     assert (chip.cores, chip.memory(L1).capacity_bytes, chip.memory(L2).capacity_bytes) == (4, 60 << 10, 512 << 10)
     assert chip.far_engine is not None and chip.far_engine.shares == "dma" and chip.engine(L2, L1).name == "dma"
+
+
+def test_the_documents_explain_every_field() -> None:
+    text = (EXAMPLES.parents[1] / "docs" / "targets.md").read_text(encoding="utf-8")
+    every = {
+        one.name
+        for record in (Target, Memory, DmaEngine, DmaTiming, ComputeEngine, CoreCosts)
+        for one in fields(record)
+    }
+    assert sorted(name for name in every if f"`{name}`" not in text and f'{name}="' not in text) == []
 
 
 @pytest.mark.matrix
@@ -130,6 +140,12 @@ def test_a_name_works_wherever_a_target_does(tilegrad: CommandLine) -> None:
     assert answer.status == 0 and answer.json["target"] == "small_cluster"
 
 
+def test_the_list_says_whose_costs_are_another_chips(tilegrad: CommandLine) -> None:
+    rows = re.split(r"\n(?=\w)", tilegrad("targets").out)
+    marked = {row.split()[0] for row in rows if "(uncalibrated)" in row}
+    assert marked == {"gap9", "mppa", "npu", "pulp_small"}
+
+
 def test_a_chip_of_an_installed_package(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     (entry,) = [EntryPoint("one_hop", "tests.targets.test_outside:INSTALLED", targets.ENTRY_POINTS)]
     monkeypatch.setattr(targets, "entry_points", lambda group: [entry] if group == targets.ENTRY_POINTS else [])
@@ -150,6 +166,11 @@ def test_a_flat_chip_is_compiled_for_and_not_run(tilegrad: CommandLine, tmp_path
     chip.write_text('name = "flat"\nsummary = ""\n[memories.RAM]\ncapacity_bytes = "256K"\nalignment_bytes = 8\n')
     answer = tilegrad("compile", "simplemlp", "--target", chip, "-o", tmp_path / "c", "--json", "-")
     assert answer.status == 0 and (tmp_path / "c" / "model.c").exists()
+    engine = TEXT[TEXT.index("[engines.dma]") : TEXT.index("[engines.dma_outside]")]
+    moving = tmp_path / "moving.toml"
+    moving.write_text(chip.read_text() + engine.replace('"L1"', '"RAM"').replace('"L2"', '"RAM"'))
+    answer = tilegrad("targets", moving)
+    assert answer.status == 2 and "the engines (engines)" in answer.err and "got: dma" in answer.err
     refused = tilegrad("train", "simplemlp", "--target", chip)
     assert refused.status == 2 and "no device runs target 'flat'" in refused.err
     chip.write_text(chip.read_text() + '[memories.FLASH]\ncapacity_bytes = "1M"\nalignment_bytes = 8\n')
@@ -167,6 +188,7 @@ CHANGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "a size that is none": ('"60K"', '"60X"', ("memories.L1.capacity_bytes", "64K, 2M or bytes", "60X")),
     "more than offsets reach": ('"512K"', '"4G"', ("memories.L2", "(capacity_bytes)", "4294967296")),
     "an odd alignment": ("alignment_bytes = 8", "alignment_bytes = 12", ("(alignment_bytes)", "a power of two", "12")),
+    "no room for one": ("alignment_bytes = 8", "alignment_bytes = 65536", ("61440 at most", "got: 65536")),
     "an engine that stands still": ("0.25", "0", ("engines.dma.inward", "(cycles_per_byte)", "more than 0")),
     "an endless engine": ("0.25", "inf", ("engines.dma.inward", "(cycles_per_byte)", "got: inf")),
     "no number": ("0.25", "nan", ("(cycles_per_byte)", "got: nan")),
@@ -179,7 +201,11 @@ CHANGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "no way to L3": (TEXT[TEXT.index("[engines.dma_outside]"):], "", ("without a way from L3 to L2", "got: L2-L1")),
     "no engine": (TEXT[TEXT.index("[engines.dma]"):], "", ("without a way from L2 to L1", "got: no engine")),
-    "a memory by another name": ("[memories.L1]", "[memories.TCM]", ("compute", "L1", "TCM")),
+    "a memory by another name": ("[memories.L1]", "[memories.TCM]", ("(memories)", "L1 and L2", "got: TCM, L2, L3")),
+    "no L2": ("[memories.L2]", "[memories.RAM]", ("(memories)", "L1 and L2, or", "got: L1, RAM, L3")),
+    "L3 that cores reach": ('"4M"', '"4M"\ncore_extra_cycles = 5', ("(core_extra_cycles)", "none: only", "got: 5")),
+    "longer than 32 bits": ("65535", "4294967296", ("(longest_bytes)", "8 to 2147483647 bytes", "got: 4294967296")),
+    "nobody conducts": ('"worker"', '""', ("conductor", "worker or controller", "got: ''")),
     "no memory": (TEXT[TEXT.index("[memories"):TEXT.index("[engines")], "", ("memories", "[memories.L1]", "got: none")),
     "a slip": ("fpus = 2", "fpu = 2", ("no field 'fpu'", "did you mean 'fpus'?")),
     "a slip in a table": ("has_2d", "has_3d", ("engines.dma has no field 'has_3d'", "did you mean 'has_2d'?")),
@@ -187,8 +213,8 @@ CHANGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "a field left out": ("queue_depth = 4\n", "", ("engines.dma.queue_depth is missing", "queue_depth = ")),
     "shares what is not there": ('"dma" #', '"idma" #', ("engines.dma_outside.shares", "dma", "got: idma")),
     "a name with a slash": ('"small_cluster"', '"../x"', ("(name)", "a letter, then letters")),
-    "a name that is taken": ('"small_cluster"', '"siracusa"', ("already", "a name of its own", "siracusa")),
-    "a runtime that is not there": ("cores = 4", 'cores = 4\nruntime = "mcu"', ("(runtime)", "siracusa", "mcu")),
+    "a name that is taken": ('"small_cluster"', '"siracusa"', ("chip.toml':", "a name of its own", "siracusa")),
+    "a runtime that is not there": ("cores = 4", 'cores = 4\nruntime = "mcu"', ("chip.toml':", "(runtime)", "mcu")),
     "not TOML": ("cores = 4", "cores = = 4", ("is not TOML", "line 6")),
 }  # fmt: skip
 
@@ -211,6 +237,7 @@ PROGRAMS = {
     "not Python": ("TARGET = (\n", "is not Python"),
     "an error": ("import tilegrad as tg\n\nTARGET = tg.Target()\n", "line 3: TypeError"),
     "an exit": ("raise SystemExit(0)\n", "line 1: SystemExit: 0"),
+    "a word for a flag": (ONE_HOP.read_text().replace("has_2d=False", 'has_2d="no"'), "(has_2d) cannot be"),
     "what cannot be": (ONE_HOP.read_text().replace("cores=2,", "cores=-2,"), "got: -2"),
 }
 

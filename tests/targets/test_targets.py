@@ -90,7 +90,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
     "the set-up of a DMA engine (setup_cycles)": (lambda: DmaTiming(-1.0, 0.1), "0 cycles or more", "-1.0"),
     "the speed of a DMA engine (cycles_per_byte)": (lambda: DmaTiming(1.0, 0.0), "more than 0", "0.0"),
     "the queue of mchan (queue_depth)": (lambda: engine(queue_depth=0), "1 or more", "0"),
-    "the longest transfer of mchan (longest_bytes)": (lambda: engine(longest_bytes=7), "8 bytes or more", "7"),
+    "the longest transfer of mchan (longest_bytes)": (lambda: engine(longest_bytes=7), "8 to 2147483647 bytes", "7"),
     "the home memory (home)": (lambda: replace(SIRACUSA, home="L4"), "L1 or L2 or L3", "L4"),
     "the compute memory (compute)": (lambda: replace(SIRACUSA, compute="TCM"), "L1 or L2 or L3", "TCM"),
     "engine mchan (near, far)": (
@@ -133,6 +133,11 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str, str]] = {
         "one memory (and FLASH), or tensors in L2 and kernels in L1",
         "L1, L2, L3",
     ),
+    "the access cost of L3 (core_extra_cycles)": (
+        lambda: replace(SIRACUSA, memories=(*SIRACUSA.memories[:2], Memory(L3, 64, 8, 5))),
+        "none: only an engine reaches it",
+        "5",
+    ),
     "the engines (engines)": (
         lambda: replace(SIRACUSA, engines=(*SIRACUSA.engines, engine(name="more"))),
         "one for each of L2-L1 and L3-L2",
@@ -150,9 +155,11 @@ def test_numbers_that_cannot_be(what: str) -> None:
     assert caught.value.exit_status == 2 and caught.value.stage == "target"
 
 
-@pytest.mark.parametrize("field", ["queue_depth", "enqueue_cycles", "longest_bytes"])
+@pytest.mark.parametrize("field", ["queue_depth", "enqueue_cycles"])
 def test_numbers_that_no_chip_has(field: str) -> None:
-    """What 64 bits do not hold would end somewhere behind, in another's words."""
+    """What 64 bits do not hold would end somewhere behind, in another's words: of a compiler, if 32 bits are meant."""
+    with pytest.raises(UserError, match=r"\(longest_bytes\) cannot be\n  expected: 8 to 2147483647 bytes"):
+        engine(longest_bytes=1 << 32)
     with pytest.raises(UserError, match=rf"\({field}\) cannot be\n  expected: .* to {1 << 40}"):
         engine(**{field: 1 << 63})
     with pytest.raises(UserError, match=rf"\(setup_cycles\) cannot be\n  expected: {1 << 40} at most"):

@@ -192,7 +192,9 @@ def targets(
             f"{memory.name} " + ("no limit" if memory.capacity_bytes is None else bytes_text(memory.capacity_bytes))
             for memory in target.memories
         )
-        made.add_row(target.name, str(target.clusters), str(target.cores), memories, target.summary)
+        is_known = target.is_calibrated or target.is_flat  # of one flat memory no cycles are told
+        what = target.summary if is_known else f"{target.summary} (uncalibrated)"
+        made.add_row(target.name, str(target.clusters), str(target.cores), memories, what)
     output.show(made)
     return 0
 

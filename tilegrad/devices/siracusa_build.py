@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
+from tilegrad.build.frames import deepest_bytes
 from tilegrad.build.riscv import COMPILER
 from tilegrad.build.riscv import FLAGS as COUNTED_FLAGS
-from tilegrad.build.toolchain import Toolchain, build
+from tilegrad.build.toolchain import Toolchain, build, list_frames
+from tilegrad.build.workspace import Workspace
 from tilegrad.compiled import Compiled
 from tilegrad.devices.elf import ElfFile
 from tilegrad.devices.embedded import Image, Sections
@@ -83,7 +86,33 @@ def build_image(compiled: Compiled, folder: Path, files: Mapping[str, bytes], *,
         )
     except DeviceError as error:
         raise _explained(error, compiled) from error
+    _check_stacks(compiled, path, cluster, use_cache=use_cache)
     return Image(path, _sections(path))
+
+
+def _check_stacks(compiled: Compiled, image: Path, cluster: Mapping[str, bytes], *, use_cache: bool) -> None:
+    """A large frame may reach beyond a guard zone and leave it as it was, so what the compiler tells of the deepest way
+    is held to the stacks, too. What it knows no bound of is left to the guard zones."""
+    symbols = ElfFile(image).symbols()
+    graphs = compiled.program.entries.values()
+    rank = max((tensor.rank for graph in graphs for tensor in graph.types.values()), default=1)
+    with closing(Workspace()) as workspace:
+        listings = list_frames(CLUSTER_TOOLCHAIN, workspace.path, cluster, use_cache=use_cache)
+    entered = max(listing.frames.get("cluster_main") or 0 for listing in listings)
+    for who, root in (("conductor", "run_program"), ("worker", "tg_work")):
+        try:
+            deepest = deepest_bytes(listings, [root], rank)[root] + entered
+        except DeviceError:
+            continue
+        room = symbols[f"_{who}_stack_bytes"].address - symbols["_guard_bytes"].address
+        if deepest > room:
+            raise DoesNotFit(
+                f"the stack of the {who} does not fit into L1's part for stacks",
+                stage="build",
+                expected=f"at most {room} bytes",
+                got=f"{deepest} bytes, by {COMPILER}",
+                hint="a kernel with large arrays of its own needs them in its operands",
+            )
 
 
 def _link_flags(compiled: Compiled) -> tuple[str, ...]:

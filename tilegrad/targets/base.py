@@ -39,7 +39,7 @@ _registered: dict[str, Target] = {}
 
 def _expect(condition: bool, what: str, expected: str, got: object) -> None:
     if not condition:
-        raise UserError(f"target: {what} cannot be", stage="target", expected=expected, got=str(got))
+        raise UserError(f"target: {what} cannot be", stage="target", expected=expected, got=str(got) or "''")
 
 
 def _expect_whole(what: str, value: object, least: int, most: int | None = None, unit: str = "") -> None:
@@ -140,7 +140,10 @@ class DmaEngine:
         _expect_whole(f"the queue of {self.name} (queue_depth)", self.queue_depth, 1)
         _expect_whole(f"the cost of starting {self.name} (enqueue_cycles)", self.enqueue_cycles, 0, unit=" cycles")
         # Long rows are cut at multiples of eight bytes.
-        _expect_whole(f"the longest transfer of {self.name} (longest_bytes)", self.longest_bytes, 8, unit=" bytes")
+        for name, flag in (("has_2d", self.has_2d), ("duplex", self.duplex), ("overlaps_setup", self.overlaps_setup)):
+            _expect(isinstance(flag, bool), f"what {self.name} can ({name})", "True or False", repr(flag))
+        what = f"the longest transfer of {self.name} (longest_bytes)"
+        _expect_whole(what, self.longest_bytes, 8, ADDRESSABLE_BYTES, " bytes")
 
     @property
     def hop(self) -> str:
@@ -254,6 +257,8 @@ class Target:
             what = f"a chip that computes in {self.compute}, where tensors live (memories),"
             has_one = [name for name in names if name != FLASH] == [self.home]
             _expect(has_one, what, f"one memory (and {FLASH}), or tensors in L2 and kernels in L1", ", ".join(names))
+            moving = ", ".join(engine.name for engine in self.engines)
+            _expect(not moving, "the engines (engines)", "none: in one flat memory nothing moves", moving)
         else:
             self._expect_hierarchy()
         self._expect_compute_engines()
@@ -288,6 +293,8 @@ class Target:
         extra = self.memory(L2).core_extra_cycles
         what = "the access cost of L2 (core_extra_cycles)"
         _expect(extra is not None, what, "a number: the conductor reads its tables there", extra)
+        outside = self.memory(L3).core_extra_cycles if self.has_l3 else None
+        _expect(not outside, "the access cost of L3 (core_extra_cycles)", "none: only an engine reaches it", outside)
         hops = [engine.hop for engine in self.engines]
         for far, near in ((L2, L1), (L3, L2)):
             what = f"a hierarchy without a way from {far} to {near} (engines)"
@@ -487,6 +494,10 @@ def _adopted(target: Target) -> Target:
     _expect(runtime in wanted, "the runtime (runtime)", " or ".join(wanted), runtime)
     costs = target.costs or (None if target.is_flat else CoreCosts())
     memories = target.memories if target.is_flat else tuple(sorted(target.memories, key=lambda memory: memory.name))
+    memories = tuple(replace(one, core_extra_cycles=None) if one.name == L3 else one for one in memories)
+    for one in memories:
+        what, most = f"the alignment of {one.name} (alignment_bytes)", one.capacity_bytes or MOST_ALIGNMENT
+        _expect(one.alignment_bytes <= most, what, f"{most} at most, its capacity", one.alignment_bytes)
     engines = tuple(sorted(target.engines, key=lambda engine: engine.near))
     return replace(target, memories=memories, engines=engines, runtime=runtime, costs=costs, is_calibrated=False)
 

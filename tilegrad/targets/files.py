@@ -37,7 +37,16 @@ def is_file(text: str) -> bool:
 
 def find(text: str) -> Target:
     """A target by its name, or from a file, which is registered under the name that it says."""
-    return base.register(read(Path(text))) if is_file(text) else base.get(text)
+    return register(Path(text)) if is_file(text) else base.get(text)
+
+
+def register(path: Path) -> Target:
+    """What a file says, registered."""
+    target = read(path)
+    try:
+        return base.register(target)
+    except UserError as error:
+        raise _about(path, error) from error
 
 
 def read(path: Path) -> Target:
@@ -104,6 +113,12 @@ def _from_toml(source: str) -> Target:
     names = [memory.name for memory in memories]
     flat = [name for name in names if name != FLASH]
     is_cluster = L1 in names or L2 in names or len(flat) != 1
+    if is_cluster and set(names) not in ({L1, L2}, {L1, L2, L3}):  # said here: TOML has no home, and none to compute in
+        raise UserError(
+            "the memories (memories) are no way to the cores",
+            expected=f"L1 and L2, or L1, L2 and L3; or one flat memory by another name, and {FLASH}",
+            got=", ".join(names),
+        )
     tables = _tables("engines", document, needed=False)
     engines = tuple(_engine(name, table, tables) for name, table in tables.items())
     own = _tables("compute_engines", document, needed=False)
