@@ -26,7 +26,12 @@ def test_every_zoo_model_is_here() -> None:
     assert set(WEIGHTS) == set(zoo.names())
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
+QUICK = ("simplemlp", "autoencoder_tiny")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in WEIGHTS]
+)
 def test_weights_are_those_of_earlier_versions(name: str) -> None:
     with tg.open_device("host") as device:
         run = tg.train(tg.compile(name, target="host"), device, steps=2, verify=False)
