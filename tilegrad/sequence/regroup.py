@@ -21,8 +21,8 @@ from tilegrad.sequence.sequence import unproved
 from tilegrad.sequence.timing import EntryTiming, time_listing
 
 ENTRY = "step"
-# Entries with more nests take long to plan as it is, and wait for a small part of their time: trying all of autoencoder,
-# dscnn, resnet8 and mobilenetv1 gained 0.1 to 0.5 % of their cycles for a quarter to several seconds of planning.
+# Entries with more nests take long to plan as it is, and wait for a small part of their time: trying all of
+# autoencoder, dscnn, resnet8 and mobilenetv1 gained 0.1 to 0.5 % of their cycles for seconds of planning.
 MOST_NESTS = 32
 # The waits that are looked at, and their least cycles.
 MOST_WAITS, LEAST_WAIT_CYCLES = 8, 600.0
