@@ -97,16 +97,19 @@ def _places(name: str) -> dict[str, tuple[int, bool]]:
 
 @dataclass(frozen=True)
 class Program:
-    """What the generated C says: all words, each entry's fields, and the names of kernels by number. Kernels' C files
-    say how many argument words each takes."""
+    """What the generated C says: all words, each entry's fields, the names of kernels by number, and what model.h
+    defines of blocks. Kernels' C files say how many argument words each takes."""
 
     words: tuple[int, ...]
     entries: dict[str, dict[str, int]]
     kernels: tuple[str, ...]
     argument_counts: dict[str, int]
+    defined: dict[str, int]
 
 
 ENTRY_FIELDS = ("position", "call_words", "table", "table_words", "scratch", "moves", "last_moves")
+DEFINITIONS = ("TG_CLUSTERS", "TG_BLOCKS_DIVISOR", "TG_CARRIES")
+"""Where a program has them; of what has no value, that it is there."""
 
 
 def emitted(compiled: Compiled, folder: Path) -> Program:
@@ -121,6 +124,7 @@ def emitted(compiled: Compiled, folder: Path) -> Program:
         f'    printf("{entry} {numbers}\\n", {", ".join(f"{entry}_entry.{field}" for field in ENTRY_FIELDS)});'
         for entry in compiled.listing.entries
     )
+    defined = "\n".join(f'#ifdef {name}\n    printf("{name} %d ", {name} + 0);\n#endif' for name in DEFINITIONS)
     known = "\n".join(f'        if (kernels[i] == call_{name}) printf("{name} ");' for name in kernels)
     main = f"""
 #include "model.c"
@@ -138,6 +142,8 @@ int main(void)
 {known}
     }}
     puts("");
+{defined}
+    puts("");
 {prints}
     return 0;
 }}
@@ -150,7 +156,7 @@ int main(void)
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     lines = subprocess.run([str(folder / "dump")], check=True, capture_output=True, text=True).stdout.splitlines()
     entries = {}
-    for line in lines[2:]:
+    for line in lines[3:]:
         name, *fields = line.split()
         entries[name] = dict(zip(ENTRY_FIELDS, map(int, fields), strict=True))
     counts = {}
@@ -158,7 +164,9 @@ int main(void)
         for number, one in enumerate(own.nests):
             op = compiled.listing.launch_of(entry, number).node.op
             counts[one.nest.kernel] = len(argument_fields(op, one.nest.kernel))
-    return Program(tuple(map(int, lines[0].split())), entries, tuple(lines[1].split()), counts)
+    words, kernels_found, definitions = (line.split() for line in lines[:3])
+    defined_as = dict(zip(definitions[::2], map(int, definitions[1::2]), strict=True))
+    return Program(tuple(map(int, words)), entries, tuple(kernels_found), counts, defined_as)
 
 
 def has_calls(program: Program, entry: dict[str, int]) -> bool:
