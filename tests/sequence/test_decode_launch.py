@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import tilegrad as tg
 from tests.schedule.programs import imported, recipe_of
 from tests.sequence.decode import Action
 from tests.sequence.decode_launch import Conductor
 from tests.sequence.emitted_words import Program, constants, emitted, layout, named_words
 from tests.sequence.listed_actions import first_difference, listed_actions
+from tests.sequence.test_pipes import product_then_sum
 from tilegrad.compiled import Compiled
 from tilegrad.ir.listing import Barrier, Listing
 from tilegrad.pipeline import compile_model
@@ -30,6 +32,9 @@ def compiled(name: str, blocks: str, l1_bytes: int, home: str = "auto") -> Compi
     most = MOST if "n" in blocks else None
     options = ScheduleOptions(blocks=blocks, most_blocks=most, home=home, fuses_update=False)
     target = targets.get("mppa").with_capacity(L1, l1_bytes)
+    if name == "long_sums":
+        recipe = tg.Recipe(loss="mse", batch=12)
+        return tg.compile(product_then_sum(12, 400, 16), recipe, target=target, blocks=blocks, most_blocks=most)
     return compile_model(imported(name), recipe_of(name), target, options=options)
 
 
@@ -47,7 +52,9 @@ def difference(
         ("simplemlp", "3", 4096, "L3"),
         ("two_heads", "4", 2048, "auto"),
         ("simplemlp", "7", 4096, "auto"),  # more than there are clusters: they take turns
+        ("long_sums", "3", 2048, "auto"),  # a sum in several tiles stays with one block
         ("simplemlp", "auto", 4096, "auto"),
+        ("long_sums", "auto", 2048, "auto"),
         ("two_heads", "auto", 1024, "auto"),
         pytest.param("attention", "auto", 16384, "auto", marks=pytest.mark.slow),
         pytest.param("odd_cnn", "auto", 4096, "auto", marks=pytest.mark.slow),
@@ -93,28 +100,44 @@ def test_another_listing_is_not_what_the_words_say(tmp_path: Path) -> None:
     assert difference(program, listing, "step", wanted=wanted) is not None
 
 
+def launch_flags(program: Program, entry: str) -> list[int]:
+    """Where the flags of launches are."""
+    places = [at for at, field in named_words(program, entry).items() if field == "tg_call.flags"]
+    return [at for at in places if program.words[at] >> constants()["TG_LIMIT_SHIFT"]]
+
+
+def flipped(program: Program, at: int, bits: int) -> Program:
+    return replace(program, words=(*program.words[:at], program.words[at] ^ bits, *program.words[at + 1 :]))
+
+
 def test_each_part_of_a_launch_is_noticed(tmp_path: Path) -> None:
-    """A width is wherever it stands, and so is what is brought ahead, where anything is. How many loops stay with one
-    block shows where nests are then cut elsewhere."""
-    c = constants()
-    made = compiled("simplemlp", "3", 4096)
+    """A width is wherever it stands, and so is what is brought ahead, where anything is."""
+    c, made = constants(), compiled("simplemlp", "3", 4096)
     program, listing = emitted(made, tmp_path), made.listing
-    wanted = list(listed_actions(listing, "step"))
-    places = [at for at, field in named_words(program, "step").items() if field == "tg_call.flags"]
-    flags = [at for at in places if program.words[at] >> c["TG_LIMIT_SHIFT"]]
+    wanted, flags = list(listed_actions(listing, "step")), launch_flags(program, "step")
     launches = [nest for nest in listing.entries["step"].nests if nest.blocks]
-    assert len(flags) == len(launches)
+    carried = [at for at, nest in zip(flags, launches, strict=True) if nest.ahead is not None]
+    early = [at for at, nest in zip(flags, launches, strict=True) if nest.ahead]
+    assert len(carried) > 3 and len(early) > 3
 
-    def noticed(at: int, bit: int) -> bool:
-        words = (*program.words[:at], program.words[at] ^ bit, *program.words[at + 1 :])
-        return difference(replace(program, words=words), listing, "step", wanted=wanted) is not None
+    def noticed(at: int, bits: int) -> bool:
+        return difference(flipped(program, at, bits), listing, "step", wanted=wanted) is not None
 
-    names = [name for name, _ in layout("tg_call")]
+    names = [field for field, _ in layout("tg_call")]
     to_early = names.index("early") - names.index("flags")
-    assert all(noticed(at, 1 << c["TG_LIMIT_SHIFT"]) for at in flags)
-    assert all(noticed(at, 1 << c["TG_LANES_SHIFT"]) for at in flags)
-    assert all(noticed(at, c["TG_CARRIED"]) for at, nest in zip(flags, launches, strict=True) if nest.ahead is not None)
-    assert all(noticed(at, c["TG_BESIDE"]) for at, nest in zip(flags, launches, strict=True) if nest.ahead is not None)
-    assert all(noticed(at + to_early, 1) for at, nest in zip(flags, launches, strict=True) if nest.ahead)
+    for at in flags:
+        assert noticed(at, 1 << c["TG_LIMIT_SHIFT"]) and noticed(at, 1 << c["TG_LANES_SHIFT"])
+    assert all(noticed(at, c["TG_CARRIED"]) and noticed(at, c["TG_BESIDE"]) for at in carried)
+    assert all(noticed(at + to_early, 1) for at in early)
     assert all(noticed(at, c["TG_NEXT_LAUNCH"]) for at in flags[:-1])
-    assert any(noticed(at, 1 << c["TG_INNER_SHIFT"]) for at in flags)
+
+
+def test_how_many_loops_stay_with_a_block_is_noticed(tmp_path: Path) -> None:
+    c, made = constants(), compiled("long_sums", "3", 2048)
+    program = emitted(made, tmp_path)
+    inner = c["TG_MOST_INNER"] << c["TG_INNER_SHIFT"]
+    places = [at for at in launch_flags(program, "infer") if program.words[at] & inner]
+    assert places
+    for at in places:
+        fewer = flipped(program, at, program.words[at] & inner)
+        assert difference(fewer, made.listing, "infer") is not None
