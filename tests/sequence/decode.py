@@ -10,45 +10,25 @@ from dataclasses import dataclass
 from itertools import count, product
 from math import prod
 
-from tests.sequence.emitted_words import U32, DecodeError, Program, Record, constants, has_calls, move_words, words_in
+from tests.sequence.emitted_words import (
+    U32,
+    DecodeError,
+    Nest,
+    Program,
+    Record,
+    constants,
+    has_calls,
+    move_words,
+    words_in,
+)
 
 Action = tuple[object, ...]
 """(kind, ...): an event in plain numbers, as words can say it."""
 
+Address = tuple[object, ...] | None
+"""Where an operand is; None where it is absent."""
+
 FIRST_TILE, NEXT_TILE, RESULTS = range(3)
-
-
-@dataclass
-class Nest:
-    """A call and its table, in scratchpad, and the nest that has come together with it."""
-
-    number: int
-    call_words: list[int]
-    words: list[int]
-    table: int
-    further: Nest | None = None
-    joins: bool = False
-
-    @property
-    def call(self) -> Record:
-        return Record("tg_call", self.call_words, 0)
-
-    @property
-    def nest(self) -> Record:
-        return Record("tg_nest", self.words, 0)
-
-    def home(self, i: int) -> int:
-        return self.call_words[words_in("tg_call") + i]
-
-    def operand(self, i: int) -> Record:
-        return Record("tg_operand", self.words, words_in("tg_nest") + i * words_in("tg_operand"))
-
-    def loop(self, i: int) -> Record:
-        at = words_in("tg_nest") + self.nest.operand_count * words_in("tg_operand")
-        return Record("tg_loop", self.words, at + i * words_in("tg_loop"))
-
-    def dim(self, at: int, i: int) -> Record:
-        return Record("tg_dim", self.words, at + i * words_in("tg_dim"))
 
 
 @dataclass
@@ -72,7 +52,7 @@ class Machine:
         self.storing: int | None = None
         self.fetching: int | None = None
         self.done: list[Action] = []
-        self.at: list[list[tuple[str, int] | None]] = [[], []]
+        self.at: list[list[Address]] = [[], []]
         self.turn = 0
         self.steps = self.moved_loops = self.tile = self.first_tile = 0
         self.leaving: list[_Leaving] = []
@@ -176,26 +156,29 @@ class Machine:
         return parts
 
     def add_boxes(self, nest: Nest, mask: int, what: int, tile: int, request: int | None) -> int | None:
-        shift = self.c["TG_FIRST_SHIFT"]
-        i, mask = mask >> shift, mask & ((1 << shift) - 1)
+        i, mask = divmod(mask, 1 << self.c["TG_FIRST_SHIFT"])
         while mask:
             if mask & 1:
                 o = nest.operand(i)
-                if what != RESULTS and nest.home(i) & self.c["TG_IN_SCRATCH"]:
+                if what != RESULTS and self.is_left(nest.home(i)):
                     if what == FIRST_TILE:
                         raise DecodeError("what lies in scratchpad is requested")
                     mask, i = mask >> 1, i + 1
                     continue
                 if what == NEXT_TILE:
                     o.scratch = o.turn - o.scratch
-                parts = self.box_parts(nest, i)
-                if parts:
-                    request = self.open() if request is None else request
-                    kind = "store" if o.access else "load"
-                    self.done.append((kind, request, nest.number, tile, i, tuple(parts)))
+                request = self.add_box(nest, i, tile, request)
                 if what == RESULTS:
                     o.scratch = o.turn - o.scratch
             mask, i = mask >> 1, i + 1
+        return request
+
+    def add_box(self, nest: Nest, i: int, tile: int, request: int | None) -> int | None:
+        parts = self.box_parts(nest, i)
+        if parts:
+            request = self.open() if request is None else request
+            kind = "store" if nest.operand(i).access else "load"
+            self.done.append((kind, request, nest.number, tile, i, tuple(parts)))
         return request
 
     # Calls and tables.
@@ -353,11 +336,14 @@ class Machine:
         for i in range(loops):
             self.fill_fields(nest, nest.loop(i))
 
-    def address(self, nest: Nest, i: int) -> tuple[str, int] | None:
+    def is_left(self, home: int) -> bool:
+        return bool(home & self.c["TG_IN_SCRATCH"])
+
+    def address(self, nest: Nest, i: int) -> Address:
         home = nest.home(i)
         if home == self.c["TG_ABSENT"]:
             return None
-        if home & self.c["TG_IN_SCRATCH"]:
+        if self.is_left(home):
             return "L1", (home & ~self.c["TG_IN_SCRATCH"]) + nest.operand(i).far
         return "L1", nest.call.slots + nest.operand(i).scratch
 

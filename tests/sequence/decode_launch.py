@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from tests.sequence.decode import FIRST_TILE, Machine, Nest
-from tests.sequence.emitted_words import DecodeError, Program, Record, constants, words_in
+from tests.sequence.decode import FIRST_TILE, Machine
+from tests.sequence.emitted_words import DecodeError, Nest, Program, Record, constants, words_in
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class Carried:
 
 def call_at(program: Program, position: int) -> Record:
     return Record("tg_call", list(program.words[position : position + words_in("tg_call")]), 0)
+
+
+def following_of(call: Record) -> tuple[int, int, int, int]:
+    return call.next_words, call.next_table, call.next_table_words, call.next_scratch
 
 
 def table_at(program: Program, launch: Launch) -> Nest:
@@ -126,8 +130,7 @@ class Conductor(Machine):
         self.launch = None
         self.is_launch_next = bool(call.flags & self.c["TG_NEXT_LAUNCH"])
         if call.next_words:
-            following = call.next_words, call.next_table, call.next_table_words, call.next_scratch
-            self.start(launch.number + 1, *following)
+            self.start(launch.number + 1, *following_of(call))
 
 
 class Block(Machine):
@@ -144,8 +147,7 @@ class Block(Machine):
         self.next_share = range(0)
 
     def run(self) -> Iterator[None]:
-        flags = call_at(self.program, self.launch.current).flags
-        share = take_share(table_at(self.program, self.launch), flags, self.block, self.blocks)
+        share = self.share()
         if not share:
             return
         carried = self.carried
@@ -156,18 +158,29 @@ class Block(Machine):
             self.position += self.launch.call_words
         else:
             nest = self.bring(share)
-        self.first_tile = share.start
-        self.set_addresses(nest)
+        self.begin_share(nest, share)
         fetching, is_beside = self.fetch_ahead(nest)
         for mask in (0 if is_there else nest.call.early, nest.call.late):
             self.loading = self.add_boxes(nest, mask, FIRST_TILE, share.start, self.loading)
+        yield from self.compute(nest, None if is_beside else fetching)
+
+    def share(self) -> range:
+        flags = call_at(self.program, self.launch.current).flags
+        return take_share(table_at(self.program, self.launch), flags, self.block, self.blocks)
+
+    def begin_share(self, nest: Nest, share: range) -> None:
+        self.first_tile = share.start
+        self.set_addresses(nest)
+
+    def compute(self, nest: Nest, fetching: int | None) -> Iterator[None]:
+        """`fetching`: what is awaited when the last tile is over."""
         self.begin_nest(nest)
         for _ in self.run_tiles(nest):
             yield
-        if fetching is not None and not is_beside:
+        if fetching is not None:
             self.fetching = fetching
             self.prepare_nest(nest)
-        carried.loading = self.loading
+        self.carried.loading = self.loading
         self.settle("storing")
 
     def bring(self, share: range) -> Nest:
@@ -179,8 +192,6 @@ class Block(Machine):
 
     def take_tiles(self, nest: Nest, share: range) -> None:
         """A table that has come becomes that of the tiles that a block takes."""
-        if nest.further is not None or nest.call.flags & self.c["TG_MORE"]:
-            raise DecodeError("a nest that is launched comes together with another")
         nest.nest.tiles = share.stop
         tile = share.start
         for i in range(nest.nest.loop_count if tile else 0):
@@ -223,8 +234,8 @@ class Block(Machine):
                 call, number = call_at(self.program, at), number + 1
         if not call.next_words:
             return
-        brought = call.next_words, call.next_table, call.next_table_words, call.next_scratch
-        behind, flags = Launch(number + 1, position, *brought), call_at(self.program, position).flags
+        behind = Launch(number + 1, position, *following_of(call))
+        flags = call_at(self.program, position).flags
         clusters = self.program.defined["TG_CLUSTERS"]
         width = 0
         if flags & c["TG_CARRIED"] and self.blocks <= clusters:
@@ -241,6 +252,8 @@ class Block(Machine):
         following = self.fetched(*self.behind.brought[:3], self.behind.number)
         if nest.call.flags & self.c["TG_SETTLE"]:
             self.settle("storing")
+        if following.further is not None or following.call.flags & self.c["TG_MORE"]:
+            raise DecodeError("a nest that is brought ahead comes together with another")
         self.take_tiles(following, self.next_share)
         self.loading = self.add_boxes(following, following.call.early, FIRST_TILE, self.next_share.start, self.loading)
         self.carried.nest = following

@@ -8,6 +8,7 @@ from tests.sequence.decode import Action
 from tests.sequence.emitted_words import U32, DecodeError
 from tilegrad.analysis.tables import argument_fields, float_word
 from tilegrad.ir.listing import (
+    RING,
     SCRATCH,
     Await,
     Barrier,
@@ -71,18 +72,29 @@ def _listed_box(listing: Listing, entry: str, event: Load | Store) -> Action:
         for p in event.parts
     )
     kind = "load" if event.inward else "store"
-    return (kind, event.transfer, event.nest, event.tile, names.index(event.operand), parts)
+    piped = () if event.pipe is None else (event.pipe, event.ring, event.count)
+    return (kind, event.transfer, event.nest, event.tile, names.index(event.operand), parts, *piped)
 
 
 def _listed_begin(listing: Listing, entry: str, event: Begin) -> Action:
     listed = listing.entries[entry].nests[event.nest]
     nest, tiling = listed.nest, listed.tiling
-    places = tuple(None if place is None else (place.region, place.offset) for place in event.places)
+    places = tuple(None if place is None else _listed_place(listing, entry, place) for place in event.places)
     op = listing.launch_of(entry, event.nest).node.op
     args = _arguments(listing, op, event, entry)
     loops = () if tiling is None else tiling.loops[::-1]
     ranges = tuple((event.ranges[loop.axis].start, event.ranges[loop.axis].size) for loop in loops)
     return ("begin", event.nest, event.tile, nest.kernel, ranges, places, args)
+
+
+def _listed_place(listing: Listing, entry: str, place: Place) -> Action:
+    """A ring is in the scratchpad of the lane that makes what passes, one of those that run at once."""
+    if place.pipe is None:
+        return (place.region, place.offset)
+    pipe = listing.plan.schedule.entries[entry].pipes[place.pipe]
+    producer = [one for one in listing.entries[entry].nests if one.launch == pipe.producer][-1]
+    lane = (place.count * pipe.lanes + place.ring) % len(producer.lanes)
+    return (place.region, place.offset, producer.member + lane, place.pipe, place.ring, place.count)
 
 
 def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int, ...]:
@@ -91,7 +103,7 @@ def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int
     strides = {}
     for operand, place in zip(nest.operands, event.places, strict=True):
         if isinstance(place, Place):
-            is_box = place.region == SCRATCH
+            is_box = place.region in (SCRATCH, RING)
             strides[operand.name] = row_major_strides(tuple(r.size for r in place.box) if is_box else operand.shape)
     found = []
     for c_type, name in argument_fields(op, nest.kernel):
