@@ -47,7 +47,7 @@ class Machine:
         self.longest = longest_bytes
         self.position = self.entry["position"]
         self.move = self.entry["moves"]
-        self.requests = count()
+        self.requests: Iterator[int] = count()
         self.loading: int | None = None
         self.storing: int | None = None
         self.fetching: int | None = None

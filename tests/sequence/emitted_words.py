@@ -161,26 +161,18 @@ DEFINITIONS = ("TG_CLUSTERS", "TG_BLOCKS_DIVISOR", "TG_CARRIES", "TG_PIPES")
 """Where a program has them; of what has no value, that it is there."""
 
 
-def emitted(compiled: Compiled, folder: Path) -> Program:
-    """From model.c, compiled into a program that prints its constants."""
+def _printing(compiled: Compiled) -> str:
+    """C that prints what is constant in model.c: words, kernels, definitions and pipes, a line each, then entries."""
     kernels = sorted({one.nest.kernel for own in compiled.listing.entries.values() for one in own.nests})
-    for name, content in compiled.project.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    known = "\n".join(f'        if (kernels[i] == call_{name}) printf("{name} ");' for name in kernels)
+    defined = "\n".join(f'#ifdef {name}\n    printf("{name} %d ", {name} + 0);\n#endif' for name in DEFINITIONS)
+    of_pipe = ", ".join(f"program.pipes[i].{field.name}" for field in fields(Pipe))
     numbers = "%u " * len(ENTRY_FIELDS)
     prints = "\n".join(
         f'    printf("{entry} {numbers}\\n", {", ".join(f"{entry}_entry.{field}" for field in ENTRY_FIELDS)});'
         for entry in compiled.listing.entries
     )
-    defined = "\n".join(f'#ifdef {name}\n    printf("{name} %d ", {name} + 0);\n#endif' for name in DEFINITIONS)
-    pipe_fields = [field.name for field in fields(Pipe)]
-    pipes = f"""#ifdef TG_PIPES
-    for (unsigned i = 0; i < sizeof pipes / sizeof *pipes; i++)
-        printf("{"%u " * len(pipe_fields)}", {", ".join(f"program.pipes[i].{name}" for name in pipe_fields)});
-#endif"""
-    known = "\n".join(f'        if (kernels[i] == call_{name}) printf("{name} ");' for name in kernels)
-    main = f"""
+    return f"""
 #include "model.c"
 #include <stdio.h>
 int main(void)
@@ -198,33 +190,44 @@ int main(void)
     puts("");
 {defined}
     puts("");
-{pipes}
+#ifdef TG_PIPES
+    for (unsigned i = 0; i < sizeof pipes / sizeof *pipes; i++)
+        printf("{"%u " * len(fields(Pipe))}", {of_pipe});
+#endif
     puts("");
 {prints}
     return 0;
 }}
 """
+
+
+def emitted(compiled: Compiled, folder: Path) -> Program:
+    """From model.c, compiled into a program that prints its constants."""
+    for name, content in compiled.project.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     source = next(path for path in folder.rglob("model.c")).parent / "dump.c"
-    source.write_text(main, encoding="utf-8")
+    source.write_text(_printing(compiled), encoding="utf-8")
     include = sorted({str(path.parent) for path in folder.rglob("*.h")})
     flags = ["-std=gnu11", "-O0", "-w", "-no-pie", "-static", "-Wl,--unresolved-symbols=ignore-all"]
     command = [host_toolchain().compiler, *flags, *(f"-I{path}" for path in include), str(source), "-o", "dump"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     lines = subprocess.run([str(folder / "dump")], check=True, capture_output=True, text=True).stdout.splitlines()
+    words, kernels, definitions, piped = (line.split() for line in lines[:4])
+    defined = dict(zip(definitions[::2], map(int, definitions[1::2]), strict=True))
+    size = len(fields(Pipe))
+    pipes = tuple(Pipe(*map(int, piped[at : at + size])) for at in range(0, len(piped), size))
     entries = {}
     for line in lines[4:]:
-        name, *numbers_of = line.split()
-        entries[name] = dict(zip(ENTRY_FIELDS, map(int, numbers_of), strict=True))
+        name, *numbers = line.split()
+        entries[name] = dict(zip(ENTRY_FIELDS, map(int, numbers), strict=True))
     counts = {}
     for entry, own in compiled.listing.entries.items():
         for number, one in enumerate(own.nests):
             op = compiled.listing.launch_of(entry, number).node.op
             counts[one.nest.kernel] = len(argument_fields(op, one.nest.kernel))
-    words, kernels_found, definitions, piped = (line.split() for line in lines[:4])
-    defined_as = dict(zip(definitions[::2], map(int, definitions[1::2]), strict=True))
-    size = len(pipe_fields)
-    found_pipes = tuple(Pipe(*map(int, piped[at : at + size])) for at in range(0, len(piped), size))
-    return Program(tuple(map(int, words)), entries, tuple(kernels_found), counts, defined_as, found_pipes)
+    return Program(tuple(map(int, words)), entries, tuple(kernels), counts, defined, pipes)
 
 
 def has_calls(program: Program, entry: dict[str, int]) -> bool:
