@@ -7,48 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from math import prod
 
-from tests.sequence.emitted_words import U32, DecodeError, Program, Record, constants, has_calls, move_words, words_in
+from tests.sequence.emitted_words import (
+    U32,
+    DecodeError,
+    Nest,
+    Program,
+    Record,
+    constants,
+    has_calls,
+    move_words,
+    words_in,
+)
 
 Action = tuple[object, ...]
 """(kind, ...): an event in plain numbers, as words can say it."""
 
+Address = tuple[object, ...] | None
+"""Where an operand is; None where it is absent."""
+
 FIRST_TILE, NEXT_TILE, RESULTS = range(3)
-
-
-@dataclass
-class _Nest:
-    """A call and its table, in scratchpad, and the nest that has come together with it."""
-
-    number: int
-    call_words: list[int]
-    words: list[int]
-    table: int
-    further: _Nest | None = None
-    joins: bool = False
-
-    @property
-    def call(self) -> Record:
-        return Record("tg_call", self.call_words, 0)
-
-    @property
-    def nest(self) -> Record:
-        return Record("tg_nest", self.words, 0)
-
-    def home(self, i: int) -> int:
-        return self.call_words[words_in("tg_call") + i]
-
-    def operand(self, i: int) -> Record:
-        return Record("tg_operand", self.words, words_in("tg_nest") + i * words_in("tg_operand"))
-
-    def loop(self, i: int) -> Record:
-        at = words_in("tg_nest") + self.nest.operand_count * words_in("tg_operand")
-        return Record("tg_loop", self.words, at + i * words_in("tg_loop"))
-
-    def dim(self, at: int, i: int) -> Record:
-        return Record("tg_dim", self.words, at + i * words_in("tg_dim"))
 
 
 @dataclass
@@ -63,24 +43,24 @@ class Machine:
 
     def __init__(self, program: Program, entry: str, longest_bytes: int) -> None:
         self.program = program
-        self.entry = program.entries[entry]
+        self.entry_name, self.entry = entry, program.entries[entry]
         self.longest = longest_bytes
         self.position = self.entry["position"]
         self.move = self.entry["moves"]
-        self.opened = 0
+        self.requests: Iterator[int] = count()
         self.loading: int | None = None
         self.storing: int | None = None
         self.fetching: int | None = None
         self.done: list[Action] = []
-        self.at: list[list[tuple[str, int] | None]] = [[], []]
+        self.at: list[list[Address]] = [[], []]
         self.turn = 0
-        self.steps = self.moved_loops = self.tile = 0
+        self.steps = self.moved_loops = self.tile = self.first_tile = 0
         self.leaving: list[_Leaving] = []
-        self.before: _Nest | None = None
+        self.before: Nest | None = None
         self.is_running = False
         self.ahead: dict[int, int | None] = {}
         self.further = 0
-        self.current: _Nest | None = None
+        self.current: Nest | None = None
         self.c = constants()
 
     def actions(self) -> Iterator[Action]:
@@ -98,15 +78,24 @@ class Machine:
         if has_calls(self.program, entry) and not entry["call_words"]:
             yield from self._run_whole()
         elif has_calls(self.program, entry):
-            words = entry["call_words"], entry["table"], entry["table_words"]
-            self.fetch(0, *words, entry["scratch"])
-            self.current = self.fetched(*words, 0)
-            self.set_addresses(self.current)
-            while self.current is not None:
+            self.start(0, entry["call_words"], entry["table"], entry["table_words"], entry["scratch"])
+            while not self.is_over():
                 yield
-                yield from self.run_nest(self.current)
+                yield from self.run_next()
         self.make_moves(self.entry["last_moves"])
         self.settle("storing")
+
+    def start(self, number: int, call_words: int, table: int, table_words: int, scratch: int) -> None:
+        self.fetch(number, call_words, table, table_words, scratch)
+        self.current = self.fetched(call_words, table, table_words, number)
+        self.set_addresses(self.current)
+
+    def is_over(self) -> bool:
+        return self.current is None
+
+    def run_next(self) -> Iterator[None]:
+        assert self.current is not None
+        return self.run_nest(self.current)
 
     # Requests.
 
@@ -117,8 +106,7 @@ class Machine:
         setattr(self, name, None)
 
     def open(self) -> int:
-        self.opened += 1
-        return self.opened - 1
+        return next(self.requests)
 
     def far(self, home: int, offset: int) -> tuple[str, int]:
         if home & self.c["TG_IN_STATE"]:
@@ -141,7 +129,7 @@ class Machine:
             yield near, far, row_bytes, piece, stride
             near, far, rows = near + piece * row_bytes, far + piece * stride, rows - piece
 
-    def box_parts(self, nest: _Nest, i: int) -> list[tuple[object, ...]]:
+    def box_parts(self, nest: Nest, i: int) -> list[tuple[object, ...]]:
         """Of the box that an operand's words say; none where it is empty."""
         o = nest.operand(i)
         region, far = self.far(nest.home(i), o.far)
@@ -167,27 +155,30 @@ class Machine:
             near += inner
         return parts
 
-    def add_boxes(self, nest: _Nest, mask: int, what: int, tile: int, request: int | None) -> int | None:
-        shift = self.c["TG_FIRST_SHIFT"]
-        i, mask = mask >> shift, mask & ((1 << shift) - 1)
+    def add_boxes(self, nest: Nest, mask: int, what: int, tile: int, request: int | None) -> int | None:
+        i, mask = divmod(mask, 1 << self.c["TG_FIRST_SHIFT"])
         while mask:
             if mask & 1:
                 o = nest.operand(i)
-                if what != RESULTS and nest.home(i) & self.c["TG_IN_SCRATCH"]:
+                if what != RESULTS and self.is_left(nest.home(i)):
                     if what == FIRST_TILE:
                         raise DecodeError("what lies in scratchpad is requested")
                     mask, i = mask >> 1, i + 1
                     continue
                 if what == NEXT_TILE:
                     o.scratch = o.turn - o.scratch
-                parts = self.box_parts(nest, i)
-                if parts:
-                    request = self.open() if request is None else request
-                    kind = "store" if o.access else "load"
-                    self.done.append((kind, request, nest.number, tile, i, tuple(parts)))
+                request = self.add_box(nest, i, tile, request)
                 if what == RESULTS:
                     o.scratch = o.turn - o.scratch
             mask, i = mask >> 1, i + 1
+        return request
+
+    def add_box(self, nest: Nest, i: int, tile: int, request: int | None) -> int | None:
+        parts = self.box_parts(nest, i)
+        if parts:
+            request = self.open() if request is None else request
+            kind = "store" if nest.operand(i).access else "load"
+            self.done.append((kind, request, nest.number, tile, i, tuple(parts)))
         return request
 
     # Calls and tables.
@@ -205,20 +196,20 @@ class Machine:
         else:
             yield from ((at, size) for at, _, size, _, _ in self.pieces(near, 0, count * 4, 1, 0))
 
-    def fetched(self, call_words: int, table: int, table_words: int, number: int) -> _Nest:
+    def fetched(self, call_words: int, table: int, table_words: int, number: int) -> Nest:
         self.settle("fetching")
         start, words = self.position - call_words, self.program.words
         if not table_words:
             return self.together(number, start, table, self.position)
         return self.with_arguments(
-            _Nest(number, list(words[start : self.position]), list(words[table : table + table_words]), table)
+            Nest(number, list(words[start : self.position]), list(words[table : table + table_words]), table)
         )
 
-    def with_arguments(self, nest: _Nest) -> _Nest:
+    def with_arguments(self, nest: Nest) -> Nest:
         nest.words += [0] * nest.nest.arg_count if nest.nest.arg_count < 1000 else []
         return nest
 
-    def together(self, number: int, at: int, table: int, end: int) -> _Nest:
+    def together(self, number: int, at: int, table: int, end: int) -> Nest:
         """A nest and those that have come with it."""
         words = self.program.words
         call_words = list(words[at:table])
@@ -227,23 +218,23 @@ class Machine:
         stop = at + call.next_words if has_more else end
         if not at < table < stop <= end:
             raise DecodeError("nests that come together do not lie side by side")
-        found = self.with_arguments(_Nest(number, call_words, list(words[table:stop]), table))
+        found = self.with_arguments(Nest(number, call_words, list(words[table:stop]), table))
         if has_more:
             found.further = self.together(number + 1, stop, at + call.next_table, end)
             found.further.joins = True
         return found
 
-    def load_further(self, nest: _Nest, is_early: bool) -> None:
+    def load_further(self, nest: Nest, is_early: bool) -> None:
         further, number = nest.further, 0
         while further is not None:
             mask, which = further.call.early if is_early else further.call.late, self.ahead_for(further, number)
             self.ahead[which] = self.add_boxes(further, mask, FIRST_TILE, 0, self.ahead.get(which))
             further, number = further.further, number + 1
 
-    def ahead_for(self, nest: _Nest, number: int) -> int:
+    def ahead_for(self, nest: Nest, number: int) -> int:
         return self.c["TG_AHEAD_LAST"] if nest.further is None else min(number, self.c["TG_AHEAD_OTHERS"])
 
-    def next_of(self, nest: _Nest) -> tuple[int, int, int, int]:
+    def next_of(self, nest: Nest) -> tuple[int, int, int, int]:
         call = nest.call
         return call.next_words, call.next_table, call.next_table_words, call.next_scratch
 
@@ -262,7 +253,7 @@ class Machine:
 
     # Tiles.
 
-    def move_dims(self, nest: _Nest, loop: Record, at: int, count: int) -> None:
+    def move_dims(self, nest: Nest, loop: Record, at: int, count: int) -> None:
         for i in range(count):
             dim = nest.dim(at, i)
             start, size = loop.start, loop.size
@@ -282,7 +273,7 @@ class Machine:
                 dim.size = size
                 nest.words[dim.shape] = dim.factor * size % U32
 
-    def step(self, nest: _Nest, loop: Record, dim: Record) -> None:
+    def step(self, nest: Nest, loop: Record, dim: Record) -> None:
         operand = Record("tg_operand", nest.words, dim.operand)
         operand.far = operand.far + dim.far_step
         dim.start = loop.start
@@ -290,7 +281,7 @@ class Machine:
             dim.size = loop.size
             nest.words[dim.shape] = dim.factor * loop.size % U32
 
-    def advance(self, nest: _Nest) -> tuple[int, int, int]:
+    def advance(self, nest: Nest) -> tuple[int, int, int]:
         loops = reads = results = 0
         while True:
             if loops >= nest.nest.loop_count:
@@ -306,14 +297,14 @@ class Machine:
             if loop.start > 0:
                 return loops, reads, results
 
-    def are_at_end(self, nest: _Nest, mask: int, is_first: bool) -> int:
+    def are_at_end(self, nest: Nest, mask: int, is_first: bool) -> int:
         for i in range(nest.nest.loop_count):
             loop = nest.loop(i)
             if mask >> i & 1 and (loop.start != 0 if is_first else loop.start + loop.size != loop.extent):
                 return 0
         return 1
 
-    def fill_fields(self, nest: _Nest, loop: Record) -> None:
+    def fill_fields(self, nest: Nest, loop: Record) -> None:
         c, words, args = self.c, nest.words, nest.nest.args
         value = before = 0
         for i in range(loop.field_count):
@@ -336,7 +327,7 @@ class Machine:
                     value = self.are_at_end(nest, by, kind == c["TG_FIRST"])
             words[args + field.word] = (before + value) % U32
 
-    def turn_args(self, nest: _Nest, loops: int) -> None:
+    def turn_args(self, nest: Nest, loops: int) -> None:
         head = nest.nest
         start = head.args
         head.args = head.args_turn - head.args
@@ -345,15 +336,18 @@ class Machine:
         for i in range(loops):
             self.fill_fields(nest, nest.loop(i))
 
-    def address(self, nest: _Nest, i: int) -> tuple[str, int] | None:
+    def is_left(self, home: int) -> bool:
+        return bool(home & self.c["TG_IN_SCRATCH"])
+
+    def address(self, nest: Nest, i: int) -> Address:
         home = nest.home(i)
         if home == self.c["TG_ABSENT"]:
             return None
-        if home & self.c["TG_IN_SCRATCH"]:
+        if self.is_left(home):
             return "L1", (home & ~self.c["TG_IN_SCRATCH"]) + nest.operand(i).far
         return "L1", nest.call.slots + nest.operand(i).scratch
 
-    def set_addresses(self, nest: _Nest) -> None:
+    def set_addresses(self, nest: Nest) -> None:
         self.at[self.turn] = [self.address(nest, i) for i in range(nest.nest.operand_count)]
 
     def turn_step(self, loops: int) -> int:
@@ -363,7 +357,7 @@ class Machine:
         self.turn ^= 1
         return both
 
-    def keep_result(self, nest: _Nest, i: int) -> None:
+    def keep_result(self, nest: Nest, i: int) -> None:
         o = nest.operand(i)
         region, far = self.far(nest.home(i), o.far)
         part = (nest.call.slots + o.scratch, region, far, o.row_bytes, o.rows, o.stride)
@@ -372,14 +366,14 @@ class Machine:
         self.leaving.append(_Leaving(self.tile, i, [part]))
         o.scratch = o.turn - o.scratch
 
-    def store_kept(self, nest: _Nest) -> None:
+    def store_kept(self, nest: Nest) -> None:
         if self.leaving:
             self.storing = self.open()
         for one in self.leaving:
             self.done.append(("store", self.storing, nest.number, one.tile, one.operand, tuple(one.parts)))
         self.leaving = []
 
-    def turn_all(self, nest: _Nest, loops: int) -> None:
+    def turn_all(self, nest: Nest, loops: int) -> None:
         for i in range(loops):
             loop = nest.loop(i)
             at = loop.dims + loop.read_count * words_in("tg_dim")
@@ -389,7 +383,7 @@ class Machine:
         if nest.nest.arg_count:
             self.turn_args(nest, both)
 
-    def prepare_simply(self, nest: _Nest, loop: Record) -> None:
+    def prepare_simply(self, nest: Nest, loop: Record) -> None:
         before = list(self.at[self.turn])
         both = self.turn_step(1)
         loop.size = min(loop.extent - loop.start, loop.tile)
@@ -420,7 +414,7 @@ class Machine:
         if nest.nest.arg_count:
             self.turn_args(nest, both)
 
-    def prepare_next(self, nest: _Nest) -> tuple[int, int, int]:
+    def prepare_next(self, nest: Nest) -> tuple[int, int, int]:
         head, innermost = nest.nest, nest.loop(0)
         if head.is_double:
             self.store_kept(nest)
@@ -438,7 +432,7 @@ class Machine:
             self.turn_all(nest, loops)
         return loops, reads, results
 
-    def finish_step(self, nest: _Nest, moved: tuple[int, int, int]) -> None:
+    def finish_step(self, nest: Nest, moved: tuple[int, int, int]) -> None:
         loops, reads, results = moved
         self.settle("storing")
         if nest.nest.is_large:
@@ -450,7 +444,7 @@ class Machine:
         self.settle("storing")
         self.loading = self.add_boxes(nest, reads, NEXT_TILE, self.tile + 1, None)
 
-    def prepare_nest(self, nest: _Nest) -> _Nest | None:
+    def prepare_nest(self, nest: Nest) -> Nest | None:
         self.store_kept(nest)
         if self.fetching is None:
             return None
@@ -464,16 +458,16 @@ class Machine:
         self.set_addresses(following)
         return following
 
-    def begun(self, nest: _Nest) -> tuple[object, ...]:
+    def begun(self, nest: Nest) -> tuple[object, ...]:
         ranges = tuple((nest.loop(i).start, nest.loop(i).size) for i in range(nest.nest.loop_count))
         kernel, args = self.arguments(nest)
         return ("begin", nest.number, self.tile, kernel, ranges, tuple(self.at[self.turn]), args)
 
-    def arguments(self, nest: _Nest) -> tuple[str, tuple[int, ...]]:
+    def arguments(self, nest: Nest) -> tuple[str, tuple[int, ...]]:
         kernel, at = self.program.kernels[nest.nest.kernel], nest.nest.args
         return kernel, tuple(nest.words[at : at + self.program.argument_counts[kernel]])
 
-    def run_nest(self, nest: _Nest) -> Iterator[None]:
+    def run_nest(self, nest: Nest) -> Iterator[None]:
         call, flags, c = nest.call, nest.call.flags, self.c
         if not self.is_running:
             self.make_moves(call.moves)
@@ -490,20 +484,17 @@ class Machine:
         if nest.further is not None:
             self.go_on(nest, nest.further)
             return
-        following: _Nest | None = None
+        following: Nest | None = None
         for found in self.run_tiles(nest):
             following = found
             yield
         if not flags & c["TG_LEAVE"]:
             self.settle("storing")
-        call_words, table, table_words, scratch = self.next_of(nest)
-        if following is None and call_words:
-            self.fetch(nest.number + 1, call_words, table, table_words, scratch)
-            following = self.fetched(call_words, table, table_words, nest.number + 1)
-            self.set_addresses(following)
         self.current = following
+        if following is None and call.next_words:
+            self.start(nest.number + 1, *self.next_of(nest))
 
-    def expect_none_forgotten(self, nest: _Nest) -> None:
+    def expect_none_forgotten(self, nest: Nest) -> None:
         """What is late is requested where the first of those that come together says so; its own, if it has a turn."""
         is_told = bool(nest.call.flags & self.c["TG_LATE"])
         late = [] if is_told and not self.is_running else [nest.call.late]
@@ -514,8 +505,8 @@ class Machine:
         if any(late):
             raise DecodeError("operands that are late are never requested")
 
-    def begin_nest(self, nest: _Nest) -> None:
-        before, last_tile, self.tile = self.before, self.tile, 0
+    def begin_nest(self, nest: Nest) -> None:
+        before, last_tile, self.tile = self.before, self.tile, self.first_tile
         begun = self.begun(nest)
         if self.is_running:
             assert before is not None
@@ -531,14 +522,14 @@ class Machine:
             self.settle("storing")
             self.load_further(nest, is_early=False)
 
-    def go_on(self, nest: _Nest, further: _Nest) -> None:
+    def go_on(self, nest: Nest, further: Nest) -> None:
         self.is_running, self.before, self.current = True, nest, further
         self.loading = self.ahead.pop(self.ahead_for(further, self.further), None)
         self.further = 0 if further.further is None else self.further + 1
         self.turn ^= 1
         self.set_addresses(further)
 
-    def run_tiles(self, nest: _Nest) -> Iterator[_Nest | None]:
+    def run_tiles(self, nest: Nest) -> Iterator[Nest | None]:
         head, call, c = nest.nest, nest.call, self.c
         if call.next_words and not call.flags & c["TG_NEXT_LATE"]:
             self.fetch(nest.number + 1, *self.next_of(nest))
@@ -575,7 +566,7 @@ class Machine:
             call = Record("tg_call", words, self.position)
             count = Record("tg_nest", words, table).operand_count
             homes = words[self.position : self.position + words_in("tg_call") + count]
-            nest = _Nest(number, homes, words[table:], table)
+            nest = Nest(number, homes, words[table:], table)
             self.make_moves(call.moves)
             self.done.append(("enter", number))
             places = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -92,37 +92,87 @@ def _places(name: str) -> dict[str, tuple[int, bool]]:
     return {field: (place, is_signed) for place, (field, is_signed) in enumerate(layout(name))}
 
 
+@dataclass
+class Nest:
+    """A call and its table, in scratchpad, and the nest that has come together with it."""
+
+    number: int
+    call_words: list[int]
+    words: list[int]
+    table: int
+    further: Nest | None = None
+    joins: bool = False
+
+    @property
+    def call(self) -> Record:
+        return Record("tg_call", self.call_words, 0)
+
+    @property
+    def nest(self) -> Record:
+        return Record("tg_nest", self.words, 0)
+
+    def home(self, i: int) -> int:
+        return self.call_words[words_in("tg_call") + i]
+
+    def operand(self, i: int) -> Record:
+        return Record("tg_operand", self.words, words_in("tg_nest") + i * words_in("tg_operand"))
+
+    def loop(self, i: int) -> Record:
+        at = words_in("tg_nest") + self.nest.operand_count * words_in("tg_operand")
+        return Record("tg_loop", self.words, at + i * words_in("tg_loop"))
+
+    def dim(self, at: int, i: int) -> Record:
+        return Record("tg_dim", self.words, at + i * words_in("tg_dim"))
+
+
 # The words.
 
 
 @dataclass(frozen=True)
+class Pipe:
+    """A tg_pipe, but for its name."""
+
+    number: int
+    workspace: int
+    slot_bytes: int
+    depth: int
+    slices: int
+    slice_bytes: int
+    lanes: int
+    near: int
+    near_lanes: int
+
+
+@dataclass(frozen=True)
 class Program:
-    """What the generated C says: all words, each entry's fields, and the names of kernels by number. Kernels' C files
-    say how many argument words each takes."""
+    """What the generated C says: all words, each entry's fields, the names of kernels by number, and what model.h
+    defines of blocks, and pipes. Kernels' C files say how many argument words each takes."""
 
     words: tuple[int, ...]
     entries: dict[str, dict[str, int]]
     kernels: tuple[str, ...]
     argument_counts: dict[str, int]
+    defined: dict[str, int]
+    pipes: tuple[Pipe, ...]
 
 
 ENTRY_FIELDS = ("position", "call_words", "table", "table_words", "scratch", "moves", "last_moves")
+DEFINITIONS = ("TG_CLUSTERS", "TG_BLOCKS_DIVISOR", "TG_CARRIES", "TG_PIPES")
+"""Where a program has them; of what has no value, that it is there."""
 
 
-def emitted(compiled: Compiled, folder: Path) -> Program:
-    """From model.c, compiled into a program that prints its constants."""
+def _printing(compiled: Compiled) -> str:
+    """C that prints what is constant in model.c: words, kernels, definitions and pipes, a line each, then entries."""
     kernels = sorted({one.nest.kernel for own in compiled.listing.entries.values() for one in own.nests})
-    for name, content in compiled.project.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    known = "\n".join(f'        if (kernels[i] == call_{name}) printf("{name} ");' for name in kernels)
+    defined = "\n".join(f'#ifdef {name}\n    printf("{name} %d ", {name} + 0);\n#endif' for name in DEFINITIONS)
+    of_pipe = ", ".join(f"program.pipes[i].{field.name}" for field in fields(Pipe))
     numbers = "%u " * len(ENTRY_FIELDS)
     prints = "\n".join(
         f'    printf("{entry} {numbers}\\n", {", ".join(f"{entry}_entry.{field}" for field in ENTRY_FIELDS)});'
         for entry in compiled.listing.entries
     )
-    known = "\n".join(f'        if (kernels[i] == call_{name}) printf("{name} ");' for name in kernels)
-    main = f"""
+    return f"""
 #include "model.c"
 #include <stdio.h>
 int main(void)
@@ -138,27 +188,46 @@ int main(void)
 {known}
     }}
     puts("");
+{defined}
+    puts("");
+#ifdef TG_PIPES
+    for (unsigned i = 0; i < sizeof pipes / sizeof *pipes; i++)
+        printf("{"%u " * len(fields(Pipe))}", {of_pipe});
+#endif
+    puts("");
 {prints}
     return 0;
 }}
 """
+
+
+def emitted(compiled: Compiled, folder: Path) -> Program:
+    """From model.c, compiled into a program that prints its constants."""
+    for name, content in compiled.project.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     source = next(path for path in folder.rglob("model.c")).parent / "dump.c"
-    source.write_text(main, encoding="utf-8")
+    source.write_text(_printing(compiled), encoding="utf-8")
     include = sorted({str(path.parent) for path in folder.rglob("*.h")})
     flags = ["-std=gnu11", "-O0", "-w", "-no-pie", "-static", "-Wl,--unresolved-symbols=ignore-all"]
     command = [host_toolchain().compiler, *flags, *(f"-I{path}" for path in include), str(source), "-o", "dump"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     lines = subprocess.run([str(folder / "dump")], check=True, capture_output=True, text=True).stdout.splitlines()
+    words, kernels, definitions, piped = (line.split() for line in lines[:4])
+    defined = dict(zip(definitions[::2], map(int, definitions[1::2]), strict=True))
+    size = len(fields(Pipe))
+    pipes = tuple(Pipe(*map(int, piped[at : at + size])) for at in range(0, len(piped), size))
     entries = {}
-    for line in lines[2:]:
-        name, *fields = line.split()
-        entries[name] = dict(zip(ENTRY_FIELDS, map(int, fields), strict=True))
+    for line in lines[4:]:
+        name, *numbers = line.split()
+        entries[name] = dict(zip(ENTRY_FIELDS, map(int, numbers), strict=True))
     counts = {}
     for entry, own in compiled.listing.entries.items():
         for number, one in enumerate(own.nests):
             op = compiled.listing.launch_of(entry, number).node.op
             counts[one.nest.kernel] = len(argument_fields(op, one.nest.kernel))
-    return Program(tuple(map(int, lines[0].split())), entries, tuple(lines[1].split()), counts)
+    return Program(tuple(map(int, words)), entries, tuple(kernels), counts, defined, pipes)
 
 
 def has_calls(program: Program, entry: dict[str, int]) -> bool:
@@ -169,9 +238,9 @@ def has_calls(program: Program, entry: dict[str, int]) -> bool:
 def named_words(program: Program, entry: str) -> dict[int, str]:
     """Which field of which record each word of an entry in tiles is."""
     found: dict[int, str] = {}
-    fields, words = program.entries[entry], list(program.words)
-    at, table, move = fields["position"], fields["table"], fields["moves"]
-    moves, end = fields["last_moves"], at + fields["call_words"]
+    start, words = program.entries[entry], list(program.words)
+    at, table, move = start["position"], start["table"], start["moves"]
+    moves, end = start["last_moves"], at + start["call_words"]
     while True:
         call, nest = Record("tg_call", words, at), Record("tg_nest", words, table)
         found |= {at + i: f"tg_call.{name}" for i, (name, _) in enumerate(layout("tg_call"))}
@@ -181,7 +250,7 @@ def named_words(program: Program, entry: str) -> dict[int, str]:
         moves += call.moves
         if not call.next_words:
             break
-        if call.flags & constants()["TG_MORE"]:
+        if call.flags & constants()["TG_MORE"] and not call.flags >> constants()["TG_LIMIT_SHIFT"]:
             at, table = at + call.next_words, at + call.next_table
         else:
             at, table, end = end, call.next_table, end + call.next_words

@@ -7,29 +7,62 @@ from collections.abc import Iterator, Sequence
 from tests.sequence.decode import Action
 from tests.sequence.emitted_words import U32, DecodeError
 from tilegrad.analysis.tables import argument_fields, float_word
-from tilegrad.ir.listing import SCRATCH, Begin, End, Enter, Fetch, Listing, Load, Move, Place, Store, Wait
+from tilegrad.ir.listing import (
+    RING,
+    SCRATCH,
+    Await,
+    Barrier,
+    Begin,
+    End,
+    Enter,
+    Fetch,
+    Listing,
+    Load,
+    Move,
+    Place,
+    Queue,
+    Signal,
+    Store,
+    Wait,
+)
 from tilegrad.ir.nest import kernel_argument, row_major_strides
+
+_Queued = Fetch | Load | Store | Move | Wait | Begin | End | Signal | Await
 
 
 def listed_actions(listing: Listing, entry: str) -> Iterator[Action]:
+    """What blocks of a launch do is said to be theirs; what the entry's conductor does is not."""
     own = listing.entries[entry]
     moves = {(e.queue, e.transfer) for e in own.events if isinstance(e, Move)}
+    is_launched = False
     for event in own.events:
-        if isinstance(event, Wait):
-            yield ("wait l3" if (event.queue, event.transfer) in moves else "wait", event.transfer)
-        elif isinstance(event, Enter):
+        if isinstance(event, Enter):
+            is_launched = own.nests[event.nest].blocks > 0
             yield ("enter", event.nest)
-        elif isinstance(event, End):
-            yield ("end", event.nest, event.tile)
-        elif isinstance(event, Move):
-            rows = event.rows, event.l3_stride
-            yield ("move", event.transfer, event.l2_offset, event.l3_offset, event.size_bytes, int(event.inward), *rows)
-        elif isinstance(event, Fetch):
-            yield ("fetch", event.transfer, event.nest, tuple((p.near_offset, p.size_bytes) for p in event.parts))
-        elif isinstance(event, Begin):
-            yield _listed_begin(listing, entry, event)
+        elif isinstance(event, Barrier):
+            is_launched = False
+            yield ("barrier", event.nest, event.blocks)
         else:
-            yield _listed_box(listing, entry, event)
+            action = _listed_action(listing, entry, event, moves)
+            yield ("block", event.queue.block, action) if is_launched or event.queue.block else action
+
+
+def _listed_action(listing: Listing, entry: str, event: _Queued, moves: set[tuple[Queue, int]]) -> Action:
+    if isinstance(event, Wait):
+        return ("wait l3" if (event.queue, event.transfer) in moves else "wait", event.transfer)
+    if isinstance(event, End):
+        return ("end", event.nest, event.tile)
+    if isinstance(event, Move):
+        rows = event.rows, event.l3_stride
+        return ("move", event.transfer, event.l2_offset, event.l3_offset, event.size_bytes, int(event.inward), *rows)
+    if isinstance(event, Fetch):
+        return ("fetch", event.transfer, event.nest, tuple((p.near_offset, p.size_bytes) for p in event.parts))
+    if isinstance(event, Begin):
+        return _listed_begin(listing, entry, event)
+    if isinstance(event, Signal | Await):
+        kind = "signal" if isinstance(event, Signal) else "await"
+        return (kind, event.nest, event.pipe, event.ring, int(event.ready), event.count)
+    return _listed_box(listing, entry, event)
 
 
 def _listed_box(listing: Listing, entry: str, event: Load | Store) -> Action:
@@ -39,18 +72,29 @@ def _listed_box(listing: Listing, entry: str, event: Load | Store) -> Action:
         for p in event.parts
     )
     kind = "load" if event.inward else "store"
-    return (kind, event.transfer, event.nest, event.tile, names.index(event.operand), parts)
+    piped = () if event.pipe is None else (event.pipe, event.ring, event.count)
+    return (kind, event.transfer, event.nest, event.tile, names.index(event.operand), parts, *piped)
 
 
 def _listed_begin(listing: Listing, entry: str, event: Begin) -> Action:
     listed = listing.entries[entry].nests[event.nest]
     nest, tiling = listed.nest, listed.tiling
-    places = tuple(None if place is None else (place.region, place.offset) for place in event.places)
+    places = tuple(None if place is None else _listed_place(listing, entry, place) for place in event.places)
     op = listing.launch_of(entry, event.nest).node.op
     args = _arguments(listing, op, event, entry)
     loops = () if tiling is None else tiling.loops[::-1]
     ranges = tuple((event.ranges[loop.axis].start, event.ranges[loop.axis].size) for loop in loops)
     return ("begin", event.nest, event.tile, nest.kernel, ranges, places, args)
+
+
+def _listed_place(listing: Listing, entry: str, place: Place) -> Action:
+    """A ring is in the scratchpad of the lane that makes what passes, one of those that run at once."""
+    if place.pipe is None:
+        return (place.region, place.offset)
+    pipe = listing.plan.schedule.entries[entry].pipes[place.pipe]
+    producer = [one for one in listing.entries[entry].nests if one.launch == pipe.producer][-1]
+    lane = (place.count * pipe.lanes + place.ring) % len(producer.lanes)
+    return (place.region, place.offset, producer.member + lane, place.pipe, place.ring, place.count)
 
 
 def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int, ...]:
@@ -59,7 +103,7 @@ def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int
     strides = {}
     for operand, place in zip(nest.operands, event.places, strict=True):
         if isinstance(place, Place):
-            is_box = place.region == SCRATCH
+            is_box = place.region in (SCRATCH, RING)
             strides[operand.name] = row_major_strides(tuple(r.size for r in place.box) if is_box else operand.shape)
     found = []
     for c_type, name in argument_fields(op, nest.kernel):
