@@ -288,9 +288,7 @@ def figures_table(found: list[Figure]) -> FittingTable:
     made = table("budget", "figure", *right, "", right=right, spare=("recorded",))
     for one in found:
         word = Text("within", style="green") if one.is_within else Text("OVER", style="bold red")
-        made.add_row(
-            one.budget, one.what, one.value_text, one.text(one.limit), one.text(one.before), one.change, word
-        )
+        made.add_row(one.budget, one.what, one.value_text, one.text(one.limit), one.text(one.before), one.change, word)
     return made
 
 

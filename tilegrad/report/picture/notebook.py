@@ -114,7 +114,7 @@ def _operators(rows: Sequence[Mapping[str, Any]], cycles_are: str) -> str:
     key = "cycles" if any(row["cycles"] is not None for row in rows) else "macs"
     first = sorted(rows, key=lambda row: -(row[key] or 0))[:MOST_ROWS]
     columns = ("entry", "op", "node", "macs", "tile", "footprint_bytes", "traffic_bytes", "cycles", "bound")
-    marked = [row | {"cycles": f"{row['cycles']:,} uncounted"} if row["uncounted"] else row for row in first]
+    marked = [{**row, "cycles": f"{row['cycles']:,} uncounted"} if row["uncounted"] else row for row in first]
     table = _table(columns, [tuple(row[column] for column in columns) for row in marked])
     left = len(rows) - len(first)
     said = f"<p>cycles are {_text(cycles_are)}</p>" if key == "cycles" else ""

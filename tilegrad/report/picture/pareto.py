@@ -66,9 +66,7 @@ class _Scale:
 
 def _told(document: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     point = ", ".join(f"{name} {value}" for name, value in row["point"].items())
-    figures = ", ".join(
-        f"{name} {cell_text(row, name)}" for name in document["objectives"] if name in row["figures"]
-    )
+    figures = ", ".join(f"{name} {cell_text(row, name)}" for name in document["objectives"] if name in row["figures"])
     return f"{point}: {figures}"
 
 
