@@ -18,7 +18,7 @@ from tilegrad.api import Recipe, load
 from tilegrad.ir.plan import Plan
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
-from tilegrad.pipeline import canonical_graph, defaults
+from tilegrad.pipeline import canonical_graph, defaults, forward_graph
 from tilegrad.place.allocate import Progress, allocate, lower_bound, read_instance
 from tilegrad.place.plan import plan_memory
 from tilegrad.schedule.options import ScheduleOptions
@@ -34,7 +34,8 @@ def plan_of(model_name: str, target: str, home: str) -> tuple[Plan, float]:
     model, recipe = load(model_name), Recipe()
     graph = canonical_graph(model, recipe)
     loss, train = defaults(model)
-    program = derive_program(graph, recipe, model.roles, select(graph, model.parameters, train), loss)
+    forward = forward_graph(graph, freezes=True)
+    program = derive_program(*forward, recipe, model.roles, select(graph, model.parameters, train), loss)
     options = replace(ScheduleOptions(), is_tiled=False, home=home)
     schedule = schedule_program(program, targets.get(target), options)
     start = time.process_time()

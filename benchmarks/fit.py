@@ -38,9 +38,10 @@ def rows(name: str) -> Iterator[Row]:
     chip = targets.get("mcu").without_limits()
     compiled = tg.compile(name, target=chip)
     state_bytes, arena_bytes = compiled.plan.state_bytes, compiled.plan.arena_bytes
+    split = SplitConvGrad().apply(compiled.program)
     least = arena_bytes + 1
     for share in SHARES:
-        _, fit = nearest(compiled.program, chip, state_bytes + int(arena_bytes * share))
+        _, fit = nearest(compiled.program, split, chip, state_bytes + int(arena_bytes * share))
         if (fit.fits or share == 0.0) and fit.after_bytes - state_bytes < least:
             least = fit.after_bytes - state_bytes
             yield Row(least, fit.more_macs, fit.repeated, fit.parts)

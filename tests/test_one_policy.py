@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import product
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 
 import tilegrad as tg
 from tests.support.command_line import CommandLine
+from tilegrad import passes
 from tilegrad.data.samples import make_batches
 from tilegrad.devices.process import HarnessSession
 from tilegrad.devices.residency import Residency
@@ -21,12 +25,15 @@ from tilegrad.errors import UserError
 from tilegrad.pipeline import (
     DUMPS,
     FIT,
+    FORWARD_PASSES,
     GRAPH_PASSES,
     MODEL_PASSES,
     PROGRAM_PASSES,
+    SPLIT,
     STAGES,
     Observer,
     Where,
+    compile_inference,
     compile_model,
 )
 from tilegrad.recipe import Recipe
@@ -188,8 +195,18 @@ class Seen(Observer):
         self.names.append(name)
 
 
+TABLE = (*GRAPH_PASSES, *FORWARD_PASSES, *PROGRAM_PASSES, SPLIT)
+PASS_CLASSES = {
+    name
+    for module in iter_modules(passes.__path__)
+    for name, kind in vars(import_module(f"{passes.__name__}.{module.name}")).items()
+    if isinstance(kind, type) and kind.__module__.endswith(f".{module.name}") and hasattr(kind, "apply")
+}
+"""What tilegrad/passes has that is a pass, by what every pass is: a class with a method `apply`."""
+
+
 def test_dump_after_knows_every_stage_and_pass_in_order(tilegrad: CommandLine) -> None:
-    names = [*MODEL_PASSES, *(each.name for each in (*GRAPH_PASSES, *PROGRAM_PASSES)), FIT]
+    names = [*MODEL_PASSES, *(each.name for each in TABLE), FIT]
     assert len(set(DUMPS)) == len(DUMPS) == len(STAGES) + len(names)
     assert [name for name in DUMPS if name in STAGES] == list(STAGES)
     assert [name for name in DUMPS if name in names] == names
@@ -197,12 +214,49 @@ def test_dump_after_knows_every_stage_and_pass_in_order(tilegrad: CommandLine) -
 
 def test_nothing_is_observed_that_cannot_be_dumped() -> None:
     """Whatever runs, or is left out, in the order in which it is listed: nothing is rewritten beside the table."""
-    recipes = (Recipe(), Recipe(train="lora:2"), Recipe(train="sparse:4K"), Recipe(batchnorm="fold"))
+    trains = (Recipe(), Recipe(train="lora:2"), Recipe(train="sparse:4K"))
+    recipes = (*trains, Recipe(batchnorm="fold"), Recipe(batchnorm="train"))
     for recipe, options in product(recipes, (ScheduleOptions(), ScheduleOptions(fit_bytes=1 << 20))):
         for target in ("host", "siracusa"):
             seen = Seen()
             compile_model(tg.load("simplemlp"), recipe, targets.get(target), seen, options=options)
             assert seen.names == [name for name in DUMPS if name != "import"], (recipe, options, target)
+    seen = Seen()
+    compile_inference(tg.load("simplemlp"), Recipe(), targets.get("host"), seen)
+    assert seen.names == [name for name in DUMPS if name not in ("import", *MODEL_PASSES)]
+
+
+def test_every_pass_is_in_the_table() -> None:
+    named = {type(own).__name__ for each in TABLE if (own := getattr(each.apply, "__self__", None)) is not None}
+    assert named == PASS_CLASSES and {"FreezeStatistics", "SplitConvGrad", "OrderPeak"} <= named
+
+
+def passes_of(text: str) -> set[str]:
+    """The passes that a module can run: what it imports, and what it takes from a module."""
+    nodes = list(ast.walk(ast.parse(text)))
+    imported = {node.name for node in nodes if isinstance(node, ast.alias)}
+    return PASS_CLASSES & (imported | {node.attr for node in nodes if isinstance(node, ast.Attribute)})
+
+
+def test_no_pass_runs_beside_the_table() -> None:
+    """A stage that ran one by itself would show its result to nobody."""
+    package = Path(tg.__file__).parent
+    users = {str(path.relative_to(package)) for path in package.rglob("*.py") if passes_of(path.read_text("utf-8"))}
+    assert users == {"pipeline.py"}
+    assert passes_of("from tilegrad.passes.order_end import OrderEnd as Last") == {"OrderEnd"}
+    assert passes_of("from tilegrad.passes import order_end\norder_end.OrderEnd()") == {"OrderEnd"}
+
+
+def test_what_a_pass_made_is_what_is_dumped(tilegrad: CommandLine) -> None:
+    """Each of these changes something of dscnn, and the dump in front of it does not have it yet."""
+    fit = ("--device", "host", "--ram", "400K", "--fit")
+    for before, name, made in (
+        ("canonicalize", "freeze-statistics", "FrozenBatchNormalization("),
+        ("freeze-statistics", "fuse-activation", "relu=1"),
+        ("order-peak", "split-conv-grad", "Grad.image"),
+    ):
+        texts = [tilegrad("compile", "dscnn", *fit, "--dump-after", each).out for each in (before, name)]
+        assert [made in text for text in texts] == [False, True], name
 
 
 @pytest.mark.parametrize("name", DUMPS)
@@ -210,6 +264,7 @@ def test_every_pass_can_be_dumped(tilegrad: CommandLine, name: str) -> None:
     options = {
         "adapters": "--train lora:2", "channels": "--train sparse:4K", "fold-batchnorm": "--batchnorm fold",
         "guard": "--guard nan", "store": "--store bf16", "fit": "--device host --ram 64K --fit",
+        "split-conv-grad": "--device host --ram 64K --fit",
     }  # fmt: skip
     needs = options.get(name, "").split()
     answer = tilegrad("compile", "simplemlp", "--dump-after", name, *needs)
@@ -224,10 +279,15 @@ def test_a_pass_that_is_not_for_the_target_says_what_it_is_for(tilegrad: Command
     assert tilegrad("compile", "simplemlp", "--dump-after", "fuse-updat").err.count("did you mean 'fuse-update'?") == 1
 
 
-@pytest.mark.parametrize("name", [*MODEL_PASSES, FIT])
+@pytest.mark.parametrize("name", [*MODEL_PASSES, SPLIT.name, FIT])
 def test_a_pass_that_nobody_asked_for_says_who_would(tilegrad: CommandLine, name: str) -> None:
     answer = tilegrad("compile", "simplemlp", "--dump-after", name)
-    assert answer.status == 2 and (Where.FITTED if name == FIT else MODEL_PASSES[name]).value in answer.err
+    assert answer.status == 2 and MODEL_PASSES.get(name, Where.FITTED).value in answer.err
+
+
+def test_statistics_that_change_are_not_frozen(tilegrad: CommandLine) -> None:
+    answer = tilegrad("compile", "dscnn", "--batchnorm", "train", "--dump-after", "freeze-statistics")
+    assert answer.status == 2 and Where.FROZEN.value in answer.err
 
 
 def test_passes_that_are_for_some_targets_leave_the_others_alone() -> None:

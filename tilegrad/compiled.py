@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tilegrad.build.folder import write_folder
 from tilegrad.codegen.project import Project
-from tilegrad.costs.kernel_cost import uncounted_kernels
+from tilegrad.costs.kernel_cost import estimates_are
 from tilegrad.fit import Fit
 from tilegrad.frontend import ImportedModel
 from tilegrad.ir.listing import Listing
@@ -54,8 +54,7 @@ class Compiled(Pictured):
     @property
     def cycles_are(self) -> str:
         """What these are, in a few words: kernels that nobody counted are named."""
-        guessed = ", ".join(uncounted_kernels(self.plan.schedule))
-        return f"{self.target.cycles_are}, uncounted: {guessed}" if guessed else self.target.cycles_are
+        return estimates_are(self.plan.schedule)
 
     @property
     def plan(self) -> Plan:

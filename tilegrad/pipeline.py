@@ -6,8 +6,8 @@ Each arrow is a pure function from one frozen type to the next; nothing flows ba
 stage (inside it), and `Observer` sees every result, which is how `--dump-after` and the timings work.
 
 What is rewritten on the way, in which order and for which targets is said by `MODEL_PASSES`, `GRAPH_PASSES`,
-`PROGRAM_PASSES` and `FIT`: the command line and `tilegrad.compile` give the same C. Two rewritings are how a program is
-derived (`freeze_statistics` and `FuseActivation`, in passes/program.py) and have no name here.
+`FORWARD_PASSES`, `PROGRAM_PASSES`, `SPLIT` and `FIT`: the command line and `tilegrad.compile` give the same C. Each has
+its name here, and no pass runs elsewhere.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from tilegrad.ir.schedule import Schedule
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 from tilegrad.passes.fold_batchnorm import FoldBatchNorm, folded_parameters
+from tilegrad.passes.freeze_statistics import FreezeStatistics, frozen_variances
 from tilegrad.passes.fuse import PATTERNS
-from tilegrad.passes.fuse_activation import FuseActivationGrad
+from tilegrad.passes.fuse_activation import FuseActivation, FuseActivationGrad
 from tilegrad.passes.fuse_conv_grad import FuseConvGrad
 from tilegrad.passes.fuse_dense_grad import FuseDenseGrad
 from tilegrad.passes.fuse_dense_step import FuseDenseStep
@@ -58,6 +59,7 @@ from tilegrad.passes.order_end import OrderEnd
 from tilegrad.passes.order_peak import OrderPeak
 from tilegrad.passes.parameters import ParameterInfo, layers_of, select, undecayed
 from tilegrad.passes.program import derive_program
+from tilegrad.passes.split_conv_grad import SplitConvGrad
 from tilegrad.passes.store import StoreActivations, refuse_stored
 from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Recipe
@@ -83,6 +85,7 @@ class Where(Enum):
     PARTED = "a recipe that trains channels (--train sparse:256K)"
     FITTED = "a program that is to fit (--fit)"
     FOLDING = "a recipe that folds BatchNormalization (--batchnorm fold)"
+    FROZEN = "a program whose BatchNormalization keeps its statistics (not --batchnorm train)"
     FUSING = "a target that fuses updates and a recipe with one mini-batch per update, without clipping"
     GUARDED = "a recipe with a guard (--guard nan)"
     STORED = "a recipe that stores activations in two bytes (--store)"
@@ -110,6 +113,13 @@ GRAPH_PASSES: tuple[Pass[Graph], ...] = (
 )
 """Of the stage `canonicalize`, in order: before differentiation."""
 
+FORWARD_PASSES: tuple[Pass[Graph], ...] = (
+    Pass("freeze-statistics", FreezeStatistics().apply, Where.FROZEN),
+    Pass("fuse-activation", FuseActivation().apply),
+)
+"""In front of the stage `program`, in order: of the graph that it differentiates. People choose what trains, and
+`inspect` describes, by the one before."""
+
 PROGRAM_PASSES: tuple[Pass[Program], ...] = (
     Pass("guard", AddGuard().apply, Where.GUARDED),
     Pass("fuse-update", FuseUpdate().apply, Where.FUSING),
@@ -127,8 +137,11 @@ PROGRAM_PASSES: tuple[Pass[Program], ...] = (
 )
 """Behind the stage `program`, in order: after differentiation. The bits are the same with and without each."""
 
+SPLIT: Pass[Program] = Pass("split-conv-grad", SplitConvGrad().apply, Where.FITTED)
+"""Behind these: the program that `FIT` starts from where the one that it is given does not fit."""
+
 FIT = "fit"
-"""Behind these: what is computed again, or on parts, so that the program fits."""
+"""Behind it: what is computed again, or on parts, so that the program fits."""
 
 STAGES = ("import", "canonicalize", "program", "schedule", "plan", "sequence", "codegen")
 DUMPS = (
@@ -136,8 +149,10 @@ DUMPS = (
     *MODEL_PASSES,
     *(each.name for each in GRAPH_PASSES),
     "canonicalize",
+    *(each.name for each in FORWARD_PASSES),
     "program",
     *(each.name for each in PROGRAM_PASSES),
+    SPLIT.name,
     FIT,
     *STAGES[3:],
 )
@@ -200,6 +215,18 @@ def canonical_graph(model: ImportedModel, recipe: Recipe, observer: Observer | N
         else:
             graph = watch.run(each.name, partial(each.apply, graph), "canonicalize")
     return watch.run("canonicalize", lambda: verify_graph(graph))
+
+
+def forward_graph(graph: Graph, *, freezes: bool, observer: Observer | None = None) -> tuple[Graph, dict[str, str]]:
+    """A canonical graph after `FORWARD_PASSES`, and the variances that constants stand for which it has now."""
+    watch = observer or Observer()
+    variances = frozen_variances(graph) if freezes else {}
+    for each in FORWARD_PASSES:
+        if each.where is Where.FROZEN and not freezes:
+            watch.skip(each.name, each.where)
+        else:
+            graph = watch.run(each.name, partial(each.apply, graph), "program")
+    return graph, variances
 
 
 def _rewritten(program: Program, target: Target, options: ScheduleOptions, watch: Observer) -> Program:
@@ -277,6 +304,7 @@ def _derived(
         model = watch.run("channels", lambda: _with_channels(whole, recipe, target, text, options), "import")
     model = replace(model, notes=tuple(dict.fromkeys((*model.notes, *check_batchnorm_policy(model, recipe.batchnorm)))))
     graph = canonical_graph(model, recipe, watch)
+    forward = forward_graph(graph, freezes=recipe.batchnorm != "train", observer=watch)
 
     def derive() -> Program:
         default_loss, default_train = defaults(model)
@@ -285,7 +313,7 @@ def _derived(
         check_gradients(model, trainable)
         roles = {name: info.role for name, info in parameters.items()}
         spared = undecayed(graph, parameters, recipe)
-        return derive_program(graph, recipe, roles, trainable, recipe.loss or default_loss, spared)
+        return derive_program(*forward, recipe, roles, trainable, recipe.loss or default_loss, spared)
 
     return model, watch.run("program", derive)
 
@@ -294,9 +322,10 @@ def ways_to_fit(model: ImportedModel, recipe: Recipe, target: Target, options: S
     """What would make training fit into a flat target with a limit: each way is planned, and none is run."""
     asked = replace(options or ScheduleOptions(), fit_bytes=None)
 
-    def program_of(other: Recipe) -> Program:
+    def program_of(other: Recipe) -> tuple[Program, Program]:
         _, program = _derived(model.with_batch(other.batch), other, target, asked, Observer())
-        return _rewritten(program, target, asked, Observer())
+        program = _rewritten(program, target, asked, Observer())
+        return program, SPLIT.apply(program)
 
     layers = 0 if model.training is not None else len(layers_of(canonical_graph(model, recipe), model.parameters))
     return answer(program_of, recipe, target, layers)
@@ -336,7 +365,8 @@ def _with_channels(
         parameters = parameters_in_use(candidate, recipe)
         trainable = select(graph, parameters, train or "all")
         roles = {name: info.role for name, info in parameters.items()}
-        program = derive_program(graph, recipe, roles, trainable, recipe.loss or defaults(candidate)[0])
+        forward = forward_graph(graph, freezes=recipe.batchnorm != "train")
+        program = derive_program(*forward, recipe, roles, trainable, recipe.loss or defaults(candidate)[0])
         return training_bytes(_rewritten(program, target, options, Observer()), target)
 
     return with_channels(model, choose(model, recipe, wanted, used_bytes), text)
@@ -354,7 +384,8 @@ def compile_inference(
     watch = observer or Observer()
     graph = canonical_graph(model, recipe, watch)
     roles = {name: info.role for name, info in parameters_in_use(model, recipe).items()}
-    program: Program = watch.run("program", lambda: inference_program(graph, recipe, roles))
+    forward = forward_graph(graph, freezes=True, observer=watch)
+    program: Program = watch.run("program", lambda: inference_program(*forward, recipe, roles))
     return _compile_program(model, program, target, watch, options or ScheduleOptions(), weights_as_c=False)
 
 
@@ -371,13 +402,15 @@ def _compile_program(
     program = _rewritten(program, target, options, watch)
     fit = None
     if options.fit_bytes is None:
+        watch.skip(SPLIT.name, SPLIT.where)
         watch.skip(FIT, Where.FITTED)
     else:
         unfit, limit_bytes = program, options.fit_bytes
+        split = watch.run(SPLIT.name, partial(SPLIT.apply, program), "program")
 
         def fitting() -> tuple[Program, Fit]:
             flat = target.is_flat
-            return fitted(unfit, target, limit_bytes) if flat else fitted_levels(unfit, target, options)
+            return fitted(unfit, split, target, limit_bytes) if flat else fitted_levels(unfit, split, target, options)
 
         program, fit = watch.run(FIT, fitting, "program")
     schedule: Schedule = watch.run("schedule", lambda: fastest_schedule(program, target, options))

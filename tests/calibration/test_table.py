@@ -26,7 +26,7 @@ from tilegrad.ops import registry
 from tilegrad.ops.kernels import parse_kernel_file
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
-from tilegrad.pipeline import canonical_graph, defaults
+from tilegrad.pipeline import canonical_graph, defaults, forward_graph
 from tilegrad.recipe import Recipe
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.targets.base import get
@@ -93,7 +93,8 @@ def _zoo_nests(name: str, recipe: Recipe) -> list[Nest]:
     model = frontend.load(name)
     graph = canonical_graph(model, recipe)
     loss, train = defaults(model)
-    program = derive_program(graph, recipe, model.roles, select(graph, model.parameters, train), loss)
+    forward = forward_graph(graph, freezes=recipe.batchnorm != "train")
+    program = derive_program(*forward, recipe, model.roles, select(graph, model.parameters, train), loss)
     schedule = schedule_program(program, get("host"))
     return [nest for entry in schedule.entries.values() for launch in entry.launches for nest in launch.nests]
 

@@ -14,9 +14,10 @@ from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.program import Role
 from tilegrad.ir.types import Constant, DType, TensorType
 from tilegrad.passes.builder import GraphBuilder
-from tilegrad.passes.freeze_statistics import freeze_statistics, inverse_deviation
+from tilegrad.passes.freeze_statistics import FreezeStatistics, frozen_variances, inverse_deviation
 from tilegrad.passes.inference import inference_program
 from tilegrad.passes.program import derive_program
+from tilegrad.pipeline import forward_graph
 from tilegrad.recipe import Recipe
 
 VARIANCES = arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(0.0, 2.0**120, width=32))
@@ -47,7 +48,8 @@ def test_the_bits_are_the_kernels(variance: np.ndarray, epsilon: float) -> None:
 
 
 def test_one_constant_for_each_epsilon() -> None:
-    frozen, variances = freeze_statistics(model(1e-5, 1e-3, 1e-5))
+    graph = model(1e-5, 1e-3, 1e-5)
+    frozen, variances = FreezeStatistics().apply(graph), frozen_variances(graph)
     assert [node.op for node in frozen.nodes] == ["FrozenBatchNormalization"] * 3
     names = [node.inputs[4] for node in frozen.nodes]
     assert names == ["variance.inverse_deviation", "variance.inverse_deviation.1", "variance.inverse_deviation"]
@@ -58,7 +60,7 @@ def test_one_constant_for_each_epsilon() -> None:
 
 def test_the_outputs_are_the_same_bits() -> None:
     before = model(1e-5, 1e-3)
-    after, _ = freeze_statistics(before)
+    after = FreezeStatistics().apply(before)
     x = np.random.default_rng(1).standard_normal((1, 3, 4)).astype(np.float32)
     results = []
     for graph in (before, after):
@@ -69,17 +71,18 @@ def test_the_outputs_are_the_same_bits() -> None:
 
 def test_a_variance_that_is_an_input_stays() -> None:
     graph = model(1e-5, constant=False)
-    assert freeze_statistics(graph) == (graph, {})
+    assert FreezeStatistics().apply(graph) is graph and frozen_variances(graph) == {}
 
 
 @pytest.mark.parametrize("policy", ["frozen", "train", "fold"])
 def test_which_policies_freeze(policy: str) -> None:
     recipe = Recipe(batchnorm=policy)
-    made = derive_program(model(1e-5), recipe, ROLES, ("scale", "bias"), "mse")
+    forward = forward_graph(model(1e-5), freezes=policy != "train")
+    made = derive_program(*forward, recipe, ROLES, ("scale", "bias"), "mse")
     statistics = {tensor.name: tensor.owner for tensor in made.with_role(Role.STATISTIC)}
     if policy == "train":
         assert statistics == {"mean": None, "variance": None}
     else:
         assert statistics == {"mean": None, "variance.inverse_deviation": "variance"}
-    inference = inference_program(model(1e-5), recipe, ROLES)
+    inference = inference_program(*forward_graph(model(1e-5), freezes=True), recipe, ROLES)
     assert [t.name for t in inference.with_role(Role.STATISTIC)] == ["mean", "variance.inverse_deviation"]

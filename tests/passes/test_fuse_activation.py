@@ -12,6 +12,7 @@ from tilegrad.ir.types import DType, TensorType
 from tilegrad.passes.builder import GraphBuilder
 from tilegrad.passes.fuse_activation import FuseActivation, FuseActivationGrad
 from tilegrad.passes.program import derive_program
+from tilegrad.pipeline import forward_graph
 from tilegrad.recipe import Recipe
 
 CHANNELS = ("scale", "bias", "mean", "inverse")
@@ -152,7 +153,8 @@ def test_the_gradient_is_one_operator() -> None:
         builder.constants[name], builder.types[name] = builder.constants.pop(constant), builder.types.pop(constant)
     builder.append(Node("bn", "BatchNormalization", ("x", "scale", "bias", "mean", "variance"), ("n",)))
     builder.append(Node("relu", "Relu", ("n",), ("y",)))
-    made = derive_program(builder.finish(("y",)), Recipe(), {}, ("scale", "bias"), "mse")
+    forward = forward_graph(builder.finish(("y",)), freezes=True)
+    made = derive_program(*forward, Recipe(), {}, ("scale", "bias"), "mse")
     for entry in ("infer", "step"):
         forward = made.entries[entry].nodes[0]
         assert (forward.op, forward.outputs) == ("FrozenBatchNormalization", ("y",))

@@ -11,7 +11,7 @@ from tilegrad.passes.fuse_outer import FuseOuterProduct
 from tilegrad.passes.fuse_update import FuseUpdate
 from tilegrad.passes.parameters import select
 from tilegrad.passes.program import derive_program
-from tilegrad.pipeline import canonical_graph, defaults
+from tilegrad.pipeline import canonical_graph, defaults, forward_graph
 from tilegrad.recipe import Adam, Recipe
 
 
@@ -19,7 +19,8 @@ def program(recipe: Recipe, name: str = "simplemlp") -> Program:
     model = frontend.load(name, batch=recipe.batch)
     graph = canonical_graph(model, recipe)
     loss, train = defaults(model)
-    return derive_program(graph, recipe, model.roles, select(graph, model.parameters, train), loss)
+    forward = forward_graph(graph, freezes=recipe.batchnorm != "train")
+    return derive_program(*forward, recipe, model.roles, select(graph, model.parameters, train), loss)
 
 
 def operators(made: Program) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,12 +27,13 @@ from tilegrad.build.files import check_writable, write_file
 from tilegrad.commands import hardware, options
 from tilegrad.commands.compiling import build_image, chip_of, compile_for, running_device
 from tilegrad.compiled import CALLS, Compiled
+from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.devices.registry import DEFAULT_DEVICE, open_device
 from tilegrad.errors import UserError, VerificationError
 from tilegrad.pipeline import Observer
 from tilegrad.report import json as exact_json
 from tilegrad.report.failure import announce
-from tilegrad.report.format import bytes_text, count_text
+from tilegrad.report.format import bytes_text, count_text, uncounted_text
 from tilegrad.report.output import Output, Progress, heading, table
 from tilegrad.report.table import FittingTable
 from tilegrad.sizes import parse_size
@@ -78,6 +79,7 @@ class Figure:
     value: float
     limit: float
     before: float | None
+    uncounted: tuple[str, ...] = ()  # of cycles: the kernels whose part of them nobody counted
 
     @property
     def is_within(self) -> bool:
@@ -89,6 +91,10 @@ class Figure:
         if self.what == "loss":
             return f"{value:.5g}"
         return count_text(int(value)) if self.what in CYCLES else bytes_text(int(value))
+
+    @property
+    def value_text(self) -> str:
+        return self.text(self.value) + (" uncounted" if self.uncounted else "")
 
     @property
     def change(self) -> str:
@@ -174,7 +180,7 @@ def _limits(path: Path, name: str, own: object) -> dict[str, float]:
     return found
 
 
-def measure(budget: Budget, progress: Progress, use_cache: bool) -> dict[str, float]:
+def measure(budget: Budget, before: Mapping[str, float], progress: Progress, use_cache: bool) -> list[Figure]:
     """The figures that have limits, and no others: a loss is trained for, an image built."""
     target = chip_of(budget.device, budget.chip, budget.target)
     recipe = budget.recipe.recipe(budget.steps)
@@ -193,7 +199,12 @@ def measure(budget: Budget, progress: Progress, use_cache: bool) -> dict[str, fl
         if known.get(what) is None:
             where = budget.target or budget.device
             raise UserError(f"{budget.name}: '{what}' is not known on {where}", stage="budget", expected=_known(known))
-    return {what: value for what in budget.limits if (value := known[what]) is not None}
+    guessed = uncounted_kernels(compiled.plan.schedule)
+    return [
+        Figure(budget.name, what, value, limit, before.get(what), guessed if what in CYCLES else ())
+        for what, limit in budget.limits.items()
+        if (value := known[what]) is not None
+    ]
 
 
 def _known(figures: Mapping[str, float | None]) -> str:
@@ -246,15 +257,13 @@ def check(
     found: list[Figure] = []
     with Progress() as progress:
         for budget in budgets:
-            own = before.get(budget.name, {})
-            for what, value in measure(budget, progress, not no_cache).items():
-                found.append(Figure(budget.name, what, value, budget.limits[what], own.get(what)))
+            found += measure(budget, before.get(budget.name, {}), progress, not no_cache)
     if update:
         state = {budget.name: {one.what: one.value for one in found if one.budget == budget.name} for budget in budgets}
         write_file(record, exact_json.dumps(state).encode())
     over = [one for one in found if not one.is_within]
     output.write_json({"figures": [vars_of(one) for one in found], "within": not over})
-    output.show(heading(str(file)), Text(), figures_table(found))
+    output.show(heading(str(file)), Text(), figures_table(found), *_uncounted(found))
     if not over:
         return 0
     first = over[0]
@@ -264,14 +273,14 @@ def check(
             f"{first.budget} leaves its budget",
             stage="budget",
             expected=f"{first.what} of at most {first.text(first.limit)}",
-            got=f"{first.text(first.value)}{more}",
+            got=f"{first.value_text}{more}",
         )
     )
 
 
 def vars_of(one: Figure) -> dict[str, Any]:
     facts = {"budget": one.budget, "figure": one.what, "value": one.value, "limit": one.limit, "recorded": one.before}
-    return facts | {"within": one.is_within}
+    return facts | {"within": one.is_within, "uncounted": list(one.uncounted)}
 
 
 def figures_table(found: list[Figure]) -> FittingTable:
@@ -279,6 +288,11 @@ def figures_table(found: list[Figure]) -> FittingTable:
     made = table("budget", "figure", *right, "", right=right, spare=("recorded",))
     for one in found:
         word = Text("within", style="green") if one.is_within else Text("OVER", style="bold red")
-        numbers = (one.text(value) for value in (one.value, one.limit, one.before))
-        made.add_row(one.budget, one.what, *numbers, one.change, word)
+        made.add_row(one.budget, one.what, one.value_text, one.text(one.limit), one.text(one.before), one.change, word)
     return made
+
+
+def _uncounted(found: list[Figure]) -> Iterator[Text]:
+    """A line for each model with kernels that nobody counted."""
+    for budget, kernels in {one.budget: one.uncounted for one in found if one.uncounted}.items():
+        yield Text(f"{budget}: {uncounted_text(kernels)}")

@@ -249,6 +249,7 @@ def explore(
         "axes": {axis.name: list(axis.values) for axis in axes},
         "objectives": list(chosen),
         "cycles_are": _cycles_are(base, axes),
+        "uncounted": sorted({kernel for row in rows for kernel in row["uncounted"]}),
         "rows": marked(rows, chosen),
     }
     if store is not None:

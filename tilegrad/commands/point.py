@@ -11,9 +11,10 @@ from tilegrad.commands.compiling import import_model
 from tilegrad.commands.hardware import ChipOptions
 from tilegrad.commands.options import DataOptions, RecipeOptions
 from tilegrad.compiled import Compiled
+from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.devices.registry import open_device
 from tilegrad.errors import InternalError, TilegradError
-from tilegrad.exploration.store import CRASHED, FAILED, OK, Row
+from tilegrad.exploration.store import CRASHED, FAILED, OK, Row, without_figures
 from tilegrad.pipeline import Observer, compile_model
 from tilegrad.recipe import Recipe
 from tilegrad.targets import base as targets
@@ -24,18 +25,20 @@ from tilegrad.training import train as training
 def evaluate(task: Mapping[str, Any]) -> Row:
     """A row: its figures, or why there are none. A user's mistake and a bug of ours are told apart."""
     try:
-        return {"status": OK, "reason": None, "figures": _figures(task)}
+        figures, uncounted = _figures(task)
+        return {"status": OK, "reason": None, "figures": figures, "uncounted": list(uncounted)}
     except InternalError as error:
-        return {"status": CRASHED, "reason": str(error), "figures": {}}
+        return without_figures(CRASHED, str(error))
     except TilegradError as error:
-        return {"status": FAILED, "reason": "; ".join(line.strip() for line in str(error).splitlines()), "figures": {}}
+        return without_figures(FAILED, "; ".join(line.strip() for line in str(error).splitlines()))
     except Exception as error:  # noqa: BLE001 - a point that breaks the compiler is a row, too
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}, line {where.lineno}"
-        return {"status": CRASHED, "reason": f"{type(error).__name__}: {error} ({place})", "figures": {}}
+        return without_figures(CRASHED, f"{type(error).__name__}: {error} ({place})")
 
 
-def _figures(task: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(task: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """And the kernels whose part of the cycles nobody counted."""
     recipe_options = RecipeOptions(**task["recipe"])
     feed = DataOptions(**{**task["feed"], "data": None if task["feed"]["data"] is None else Path(task["feed"]["data"])})
     is_trained = feed.data is not None
@@ -47,7 +50,8 @@ def _figures(task: Mapping[str, Any]) -> dict[str, Any]:
     model = import_model(task["model"], recipe, Observer())
     compiled = compile_model(model, recipe, target, options=schedule)
     learned = _learned(task, compiled, recipe, feed) if is_trained else {}
-    return {**_compiled_figures(compiled), **learned}
+    uncounted = uncounted_kernels(compiled.plan.schedule) if compiled.timing else ()
+    return {**_compiled_figures(compiled), **learned}, uncounted
 
 
 def _compiled_figures(compiled: Compiled) -> dict[str, Any]:

@@ -166,6 +166,12 @@ def uncounted_kernels(schedule: Schedule) -> tuple[str, ...]:
     return tuple(sorted(kernel for kernel in kernels if not KernelCosts(schedule.target).is_counted(kernel)))
 
 
+def estimates_are(schedule: Schedule) -> str:
+    """What its estimated cycles are, in a few words: kernels that nobody counted are named."""
+    guessed = ", ".join(uncounted_kernels(schedule))
+    return f"{schedule.target.cycles_are}, uncounted: {guessed}" if guessed else schedule.target.cycles_are
+
+
 @dataclass(frozen=True)
 class KernelCosts:
     """Estimates for one target. Cycles are those of the cluster, fork and barrier included."""

@@ -12,7 +12,7 @@ from multiprocessing import active_children, get_context
 from typing import Any, Protocol
 
 from tilegrad.errors import DeviceError
-from tilegrad.exploration.store import CRASHED, Row
+from tilegrad.exploration.store import CRASHED, Row, without_figures
 
 Task = Mapping[str, Any]
 Work = Callable[[Task], Row]
@@ -30,10 +30,6 @@ class Pool(Protocol):
 
 def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _crashed(reason: str) -> Row:
-    return {"status": CRASHED, "reason": reason, "figures": {}}
 
 
 class LocalPool:
@@ -74,7 +70,7 @@ class LocalPool:
             try:
                 return executor.submit(self.work, task).result()
             except BrokenProcessPool:
-                return _crashed("its process died")
+                return without_figures(CRASHED, "its process died")
 
     def close(self) -> None:
         """Ends what is still at work, which nobody waits for any more."""
@@ -114,7 +110,8 @@ class DaskPool:
             error = future.exception()
             if future.status == "cancelled" or future.status == "lost":
                 raise DeviceError("the Dask cluster is gone", stage="explore", hint="the same command again goes on")
-            yield futures[future], _crashed(f"{type(error).__name__}: {error}") if error else future.result()
+            died = without_figures(CRASHED, f"{type(error).__name__}: {error}") if error else None
+            yield futures[future], died or future.result()
 
     def close(self) -> None:
         self.client.close()

@@ -17,6 +17,10 @@ Row = dict[str, Any]
 OK, FAILED, CRASHED = "ok", "failed", "crashed"
 
 
+def without_figures(status: str, reason: str) -> Row:
+    return {"status": status, "reason": reason, "figures": {}, "uncounted": []}
+
+
 class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder

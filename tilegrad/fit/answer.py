@@ -24,8 +24,9 @@ from tilegrad.targets.base import FLASH, Target
 SAME, OTHER = "same", "other"
 ADAPTER = "lora:4"
 MOST_HINTS = 3
-ProgramOf = Callable[[Recipe], Program]
-"""The program of a recipe, for the model and the chip in question; what does not apply to it is UserError."""
+ProgramOf = Callable[[Recipe], tuple[Program, Program]]
+"""The program of a recipe, for the model and the chip in question, and the same split, as `fitted` takes it; what does
+not apply to it is UserError."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,12 @@ class _Answering:
         self.as_is_bytes = 0
 
     def run(self, layers: int) -> Answer:
-        program = self.program_of(self.recipe)
+        program, split = self.program_of(self.recipe)
         as_is = self._way("", SAME, program, planned(program, self.target))
         self.as_is_bytes = as_is.used_bytes
         ways: list[Way] = []
-        found, fit = nearest(program, self.target, self.limit_bytes if not as_is.fits else as_is.used_bytes)
+        limit_bytes = self.limit_bytes if not as_is.fits else as_is.used_bytes
+        found, fit = nearest(program, split, self.target, limit_bytes)
         if not as_is.fits:
             ways.append(self._recomputed("--fit", SAME, found, fit))
             others = [way for way in self._others(layers) if way is not None]
@@ -214,14 +216,14 @@ class _Answering:
     def _plain(self, change: _Change) -> Way | None:
         """None where the change does not apply to the model."""
         try:
-            program = self.program_of(change.recipe)
+            program, _ = self.program_of(change.recipe)
         except UserError:
             return None
         return self._way(change.options, OTHER, program, planned(program, self.target))
 
     def _with_fit(self, change: _Change) -> Way | None:
         try:
-            found, fit = nearest(self.program_of(change.recipe), self.target, self.limit_bytes, gives_up=True)
+            found, fit = nearest(*self.program_of(change.recipe), self.target, self.limit_bytes, gives_up=True)
         except UserError:
             return None
         return self._recomputed(f"{change.options} --fit", OTHER, found, fit)

@@ -16,7 +16,6 @@ from tilegrad.fit.tape import facts_of
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
-from tilegrad.passes.split_conv_grad import SplitConvGrad
 from tilegrad.place.plan import plan_memory
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
@@ -76,9 +75,10 @@ class Fit:
         }
 
 
-def fitted(program: Program, target: Target, limit_bytes: int) -> tuple[Program, Fit]:
-    """The program as it is where that fits; else with as little computed again as it takes. The bits are the same."""
-    found, fit = nearest(program, target, limit_bytes)
+def fitted(program: Program, split: Program, target: Target, limit_bytes: int) -> tuple[Program, Fit]:
+    """The program as it is where that fits; else, `split` (see passes.split_conv_grad), with as little computed again
+    as it takes. The bits are the same."""
+    found, fit = nearest(program, split, target, limit_bytes)
     if not fit.fits:
         raise DoesNotFit(
             f"nothing that is computed again makes '{program.name}' fit into {target.home} of {target.name}",
@@ -92,13 +92,12 @@ def fitted(program: Program, target: Target, limit_bytes: int) -> tuple[Program,
 
 
 def nearest(
-    program: Program, target: Target, limit_bytes: int, *, gives_up: bool = False
+    program: Program, split: Program, target: Target, limit_bytes: int, *, gives_up: bool = False
 ) -> tuple[Program, Fit]:
     """The same, or as near as it gets where nothing fits; not even that where the bound says so and it `gives_up`."""
     first = planned(program, target)
     before, macs = _used_bytes(first), _macs(first)
     kept_bytes = before - first.arena_bytes
-    split = SplitConvGrad().apply(program)
     bound = kept_bytes + _bound_bytes(sliced_program(split, 0, first.alignment_bytes), first.alignment_bytes)
     if before <= limit_bytes or (gives_up and bound > limit_bytes):
         return program, Fit(limit_bytes, before, before, macs, macs, 0, min(bound, before))

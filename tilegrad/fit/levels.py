@@ -22,7 +22,6 @@ from tilegrad.fit.tape import Facts, Far, Play, Tape, facts_of, graph_of, play, 
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
-from tilegrad.passes.split_conv_grad import SplitConvGrad
 from tilegrad.place.plan import plan_memory
 from tilegrad.place.tensors import launch_lifetimes
 from tilegrad.schedule.options import ScheduleOptions
@@ -59,13 +58,14 @@ class _Closing:
     saved_cycles: float
 
 
-def fitted_levels(program: Program, target: Target, options: ScheduleOptions) -> tuple[Program, Fit]:
-    """The program with what is cheaper to make again than to fetch; what does not fit into L2 and L3 is made to."""
+def fitted_levels(program: Program, split: Program, target: Target, options: ScheduleOptions) -> tuple[Program, Fit]:
+    """The program with what is cheaper to make again than to fetch; what does not fit into L2 and L3 is made to, of
+    the same program `split` (see passes.split_conv_grad)."""
     limit = target.memory(target.home).capacity_bytes or 0
     try:
         first = _timed(program, target, options)
     except DoesNotFit as error:
-        first = _made_to_fit(program, target, options, error)
+        first = _made_to_fit(split, target, options, error)
     is_waiting = first.timing.l3_wait_cycles > LEAST_WAIT * first.cycles
     best = min((first, *(_chosen(first, target, options) if is_waiting else ())), key=lambda one: one.cycles)
     for _ in range(MOST_ROUNDS if is_waiting and best is first else 0):
@@ -93,11 +93,10 @@ def _timed(program: Program, target: Target, options: ScheduleOptions, repeated:
 
 def _made_to_fit(program: Program, target: Target, options: ScheduleOptions, error: DoesNotFit) -> _Timed:
     """With less alive at once than L2 and L3 have room for."""
-    split = SplitConvGrad().apply(program)
     room = sum(target.memory(name).capacity_bytes or 0 for name in (L2, L3) if target.has_memory(name))
     room -= sum(tensor.type.size_bytes for tensor in program.state)
     for share in _BUDGET_SHARES:
-        step = recomputed(split.entries["step"], max(int(share * room), 0), target.memory(L2).alignment_bytes)
+        step = recomputed(program.entries["step"], max(int(share * room), 0), target.memory(L2).alignment_bytes)
         try:
             return _timed(program.with_step(step.graph), target, options, step.repeated)
         except DoesNotFit:

@@ -11,8 +11,6 @@ from tilegrad.analysis.verify import verify_graph
 from tilegrad.ir.graph import Graph
 from tilegrad.ir.program import ENTRIES, Program, Role, StateTensor
 from tilegrad.ir.types import Constant
-from tilegrad.passes.freeze_statistics import freeze_statistics
-from tilegrad.passes.fuse_activation import FuseActivation
 from tilegrad.recipe import Recipe
 
 NO_LOSS = "none"
@@ -23,10 +21,8 @@ def _role(roles: Mapping[str, str], name: str) -> Role:
     return _ROLES.get(roles.get(name, ""), Role.CONSTANT)
 
 
-def inference_program(graph: Graph, recipe: Recipe, roles: Mapping[str, str]) -> Program:
-    """The entries `step` and `update` exist and do nothing."""
-    graph, variances = freeze_statistics(graph)
-    graph = FuseActivation().apply(graph)
+def inference_program(graph: Graph, variances: Mapping[str, str], recipe: Recipe, roles: Mapping[str, str]) -> Program:
+    """The entries `step` and `update` exist and do nothing. `variances` and `roles` as for `derive_program`."""
     state = tuple(
         StateTensor(name, constant.type, _role(roles, variances.get(name, name)), constant, variances.get(name))
         for name, constant in graph.constants.items()

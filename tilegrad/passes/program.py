@@ -27,8 +27,6 @@ from tilegrad.ops import registry
 from tilegrad.ops.base import MINIBATCH_COUNTER, NodeView
 from tilegrad.passes.autodiff import append_backward, values_on_trainable_paths
 from tilegrad.passes.builder import GraphBuilder
-from tilegrad.passes.freeze_statistics import freeze_statistics
-from tilegrad.passes.fuse_activation import FuseActivation
 from tilegrad.recipe import Rate, Recipe
 from tilegrad.recipe.rates import RATE_KINDS
 
@@ -41,14 +39,16 @@ _ROLES = {"parameter": Role.FROZEN, "statistic": Role.STATISTIC, "constant": Rol
 
 def derive_program(
     graph: Graph,
+    variances: Mapping[str, str],
     recipe: Recipe,
     roles: Mapping[str, str],
     trainable: tuple[str, ...],
     loss: str,
     undecayed: Container[str] = (),
 ) -> Program:
-    """`roles` says of each constant what it is (see passes.parameters); `trainable` are the ones that train, without
-    weight decay those that are `undecayed`."""
+    """`variances` says which variance a constant stands for (see passes.freeze_statistics), `roles` of each constant
+    what it is (see passes.parameters); `trainable` are the ones that train, without weight decay those that are
+    `undecayed`."""
     for name in (RESET_FLAG, LEARNING_RATE, UPDATE_COUNTER, MINIBATCH_COUNTER):
         if name in graph.types:
             raise UserError(
@@ -56,8 +56,6 @@ def derive_program(
                 stage="recipe",
                 hint="rename it in the model",
             )
-    graph, variances = (graph, {}) if recipe.batchnorm == "train" else freeze_statistics(graph)
-    graph = FuseActivation().apply(graph)
     state: dict[str, StateTensor] = {}
     training = set(trainable)
     for name, constant in graph.constants.items():

@@ -63,10 +63,12 @@ def change_lines(document: Document, before: Document, path: Path) -> Iterator[s
 
 
 def formatted(document: Document, before: Document | None, style: str) -> str:
-    """One row a mode. Numbers are whole in CSV, with separators in Markdown."""
+    """One row a mode. Numbers are whole in CSV, with separators in Markdown. Kernels that nobody counted are named."""
     changed = {} if before is None else changes(document, before)
     names = list(dict.fromkeys(name for row in document["rows"] for name in figures(row, document["accum"])))
-    heads = ["mode", *names, *(["cycles change"] if before is not None else []), "verified"]
+    guessed = ", ".join(document.get("uncounted", ()))
+    beside = [*(["cycles change"] if before is not None else []), *(["uncounted"] if guessed else [])]
+    heads = ["mode", *names, *beside, "verified"]
     rows = []
     for row in document["rows"]:
         own = figures(row, document["accum"])
@@ -74,6 +76,8 @@ def formatted(document: Document, before: Document | None, style: str) -> str:
         if before is not None:
             percent = changed[row["mode"]].get("cycles")
             cells.append("" if percent is None else f"{percent:+.1f} %")
+        if guessed:
+            cells.append(guessed if own else "")
         rows.append([*cells, str(row["verified"]).lower() if own else row.get("reason") or ""])
     return _csv(heads, rows) if style == "csv" else _markdown(heads, rows)
 

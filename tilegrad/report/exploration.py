@@ -11,12 +11,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from tilegrad.report.format import bytes_text, count_text, plural
+from tilegrad.report.format import bytes_text, count_text, plural, uncounted_text
 from tilegrad.report.output import heading, table
 
 CSV_FILE, PARQUET_FILE = "points.csv", "points.parquet"
 BYTES = ("memory", "RAM", "L1", "L2", "L3", "traffic")
 SHOWN = ("memory", "L1", "L2", "L3", "RAM", "cycles", "traffic", "loss", "accuracy")
+CYCLES = ("cycles", "update_cycles", "step_cycles")
 SPARE = ("traffic", "L3", "RAM", "L1", "L2")
 MOST_ROWS = 40
 
@@ -35,6 +36,7 @@ def flat_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             "status": row["status"],
             "pareto": row["pareto"],
             **{f"{name}_value" if name in axes else name: row["figures"].get(name) for name in names},
+            "uncounted": ", ".join(row.get("uncounted", ())),
             "reason": row["reason"],
             "key": row["key"],
         }
@@ -73,6 +75,19 @@ def figure_text(name: str, value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else count_text(value)
 
 
+def cell_text(row: Mapping[str, Any], name: str) -> str:
+    """A figure of a point; cycles that rest on kernels that nobody counted are marked."""
+    value = row["figures"].get(name)
+    is_guess = name in CYCLES and value is not None and bool(row.get("uncounted"))
+    return figure_text(name, value) + (" uncounted" if is_guess else "")
+
+
+def cycles_are(document: Mapping[str, Any]) -> str:
+    """What cycles are, in a few words: kernels that nobody counted are named."""
+    guessed = ", ".join(document.get("uncounted", ()))
+    return f"{document['cycles_are']}, uncounted: {guessed}" if guessed else str(document["cycles_are"])
+
+
 def exploration_report(document: Mapping[str, Any], evaluated: int, folder: Path | None) -> Iterator[RenderableType]:
     """Those worth having first, then how the others went."""
     rows = document["rows"]
@@ -80,6 +95,8 @@ def exploration_report(document: Mapping[str, Any], evaluated: int, folder: Path
     best = [row for row in rows if row["pareto"]]
     objectives = ", ".join(document["objectives"]) or "nothing"
     yield Text(f"compared by {objectives}; cycles are {document['cycles_are']}, for each sample")
+    if document["uncounted"]:
+        yield Text(uncounted_text(document["uncounted"]))
     yield Text()
     axes = list(document["axes"])
     names = [name for name in SHOWN if name in figure_names(document) and name not in axes]
@@ -88,7 +105,7 @@ def exploration_report(document: Mapping[str, Any], evaluated: int, folder: Path
         title=f"{plural(len(best), 'point')} on the Pareto front",
     )  # fmt: skip
     for row in sorted(best, key=lambda one: one["figures"].get("memory", 0))[:MOST_ROWS]:
-        cells = [figure_text(name, row["figures"].get(name)) for name in names]
+        cells = [cell_text(row, name) for name in names]
         made.add_row(*(str(row["point"][name]) for name in axes), *cells)
     yield made
     if len(best) > MOST_ROWS:

@@ -85,7 +85,7 @@ class Run(Pictured):
         losses = f"loss {self.losses[0]:.7g} to {self.losses[-1]:.7g}" if self.losses else "nothing run"
         verdict = "not verified" if self.verdict is None else "verified" if self.verdict.verified else "DISAGREES"
         step = self.cycles["step"]
-        word = "counted" if self.counted_cycles else self.compiled.target.cycles_are
+        word = "counted" if self.counted_cycles else self.compiled.cycles_are
         cycles = "" if step is None else f", {step:,} cycles a step ({word})"
         name = self.compiled.program.name
         return f"<Run of '{name}' on {self.device}: {self.steps:,} updates, {losses}, {verdict}{cycles}>"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad.compiled import Compiled
+from tilegrad.costs.kernel_cost import estimates_are
 from tilegrad.errors import DeviceError
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.plan import Plan
@@ -42,6 +43,7 @@ class _Drawn:
             "memory": memory_json(self, self.timings),
             "timeline": timeline_json(self, self.timings),
             "operators": operators_json(self, self.timings),
+            "estimates_are": estimates_are(self.plan.schedule),
         }
 
 
@@ -78,7 +80,9 @@ def run_html(run: Run) -> str:
     document = run.as_json()
     pictures = [_picture("loss", {"run": document}, f"{run.compiled.name} on {run.device}")] if run.losses else []
     figures = [("updates", run.steps), ("verified", document["verified"])]
-    figures += [(f"cycles of {entry}", count) for entry, count in run.cycles.items() if count is not None]
+    cycles = [(f"cycles of {entry}", count) for entry, count in run.cycles.items() if count is not None]
+    cycles_are = run.cycles_are if run.counted_cycles else run.compiled.cycles_are
+    figures += [*cycles, ("cycles are", cycles_are)] if cycles else []
     shown = _Drawn(run.compiled.plan, run.compiled.listing, run.compiled.timing)
     pictures.append(_picture("memory", shown.mode, _title(shown.plan)))
     return _joined(_heading(repr(run)), _table(("figure", "value"), figures), _memory(shown.plan), *pictures)
@@ -90,7 +94,7 @@ def _listed(listing: Listing, timings: Mapping[str, EntryTiming]) -> Iterator[st
     yield _picture("memory", mode, _title(listing.plan))
     if "step" in mode["timeline"]:
         yield _picture("timeline", mode, _title(listing.plan))
-    yield _operators(mode["operators"])
+    yield _operators(mode["operators"], mode["estimates_are"])
 
 
 def _title(plan: Plan) -> str:
@@ -105,14 +109,16 @@ def _memory(plan: Plan) -> str:
     return _table(("memory", "used, bytes", "lower bound", "capacity"), rows)
 
 
-def _operators(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The costliest: by cycles where there is a clock, else by multiply-adds."""
+def _operators(rows: Sequence[Mapping[str, Any]], cycles_are: str) -> str:
+    """The costliest: by cycles where there is a clock, else by multiply-adds. What nobody counted is marked."""
     key = "cycles" if any(row["cycles"] is not None for row in rows) else "macs"
     first = sorted(rows, key=lambda row: -(row[key] or 0))[:MOST_ROWS]
     columns = ("entry", "op", "node", "macs", "tile", "footprint_bytes", "traffic_bytes", "cycles", "bound")
-    table = _table(columns, [tuple(row[column] for column in columns) for row in first])
+    marked = [{**row, "cycles": f"{row['cycles']:,} uncounted"} if row["uncounted"] else row for row in first]
+    table = _table(columns, [tuple(row[column] for column in columns) for row in marked])
     left = len(rows) - len(first)
-    return table + (f"<p>and {left:,} more operators; tilegrad report has all of them</p>" if left else "")
+    said = f"<p>cycles are {_text(cycles_are)}</p>" if key == "cycles" else ""
+    return table + said + (f"<p>and {left:,} more operators; tilegrad report has all of them</p>" if left else "")
 
 
 def _picture(kind: str, mode: Mapping[str, Any], title: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilegrad.compiled import Compiled
+from tilegrad.costs.kernel_cost import uncounted_kernels
 from tilegrad.ir.listing import Fetch, Load, Store
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.schedule import Tiling
@@ -35,6 +36,7 @@ def traffic_bytes(compiled: Listed, entry: str) -> Mapping[int, int]:
 def operators_json(compiled: Listed, timings: Mapping[str, EntryTiming]) -> list[dict[str, Any]]:
     """In the order of execution. Cycles and what follows from them are None where the target has no clock."""
     rows: list[dict[str, Any]] = []
+    uncounted = uncounted_kernels(compiled.plan.schedule)
     total = sum(timings[entry].cycles for entry in ENTRIES_SHOWN if entry in timings)
     for entry in ENTRIES_SHOWN:
         schedule = compiled.plan.schedule.entries[entry]
@@ -50,6 +52,7 @@ def operators_json(compiled: Listed, timings: Mapping[str, EntryTiming]) -> list
                     "node": launch.node.name,
                     "op": launch.node.op,
                     "kernel": nest.kernel,
+                    "uncounted": timing is not None and nest.kernel in uncounted,
                     "macs": nest.macs,
                     "tile": tile_text(tiling),
                     "tiles": 1 if tiling is None else tiling.tile_count,

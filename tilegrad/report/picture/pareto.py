@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilegrad.report.exploration import BYTES, figure_names, figure_text
+from tilegrad.report.exploration import BYTES, cell_text, cycles_are, figure_names, figure_text
 from tilegrad.report.picture.plots import drawn
 from tilegrad.visible import visible_line
 
@@ -41,7 +41,7 @@ def _escaped(value: object) -> str:
 
 def _axis_text(document: Mapping[str, Any], name: str) -> str:
     text = WORDS.get(name, name)
-    return f"{text}, {document['cycles_are']}" if name == "cycles" else text
+    return f"{text}, {cycles_are(document)}" if name == "cycles" else text
 
 
 class _Scale:
@@ -66,9 +66,7 @@ class _Scale:
 
 def _told(document: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     point = ", ".join(f"{name} {value}" for name, value in row["point"].items())
-    figures = ", ".join(
-        f"{name} {figure_text(name, row['figures'][name])}" for name in document["objectives"] if name in row["figures"]
-    )
+    figures = ", ".join(f"{name} {cell_text(row, name)}" for name in document["objectives"] if name in row["figures"])
     return f"{point}: {figures}"
 
 
@@ -116,7 +114,7 @@ def _table(document: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"<td>{_escaped(row['point'][name])}</td>" for name in axes)
         for name in names:
             value = row["figures"].get(name)
-            text = _escaped(figure_text(name, value))
+            text = _escaped(cell_text(row, name))
             yield f'<td class="number" data-value="{"" if value is None else value}">{text}</td>'
         yield f"<td>{_escaped(row['reason'] or '')}</td></tr>"
     yield "</tbody>"
@@ -146,7 +144,7 @@ def pareto_page(document: Mapping[str, Any]) -> bytes:
         "@TITLE@": _escaped(f"{document['model']}: exploration"),
         "@TOLD@": _escaped(told),
         "@VARIED@": _escaped(f"varied {varied}; compared by {', '.join(document['objectives'])}"),
-        "@CYCLES@": _escaped(document["cycles_are"]),
+        "@CYCLES@": _escaped(cycles_are(document)),
         "@CHARTS@": "".join(piece for across, up in pairs(document) for piece in _chart(document, across, up)),
         "@ROWS@": "".join(_table(document)),
         "@SCRIPT@": _asset("pareto.js"),

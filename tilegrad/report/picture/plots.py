@@ -87,6 +87,11 @@ def _of_clock(mode: Mode, what: str) -> Mapping[str, Any]:
     return found
 
 
+def _estimates_are(mode: Mode) -> str:
+    """What is said of estimated cycles: uncounted kernels are named."""
+    return str(mode.get("estimates_are", "estimated"))
+
+
 def _loss(axes: Any, mode: Mode) -> None:
     run = mode["run"]
     axes.plot(range(1, len(run["losses"]) + 1), [float(loss) for loss in run["losses"]], label="loss")
@@ -110,7 +115,7 @@ def _timeline(axes: Any, mode: Mode) -> None:
             axes.broken_barh(bars, (number - 0.4, 0.8), color=_COLOURS[kind])
     axes.set_yticks(range(len(own["tracks"])), own["tracks"])
     axes.invert_yaxis()
-    axes.set_xlabel(f"cycles of a step, {mode.get('estimates_are', 'estimated')}")
+    axes.set_xlabel(f"cycles of a step, {_estimates_are(mode)}")
 
 
 def _memory(axes: Any, mode: Mode) -> None:
@@ -126,7 +131,7 @@ def _memory(axes: Any, mode: Mode) -> None:
     axes.set_xlim(0, own["end"] or 1)
     axes.set_ylim(0, 1.05 * max(one["used"], 1))
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(int(value)))
-    axes.set_xlabel(f"{own['unit']} of a step")
+    axes.set_xlabel(f"{own['unit']} of a step" + (f", {_estimates_are(mode)}" if own["unit"] == "cycles" else ""))
     axes.set_ylabel(f"address in {level}")
     axes.legend(loc="upper right")
 
@@ -146,7 +151,7 @@ def _roofline(axes: Any, mode: Mode) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(f"MAC per byte over {roof['hop']}")
-    axes.set_ylabel("MAC per cycle")
+    axes.set_ylabel(f"MAC per cycle, {_estimates_are(mode)}")
 
 
 PLOTS: Mapping[str, Callable[[Any, Mode], None]] = {

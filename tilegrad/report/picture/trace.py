@@ -53,7 +53,8 @@ def trace_slices(mode: Mapping[str, Any]) -> Iterator[TraceSlice]:
             kind = own["kinds"][own["kind"][i]]
             name = own["names"][own["name"][i]]
             yield TraceSlice(entry, own["tracks"][own["track"][i]], start, max(start, stop), name, kind, arguments)
-        yield TraceSlice(entry, "entry", 0, round(own["cycles"]), entry, "entry", {"cycles": round(own["cycles"])})
+        whole = {"cycles": round(own["cycles"]), "cycles_are": mode.get("estimates_are", "estimated")}
+        yield TraceSlice(entry, "entry", 0, round(own["cycles"]), entry, "entry", whole)
 
 
 def trace_samples(mode: Mapping[str, Any]) -> Iterator[Sample]:

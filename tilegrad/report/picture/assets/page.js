@@ -145,7 +145,7 @@ function timeAxis(context, view, left, width, height, unit) {
     context.beginPath(); context.moveTo(x, 0); context.lineTo(x, height - 18); context.stroke();
   }
   context.textAlign = "right";
-  context.fillText(unit, width - 4, height - 19);
+  context.fillText(unit === "cycles" ? `cycles, ${estimates()}` : unit, width - 4, height - 19);
 }
 
 // ---- memory: time across, address up
