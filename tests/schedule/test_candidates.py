@@ -13,7 +13,7 @@ from tilegrad.analysis.footprint import load_count, moving_axes, tileable_axes, 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.calibration.examples import graphs
 from tilegrad.calibration.samples import nests_of
-from tilegrad.ir.nest import Nest, operand_box, ordered_sizes
+from tilegrad.ir.nest import AxisKind, Nest, operand_box, ordered_sizes
 from tilegrad.ops import registry
 from tilegrad.ops.example import Draw
 from tilegrad.schedule.candidates import Candidate, Split, columns_of, one_row
@@ -39,6 +39,8 @@ def check(nest: Nest, one: Candidate) -> bool:
         slots += (2 if one.is_double and len(boxes) > 1 else 1) * align(max(sizes), ALIGNMENT)
         moved.append(sum(sizes))
     assert one.tile_count == len(walked)
+    summed = [nest.axis(loop.axis).kind is AxisKind.REDUCTION for loop in one.loops]
+    assert summed == sorted(summed)
     assert one.footprint_bytes >= slots and all(map(int.__ge__, one.moved_bytes, moved))
     return one.footprint_bytes == slots and list(one.moved_bytes) == moved
 
