@@ -1,4 +1,7 @@
-"""What a tile touches: boxes, bytes and transfers, all from the axes and the index maps."""
+"""What a tile touches: boxes, bytes and transfers, all from the axes and the index maps.
+
+Of one way to cut a nest, or of many at once: where tiles have columns of sizes, what follows from them is columns too.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,15 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from tilegrad.ir.nest import AxisKind, Nest, Operand, Range, Tile, along, row_major_strides
-from tilegrad.ir.schedule import Loop
+import numpy as np
 
-Sizes = Mapping[str, int]
+from tilegrad.analysis.lifetimes import align
+from tilegrad.ir.nest import AxisKind, Index, Nest, Operand, Range, Tile, along, row_major_strides
+from tilegrad.ir.schedule import AnyLoop, Loop
+from tilegrad.ir.types import Number
+
+Sizes = Mapping[str, Number | int]
+Loops = Sequence[AnyLoop[Number]]
 
 
 def tileable_axes(nest: Nest) -> tuple[str, ...]:
@@ -25,28 +33,54 @@ def tileable_axes(nest: Nest) -> tuple[str, ...]:
     return tuple(candidates)
 
 
-def box_shape(operand: Operand, sizes: Sizes) -> tuple[int, ...]:
+def _reach(index: Index, extent: int, sizes: Sizes[Number]) -> Number | int:
+    """The most positions of one dimension that a tile of these sizes can touch."""
+    span = sum([abs(coefficient) * (sizes[axis] - 1) for axis, coefficient in index.terms])
+    reach = -(-(span + 1) // index.divisor)
+    return min(extent, reach) if isinstance(reach, int) else np.minimum(extent, reach)
+
+
+def box_shape(operand: Operand, sizes: Sizes[Number]) -> tuple[Number | int, ...]:
     """The most positions of each dimension that a tile of these sizes can touch."""
     if operand.index is None:
         return operand.shape
-    found = []
-    for index, extent in zip(operand.index, operand.shape, strict=True):
-        span = sum([abs(coefficient) * (sizes[axis] - 1) for axis, coefficient in index.terms])
-        found.append(min(extent, -(-(span + 1) // index.divisor)))
-    return tuple(found)
+    return tuple([_reach(*each, sizes) for each in zip(operand.index, operand.shape, strict=True)])
 
 
-def tile_bytes(operand: Operand, sizes: Sizes) -> int:
+def tile_bytes(operand: Operand, sizes: Sizes[Number]) -> Number | int:
     """The most of an operand that a tile of these sizes can touch."""
     return prod(box_shape(operand, sizes)) * operand.element_bytes
 
 
-def tile_sizes(nest: Nest, loops: Sequence[Loop]) -> dict[str, int]:
+def all_tiles_bytes(operand: Operand, loops: Loops[Number], sizes: Sizes[Number]) -> Number | int:
+    """Of all boxes of an operand, each counted once, with its halo: along a loop, those that are full and the last."""
+    if operand.index is None:
+        return operand.size_bytes
+    cut = {loop.axis: loop for loop in loops}
+    total: Number | int = operand.element_bytes
+    for index, extent in zip(operand.index, operand.shape, strict=True):
+        loop = next((cut[axis] for axis, _ in index.terms if axis in cut), None)
+        positions = _reach(index, extent, sizes)
+        if loop is not None:
+            full, rest = divmod(loop.extent, loop.tile)
+            positions = full * positions + (rest > 0) * _reach(index, extent, {**sizes, loop.axis: rest})
+        total = total * positions
+    return total
+
+
+def slot_of(
+    operand: Operand, loops: Loops[Number], sizes: Sizes[Number], is_double: bool, alignment: int
+) -> tuple[Number | int, int]:
+    """Bytes of a slot that holds any box of an operand, and how many it has: two for what moves, if double buffered."""
+    return align(tile_bytes(operand, sizes), alignment), 2 if is_double and moving_axes(operand, loops) else 1
+
+
+def tile_sizes(nest: Nest, loops: Loops[Number]) -> dict[str, Number | int]:
     """Of a nest's first tile, by axis."""
     return {axis.name: max(axis.extent, 1) for axis in nest.axes} | {loop.axis: loop.tile for loop in loops}
 
 
-def cut_loops(nest: Nest, sizes: Sizes, order: Iterable[str]) -> tuple[Loop, ...]:
+def cut_loops(nest: Nest, sizes: Mapping[str, int], order: Iterable[str]) -> tuple[Loop, ...]:
     """Along those of these axes that tiles of such sizes cut."""
     every = (Loop(axis, nest.axis(axis).extent, sizes[axis]) for axis in order)
     return tuple(loop for loop in every if loop.tile < loop.extent)
@@ -108,7 +142,7 @@ def is_dimension_cut(operand: Operand, d: int, loops: Sequence[Loop]) -> bool:
     return bool(index.terms) and any(index.coefficient(loop.axis) for loop in loops)
 
 
-def moving_axes(operand: Operand, loops: Sequence[Loop]) -> tuple[int, ...]:
+def moving_axes(operand: Operand, loops: Loops[Number]) -> tuple[int, ...]:
     """Positions of the loops that move an operand's box."""
     return tuple(i for i, loop in enumerate(loops) if loop.axis in operand.axes)
 
@@ -129,10 +163,20 @@ def is_read_in_place(operand: Operand, nest: Nest, loops: Sequence[Loop]) -> boo
     return is_plain and len(transfer_levels(operand, nest, loops)) == 1
 
 
-def load_count(operand: Operand, loops: Sequence[Loop]) -> int:
+def load_count(operand: Operand, loops: Loops[Number]) -> Number | int:
     """How often an operand's box changes: it stays while only loops inside its own advance."""
+    return prod([loop.count for loop in _changing(operand, loops)])
+
+
+def repeat_count(operand: Operand, loops: Loops[Number]) -> Number | int:
+    """How often each box of an operand is brought: once for each step of the loops outside its own."""
+    return prod([loop.count for loop in _changing(operand, loops) if loop.axis not in operand.axes])
+
+
+def _changing(operand: Operand, loops: Loops[Number]) -> Loops[Number]:
+    """The loops as far in as the innermost of an operand's own."""
     moving = moving_axes(operand, loops)
-    return prod(loop.count for loop in loops[: moving[-1] + 1]) if moving else 1
+    return loops[: moving[-1] + 1] if moving else ()
 
 
 def tile_at(nest: Nest, loops: Sequence[Loop], indices: Sequence[int]) -> dict[str, Range]:
@@ -167,14 +211,14 @@ def tiles(nest: Nest, loops: Sequence[Loop]) -> list[tuple[Tile, int]]:
     return found
 
 
-def inner_loops(nest: Nest, loops: Sequence[Loop]) -> int:
+def inner_loops(nest: Nest, loops: Loops[Number]) -> int:
     """How many loops, the innermost ones, no block leaves to another: reductions, those that a result stays put in,
     and what lies inside these. All are such where a nest cannot be split over blocks."""
     split = next((i for i, loop in enumerate(loops) if loop.axis not in nest.shared_axes), len(loops))
     return len(loops) - split
 
 
-def units_of(nest: Nest, loops: Sequence[Loop]) -> tuple[int, int]:
+def units_of(nest: Nest, loops: Loops[Number]) -> tuple[Number | int, Number | int]:
     """Into how many units the tiles of a nest can be split, and how many tiles each of them is."""
     split = len(loops) - inner_loops(nest, loops)
     return prod(loop.count for loop in loops[:split]), prod(loop.count for loop in loops[split:])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tilegrad.errors import InternalError
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.plan import Buffer
-from tilegrad.ir.types import TensorType
+from tilegrad.ir.types import Number, TensorType
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
 
@@ -45,7 +45,7 @@ class _Aliases:
         self.parent[self.find(value)] = self.find(onto)
 
 
-def align(size_bytes: int, alignment_bytes: int) -> int:
+def align(size_bytes: Number | int, alignment_bytes: int) -> Number | int:
     return -(-size_bytes // alignment_bytes) * alignment_bytes
 
 

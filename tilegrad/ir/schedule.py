@@ -6,27 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Generic
 
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.nest import Nest, Range, Tile, row_major_strides
 from tilegrad.ir.pipes import Pipe, groups
 from tilegrad.ir.program import Program
-from tilegrad.ir.types import DType, TensorType
+from tilegrad.ir.types import DType, Number, TensorType
 from tilegrad.targets.base import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class AnyLoop(Generic[Number]):
     """An axis cut into tiles; the last one may be smaller."""
 
     axis: str
     extent: int
-    tile: int
+    tile: Number
 
     @property
-    def count(self) -> int:
+    def count(self) -> Number:
         return -(-self.extent // self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop(AnyLoop[int]):
+    """Into tiles of one size; the search for a good one has columns of them."""
 
 
 @dataclass(frozen=True, slots=True)

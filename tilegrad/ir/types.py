@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from typing import TypeVar
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+Column = npt.NDArray[np.int64]
+Number = TypeVar("Number", int, Column)
+"""A whole number of one way to do something, or those of many ways at once."""
 
 
 class DType(Enum):

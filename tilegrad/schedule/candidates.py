@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations, product
+from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tilegrad.analysis.footprint import cut_loops
-from tilegrad.ir.nest import AxisKind, Nest, Operand
-from tilegrad.ir.schedule import Loop
+from tilegrad.analysis.footprint import all_tiles_bytes, repeat_count, slot_of, tile_sizes, units_of
+from tilegrad.ir.nest import AxisKind, Nest, ordered_sizes
+from tilegrad.ir.schedule import AnyLoop, Loop
+from tilegrad.ir.types import Column
 
 # Candidate numbers of tiles along an axis; beyond the last, sizes shrink by halves.
 _CUTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -23,8 +25,6 @@ MOST_AXES_CUT = 3
 EVALUATED = 32  # candidates whose cycles are estimated, after a ranking by traffic
 TILE_WORTH_BYTES = 4000
 TILE_CYCLES = 400  # what a tile of a launch takes to begin, in a rough guess
-
-Column = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -84,128 +84,61 @@ class Row(NamedTuple):
     footprint_bytes: int
     number: int
     columns: Columns
-    order: tuple[str, ...]
-    moved: list[Column]
+    loops: tuple[AnyLoop[Column], ...]
+    moved: list[Column | int]
     units: Column | None
 
     def candidate(self) -> Candidate:
-        nest, i, columns = self.columns.nest, self.number, self.columns
-        sizes = {axis.name: int(columns.sizes[axis.name][i]) for axis in nest.axes}
-        loops = cut_loops(nest, sizes, self.order)
-        own = tuple(int(column[i]) for column in self.moved)
+        columns, i = self.columns, self.number
+        loops = tuple([Loop(loop.axis, loop.extent, int(loop.tile[i])) for loop in self.loops])
+        moved = tuple([column if isinstance(column, int) else int(column[i]) for column in self.moved])
         units = 1 if self.units is None else int(self.units[i])
-        count = int(columns.tile_count[i])
-        return Candidate(sizes, loops, columns.is_double, self.footprint_bytes, own, count, units)
+        sizes, count = tile_sizes(columns.nest, loops), int(columns.tile_count[i])
+        return Candidate(sizes, loops, columns.is_double, self.footprint_bytes, moved, count, units)
 
 
 class Columns:
-    """Rows of tile sizes of one nest, by axis. `boxes` are extents of boxes, by operand and dimension."""
+    """Rows of tile sizes of one nest: `tiles` has a column for each axis that is cut, which it is in every row."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        sizes: Mapping[str, Column],
-        alignment: int,
-        is_double: bool,
-        boxes: Mapping[tuple[str, int], Column] | None = None,
-    ) -> None:
+    def __init__(self, nest: Nest, tiles: Mapping[str, Column], alignment: int, is_double: bool) -> None:
         self.nest = nest
-        self.sizes = sizes
         self.alignment = alignment
         self.is_double = is_double
-        self.length = len(sizes[nest.axes[0].name])
-        self.counts = {axis: -(-nest.axis(axis).extent // np.maximum(column, 1)) for axis, column in sizes.items()}
-        self.cut = [axis.name for axis in nest.axes if (self.counts[axis.name] > 1).any()]
-        indexed = [operand for operand in nest.present if operand.index is not None]
-        self.boxes = boxes or {(o.name, d): self._box(o, d, sizes) for o in indexed for d in range(len(o.shape))}
+        self.length = max(map(len, tiles.values()), default=1)
+        self.loops = [AnyLoop(axis.name, axis.extent, tiles[axis.name]) for axis in nest.axes if axis.name in tiles]
+        self.sizes = tile_sizes(nest, self.loops)
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Columns:
-        sizes = {axis: column[chosen] for axis, column in self.sizes.items()}
-        boxes = {place: column[chosen] for place, column in self.boxes.items()}
-        return Columns(self.nest, sizes, self.alignment, self.is_double, boxes)
-
-    def _box(self, operand: Operand, d: int, sizes: Mapping[str, Column]) -> Column:
-        assert operand.index is not None
-        index = operand.index[d]
-        span = np.ones(self.length, dtype=np.int64)
-        for axis, coefficient in index.terms:
-            span = span + abs(coefficient) * (sizes[axis] - 1)
-        return np.minimum(operand.shape[d], -(-span // index.divisor))
+        tiles = {loop.axis: loop.tile[chosen] for loop in self.loops}
+        return Columns(self.nest, tiles, self.alignment, self.is_double)
 
     @cached_property
     def footprint(self) -> Column:
-        """Bytes of scratchpad: two slots for what moves, if double buffered; one for what stays."""
-        total = np.zeros(self.length, dtype=np.int64)
-        for operand in self.nest.present:
-            whole = operand.size_bytes if operand.index is None else operand.element_bytes
-            size = np.full(self.length, whole, dtype=np.int64)
-            for d in range(len(operand.index or ())):
-                size = size * self.boxes[operand.name, d]
-            size = -(-size // self.alignment) * self.alignment
-            if self.is_double:
-                moves = np.zeros(self.length, dtype=bool)
-                for axis in operand.axes:
-                    moves |= self.counts[axis] > 1
-                size = np.where(moves, 2 * size, size)
-            total = total + size
-        return total
-
-    def _once(self, operand: Operand) -> Column:
-        """Bytes of all boxes of an operand, each counted once."""
-        whole = operand.size_bytes if operand.index is None else operand.element_bytes
-        size = np.full(self.length, whole, dtype=np.int64)
-        for d, index in enumerate(operand.index or ()):
-            cut = next((axis for axis, _ in index.terms if axis in self.cut), None)
-            box = self.boxes[operand.name, d]
-            if cut is None:
-                size = size * box
-                continue
-            full, rest = np.divmod(self.nest.axis(cut).extent, self.sizes[cut])
-            ragged = self._box(operand, d, {**self.sizes, cut: np.maximum(rest, 1)})
-            size = size * (full * box + np.where(rest > 0, ragged, 0))
-        return size
-
-    def moved(self, order: Sequence[str], once: Mapping[str, Column]) -> list[Column]:
-        """Bytes moved for each operand: it is brought again for each step of the loops outside its own."""
-        found = []
-        for operand in self.nest.present:
-            outside = np.ones(self.length, dtype=np.int64)
-            repeats = np.ones(self.length, dtype=np.int64)
-            for axis in order:
-                if axis in operand.axes:
-                    repeats = np.where(self.counts[axis] > 1, outside, repeats)
-                else:
-                    outside = outside * self.counts[axis]
-            found.append(once[operand.name] * repeats)
-        return found
+        """Bytes of scratchpad."""
+        own = (slot_of(one, self.loops, self.sizes, self.is_double, self.alignment) for one in self.nest.present)
+        return self._filled(sum(map(prod, own)))
 
     @cached_property
     def tile_count(self) -> Column:
-        total = np.ones(self.length, dtype=np.int64)
-        for axis in self.cut:
-            total = total * self.counts[axis]
-        return total
+        return self._filled(prod([loop.count for loop in self.loops]))
 
-    def units(self, order: Sequence[str]) -> Column:
-        """Into how many units blocks may split the tiles: along loops, outermost first, that all results move with."""
-        total, is_open = np.ones(self.length, dtype=np.int64), np.ones(self.length, dtype=bool)
-        for axis in order:
-            if axis in self.nest.shared_axes:
-                total = np.where(is_open, total * self.counts[axis], total)
-            else:
-                is_open &= self.counts[axis] == 1
-        return total
+    def _filled(self, column: Column | int) -> Column:
+        """In every row, also where it is the same in all of them."""
+        return np.full(self.length, column, dtype=np.int64) if isinstance(column, int) else column
 
     def rows(self, most: int = EVALUATED, split: Split | None = None) -> Iterator[Row]:
         """Of each order of the parallel loops, the most promising; reduction loops are innermost, in their order."""
-        tile_count = self.tile_count
-        once = {operand.name: self._once(operand) for operand in self.nest.present}
-        reductions = [axis.name for axis in self.nest.axes if axis.kind is AxisKind.REDUCTION]
-        parallel = [axis for axis in self.cut if self.nest.axis(axis).kind is AxisKind.PARALLEL]
+        nest, tile_count = self.nest, self.tile_count
+        once = [all_tiles_bytes(operand, self.loops, self.sizes) for operand in nest.present]
+        parallel, reductions = (
+            [loop for loop in self.loops if nest.axis(loop.axis).kind is kind]
+            for kind in (AxisKind.PARALLEL, AxisKind.REDUCTION)
+        )
         for order in permutations(parallel):
-            moved = self.moved((*order, *reductions), once)
-            traffic = sum(moved, np.zeros(self.length, dtype=np.int64))
-            units = None if split is None else self.units(order)
+            loops = (*order, *reductions)
+            moved = [own * repeat_count(operand, loops) for operand, own in zip(nest.present, once, strict=True)]
+            traffic = self._filled(sum(moved))
+            units = None if split is None else self._filled(units_of(nest, loops)[0])
             if split is None:
                 worth = traffic * _shown_share(self.is_double, tile_count) + TILE_WORTH_BYTES * tile_count
             else:
@@ -215,32 +148,27 @@ class Columns:
                 ranked = ranked[units[ranked] > 1]
             promised = zip(worth[ranked].tolist(), self.footprint[ranked].tolist(), ranked.tolist(), strict=True)
             for one, footprint_bytes, i in promised:
-                yield Row(one, footprint_bytes, i, self, (*order, *reductions), moved, units)
+                yield Row(one, footprint_bytes, i, self, loops, moved, units)
 
 
 def one_row(nest: Nest, sizes: Mapping[str, int], alignment: int, is_double: bool) -> Candidate:
     """One choice of sizes, with the nest's own order of loops."""
-    row = {axis: np.array([size], dtype=np.int64) for axis, size in sizes.items()}
-    return next(Columns(nest, row, alignment, is_double).rows(1)).candidate()
+    tiles = {axis: np.array([size]) for axis, size in sizes.items() if size < nest.axis(axis).extent}
+    return next(Columns(nest, tiles, alignment, is_double).rows(1)).candidate()
 
 
 def columns_of(nest: Nest, chosen: Sequence[str], alignment: int, is_double: bool, blocks: int = 1) -> Columns:
-    """All sizes for one choice of axes to cut that keep the order of every sum: `ordered_sizes` for columns."""
+    """All sizes for one choice of axes to cut that keep the order of every sum."""
     options = [axis_candidates(nest.axis(axis).extent, blocks)[1:] for axis in chosen]
     if len(chosen) == MOST_AXES_CUT:
         options = [option[::2] for option in options]
-    rows = list(product(*options))
-    grid = np.array(rows, dtype=np.int64).reshape(len(rows), len(chosen))
-    wished = {axis: grid[:, i] for i, axis in enumerate(chosen)}
-    sizes: dict[str, Column] = {}
-    is_inner_cut = np.zeros(len(grid), dtype=bool)
-    for axis in reversed(nest.axes):
-        column = wished.get(axis.name, np.full(len(grid), max(axis.extent, 1), dtype=np.int64))
-        if axis.kind is AxisKind.REDUCTION:
-            column = np.where(is_inner_cut, 1, column)
-            is_inner_cut |= column < axis.extent
-        sizes[axis.name] = column
-    return Columns(nest, sizes, alignment, is_double)
+    grid = np.array(list(product(*options)), dtype=np.int64)
+    tiles = dict(zip(chosen, grid.T, strict=True))
+    # Sums ask for single steps along the same axes in every row.
+    wished = {axis.name: axis.extent for axis in nest.axes} | dict(zip(chosen, grid[0].tolist(), strict=True))
+    single = [axis for axis, size in ordered_sizes(nest, wished).items() if size < wished[axis]]
+    tiles |= {axis: np.ones(len(grid), dtype=np.int64) for axis in single}
+    return Columns(nest, tiles, alignment, is_double)
 
 
 def best_rows(

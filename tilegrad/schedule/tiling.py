@@ -13,7 +13,7 @@ from itertools import combinations
 from math import inf, prod
 from operator import itemgetter
 
-from tilegrad.analysis.footprint import moving_axes, tile_bytes, tile_sizes, tileable_axes
+from tilegrad.analysis.footprint import moving_axes, slot_of, tile_bytes, tile_sizes, tileable_axes
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argument_fields, describing_bytes
 from tilegrad.costs.kernel_cost import KernelCosts
@@ -223,8 +223,8 @@ class TilingSearch:
             if operand.continues is not None:
                 slots[operand.name] = slots[operand.continues]
                 continue
-            slot_bytes = align(tile_bytes(operand, sizes), self.alignment)
-            count = (rings or {}).get(operand.name, 2 if is_double and moving_axes(operand, loops) else 1)
+            slot_bytes, count = slot_of(operand, loops, sizes, is_double, self.alignment)
+            count = (rings or {}).get(operand.name, count)
             slots[operand.name] = Slot(offset, slot_bytes, count)
             offset += slot_bytes * count
         return Tiling(tuple(loops), slots, is_double, offset, estimate, estimate.asks_ahead)
