@@ -568,8 +568,8 @@ def test_a_memory_that_clusters_share_never_rests() -> None:
     memory = SharedMemory(2.0)
     asked = ((0, 10, 5), (2, 4, 7), (20, 4, 22), (10, 30, 27), (7, 4, 9))
     assert [memory.take(now, size_bytes) for now, size_bytes, _ in asked] == [done for *_, done in asked]
-    assert memory.busy == [(0, 9), (10, 27)] and memory.busy_cycles(5, 12) == 4 + 2
-    assert memory.busy_cycles(28, 30) == 0
+    assert memory.busy == [(0, 9), (10, 27)] and overlap_cycles(memory.busy, [(5, 12)]) == 4 + 2
+    assert overlap_cycles(memory.busy, [(28, 30)]) == 0
     memory.forget(9)
     assert memory.busy == [(10, 27)]
     assert memory.take(5, 10) == 10  # just before
