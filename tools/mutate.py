@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MOST_CPU_SECONDS = 240  # of one change; one that never ends is noticed
 
-CLOCK = ("tests/sequence/test_clock.py",)
+CLOCK = ("tests/sequence/test_clock.py", "tests/sequence/test_clock_launches.py")
 PIPES = (
     "tests/sequence/test_pipes.py::test_a_pipe_has_a_ring_in_every_block",
     "tests/sequence/test_pipes.py::test_a_fault_is_caught_with_its_operator",
