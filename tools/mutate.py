@@ -58,7 +58,7 @@ TESTS = {
     "tilegrad/sequence/sequence.py": (*PIPES, *LAUNCHES, *MADE),
     "tilegrad/sequence/nest_events.py": (*PIPES, *LAUNCHES, *MADE),
     "tilegrad/sequence/piped_events.py": PIPES,
-    "tilegrad/sequence/handover.py": (*MADE, "tests/sequence/test_tables.py"),
+    "tilegrad/sequence/handover.py": (*LAUNCHES, *MADE, "tests/sequence/test_tables.py"),
     "tilegrad/sequence/kept.py": MADE,
     "tilegrad/sequence/calls.py": MADE,
     "tilegrad/sequence/trace.py": MADE[2:],
