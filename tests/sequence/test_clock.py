@@ -350,6 +350,21 @@ def conducting_transfers() -> Case:
     )  # fmt: skip
 
 
+def nests_that_come_together() -> Case:
+    """A byte each, for two operands of nest 0 and one of nest 1: 3 + 5 for the first, at 8, and for the second, at 16;
+    that of the nest behind takes 1 + 5, at 22. They are there at 27 and 33, stalls of 5 and 6, and the nests compute
+    until 93 and 153."""
+    events = [
+        Enter(0), load(0, 1), load(0, 1), load(1, 1, nest=1), wait(0), wait(1), begin(), end(),
+        Enter(1), begin(nest=1), end(1),
+    ]  # fmt: skip
+    return Case(
+        by_hand(events, chip({"queue_depth": 8})), 153, 60 + 60, 8 + 8 + 6, 5 + 6,
+        spans={1: (8, 19), 2: (16, 27), 3: (22, 33), 7: (33, 93)}, stalls={4: (LOAD, 5), 5: (LOAD, 6)},
+        costs=ToyCosts(conduct=conduct({Act.FIRST_LOAD: 3, Act.JOINED_LOAD: 1})),
+    )  # fmt: skip
+
+
 def ending() -> Case:
     """Behind the last kernel, at 60, the conductor takes 7 to stop, and whoever called the entry 11."""
     costs = ToyCosts(conduct=Conduct(acts={Act.STOP: 7}, calls={"step": 11, "update": 100}))
@@ -427,8 +442,8 @@ CASES: tuple[Callable[[], Case], ...] = (
     set_up, set_up_not_hidden, set_up_hidden, queue_full, queue_full_twice, queue_full_while_cores_compute,
     both_directions, one_direction_at_a_time, both_engines, long_move, late_core, very_late_core, one_core,
     hidden_transfer, exposed_transfer, ragged_tiles, barrier, extra_rows, table, whole_nest, conducting,
-    conducting_transfers, ending, asking_ahead, asking_ahead_in_the_next_nest, nothing_from_l3, over_two_clusters,
-    cold_code, crowded_transfer, not_crowded_any_more, opposed_transfers,
+    conducting_transfers, nests_that_come_together, ending, asking_ahead, asking_ahead_in_the_next_nest,
+    nothing_from_l3, over_two_clusters, cold_code, crowded_transfer, not_crowded_any_more, opposed_transfers,
 )  # fmt: skip
 
 
