@@ -346,6 +346,7 @@ def faulty_listings(listing: Listing) -> dict[str, tuple[Listing, str]]:
     first, other = events[stores[0]], events[stores[-1]]
     assert isinstance(first, Store) and isinstance(other, Store) and first.queue != other.queue
     twice = replace(other, far=first.far, box=first.box)
+    leaving = [e for e in events if isinstance(e, Store) and own.nests[e.nest].blocks and e.queue.block == 0][-1]
     return {
         "no barrier": (changed(events[:barrier] + events[barrier + 1 :]), "not met at a barrier|outside of a launch"),
         "a block left out": (
@@ -356,6 +357,9 @@ def faulty_listings(listing: Listing) -> dict[str, tuple[Listing, str]]:
             changed([*events[: stores[-1]], twice, *events[stores[-1] + 1 :]]), "may use|leaves twice|is not there",
         ),
         "a block comes twice": (changed([*events[:barrier], *inside, *events[barrier:]]), "comes twice"),
+        "a block does not wait for its last store": (
+            changed([e for e in events if not is_wait(e, leaving)]), "block 0 ends while a transfer is under way",
+        ),
         "asked ahead for what blocks write": (changed(asked_too_early(own)), "another block may (write|use)|finds"),
         "brought ahead and never waited for": (changed(never_waited(own)), "not arrived|never waited|under way"),
     }  # fmt: skip
@@ -388,8 +392,11 @@ def asked_too_early(own: EntryListing) -> list[Event]:
 def never_waited(own: EntryListing) -> list[Event]:
     early = own.events[ahead_loads(own)[0]]
     assert isinstance(early, Load)
-    key = early.queue, early.transfer
-    return [one for one in own.events if not (isinstance(one, Wait) and (one.queue, one.transfer) == key)]
+    return [one for one in own.events if not is_wait(one, early)]
+
+
+def is_wait(event: Event, transfer: Load | Store) -> bool:
+    return isinstance(event, Wait) and (event.queue, event.transfer) == (transfer.queue, transfer.transfer)
 
 
 def test_faults_of_launches_in_a_listing_are_refused() -> None:

@@ -17,6 +17,7 @@ from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, Range
 from tilegrad.ir.schedule import Loop, Slot, Tiling
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence import nest_events as nest_events_module
+from tilegrad.sequence.contents import Memory
 from tilegrad.sequence.handover import Handover, handovers, suites_of
 from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.replay import MOST_TRANSFERS, ListingError, replay
@@ -333,6 +334,14 @@ def test_whole_calls_are_not_disturbed(inward: bool, value: str, text: str | Non
             assert refused(toy, text, during).node == "/n0"
         else:
             replay(with_events(toy.listing(), during))
+
+
+def test_a_memory_ends_with_its_last_byte() -> None:
+    """Two rows of 4 bytes, 4 apart, are 8: the last ones of 16 begin at 8."""
+    memory = Memory(16, 1)
+    for start, is_inside in ((-1, False), (0, True), (8, True), (9, False)):
+        assert (memory.views(start, (2, 4), (4, 1)) is not None) == is_inside
+        assert (memory.span(start, 8) is not None) == is_inside
 
 
 def test_one_thing_at_a_time() -> None:
