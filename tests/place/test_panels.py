@@ -90,11 +90,11 @@ FAULTS: dict[str, tuple[Callable[[Staging], Staging], str]] = {
     "one row short": (short, "should be|at the end|not the part|not one tensor|overwritten"),
     "from elsewhere in L3": (
         lambda move: replace(move, l3_offset=move.l3_offset + 4),
-        "should be|at the end|not the part|not one tensor|beyond",
+        "should be|at the end|not the part|not one tensor|beyond|still being read",
     ),
     "rows too far apart": (
         lambda move: replace(move, l3_stride=move.l3_stride + 4) if move.rows > 1 else short(move),
-        "should be|at the end|not the part|not one tensor|beyond",
+        "should be|at the end|not the part|not one tensor|beyond|still being read",
     ),
 }
 

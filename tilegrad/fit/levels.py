@@ -26,6 +26,7 @@ from tilegrad.place.plan import plan_memory
 from tilegrad.place.tensors import launch_lifetimes
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.fastest import fastest_schedule
+from tilegrad.sequence.regroup import regrouped
 from tilegrad.sequence.sequence import sequence_plan
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import L2, L3, Target
@@ -87,7 +88,7 @@ def fitted_levels(program: Program, split: Program, target: Target, options: Sch
 
 
 def _timed(program: Program, target: Target, options: ScheduleOptions, repeated: int = 0) -> _Timed:
-    plan = plan_memory(fastest_schedule(program, target, options), options.home)
+    plan = regrouped(plan_memory(fastest_schedule(program, target, options), options.home))
     return _Timed(program, plan, time_listing(sequence_plan(plan))["step"], repeated)
 
 
