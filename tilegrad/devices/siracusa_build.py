@@ -37,15 +37,19 @@ _WARNINGS_AND_PATHS = ("-Wall", "-Wextra", "-Werror", "-I.", "-Ichip")
 # Every address is below 2 GB: constants beside each other share the upper half of theirs, which `medany` computes
 # for each again, some twenty times for an element of `tg_erf`.
 _CHANGED = {"-mcmodel=medany": "-mcmodel=medlow"}
+# Each function is a section, so that the linker leaves out those that another file has, too.
 CLUSTER_FLAGS = (
     *(_CHANGED.get(flag, flag) for flag in COUNTED_FLAGS if flag != "-mno-relax"),
     *_WARNINGS_AND_PATHS,
-    "-DTG_XPULP",
+    *("-DTG_XPULP", "-ffunction-sections"),
 )
 CLUSTER_TOOLCHAIN = Toolchain(COMPILER, CLUSTER_FLAGS)
 FABRIC_FLAGS = (*CLUSTER_FLAGS, "-mno-relax", "-Os", "-march=rv32im_zicsr")
 # With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
-_LINK_FLAGS = ("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-T", "chip/link.ld")
+_LINK_FLAGS = (
+    *("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-Wl,--gc-sections"),
+    *("-T", "chip/link.ld"),
+)
 
 
 class CodeTooLarge(DoesNotFit):
