@@ -3,6 +3,7 @@
  * starts at the far end of the box `x` points to. */
 #ifndef TG_COPY_H
 #define TG_COPY_H
+#include "tg_inner.h"
 #include "tg_kernel.h"
 
 typedef struct {
@@ -27,7 +28,7 @@ typedef struct {
     i##d = 0;
 
 /* This core's share: rows (all loops but the last), or a piece of every row where there are too few of them. */
-#define TG_COPY(TYPE)                                                                                                  \
+#define TG_COPY_SHARE(TYPE)                                                                                            \
     int start = 0, stop = p->n_d0 * p->n_d1 * p->n_d2 * p->n_d3 * p->n_d4 * p->n_d5 * p->n_d6;                         \
     int from = 0, to = p->n_d7;                                                                                        \
     if (stop >= core_count)                                                                                            \
@@ -56,5 +57,23 @@ typedef struct {
         TG_COPY_NEXT(6) TG_COPY_NEXT(5) TG_COPY_NEXT(4) TG_COPY_NEXT(3)                                                \
         TG_COPY_NEXT(2) TG_COPY_NEXT(1) TG_COPY_NEXT(0)                                                                \
     }
+
+/* It is long. Where the linker keeps one of several equal functions (a chip's tg_inner.h says so by TG_ONCE), kernels that
+ * copy have it in common. */
+#ifdef TG_ONCE
+#define TG_COPY_APART(TYPE)                                                                                            \
+    TG_ONCE void tg_copy_of_##TYPE(TG_MEM const TYPE *restrict x, TG_MEM TYPE *restrict y,                             \
+                                   TG_ARG const tg_copy_args *p, int core_id, int core_count)                          \
+    {                                                                                                                  \
+        TG_COPY_SHARE(TYPE)                                                                                            \
+    }
+TG_COPY_APART(tg_b1)
+TG_COPY_APART(tg_b2)
+TG_COPY_APART(tg_b4)
+TG_COPY_APART(tg_b8)
+#define TG_COPY(TYPE) tg_copy_of_##TYPE(x, y, p, core_id, core_count);
+#else
+#define TG_COPY(TYPE) TG_COPY_SHARE(TYPE)
+#endif
 
 #endif
