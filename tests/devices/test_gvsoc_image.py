@@ -312,18 +312,86 @@ def test_code_calls_no_library_but_the_compilers(image: Path) -> None:
     assert all(map(compilers.fullmatch, foreign)), foreign
 
 
-@pytest.mark.parametrize("name", ["simplemlp", pytest.param("dscnn", marks=pytest.mark.slow)])
+FUNCTION = re.compile(r"^[0-9a-f]+ <([^>]+)>:\n((?:.+\n)+)", re.MULTILINE)
+REGISTER = re.compile(r"\b(ra|gp|tp|sp|zero|f?[ast]\d+|ft\d+)\b")
+
+
+def _functions(code: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Names, and instructions as far as they say what is computed: which registers a compiler took, where a function
+    lies and what fills it up are no difference."""
+    found = []
+    for name, body in FUNCTION.findall(code):
+        own = re.compile(rf"[0-9a-f]+ <{re.escape(name)}(\+0x[0-9a-f]+)?>")
+        lines = (line.partition("\t")[2].partition("#")[0].strip() for line in body.splitlines())
+        plain = (re.sub(r"[0-9a-f]+ <", "<", own.sub("itself", line)) for line in lines if line != "nop")
+        found.append((name, tuple(REGISTER.sub("register", line) for line in plain)))
+    return found
+
+
+def _copies(code: str) -> set[frozenset[str]]:
+    """Functions that are there more than once: by name, as a compiler's variant of another, or with the same code under
+    two names. One jump to a function, or a return alone, is no copy of anything."""
+    functions = _functions(code)
+    names = [name for name, _ in functions]
+    copies = {frozenset([name]) for name in names if names.count(name) > 1}
+    variants = {name: name.partition(".")[0] for name in names if "." in name}
+    copies |= {frozenset([name, base]) for name, base in variants.items() if base in names}
+    alike: dict[tuple[str, ...], set[str]] = {}
+    for name, instructions in functions:
+        if len(instructions) > 2:
+            alike.setdefault(instructions, set()).add(name)
+    return copies | {frozenset(those) for those in alike.values() if len(those) > 1}
+
+
+def _copies_in(image: Path) -> set[frozenset[str]]:
+    return _copies(_disassembly(image, "--no-show-raw-insn"))
+
+
+@pytest.mark.parametrize("name", ["simplemlp", "attention", pytest.param("dscnn", marks=pytest.mark.slow)])
 def test_no_function_is_linked_twice(name: str, tmp_path: Path) -> None:
-    """Neither under one name nor under two: products of gemm.c are those of conv.c."""
-    code = _disassembly(build(compiled_for(name, siracusa()), tmp_path, 1), "--no-show-raw-insn")
-    bodies: dict[str, str] = {}
-    for found in re.finditer(r"^[0-9a-f]+ <([^>]+)>:\n((?:.+\n)+)", code, re.MULTILINE):
-        lines = [line.partition("\t")[2] for line in found[2].splitlines()]
-        body = re.sub(r"[0-9a-f]+ <", "<", "\n".join(lines).replace(f"<{found[1]}", "<itself"))
-        if len(lines) >= 20:
-            assert bodies.setdefault(body, found[1]) == found[1]
-    names = re.findall(r"^[0-9a-f]+ <([^>]+)>:$", code, re.MULTILINE)
-    assert len(names) == len(set(names))
+    """Products of gemm.c are those of conv.c; a transposition and a concatenation are one copy."""
+    assert _copies_in(build(compiled_for(name, siracusa()), tmp_path, 1)) == set()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", zoo.names())
+def test_no_function_of_a_zoo_model_is_linked_twice(name: str, tmp_path: Path) -> None:
+    compiled = compiled_for(name, siracusa(128 * KIB), ScheduleOptions(fuses_update=True))
+    assert _copies_in(build(compiled, tmp_path, 1)) == set()
+
+
+def test_functions_of_each_file_of_their_own_are_found(tmp_path: Path) -> None:
+    files = folder_files(compiled := compiled_for("attention", siracusa()), 1, None)
+    once = b"#define TG_ONCE __attribute__((weak, noinline, noclone))"
+    own = b"#define TG_ONCE static __attribute__((noinline, noclone, unused))"
+    assert once in files["kernels/tg_inner.h"]
+    files["kernels/tg_inner.h"] = files["kernels/tg_inner.h"].replace(once, own)
+    copies = _copies_in(build_image(compiled, tmp_path, files).path)
+    assert {frozenset(["tg_gemm_row_nt"]), frozenset(["tg_copy_of_tg_b4"])} <= copies
+
+
+@pytest.mark.parametrize(
+    ("second", "copies"),
+    [
+        ("lw\ta5,0(a1)\nblt\ta5,a4,{} <two+0x8>\nnop\nfmadd.s\tfa3,fa4,fa5,fa3\nret", {"one", "two"}),
+        ("lw\ta5,4(a1)\nblt\ta5,a4,{} <two+0x8>\nfmadd.s\tfa3,fa4,fa5,fa3\nret", set()),
+        ("lw\ta5,0(a1)\nblt\ta5,a4,{} <other>\nfmadd.s\tfa3,fa4,fa5,fa3\nret", set()),
+    ],
+    ids=["other registers", "another offset", "another target"],
+)
+def test_the_same_code_under_two_names_is_found(second: str, copies: set[str]) -> None:
+    first = "lw\ta0,0(a0)\nblt\ta0,a2,{} <one+0x6>\nfmadd.s\tfa0,ft0,ft1,fa0\nret"
+    written = "\n".join(
+        f"{at:08x} <{name}>:\n" + "".join(f"{at:x}:\t{line.format(f'{at:x}')}\n" for line in code.split("\n"))
+        for at, name, code in ((0x1C010000, "one", first), (0x1C010100, "two", second))
+    )
+    assert _copies(written) == ({frozenset(copies)} if copies else set())
+
+
+def test_a_variant_beside_its_function_is_found() -> None:
+    code = "1c010000 <{}>:\n1c010000:\tret\n"
+    both = "\n".join(code.format(name) for name in ("tg_sum", "tg_sum.constprop.0", "tg_max.part.0"))
+    assert _copies(both) == {frozenset(["tg_sum", "tg_sum.constprop.0"])}
 
 
 def test_the_fabric_controllers_code_has_no_floating_point(image: Path) -> None:
