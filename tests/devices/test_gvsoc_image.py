@@ -18,9 +18,18 @@ from tilegrad.build.frames import deepest_bytes
 from tilegrad.build.toolchain import list_frames
 from tilegrad.compiled import Compiled
 from tilegrad.devices.elf import ElfFile
+from tilegrad.devices.embedded import FABRIC_CORE
 from tilegrad.devices.gvsoc import GvsocDevice
 from tilegrad.devices.host import HostDevice
-from tilegrad.devices.siracusa_build import CLUSTER_TOOLCHAIN, CONTROLLER_CORE, build_image, cluster_files, folder_files
+from tilegrad.devices.siracusa_build import (
+    CLUSTER_TOOLCHAIN,
+    CONTROLLER_CORE,
+    FABRIC_TOOLCHAIN,
+    STACK_BYTES,
+    build_image,
+    cluster_files,
+    folder_files,
+)
 from tilegrad.devices.siracusa_image import what_ran
 from tilegrad.devices.siracusa_program import Expected, float_bits, image_files, weights_hash
 from tilegrad.errors import DoesNotFit, UserError
@@ -80,21 +89,23 @@ def test_an_image_gives_the_hosts_bits(way: Way, program: Path, tmp_path: Path) 
     assert ran.loss_bits == expected.loss_bits
     assert ran.weights_hash == expected.weights_hash
     assert len(ran.cycles["update"]) == 2 and len(ran.cycles["step"]) == 2 * recipe_of(way.name).accumulate
-    *workers, conductor = ran.stacks
-    assert [stack.core for stack in ran.stacks] == [*range(way.cores), CONTROLLER_CORE]
+    *workers, conductor, fabric = ran.stacks
+    assert [stack.core for stack in ran.stacks] == [*range(way.cores), CONTROLLER_CORE, FABRIC_CORE]
     assert all(stack.is_intact and stack.used_bytes < stack.capacity_bytes for stack in ran.stacks)
     # What was painted over is at most what the compiler tells: not every program takes the deepest way.
     bound = told_stack(compiled, tmp_path, 2)
     assert 0.5 * bound <= conductor.used_bytes <= bound
     told = stack_use(compiled).worker or 0
     assert 0.5 * told <= max(stack.used_bytes for stack in workers) <= told + WORKER_FRAME_BYTES
+    told = told_fabric_stack(compiled, tmp_path)
+    assert 0.5 * told <= fabric.used_bytes <= told
 
 
 def test_a_worker_conducts_where_there_is_no_controller(program: Path, tmp_path: Path) -> None:
     chip = replace(siracusa(16 * KIB), conductor=WORKER)
     compiled = compiled_for("simplemlp", chip, ScheduleOptions(buffering="double"))
     ran = finished(program, build(compiled, tmp_path, 1, host_bits(compiled, 1)))
-    assert ran.verdict == "same" and [stack.core for stack in ran.stacks] == list(range(8))
+    assert ran.verdict == "same" and [stack.core for stack in ran.stacks] == [*range(8), FABRIC_CORE]
 
 
 WORKER_FRAME_BYTES = 16  # of `cluster_main`, which is below it
@@ -111,6 +122,16 @@ def told_stack(compiled: Compiled, folder: Path, steps: int) -> int:
     whole = deepest_bytes(listings, ["run_program"], recursion=4)["run_program"] + chip
     assert stack_use(compiled).entries["step"] + (callers or 0) <= whole
     return whole
+
+
+def told_fabric_stack(compiled: Compiled, folder: Path) -> int:
+    """From where the fabric controller enters C."""
+    files = folder_files(compiled, 2, None)
+    own = {
+        name: data for name, data in files.items() if name in ("chip/fabric.c", "chip/image.c") or name.endswith(".h")
+    }
+    (folder / "fabric").mkdir()
+    return deepest_bytes(list_frames(FABRIC_TOOLCHAIN, folder / "fabric", own), ["fabric_main"], 1)["fabric_main"]
 
 
 @pytest.mark.slow
@@ -192,26 +213,39 @@ def test_seeded_faults_are_noticed(fault: str, program: Path, tmp_path: Path) ->
     assert done.returncode not in (0, 2), f"{fault}: {done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize(("core", "word"), [(0, 0), (7, 15), (CONTROLLER_CORE, 0), (CONTROLLER_CORE, 15)])
+GUARDS = [(core, word) for core in (0, 7, CONTROLLER_CORE, FABRIC_CORE) for word in (0, 15)]
+
+
+@pytest.mark.parametrize(("core", "word"), GUARDS)
 def test_a_guard_zone_that_is_overwritten_fails_the_run(core: int, word: int, program: Path, tmp_path: Path) -> None:
-    """At either end of it, and the ninth core's is one of them."""
-    above = 4096 + (0 if core == CONTROLLER_CORE else 1408 * (core + 1))
-    fault = (
-        f"extern uint32_t _cluster_stacks[]; ((volatile uint32_t *)((uintptr_t)_cluster_stacks - {above}))[{word}] = 1;"
-    )
-    weights = "    report(RECORD_WEIGHTS,"
-    image = build(compiled_for("simplemlp", siracusa()), tmp_path, 1, None, {weights: f"    {fault}\n{weights}"})
+    """At either end of it, and the ninth core's and the fabric controller's are some of them."""
+    above = 4096 + (1408 * (core + 1) if core < CONTROLLER_CORE else 0)
+    is_fabric = core == FABRIC_CORE  # which alone may write there
+    top, at = ("_fabric_stack", "own = use_of_stack(") if is_fabric else ("_cluster_stacks", "report(RECORD_WEIGHTS,")
+    fault = f"{{ extern uint32_t {top}[]; ((volatile uint32_t *)((uintptr_t){top} - {above}))[{word}] = 1; }}"
+    image = build(compiled_for("simplemlp", siracusa()), tmp_path, 1, None, {at: f"{fault}\n{at}"})
     ran = finished(program, image)
     assert (ran.verdict, ran.exit_status) == ("failed", 2)
     assert [stack.core for stack in ran.stacks if not stack.is_intact] == [core]
 
 
-@pytest.mark.parametrize(("who", "room"), [("worker", 1344), ("conductor", 4032)])
+def test_a_stack_that_nobody_painted_fails_the_run(program: Path, tmp_path: Path) -> None:
+    """The fabric controller's: what is not painted is used, and so is its guard zone."""
+    paints = "    la   t1, _fabric_stack_bytes\n    call paint\n"
+    ran = finished(program, build(compiled_for("simplemlp", siracusa()), tmp_path, 1, None, {paints: ""}))
+    assert (ran.verdict, ran.exit_status) == ("failed", 2)
+    assert [stack.core for stack in ran.stacks if not stack.is_intact] == [FABRIC_CORE]
+
+
+@pytest.mark.parametrize(("who", "room"), [("worker", 1344), ("conductor", 4032), ("fabric controller", 4032)])
 def test_frames_that_reach_beyond_a_guard_zone_are_refused(who: str, room: int, tmp_path: Path) -> None:
     """They need not write to it, so that nothing would show afterwards."""
     array = f"volatile char large[{room}]; large[0] = 0; (void)large[0];"
-    work, start = "        tg_kernel_call *call =", "    static tg_model m;"
-    at = work if who == "worker" else start
+    at = {
+        "worker": "        tg_kernel_call *call =",
+        "conductor": "    static tg_model m;",
+        "fabric controller": "    uint32_t differing = 0,",
+    }[who]
     with pytest.raises(DoesNotFit, match=f"the stack of the {who}") as caught:
         build(compiled_for("simplemlp", siracusa()), tmp_path, 1, None, {at: f"{array}\n{at}"})
     assert caught.value.expected == f"at most {room} bytes" and caught.value.exit_status == 2
@@ -272,7 +306,9 @@ def test_symbols_are_where_the_memory_map_wants_them(image: Path) -> None:
     symbols = ElfFile(image).symbols()
     assert symbols["_start"].address == PRIVATE1.start
     assert symbols["fabric_main"].address in PRIVATE1
-    assert symbols["_fabric_stack"].address - 16 in PRIVATE0
+    bottom = symbols["_fabric_stack"].address - symbols["_fabric_stack_bytes"].address
+    assert bottom in PRIVATE0 and symbols["_fabric_stack"].address - 16 in PRIVATE0
+    assert symbols["_fabric_stack_bytes"].address == STACK_BYTES
     assert symbols["cluster_main"].address in SHARED and symbols["mailbox"].address in SHARED
     assert symbols["_cluster_stacks"].address == STACKS.stop
     assert symbols["_scratch"].address == L1.start and symbols["_l1_constants"].address in OWN

@@ -36,6 +36,9 @@ class Sections:
         return self.data_bytes + self.bss_bytes + self.stack_bytes
 
 
+FABRIC_CORE = 31  # whoever starts a cluster and reports for it: what `mhartid` says for the number of its cluster
+
+
 @dataclass(frozen=True)
 class CoreStack:
     """What an image found of a core's stack when it was done. The guard zone below it must be as it was."""
@@ -44,6 +47,14 @@ class CoreStack:
     used_bytes: int
     capacity_bytes: int
     is_intact: bool
+
+    @property
+    def is_of_the_fabric_controller(self) -> bool:
+        return self.core == FABRIC_CORE
+
+    @property
+    def whose(self) -> str:
+        return "the fabric controller" if self.is_of_the_fabric_controller else f"core {self.core}"
 
     def as_json(self) -> dict[str, Any]:
         return {

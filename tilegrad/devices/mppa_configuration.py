@@ -147,4 +147,3 @@ def _refused(field: str, value: object, expected: str) -> UserError:
         got=str(value),
         hint="docs/mppa.md explains each field",
     )
-

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tilegrad.build.folder import write_files
-from tilegrad.build.frames import deepest_bytes
+from tilegrad.build.frames import Listing, deepest_bytes
 from tilegrad.build.riscv import COMPILER
 from tilegrad.build.riscv import FLAGS as COUNTED_FLAGS
 from tilegrad.build.toolchain import Toolchain, build, list_frames
@@ -45,6 +45,7 @@ CLUSTER_FLAGS = (
 )
 CLUSTER_TOOLCHAIN = Toolchain(COMPILER, CLUSTER_FLAGS)
 FABRIC_FLAGS = (*CLUSTER_FLAGS, "-mno-relax", "-Os", "-march=rv32im_zicsr")
+FABRIC_TOOLCHAIN = Toolchain(COMPILER, FABRIC_FLAGS, ("-r", "-nostdlib"))
 # With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
 _LINK_FLAGS = (
     *("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-Wl,--gc-sections"),
@@ -86,7 +87,7 @@ def build_image(compiled: Compiled, folder: Path, files: Mapping[str, bytes], *,
     write_files(folder, files)
     fabric = {name: data for name, data in files.items() if name in _FABRIC_SOURCES or name.endswith(".h")}
     cluster = {name: data for name, data in files.items() if name not in _FABRIC_SOURCES}
-    build(Toolchain(COMPILER, FABRIC_FLAGS, ("-r", "-nostdlib")), folder, fabric, _FABRIC, use_cache=use_cache)
+    build(FABRIC_TOOLCHAIN, folder, fabric, _FABRIC, use_cache=use_cache)
     try:
         path = build(
             replace(CLUSTER_TOOLCHAIN, link_flags=(_FABRIC, *_link_flags(compiled))),
@@ -97,33 +98,46 @@ def build_image(compiled: Compiled, folder: Path, files: Mapping[str, bytes], *,
         )
     except DeviceError as error:
         raise _explained(error, compiled) from error
-    _check_stacks(compiled, path, cluster, use_cache=use_cache)
+    _check_stacks(compiled, path, cluster, fabric, use_cache=use_cache)
     return Image(path, _sections(path))
 
 
-def _check_stacks(compiled: Compiled, image: Path, cluster: Mapping[str, bytes], *, use_cache: bool) -> None:
+def _check_stacks(
+    compiled: Compiled, image: Path, cluster: Mapping[str, bytes], fabric: Mapping[str, bytes], *, use_cache: bool
+) -> None:
     """A large frame may reach beyond a guard zone and leave it as it was, so what the compiler tells of the deepest way
     is held to the stacks, too. What it knows no bound of is left to the guard zones."""
     symbols = ElfFile(image).symbols()
     graphs = compiled.program.entries.values()
     rank = max((tensor.rank for graph in graphs for tensor in graph.types.values()), default=1)
-    with closing(Workspace()) as workspace:
-        listings = list_frames(CLUSTER_TOOLCHAIN, workspace.path, cluster, use_cache=use_cache)
-    entered = max(listing.frames.get("cluster_main") or 0 for listing in listings)
-    for who, root in (("conductor", "run_program"), ("worker", "tg_work")):
+    on_cluster, on_fabric = (
+        _listings(toolchain, files, use_cache=use_cache)
+        for toolchain, files in ((CLUSTER_TOOLCHAIN, cluster), (FABRIC_TOOLCHAIN, fabric))
+    )
+    entered = max(listing.frames.get("cluster_main") or 0 for listing in on_cluster)
+    for who, listings, root, above in (
+        ("conductor", on_cluster, "run_program", entered),
+        ("worker", on_cluster, "tg_work", entered),
+        ("fabric controller", on_fabric, "fabric_main", 0),
+    ):
         try:
-            deepest = deepest_bytes(listings, [root], rank)[root] + entered
+            deepest = deepest_bytes(listings, [root], rank)[root] + above
         except DeviceError:
             continue
-        room = symbols[f"_{who}_stack_bytes"].address - symbols["_guard_bytes"].address
+        room = symbols[f"_{who.split()[0]}_stack_bytes"].address - symbols["_guard_bytes"].address
         if deepest > room:
             raise DoesNotFit(
-                f"the stack of the {who} does not fit into L1's part for stacks",
+                f"the stack of the {who} does not fit into {'L1' if listings is on_cluster else 'L2'}'s part for it",
                 stage="build",
                 expected=f"at most {room} bytes",
                 got=f"{deepest} bytes, by {COMPILER}",
                 hint="a kernel with large arrays of its own needs them in its operands",
             )
+
+
+def _listings(toolchain: Toolchain, files: Mapping[str, bytes], *, use_cache: bool) -> list[Listing]:
+    with closing(Workspace()) as workspace:
+        return list_frames(toolchain, workspace.path, files, use_cache=use_cache)
 
 
 def _link_flags(compiled: Compiled) -> tuple[str, ...]:

@@ -225,7 +225,7 @@ class SiracusaDevice(AutonomousDevice):
         for stack in ran.stacks:
             if not stack.is_intact:
                 raise DeviceError(
-                    f"the image failed: the stack of core {stack.core} reached into its guard zone",
+                    f"the image failed: the stack of {stack.whose} reached into its guard zone",
                     stage="run",
                     expected=f"at most {stack.capacity_bytes} bytes",
                     got=f"{stack.used_bytes} bytes",

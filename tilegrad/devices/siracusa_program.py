@@ -280,7 +280,7 @@ def _stored_sections(initial: _Initial) -> str:
     """Names the bytes by their hash, so that a cached object is theirs."""
     text = "# Initial values that nothing can generate.\n"
     for name, stored in initial.stored.items():
-        text += f'    .section .tg_stored_{name},"a"\n'
         if stored:
+            text += f'    .section .tg_stored_{name},"a"\n'
             text += f'    .incbin "chip/{name}.bin" # {hashlib.sha256(stored).hexdigest()}\n'
     return text

@@ -102,9 +102,11 @@ def checkpoint_line(facts: Mapping[str, Any]) -> Text:
 
 
 def stacks_line(stacks: Sequence[CoreStack]) -> Text:
-    """What the image painted and found used: of each size, the stack that was used most."""
-    deepest = {stack.capacity_bytes: stack for stack in sorted(stacks, key=lambda stack: stack.used_bytes)}
-    parts = [f"core {one.core} {one.used_bytes:,} of {one.capacity_bytes:,}" for one in deepest.values()]
+    """What the image painted and found used: of each size, the stack of the cluster that was used most, and the fabric
+    controller's."""
+    rising = sorted(stacks, key=lambda stack: stack.used_bytes)
+    deepest = {(stack.is_of_the_fabric_controller, stack.capacity_bytes): stack for stack in rising}
+    parts = [f"{one.whose} {one.used_bytes:,} of {one.capacity_bytes:,}" for one in deepest.values()]
     guards = "all guard zones intact" if all(one.is_intact for one in stacks) else "a guard zone was overwritten"
     return Text(f"stacks as measured on {plural(len(stacks), 'core')}, the deepest: {', '.join(parts)}; {guards}")
 

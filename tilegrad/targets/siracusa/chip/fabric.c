@@ -4,8 +4,11 @@
 #include "image.h"
 #include "mailbox.h"
 #include "siracusa.h"
+#include "stacks.h"
 
+enum { FABRIC = 31 }; /* what mhartid calls the fabric controller's cluster */
 extern void _start(void);
+extern uint32_t _fabric_stack[], _fabric_stack_bytes[];
 int fabric_main(void);
 
 static void print(const char *text)
@@ -49,9 +52,18 @@ static void print_checked(const char *name, uint32_t value, uint32_t expected, u
     }
 }
 
+static void print_stack(uint32_t core, stack_use stack)
+{
+    print_field("stack ", core);
+    print_field(" used ", stack.used);
+    print_field(" of ", stack.bytes);
+    print(stack.is_intact ? " guard intact" : " guard overwritten");
+}
+
 int fabric_main(void)
 {
     uint32_t differing = 0, failures = 0, is_over = 0;
+    stack_use own;
     print("tilegrad image 1\n");
     print("model " IMAGE_MODEL "\n");
     hyper_set_up();
@@ -81,10 +93,7 @@ int fabric_main(void)
             break;
         case RECORD_STACK:
         case RECORD_OVERFLOW:
-            print_field("stack ", next->number);
-            print_field(" used ", next->value);
-            print_field(" of ", next->cycles);
-            print(next->kind == RECORD_STACK ? " guard intact" : " guard overwritten");
+            print_stack(next->number, (stack_use){next->value, next->cycles, next->kind == RECORD_STACK});
             failures += next->kind == RECORD_OVERFLOW;
             break;
         case RECORD_FAILURE:
@@ -93,7 +102,10 @@ int fabric_main(void)
             failures++;
             break;
         default:
-            print("verdict ");
+            own = use_of_stack(_fabric_stack, (uint32_t)(uintptr_t)_fabric_stack_bytes);
+            failures += !own.is_intact;
+            print_stack(FABRIC, own); /* what is called from here on was called before */
+            print("\nverdict ");
             print(failures ? "failed" : !image_is_checked ? "unchecked" : differing ? "differs" : "same");
             is_over = 1;
             break;

@@ -2,6 +2,7 @@
 #ifndef TG_CHIP_PROGRAM_H
 #define TG_CHIP_PROGRAM_H
 #include <stdint.h>
+#include "stacks.h"
 
 void run_program(void);
 
@@ -16,11 +17,7 @@ typedef struct {
 } image_place;
 extern unsigned char already_in_l3[1];
 
-/* How deep a core's stack was used so far, of how many bytes, and whether the guard zone below it is as it was. */
-typedef struct {
-    uint32_t used, bytes;
-    int is_intact;
-} stack_use;
+/* Of a core of the cluster. */
 stack_use stack_of(int core);
 
 #endif

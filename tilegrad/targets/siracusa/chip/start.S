@@ -19,15 +19,20 @@ _start:
     la   t1, _worker_stack_bytes
     mul  t0, a1, t1
     sub  sp, sp, t0
-1:  sub  t2, sp, t1                 # painted, so that its deepest use shows afterwards
-    li   t0, 0x57ac57ac
-1:  sw   t0, 0(t2)
-    addi t2, t2, 4
-    bltu t2, sp, 1b
+1:  call paint
     mv   a0, a1
     la   t0, cluster_main
     jalr t0
 1:  j 1b
+
+# A stack of t1 bytes below sp, so that its deepest use shows afterwards (stacks.h).
+paint:
+    sub  t2, sp, t1
+    li   t0, 0x57ac57ac
+1:  sw   t0, 0(t2)
+    addi t2, t2, 4
+    bltu t2, sp, 1b
+    ret
 
 fabric_controller:
     la   t0, _bss_start
@@ -37,6 +42,8 @@ fabric_controller:
     addi t0, t0, 4
     j 1b
 2:  la   sp, _fabric_stack
+    la   t1, _fabric_stack_bytes
+    call paint
     la   t0, fabric_main
     jalr t0
     li   t0, 0x80000000             # exit: the status with bit 31 set

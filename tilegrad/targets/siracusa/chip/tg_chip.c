@@ -330,10 +330,9 @@ void tg_table(const void *table, uint32_t bytes)
     (void)bytes;
 }
 
-/* ---- The cores' way through the program. Each stack lies above a guard zone, painted like the stack: it must stay so. */
+/* ---- The cores' way through the program. */
 
-enum { PAINT = 0x57ac57ac }; /* by start.S */
-extern uint32_t _cluster_stacks[], _conductor_stack_bytes[], _worker_stack_bytes[], _guard_bytes[];
+extern uint32_t _cluster_stacks[], _conductor_stack_bytes[], _worker_stack_bytes[];
 extern uint32_t _l1_constants[], _l1_constants_end[], _l1_constants_stored[];
 static volatile uint32_t is_ready;
 
@@ -341,14 +340,7 @@ stack_use stack_of(int core)
 {
     uint32_t conductor = (uint32_t)(uintptr_t)_conductor_stack_bytes, worker = (uint32_t)(uintptr_t)_worker_stack_bytes;
     uint32_t above = core == CONDUCTOR ? 0 : conductor + worker * (uint32_t)core;
-    stack_use stack = {0, core == CONDUCTOR ? conductor : worker, 0};
-    const uint32_t *bottom = _cluster_stacks - (above + stack.bytes) / 4;
-    while (stack.used < stack.bytes && bottom[stack.used / 4] == PAINT)
-        stack.used += 4;
-    stack.is_intact = stack.used >= (uint32_t)(uintptr_t)_guard_bytes;
-    stack.used = stack.bytes - stack.used;
-    stack.bytes -= (uint32_t)(uintptr_t)_guard_bytes;
-    return stack;
+    return use_of_stack(_cluster_stacks - above / 4, core == CONDUCTOR ? conductor : worker);
 }
 
 /* Of all that is in L1, nothing is loaded: the cluster sleeps then. */
