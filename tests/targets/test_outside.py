@@ -54,9 +54,9 @@ def test_the_documents_explain_every_field() -> None:
     assert sorted(name for name in every if f"`{name}`" not in text and f'{name}="' not in text) == []
 
 
-@pytest.mark.matrix
-def test_every_mode_on_a_chip_from_a_file_has_the_bits_of_the_host(tilegrad: CommandLine) -> None:
-    words = ("resnet8", "--steps", "1", "--no-verify", "--json", "-")
+@pytest.mark.parametrize("model", ["autoencoder_tiny", pytest.param("resnet8", marks=pytest.mark.matrix)])
+def test_every_mode_on_a_chip_from_a_file_has_the_bits_of_the_host(model: str, tilegrad: CommandLine) -> None:
+    words = (model, "--steps", "1", "--no-verify", "--json", "-")
     answer = tilegrad("compare", *words, "--target", CLUSTER)
     assert answer.status == 0 and answer.json["cycles_are"] == "estimated, uncalibrated", answer.err
     host = tilegrad("train", *words, "--device", "host").json["weights_sha256"]

@@ -37,11 +37,12 @@ _WARNINGS_AND_PATHS = ("-Wall", "-Wextra", "-Werror", "-I.", "-Ichip")
 # Every address is below 2 GB: constants beside each other share the upper half of theirs, which `medany` computes
 # for each again, some twenty times for an element of `tg_erf`.
 _CHANGED = {"-mcmodel=medany": "-mcmodel=medlow"}
-# Each function is a section, so that the linker leaves out those that another file has, too.
+# Each function is a section, so that the linker leaves out those that another file has, too; and it begins a line of the
+# instruction caches.
 CLUSTER_FLAGS = (
     *(_CHANGED.get(flag, flag) for flag in COUNTED_FLAGS if flag != "-mno-relax"),
     *_WARNINGS_AND_PATHS,
-    *("-DTG_XPULP", "-ffunction-sections"),
+    *("-DTG_XPULP", "-ffunction-sections", "-falign-functions=16"),
 )
 CLUSTER_TOOLCHAIN = Toolchain(COMPILER, CLUSTER_FLAGS)
 FABRIC_FLAGS = (*CLUSTER_FLAGS, "-mno-relax", "-Os", "-march=rv32im_zicsr")
