@@ -22,6 +22,7 @@ from tilegrad.devices.registry import device_kind, open_device
 from tilegrad.devices.siracusa_image import parse_console
 from tilegrad.devices.siracusa_program import Expected
 from tilegrad.errors import DeviceError, UserError
+from tilegrad.report.training import stacks_line
 
 NAME = "gvsoc:siracusa"
 CONSOLE = """a simulator's own words
@@ -33,7 +34,9 @@ update 0 cycles 12
 infer 0 cycles 30
 weights 0x12345678
 stack 0 used 300 of 1344 guard intact
+stack 1 used 310 of 1344 guard intact
 stack 8 used 4040 of 4032 guard overwritten
+stack 31 used 92 of 4032 guard intact
 verdict differs
 """
 
@@ -51,7 +54,29 @@ def test_the_console_is_read_between_other_words() -> None:
     assert ran.losses == (1.0, 2.0) and ran.loss_bits == (0x3F800000, 0x40000000)
     assert ran.cycles == {"step": (120, 121), "update": (12,), "infer": (30,)}
     assert (ran.weights_hash, ran.verdict, ran.exit_status) == (0x12345678, "differs", 1)
-    assert ran.stacks == (CoreStack(0, 300, 1344, is_intact=True), CoreStack(8, 4040, 4032, is_intact=False))
+    assert ran.stacks == (
+        CoreStack(0, 300, 1344, is_intact=True),
+        CoreStack(1, 310, 1344, is_intact=True),
+        CoreStack(8, 4040, 4032, is_intact=False),
+        CoreStack(31, 92, 4032, is_intact=True),
+    )
+
+
+def test_the_deepest_stacks_are_told_and_the_fabric_controllers() -> None:
+    """Which is as large as the conductor's, and is told beside it."""
+    assert stacks_line(parse_console(CONSOLE, 1).stacks).plain == (
+        "stacks as measured on 4 cores, the deepest: the fabric controller 92 of 4,032, core 1 310 of 1,344, "
+        "core 8 4,040 of 4,032; a guard zone was overwritten"
+    )
+
+
+@pytest.mark.parametrize(("core", "whose"), [(8, "core 8"), (31, "the fabric controller")])
+def test_whose_stack_reached_into_its_guard_zone(core: int, whose: str) -> None:
+    text = CONSOLE.replace("4032 guard overwritten", "4032 guard intact")
+    text = re.sub(rf"(stack {core} used .*) guard intact", r"\1 guard overwritten", text)
+    ran = parse_console(text.replace("verdict differs", "verdict failed"), 2)
+    with pytest.raises(DeviceError, match=f"the stack of {whose} reached into its guard zone"):
+        GvsocDevice()._check(ran, Expected(ran.loss_bits, ran.weights_hash))
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,4 @@ def _refused(field: str, value: object, expected: str) -> UserError:
         got=str(value),
         hint="docs/mppa.md explains each field",
     )
+

@@ -37,7 +37,7 @@ _WARNINGS_AND_PATHS = ("-Wall", "-Wextra", "-Werror", "-I.", "-Ichip")
 # Every address is below 2 GB: constants beside each other share the upper half of theirs, which `medany` computes
 # for each again, some twenty times for an element of `tg_erf`.
 _CHANGED = {"-mcmodel=medany": "-mcmodel=medlow"}
-# Each function is a section, so that the linker leaves out those that another file has, too; and it begins a line of the
+# Each function is a section, so that the linker leaves out those that another file has, too, and begins a line of the
 # instruction caches.
 CLUSTER_FLAGS = (
     *(_CHANGED.get(flag, flag) for flag in COUNTED_FLAGS if flag != "-mno-relax"),
