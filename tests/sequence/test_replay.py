@@ -314,6 +314,38 @@ def test_more_moves_than_the_queue_takes_are_found(depth: int) -> None:
     assert text in caught.value.message and describe(moves[-1]) in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("is_part", "rows", "l2_offset", "l3_offset", "size_bytes", "text"),
+    [
+        (False, 1, 8, 16, 8, None),
+        (False, 1, 4, 16, 8, "is not aligned"),
+        (False, 1, 8, 20, 8, "is not aligned"),
+        (True, 1, 4, 20, 8, None),  # a part of a tensor may begin at any of its words
+        (True, 2, 4, 20, 8, None),
+        (True, 2, 4, 18, 8, "is no whole words"),
+        (True, 2, 4, 20, 12, "is no whole words"),  # rows of 6 bytes
+        (False, 1, 8, 40, 8, None),
+        (False, 1, 8, 48, 8, "lies beyond its region"),
+        (False, 1, 24, 16, 16, "lies beyond its region"),
+    ],
+)
+def test_moves_are_aligned(
+    is_part: bool, rows: int, l2_offset: int, l3_offset: int, size_bytes: int, text: str | None
+) -> None:
+    """X and Y are 32 bytes of L2, and L3 has 48; both are aligned to eight."""
+    listing = Toy([(copy_nest(4), None)], l3_bytes=48).listing()
+    own = replace(listing.plan.entries[ENTRY], parts={"X": "W"} if is_part else {})
+    listing = replace(listing, plan=replace(listing.plan, entries={ENTRY: own}))
+    move = Move(FAR, 0, "X", l2_offset, l3_offset, size_bytes, False, rows, size_bytes)
+    events = listing.entries[ENTRY].events
+    moved = with_events(listing, (move, Wait(FAR, 0, 0), *events))
+    if text is None:
+        replay(moved)
+        return
+    with pytest.raises(ListingError, match=f"'X' {text}.* .move 'X'"):
+        replay(moved)
+
+
 def test_listings_wait_where_the_queue_is_full() -> None:
     """Two moves that nobody waits for yet are under way when a third could be: the first is waited for before it, and
     for that one only."""
