@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -154,6 +154,11 @@ class Program:
     argument_counts: dict[str, int]
     defined: dict[str, int]
     pipes: tuple[Pipe, ...]
+
+
+def flipped(program: Program, at: int, bits: int) -> Program:
+    """With some bits of a word turned."""
+    return replace(program, words=(*program.words[:at], program.words[at] ^ bits, *program.words[at + 1 :]))
 
 
 ENTRY_FIELDS = ("position", "call_words", "table", "table_words", "scratch", "moves", "last_moves")
