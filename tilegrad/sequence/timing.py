@@ -304,7 +304,7 @@ class _Timing:
         sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
         cluster = self.cluster
         span = self.costs.span(listed.nest, sizes, level, self.target.cores)
-        cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernel, level))
+        cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernels, level))
         if listed.is_joined:  # another one of them may be on the same lane
             number, worker = listed.block_of(event.queue.block)
             own = number % self.target.clusters, listed.lanes[worker - listed.member]
