@@ -885,7 +885,7 @@ static void expect_operand(const work_t *job, int i)
     if (job->access[i] == TG_WRITE &&
         memchr(own->holds + (at - own->scratch), BEFORE | PRODUCED, job->bytes[i]) != NULL)
         hazard("operand %d at %s is written where a result has not left", i, describe(at));
-    if (job->access[i] == TG_WRITE && !all(at, job->bytes[i], PRODUCED) && !is_begun)
+    if (job->access[i] == TG_WRITE && !own->made_by && !all(at, job->bytes[i], PRODUCED) && !is_begun)
         memset(at, POISON, job->bytes[i]);
 }
 
@@ -935,10 +935,8 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
     region_t regions[MAX_REGIONS];
     void *at[TG_MAX_OPERANDS];
     work_t work = work_of(job);
-    if (!own->made_by) {
+    if (!own->made_by)
         event("j\n");
-        own->made_by = call;
-    }
     if (!own->started.is_running)
         hazard("a kernel is waited for, but none runs");
     own->started.is_running = 0;
@@ -968,6 +966,7 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
             memset(own->holds + ((unsigned char *)job->at[i] - own->scratch), job->results >> i & 1 ? PRODUCED : KEPT,
                    work.bytes[i]);
     }
+    own->made_by = own->made_by ? own->made_by : call;
 }
 
 #ifdef TG_BLOCKS
