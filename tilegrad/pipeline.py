@@ -145,8 +145,8 @@ FIT = "fit"
 """Behind it: what is computed again, or on parts, so that the program fits."""
 
 EPILOGUES = "fuse-epilogues"
-"""Behind that, where a target runs tiles: operators as chains, each tile of which goes on through another's kernel, where
-the whole program is faster so."""
+"""Behind that, where a target runs tiles: operators as chains, each tile of which goes on through another's kernel,
+where the program is faster so."""
 
 STAGES = ("import", "canonicalize", "program", "schedule", "plan", "sequence", "codegen")
 DUMPS = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from tilegrad.analysis.tables import argument_fields
+from tilegrad.analysis.tables import nest_fields
 from tilegrad.build.toolchain import host_toolchain
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.pipeline import Compiled
@@ -226,7 +226,7 @@ def emitted(compiled: Compiled, folder: Path) -> Program:
     for entry, own in compiled.listing.entries.items():
         for number, one in enumerate(own.nests):
             op = compiled.listing.launch_of(entry, number).node.op
-            counts[one.nest.kernel] = len(argument_fields(op, one.nest.kernel))
+            counts[one.nest.kernel] = len(nest_fields(op, one.nest))
     return Program(tuple(map(int, words)), entries, tuple(kernels), counts, defined, pipes)
 
 

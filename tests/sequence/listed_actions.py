@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.sequence.decode import Action
 from tests.sequence.emitted_words import U32, DecodeError
-from tilegrad.analysis.tables import argument_fields, float_word
+from tilegrad.analysis.tables import float_word, nest_fields
 from tilegrad.ir.listing import (
     RING,
     SCRATCH,
@@ -106,7 +106,7 @@ def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int
             is_box = place.region in (SCRATCH, RING)
             strides[operand.name] = row_major_strides(tuple(r.size for r in place.box) if is_box else operand.shape)
     found = []
-    for c_type, name in argument_fields(op, nest.kernel):
+    for c_type, name in nest_fields(op, nest):
         value = kernel_argument(name, nest, event.ranges, strides)
         assert value is not None
         found.append((float_word(float(value)) if c_type == "float" else int(value)) % U32)

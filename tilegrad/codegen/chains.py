@@ -1,4 +1,4 @@
-"""Kernels that go on with tiles of another, as C: how the runtime calls them, and the arguments of all as one struct."""
+"""Kernels that go on with tiles of others, as C: how the runtime calls them, and the arguments of all as one struct."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Chains:
 
     made: dict[str, _Chain] = field(default_factory=dict)
 
-    def joined(self, first: KernelSignature, then: KernelSignature, number: int, at: tuple[int, ...]) -> KernelSignature:
+    def joined(
+        self, first: KernelSignature, then: KernelSignature, number: int, at: tuple[int, ...]
+    ) -> KernelSignature:
         """The signature that a table of `first` has where `then` goes on with its tiles, on these addresses."""
         stem = name = f"{first.name}_then_{then.name}"
         others = 1
@@ -46,7 +48,7 @@ class Chains:
         found = self.made.get(signature.name)
         return signature if found is None else self.first_of(found.first)
 
-    def calls(self) -> list[c.Item]:
+    def calls(self) -> list[str]:
         return [
             f"TG_EPILOGUE_CALL({name}, {one.then.name}, {one.words}, {', '.join(f'at[{i}]' for i in one.at)})"
             for name, one in self.made.items()

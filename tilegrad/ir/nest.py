@@ -418,6 +418,14 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def _epilogue_argument(field_name: str, nest: Nest, tile: Tile) -> int | float | None:
+    factors = epilogue_factors(field_name, nest)
+    if not isinstance(factors, tuple):
+        return factors
+    box = operand_box(nest.operand(factors[0]), tile)
+    return prod(box[d].size for d in factors[1])
+
+
 def kernel_argument(
     field_name: str, nest: Nest, tile: Tile, strides: Mapping[str, tuple[int, ...]]
 ) -> int | float | None:
@@ -439,12 +447,8 @@ def kernel_argument(
     """
     if field_name in nest.constants:
         return nest.constants[field_name]
-    factors = epilogue_factors(field_name, nest)
-    if isinstance(factors, tuple):
-        box = operand_box(nest.operand(factors[0]), tile)
-        return prod(box[d].size for d in factors[1])
-    if factors is not None:
-        return factors
+    if nest.epilogues and EPILOGUE_FIELD.fullmatch(field_name):
+        return _epilogue_argument(field_name, nest, tile)
     reductions = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
     if field_name == "first":
         return int(all(nest.starts_at(axis.name) + tile[axis.name].start == 0 for axis in reductions))

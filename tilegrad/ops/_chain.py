@@ -26,9 +26,11 @@ KERNEL_POINTERS = 14
 
 @dataclass(frozen=True)
 class Chain(Operator):
-    """Made by `schedule/epilogues.py`, never imported. Its node's attributes are those of `first`, and with a prefix those
-    of `then` (`own.`), which output of `first` (`of`) is which input of `then` (`at`), how many inputs are those of
-    `first` (`count`), and whether what lies between is the last output (`keeps`)."""
+    """Made by `schedule/epilogues.py`, never imported.
+
+    Its node's attributes are those of `first`, and with a prefix those of `then` (`own.`), which output of `first`
+    (`of`) is which input of `then` (`at`), how many inputs are those of `first` (`count`), and whether what lies
+    between is the last output (`keeps`)."""
 
     first: Operator
     then: Operator
@@ -94,7 +96,8 @@ def chained(first: NodeView, then: NodeView, value: str, keeps: bool) -> Node | 
     prefix, of, at = f"then{number}.", first.outputs.index(value), then.inputs.index(value)
     others = tuple(name for name in then.inputs if name != value)
     attributes: dict[str, Attribute] = {f"{prefix}own.{key}": v for key, v in other.attributes.items()}
-    attributes |= {f"{prefix}of": of, f"{prefix}at": at, f"{prefix}count": len(one.inputs), f"{prefix}keeps": int(keeps)}
+    numbers = {"of": of, "at": at, "count": len(one.inputs), "keeps": int(keeps)}
+    attributes |= {prefix + key: number for key, number in numbers.items()}
     outputs = list(one.outputs)
     outputs[of] = then.outputs[0]
     return Node(

@@ -1,5 +1,5 @@
-"""Element-wise operators that become epilogues: each tile of a product or convolution goes on through their kernels in L1,
-and what lies between is neither stored nor loaded.
+"""Element-wise operators that become epilogues: each tile of a product or convolution goes on through their kernels in
+L1, and what lies between is neither stored nor loaded.
 
 Which operators may be chained is declared by them (`Operator.goes_on_with`, `goes_on_from`). Whether it pays is seen on
 whole programs, kind by kind (`sequence/epilogues.py`).

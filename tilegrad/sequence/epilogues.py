@@ -1,8 +1,9 @@
 """Which element-wise operators become epilogues: those that save time where they stand, on the clock.
 
 A nest alone does not tell: what an epilogue saves is transfers, and neighbours hide most of these, or nests that come
-together never make them. So each kind of chain that a program may have (`schedule/epilogues.py`) is tried where it first
-occurs, with the nodes around it as a program of their own: scheduled, placed, listed and timed with and without it.
+together never make them. So each kind of chain that a program may have (`schedule/epilogues.py`) is tried where it
+first occurs, with the nodes around it as a program of their own: scheduled, placed, listed and timed with and without
+it. Then both programs are, as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STEP, INFER = "step", "infer"
 
 
 def has_epilogues(target: Target, options: ScheduleOptions) -> bool:
-    """Where cores run tiles. Engines of their own for products do not run other kernels: pipes lead to those that do."""
+    """Where cores run tiles. Engines of their own for products run no other kernels: pipes lead to those that do."""
     return not target.is_flat and options.is_tiled and not target.compute_engines
 
 
