@@ -35,6 +35,8 @@ PIPES = (
     "tests/sequence/test_near_pipes.py::test_a_load_into_a_ring_is_caught",
     "tests/sequence/test_near_pipes.py::test_three_operators_run_at_once",
     "tests/sequence/test_near_pipes.py::test_lanes_have_rings_of_their_own",
+    "tests/sequence/test_near_pipes.py::test_rings_end_behind_their_last_slots",
+    "tests/sequence/test_near_pipes.py::test_a_sum_goes_on_in_its_slot",
 )
 LAUNCHES = (
     "tests/blocks/test_blocks.py::test_faults_of_launches_in_a_listing_are_refused",
@@ -42,6 +44,7 @@ LAUNCHES = (
     "tests/sequence/test_workspaces.py::test_the_replay_names_the_operator",
     "tests/sequence/test_workspaces.py::test_what_a_group_needs_rises_to_the_entry_that_runs_it",
 )
+PARTS = ("tests/place/test_sums.py", "tests/place/test_panels.py")
 REPLAY = ("tests/sequence/test_replay.py", "tests/sequence/test_fuzz.py::test_random_chains")
 MADE = (*REPLAY, "tests/sequence/test_trace.py", "tests/sequence/test_decode.py")
 TESTS = {
@@ -49,17 +52,17 @@ TESTS = {
     "tilegrad/sequence/timing.py": CLOCK,
     "tilegrad/sequence/acts.py": CLOCK,
     "tilegrad/sequence/replay.py": (*REPLAY, *PIPES, *LAUNCHES),
-    "tilegrad/sequence/values.py": (*REPLAY, *PIPES, *LAUNCHES),
+    "tilegrad/sequence/values.py": (*REPLAY, *PIPES, *LAUNCHES, *PARTS),
     "tilegrad/sequence/launches.py": (*LAUNCHES, *PIPES),
     "tilegrad/sequence/pipe_replay.py": PIPES,
-    "tilegrad/sequence/parts.py": ("tests/place/test_sums.py", "tests/place/test_panels.py"),
+    "tilegrad/sequence/parts.py": PARTS,
     "tilegrad/sequence/needs.py": REPLAY,
     "tilegrad/sequence/contents.py": REPLAY,
     "tilegrad/sequence/sequence.py": (*PIPES, *LAUNCHES, *MADE),
     "tilegrad/sequence/nest_events.py": (*PIPES, *LAUNCHES, *MADE),
     "tilegrad/sequence/piped_events.py": PIPES,
     "tilegrad/sequence/handover.py": (*LAUNCHES, *MADE, "tests/sequence/test_tables.py"),
-    "tilegrad/sequence/kept.py": MADE,
+    "tilegrad/sequence/kept.py": ("tests/sequence/test_kept.py", *MADE),
     "tilegrad/sequence/calls.py": MADE,
     "tilegrad/sequence/trace.py": MADE[2:],
     "tilegrad/sequence/regroup.py": ("tests/sequence/test_regroup.py",),

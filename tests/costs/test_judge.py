@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.schedule.programs import KIB, imported, recipe_of, siracusa
-from tests.sequence.test_clock import CONDUCT
+from tests.sequence.clock_cases import CONDUCT
 from tests.sequence.toy import CHIP, ENTRY, Toy, ToyCosts, chip, copy_nest, sum_nest, tiling_of, timed, with_events
 from tilegrad.costs.kernel_cost import KernelCosts, Span
 from tilegrad.ir.listing import Fetch, Wait

@@ -31,6 +31,11 @@ Address = tuple[object, ...] | None
 FIRST_TILE, NEXT_TILE, RESULTS = range(3)
 
 
+def following_of(call: Record) -> tuple[int, int, int, int]:
+    """The nest behind it: words of its call, its table, words of that, and where both come to."""
+    return call.next_words, call.next_table, call.next_table_words, call.next_scratch
+
+
 @dataclass
 class _Leaving:
     tile: int
@@ -233,10 +238,6 @@ class Machine:
 
     def ahead_for(self, nest: Nest, number: int) -> int:
         return self.c["TG_AHEAD_LAST"] if nest.further is None else min(number, self.c["TG_AHEAD_OTHERS"])
-
-    def next_of(self, nest: Nest) -> tuple[int, int, int, int]:
-        call = nest.call
-        return call.next_words, call.next_table, call.next_table_words, call.next_scratch
 
     def make_moves(self, count: int) -> None:
         words, c = self.program.words, self.c
@@ -448,7 +449,7 @@ class Machine:
         self.store_kept(nest)
         if self.fetching is None:
             return None
-        call_words, table, table_words, _ = self.next_of(nest)
+        call_words, table, table_words, _ = following_of(nest.call)
         following = self.fetched(call_words, table, table_words, nest.number + 1)
         if nest.call.flags & self.c["TG_SETTLE"]:
             self.settle("storing")
@@ -464,7 +465,9 @@ class Machine:
         return ("begin", nest.number, self.tile, kernel, ranges, tuple(self.at[self.turn]), args)
 
     def arguments(self, nest: Nest) -> tuple[str, tuple[int, ...]]:
-        kernel, at = self.program.kernels[nest.nest.kernel], nest.nest.args
+        kernel, at = self.program.kernels_of(nest.nest.kernel), nest.nest.args
+        if kernel not in self.program.argument_counts:
+            raise DecodeError(f"nobody asked for {kernel}")
         return kernel, tuple(nest.words[at : at + self.program.argument_counts[kernel]])
 
     def run_nest(self, nest: Nest) -> Iterator[None]:
@@ -492,7 +495,7 @@ class Machine:
             self.settle("storing")
         self.current = following
         if following is None and call.next_words:
-            self.start(nest.number + 1, *self.next_of(nest))
+            self.start(nest.number + 1, *following_of(nest.call))
 
     def expect_none_forgotten(self, nest: Nest) -> None:
         """What is late is requested where the first of those that come together says so; its own, if it has a turn."""
@@ -532,7 +535,7 @@ class Machine:
     def run_tiles(self, nest: Nest) -> Iterator[Nest | None]:
         head, call, c = nest.nest, nest.call, self.c
         if call.next_words and not call.flags & c["TG_NEXT_LATE"]:
-            self.fetch(nest.number + 1, *self.next_of(nest))
+            self.fetch(nest.number + 1, *following_of(nest.call))
         self.steps = self.moved_loops = 0
         while self.tile < head.tiles - 1:
             is_ahead = head.is_double == c["TG_AHEAD"]

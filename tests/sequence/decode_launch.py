@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from tests.sequence.decode import FIRST_TILE, Machine
+from tests.sequence.decode import FIRST_TILE, Machine, following_of
 from tests.sequence.emitted_words import DecodeError, Nest, Program, Record, constants, words_in
 
 
@@ -41,10 +41,6 @@ class Carried:
 
 def call_at(program: Program, position: int) -> Record:
     return Record("tg_call", list(program.words[position : position + words_in("tg_call")]), 0)
-
-
-def following_of(call: Record) -> tuple[int, int, int, int]:
-    return call.next_words, call.next_table, call.next_table_words, call.next_scratch
 
 
 def table_at(program: Program, launch: Launch) -> Nest:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from tests.sequence.decode import NEXT_TILE, RESULTS, Address
-from tests.sequence.decode_launch import Block, Conductor, Launch, call_at, following_of, width_of
+from tests.sequence.decode import NEXT_TILE, RESULTS, Address, following_of
+from tests.sequence.decode_launch import Block, Conductor, Launch, call_at, width_of
 from tests.sequence.emitted_words import U32, DecodeError, Nest, Pipe, Program
 
 ALL = U32 - 1

@@ -394,6 +394,21 @@ def moved_too_early(case: Case) -> Iterator[Edit]:
             yield case.before(i, case.end_of(computed[-1]))
 
 
+def more_moves_than_the_queue_takes(case: Case) -> Iterator[Edit]:
+    """Where all that the engine between L3 and L2 takes is under way, what makes room comes behind the next move."""
+    engine = case.listing.plan.schedule.target.far_engine
+    under_way, settled = 0, None  # where the queue had been full
+    for i, event in case.all(Move, Wait):
+        if isinstance(event, Move):
+            if settled is not None:
+                yield case.behind(settled, i)
+            under_way, settled = under_way + 1, None
+        elif isinstance(case.events[case.members[key_of(event)][0]], Move):
+            assert engine is not None
+            settled = i if under_way == engine.queue_depth else None
+            under_way -= 1
+
+
 def lands_in(event: Event, move: Move) -> bool:
     assert isinstance(event, Store)
     return event.region == "arena" and move.l2_offset <= event.far < move.l2_offset + move.size_bytes
@@ -416,7 +431,9 @@ TILED: tuple[Fault, ...] = (
     begun_before_it_came, table_begun_before_it_came, stored_before_it_is_complete, tiles_swapped, one_row_more,
     one_element_further, short_transfer, result_leaves_twice, table_overwritten, short_table, sum_out_of_order,
 )  # fmt: skip
-MOVES: tuple[Fault, ...] = (move_missing, move_short, move_elsewhere, move_the_wrong_way, moved_too_early)
+MOVES: tuple[Fault, ...] = (
+    move_missing, move_short, move_elsewhere, move_the_wrong_way, moved_too_early, more_moves_than_the_queue_takes,
+)  # fmt: skip
 
 
 def is_harmless(case: Case, edit: Edit) -> bool:

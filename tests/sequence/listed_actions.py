@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from tests.sequence.decode import Action
-from tests.sequence.emitted_words import U32, DecodeError
+from tests.sequence.decode import Action, Machine
+from tests.sequence.emitted_words import U32, DecodeError, Program, kernels_of
 from tilegrad.analysis.tables import float_word, nest_fields
 from tilegrad.ir.listing import (
     RING,
@@ -84,7 +84,7 @@ def _listed_begin(listing: Listing, entry: str, event: Begin) -> Action:
     args = _arguments(listing, op, event, entry)
     loops = () if tiling is None else tiling.loops[::-1]
     ranges = tuple((event.ranges[loop.axis].start, event.ranges[loop.axis].size) for loop in loops)
-    return ("begin", event.nest, event.tile, nest.kernel, ranges, places, args)
+    return ("begin", event.nest, event.tile, kernels_of(op, nest), ranges, places, args)
 
 
 def _listed_place(listing: Listing, entry: str, place: Place) -> Action:
@@ -111,6 +111,21 @@ def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int
         assert value is not None
         found.append((float_word(float(value)) if c_type == "float" else int(value)) % U32)
     return tuple(found)
+
+
+def difference(
+    machine: Callable[..., Machine],
+    program: Program,
+    listing: Listing,
+    entry: str,
+    *blocks: int,
+    wanted: Sequence[Action] | None = None,
+) -> str | None:
+    """The first one between what a program's words say, to such a machine, and what is listed (or `wanted`). `blocks`
+    is what tg_set_blocks was told."""
+    target = listing.plan.schedule.target
+    reading = machine(program, entry, target.engine(target.home, target.compute).longest_bytes, *blocks)
+    return first_difference(reading.actions(), wanted or list(listed_actions(listing, entry)))
 
 
 def first_difference(found: Iterator[Action], wanted: Sequence[Action]) -> str | None:

@@ -120,8 +120,9 @@ def _stop(stage: str, result: object) -> None:
 def random_target(random: np.random.Generator, l1_bytes: int, l2_bytes: int | None) -> Target:
     target = targets.get("siracusa").with_capacity(L1, l1_bytes).with_cores(int(random.choice([1, 8])))
     target = target if l2_bytes is None else target.with_capacity(L2, l2_bytes)
-    longest = int(random.choice([56, 1000, 131071]))
-    engines = tuple(replace(e, longest_bytes=longest) if e.near == L1 else e for e in target.engines)
+    longest, depth = int(random.choice([56, 1000, 131071])), int(random.choice([1, 2, 4, 34]))
+    own = {L1: {"longest_bytes": longest}, L2: {"queue_depth": depth}}
+    engines = tuple(replace(engine, **own[engine.near]) for engine in target.engines)
     return replace(target, engines=engines)
 
 

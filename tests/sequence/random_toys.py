@@ -14,6 +14,7 @@ from tilegrad.analysis.footprint import tileable_axes
 from tilegrad.analysis.lifetimes import align
 from tilegrad.ir.listing import Listing
 from tilegrad.ir.nest import Access, Axis, AxisKind, Index, Nest, Operand, along, ordered_sizes
+from tilegrad.ir.plan import Staging
 from tilegrad.ir.schedule import Tiling
 
 READ, WRITE = Access.READ, Access.WRITE
@@ -103,14 +104,29 @@ class _Chain:
         order = [*self.random.permutation(parallel).tolist(), *(name for name in tiles if name not in parallel)]
         return tiling_of(nest, tiles, bool(tiles) and self.random.random() < 0.6, order)
 
-    def offsets(self) -> dict[str, int]:
-        """Values may lie where others did that nobody needs any more."""
+    def lives(self) -> dict[str, tuple[int, int]]:
+        """The nests between which each value is needed; -1 is the caller."""
         last = {o.value: i for i, nest in enumerate(self.nests) for o in nest.reads}
         made = {o.value: i for i, nest in enumerate(self.nests) for o in nest.results}
+        return {name: (made.get(name, -1), last.get(name, len(self.nests))) for name in self.shapes}
+
+    def staging(self, offsets: dict[str, int]) -> tuple[Staging, ...]:
+        """Some values also go to L3, some time while they are there."""
+        found, behind = [], 0
+        for name, (made, until) in self.lives().items():
+            if until > made and self.random.random() < 0.3:
+                start, wait = sorted(int(at) for at in self.random.integers(made + 1, until + 1, 2))
+                size_bytes = 4 * int(np.prod(self.shapes[name]))
+                found.append(Staging(name, offsets[name], behind, size_bytes, start, wait, inward=False))
+                behind += align(size_bytes, 8)
+        return tuple(found)
+
+    def offsets(self) -> dict[str, int]:
+        """Values may lie where others did that nobody needs any more."""
+        own = self.lives()
         placed: dict[str, tuple[int, int, int, int]] = {}
         for name, shape in self.shapes.items():
-            first, size = made.get(name, -1), align(4 * int(np.prod(shape)), 8)
-            until = last.get(name, len(self.nests))
+            (first, until), size = own[name], align(4 * int(np.prod(shape)), 8)
             at = 0 if self.random.random() < 0.7 else 64
             lives = [one for one in placed.values() if one[0] <= until and first <= one[1]]
             while any(at < stop and start < at + size for _, _, start, stop in lives):
@@ -126,7 +142,7 @@ def random_toy(seed: int) -> Listing:
         makers = (chain.copy, chain.add, chain.product, chain.window, chain.total)
         chain.nests.append(makers[chain.pick(0, 1, 2, 3, 4)]())
     overlaps = bool(chain.random.random() < 0.8)
-    target = chip({"longest_bytes": chain.pick(24, 64, 100_000)})
+    target = chip({"longest_bytes": chain.pick(24, 64, 100_000)}, {"queue_depth": chain.pick(1, 1, 2)})
     nests: list[tuple[Nest, Tiling | None]] = [(nest, chain.tiling(nest)) for nest in chain.nests]
     if chain.random.random() < 0.1:
         nests = [(nest, None) for nest in chain.nests]
@@ -142,4 +158,4 @@ def random_toy(seed: int) -> Listing:
         start = int(chain.random.integers(0, max((most - table - slots - gap) // 8, 0) + 1)) * 8
         is_first = bool(chain.random.random() < 0.5)
         places[number] = (start, start + table + gap) if is_first else (start + slots + gap, start)
-    return replace(toy, places=places).listing()
+    return replace(toy, places=places, staging=chain.staging(toy.offsets())).listing()

@@ -1,6 +1,6 @@
 """The clock on launches whose cycles are derived by hand: blocks, memory that they share, lanes and pipes.
 
-The chip is that of test_clock.py, with several clusters. It takes `signal_cycles` until a block knows that there is
+The chip is that of clock_cases.py, with several clusters. It takes `signal_cycles` until a block knows that there is
 work, until the other side of a pipe knows what it was told, and until the conductor knows that the last block is done.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sequence.test_clock import LOAD, Case
+from tests.sequence.clock_cases import LOAD, Case
 from tests.sequence.toy import CHIP, begin, by_hand, end, load, wait
 from tilegrad.costs.clock import Reason
 from tilegrad.ir.listing import Await, Barrier, Enter, Event, ListedNest, Listing, Queue, Signal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 
 from tests.schedule.programs import KIB, compiled_for, siracusa
-from tests.sequence.decode import Action, Machine
-from tests.sequence.emitted_words import Program, constants, emitted, layout, named_words
-from tests.sequence.listed_actions import first_difference, listed_actions
+from tests.sequence.decode import Machine
+from tests.sequence.emitted_words import constants, emitted, flipped, layout, named_words
+from tests.sequence.listed_actions import difference, listed_actions
 from tests.sequence.test_trace import odd_engine
-from tilegrad.ir.listing import Listing
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.targets.base import Target
 
@@ -23,12 +21,6 @@ DOUBLE, SINGLE = ScheduleOptions(buffering="double"), ScheduleOptions(buffering=
 FROM_L3 = ScheduleOptions(buffering="double", home="L3")
 UNTILED = ScheduleOptions(is_tiled=False, home="L3")
 FUSED = ScheduleOptions(fuses_update=True)
-
-
-def difference(program: Program, listing: Listing, entry: str, wanted: Sequence[Action] | None = None) -> str | None:
-    target = listing.plan.schedule.target
-    machine = Machine(program, entry, target.engine(target.home, target.compute).longest_bytes)
-    return first_difference(machine.actions(), wanted or list(listed_actions(listing, entry)))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +45,7 @@ def test_words_say_what_is_listed(name: str, target: Target, options: ScheduleOp
     program = emitted(compiled, tmp_path)
     assert set(program.entries) == set(compiled.listing.entries)
     for entry in compiled.listing.entries:
-        assert difference(program, compiled.listing, entry) is None
+        assert difference(Machine, program, compiled.listing, entry) is None
 
 
 def test_another_listing_is_not_what_the_words_say(tmp_path: Path) -> None:
@@ -63,7 +55,7 @@ def test_another_listing_is_not_what_the_words_say(tmp_path: Path) -> None:
     own = listing.entries["step"]
     for i in range(0, len(own.events), 7):
         fewer = replace(own, events=own.events[:i] + own.events[i + 1 :])
-        assert difference(program, replace(listing, entries={"step": fewer}), "step") is not None
+        assert difference(Machine, program, replace(listing, entries={"step": fewer}), "step") is not None
 
 
 # Words that every flip of a bit shows in, wherever they are.
@@ -99,8 +91,8 @@ def test_a_flipped_word_is_noticed(tmp_path: Path) -> None:
                 if (count >= 4 and noticed[field]) or count >= 40:
                     break
                 bit = int(random.integers(5))
-                words = (*program.words[:at], program.words[at] ^ 1 << bit, *program.words[at + 1 :])
-                found = difference(replace(program, words=words), compiled.listing, "infer", wanted)
+                changed = flipped(program, at, 1 << bit)
+                found = difference(Machine, changed, compiled.listing, "infer", wanted=wanted)
                 tried[field] += 1
                 noticed[field] += found is not None
                 assert found is not None or field not in ALWAYS, (field, at, bit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,13 +11,14 @@ import pytest
 
 import tilegrad as tg
 from tests.schedule.programs import imported, recipe_of
-from tests.sequence.decode import Action
+from tests.sequence.decode import Machine
 from tests.sequence.decode_launch import Conductor
-from tests.sequence.emitted_words import Program, constants, emitted, layout, named_words
-from tests.sequence.listed_actions import first_difference, listed_actions
+from tests.sequence.emitted_words import Program, constants, emitted, flipped, layout, named_words
+from tests.sequence.listed_actions import difference, listed_actions
 from tests.sequence.test_pipes import product_then_sum
 from tilegrad.compiled import Compiled
-from tilegrad.ir.listing import Barrier, Listing
+from tilegrad.ir.listing import Barrier
+from tilegrad.ir.plan import Plan
 from tilegrad.pipeline import compile_model
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.sequence import sequence_plan
@@ -36,14 +37,6 @@ def compiled(name: str, blocks: str, l1_bytes: int, home: str = "auto") -> Compi
         recipe = tg.Recipe(loss="mse", batch=12)
         return tg.compile(product_then_sum(12, 400, 16), recipe, target=target, blocks=blocks, most_blocks=most)
     return compile_model(imported(name), recipe_of(name), target, options=options)
-
-
-def difference(
-    program: Program, listing: Listing, entry: str, blocks: int = 0, wanted: Sequence[Action] | None = None
-) -> str | None:
-    target = listing.plan.schedule.target
-    machine = Conductor(program, entry, target.engine(target.home, target.compute).longest_bytes, blocks)
-    return first_difference(machine.actions(), wanted or list(listed_actions(listing, entry)))
 
 
 @pytest.mark.parametrize(
@@ -66,22 +59,28 @@ def test_words_say_what_blocks_do(name: str, blocks: str, l1_bytes: int, home: s
     program = emitted(made, tmp_path)
     assert any(nest.blocks for entry in made.listing.entries.values() for nest in entry.nests)
     for entry in made.listing.entries:
-        assert difference(program, made.listing, entry) is None
+        assert difference(Conductor, program, made.listing, entry) is None
+
+
+def widths(machine: Callable[..., Machine], program: Program, plan: Plan, blocks: Iterable[int]) -> dict[str, set[int]]:
+    """Over how many blocks an entry's nests are launched where each of these numbers is set: as listed, so decoded."""
+    found: dict[str, set[int]] = {}
+    for n in blocks:
+        listing = sequence_plan(replace(plan, schedule=replace(plan.schedule, blocks=n)))
+        for entry, own in listing.entries.items():
+            assert difference(machine, program, listing, entry, n) is None
+            found.setdefault(entry, set()).update(e.blocks for e in own.events if isinstance(e, Barrier))
+    return found
 
 
 @pytest.mark.parametrize("blocks", ["n", "min(n/2, 6)"])
 def test_one_program_has_every_width(blocks: str, tmp_path: Path) -> None:
     """The same words are the listing for each number that is set at run time."""
     made = compiled("simplemlp", blocks, 4096)
-    program, schedule = emitted(made, tmp_path), made.plan.schedule
-    widths = set()
-    for n in (2, 3, 5, 6, MOST):
-        listing = sequence_plan(replace(made.plan, schedule=replace(schedule, blocks=n)))
-        for entry, own in listing.entries.items():
-            assert difference(program, listing, entry, n) is None
-            widths |= {event.blocks for event in own.events if isinstance(event, Barrier)}
-    assert len(widths) > 2
-    assert difference(program, made.listing, "step", MOST // 4) is not None
+    program = emitted(made, tmp_path)
+    found = widths(Conductor, program, made.plan, (2, 3, 5, 6, MOST))
+    assert len(set().union(*found.values())) > 2
+    assert difference(Conductor, program, made.listing, "step", MOST // 4) is not None
 
 
 def test_another_listing_is_not_what_the_words_say(tmp_path: Path) -> None:
@@ -91,23 +90,19 @@ def test_another_listing_is_not_what_the_words_say(tmp_path: Path) -> None:
     own = listing.entries["step"]
     for i in range(0, len(own.events), 5):
         fewer = replace(own, events=own.events[:i] + own.events[i + 1 :])
-        assert difference(program, replace(listing, entries={"step": fewer}), "step") is not None
+        assert difference(Conductor, program, replace(listing, entries={"step": fewer}), "step") is not None
     wanted = list(listed_actions(listing, "step"))
     for at, (kind, *rest) in enumerate(wanted):
         if kind == "block" and rest[0] == 0:
             wanted[at] = (kind, 1, *rest[1:])
             break
-    assert difference(program, listing, "step", wanted=wanted) is not None
+    assert difference(Conductor, program, listing, "step", wanted=wanted) is not None
 
 
 def launch_flags(program: Program, entry: str) -> list[int]:
     """Where the flags of launches are."""
     places = [at for at, field in named_words(program, entry).items() if field == "tg_call.flags"]
     return [at for at in places if program.words[at] >> constants()["TG_LIMIT_SHIFT"]]
-
-
-def flipped(program: Program, at: int, bits: int) -> Program:
-    return replace(program, words=(*program.words[:at], program.words[at] ^ bits, *program.words[at + 1 :]))
 
 
 def test_each_part_of_a_launch_is_noticed(tmp_path: Path) -> None:
@@ -121,7 +116,7 @@ def test_each_part_of_a_launch_is_noticed(tmp_path: Path) -> None:
     assert len(carried) > 3 and len(early) > 3
 
     def noticed(at: int, bits: int) -> bool:
-        return difference(flipped(program, at, bits), listing, "step", wanted=wanted) is not None
+        return difference(Conductor, flipped(program, at, bits), listing, "step", wanted=wanted) is not None
 
     names = [field for field, _ in layout("tg_call")]
     to_early = names.index("early") - names.index("flags")
@@ -140,4 +135,4 @@ def test_how_many_loops_stay_with_a_block_is_noticed(tmp_path: Path) -> None:
     assert places
     for at in places:
         fewer = flipped(program, at, program.words[at] & inner)
-        assert difference(fewer, made.listing, "infer") is not None
+        assert difference(Conductor, fewer, made.listing, "infer") is not None

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.sequence.decode import Action
 from tests.sequence.decode_pipes import PipedConductor
-from tests.sequence.emitted_words import Pipe, Program, constants, emitted, named_words
-from tests.sequence.listed_actions import first_difference, listed_actions
-from tests.sequence.test_decode_launch import flipped, launch_flags
+from tests.sequence.emitted_words import Pipe, constants, emitted, flipped, named_words
+from tests.sequence.listed_actions import difference, listed_actions
+from tests.sequence.test_decode_launch import launch_flags, widths
 from tests.sequence.test_near_pipes import chain, joined
 from tests.sequence.test_pipes import compiled, product_then_sum, sharing_l1, small_npu
 from tilegrad.compiled import Compiled
-from tilegrad.ir.listing import Barrier, Listing
-from tilegrad.sequence.sequence import sequence_plan
 
 ROWS = 251
 SLOW = small_npu(2, 3, elements_per_cycle=1.0)  # whose vector engine needs several lanes to keep up
@@ -53,14 +50,6 @@ def made(way: str) -> Compiled:
     return WAYS[way]()
 
 
-def difference(
-    program: Program, listing: Listing, entry: str, blocks: int = 0, wanted: Sequence[Action] | None = None
-) -> str | None:
-    target = listing.plan.schedule.target
-    machine = PipedConductor(program, entry, target.engine(target.home, target.compute).longest_bytes, blocks)
-    return first_difference(machine.actions(), wanted or list(listed_actions(listing, entry)))
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_words_say_what_passes_through_pipes(way: str, tmp_path: Path) -> None:
     listing = made(way).listing
@@ -68,19 +57,13 @@ def test_words_say_what_passes_through_pipes(way: str, tmp_path: Path) -> None:
     assert any(nest.is_joined for nest in listing.entries["infer"].nests) is (way != "no pipes")
     assert all((pipe.near > 0) is way.endswith("in L1") for pipe in program.pipes)
     for entry in listing.entries:
-        assert difference(program, listing, entry) is None
+        assert difference(PipedConductor, program, listing, entry) is None
 
 
 def test_one_program_has_every_width(tmp_path: Path) -> None:
     program_of = pair()(blocks="n")
-    program, schedule = emitted(program_of, tmp_path), program_of.plan.schedule
-    widths = set()
-    for n in range(1, 4):
-        listing = sequence_plan(replace(program_of.plan, schedule=replace(schedule, blocks=n)))
-        for entry, own in listing.entries.items():
-            assert difference(program, listing, entry, n) is None
-            widths |= {event.blocks for event in own.events if isinstance(event, Barrier) and entry == "infer"}
-    assert len(widths) == 3
+    found = widths(PipedConductor, emitted(program_of, tmp_path), program_of.plan, range(1, 4))
+    assert len(found["infer"]) == 3
 
 
 @pytest.mark.parametrize("way", ["a pair", "a pair in L1"])
@@ -88,7 +71,7 @@ def test_another_listing_is_not_what_the_words_say(way: str, tmp_path: Path) -> 
     program, listing = emitted(made(way), tmp_path), made(way).listing
     wanted = list(listed_actions(listing, "infer"))
     for i in range(0, len(wanted), 3):
-        assert difference(program, listing, "infer", wanted=wanted[:i] + wanted[i + 1 :]) is not None
+        assert difference(PipedConductor, program, listing, "infer", wanted=wanted[:i] + wanted[i + 1 :]) is not None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +85,7 @@ def test_each_field_of_a_pipe_is_noticed(way: str, unused: str, tmp_path: Path) 
     for field in fields(Pipe):
         value = 0 if field.name == "slices" else getattr(own, field.name) + 1
         changed = replace(program, pipes=(replace(own, **{field.name: value}), *others))
-        if difference(changed, listing, "infer") is None:
+        if difference(PipedConductor, changed, listing, "infer") is None:
             unnoticed.add(field.name)
     assert unnoticed == {unused}
 
@@ -115,9 +98,9 @@ def test_what_joins_nests_is_noticed(tmp_path: Path) -> None:
     assert [bool(program.words[at] & c["TG_JOINS"]) for at in flags] == [True, True, False]
     for at in flags:
         for bit in (c["TG_JOINS"], 1 << c["TG_LIMIT_SHIFT"], 1 << c["TG_LANES_SHIFT"]):
-            assert difference(flipped(program, at, bit), listing, "infer") is not None
+            assert difference(PipedConductor, flipped(program, at, bit), listing, "infer") is not None
     homes = [at for at, field in named_words(program, "infer").items() if field == "home"]
     piped = [at for at in homes if c["TG_IN_PIPE"] <= program.words[at] < c["TG_ABSENT"]]
     assert sorted(program.words[at] - c["TG_IN_PIPE"] for at in piped) == [0, 0, 1, 1]
     for at in piped:
-        assert difference(flipped(program, at, 1), listing, "infer") is not None
+        assert difference(PipedConductor, flipped(program, at, 1), listing, "infer") is not None

@@ -19,9 +19,11 @@ from tilegrad.compiled import Compiled
 from tilegrad.devices import registry
 from tilegrad.devices.sim import SimSession
 from tilegrad.errors import DeviceError, UserError
-from tilegrad.ir.listing import RING, Await, Begin, End, Event, Load, Move, Place, Signal, Store
+from tilegrad.ir.listing import RING, Await, Begin, End, Event, Load, Move, Place, Signal, Store, ring_offset
+from tilegrad.ir.nest import AxisKind, Range
 from tilegrad.ir.pipes import groups
-from tilegrad.sequence.replay import ListingError, replay
+from tilegrad.sequence.needs import Needs
+from tilegrad.sequence.replay import ListingError, _Replay, replay
 from tilegrad.sequence.timing import time_listing
 from tilegrad.targets import base as targets
 from tilegrad.targets import files
@@ -162,6 +164,64 @@ def test_lanes_have_rings_of_their_own() -> None:
     assert {(e.queue.block % 3, e.ring) for e in popped} == {(1, 0), (2, 1)}
     alone = compiled(product_then_sum(ROWS, 4, 16), ROWS, target=small_npu(2, lanes=1, elements_per_cycle=1.0))
     assert time_listing(program.listing)["infer"].cycles < time_listing(alone.listing)["infer"].cycles
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_rings_end_behind_their_last_slots(lanes: int) -> None:
+    """One lane of the producer has a ring for each lane of the consumer: two slots of a kilobyte each."""
+    target = sharing_l1(small_npu(2, lanes=lanes, elements_per_cycle=1.0))
+    program = compiled(product_then_sum(ROWS, 4, 16), ROWS, depth=2, target=target)
+    (pipe,) = program.plan.schedule.entries["infer"].pipes
+    assert (pipe.lanes, pipe.near_lanes, pipe.slot_bytes) == (lanes, 1, 1024)
+    nests = program.listing.entries["infer"].nests
+    start = ring_offset(pipe, nests)
+    assert _Replay(program.listing, "infer", Needs()).ring_spans == {0: [(start, start + lanes * 2 * 1024)]}
+
+
+class Summing:
+    """The first box of the product, whose sum of 24 steps is cut where no plan cuts it."""
+
+    def __init__(self, program: Compiled) -> None:
+        self.replay = _Replay(program.listing, "infer", Needs())
+        self.event = next(e for e in events_of(program) if isinstance(e, Begin) and e.nest == 0)
+        self.nest = program.listing.entries["infer"].nests[0].nest
+        (self.result,) = self.nest.results
+        place = self.event.places[self.nest.operands.index(self.result)]
+        assert place is not None
+        self.place = place
+        (self.axis,) = [axis.name for axis in self.nest.axes if axis.kind is AxisKind.REDUCTION]
+
+    @property
+    def boxes(self) -> int:
+        """That are ready."""
+        return len(self.replay.ring(self.place, self.event)[1].pushed)
+
+    def steps(self, start: int, stop: int, slots: int = 0) -> None:
+        """In the box's slot, or so many behind it."""
+        event = replace(self.event, ranges={**self.event.ranges, self.axis: Range(start, stop)})
+        place = replace(self.place, offset=self.place.offset + 1024 * slots)
+        self.replay.begin_in_ring(event, self.nest, self.result, place)
+        self.replay.end_in_ring(event, self.nest, self.result, place)
+
+
+def test_a_sum_goes_on_in_its_slot(piped: Compiled) -> None:
+    summing = Summing(piped)
+    for start in (0, 8, 16):
+        assert summing.boxes == 0
+        summing.steps(start, start + 8)
+    assert summing.boxes == 1  # behind the last of its steps
+    lost = "does not find the sum to continue in pipe 0"
+    for done, wrong, text in (
+        ([], (8, 16), lost),  # nothing was begun
+        ([(0, 8)], (8, 16, 1), lost),  # it lies in the other slot
+        ([(0, 8), (16, 20)], (8, 16), lost),  # out of order
+        ([(0, 8)], (0, 8), "is made where a box of pipe 0 is not complete"),
+    ):
+        summing = Summing(piped)
+        for steps in done:
+            summing.steps(*steps)
+        with pytest.raises(ListingError, match=text):
+            summing.steps(*wrong)
 
 
 def test_a_chip_from_outside_has_its_pipes_in_l1() -> None:

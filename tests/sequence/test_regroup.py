@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ import tilegrad as tg
 from tilegrad.ir.plan import Plan
 from tilegrad.place.plan import plan_memory
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.sequence.regroup import MOST_NESTS, _suite_of, regrouped
+from tilegrad.sequence.regroup import MOST_NESTS, _Regrouping, _suite_of, regrouped
 from tilegrad.sequence.sequence import sequence_plan, unproved
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import L1, get
@@ -76,3 +77,43 @@ def test_what_is_slower_as_a_whole_is_not_taken(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("tilegrad.sequence.regroup._Regrouping._timing", wrong)
     assert found is not before and regrouped(before) is before
+
+
+JOINED = [False, True, False, False, True, True, False, True]  # suites of 2, 1, 3 and 2
+
+
+@pytest.mark.parametrize(
+    ("nest", "suite"),
+    [(0, range(2)), (1, range(2)), (2, range(2, 3)), (3, range(3, 6)), (5, range(3, 6)), (7, range(6, 8))],
+)
+def test_suites_are_found(nest: int, suite: range) -> None:
+    assert _suite_of(nest, JOINED) == suite
+
+
+def regrouping(launches: list[int]) -> _Regrouping:
+    """Of nests of these launches."""
+    made = object.__new__(_Regrouping)
+    made.nests = [SimpleNamespace(launch=launch) for launch in launches]  # type: ignore[misc]
+    return made
+
+
+def test_two_suites_on_each_side_are_timed() -> None:
+    """Of ten nests, each alone: where number 5 may join number 4, two in front of 4 and two behind 5."""
+    alone = [False] * 10
+    assert regrouping(list(range(10)))._around(5, alone) == range(2, 8)
+    assert regrouping(list(range(10)))._around(1, alone) == range(4)
+    assert regrouping(list(range(10)))._around(9, alone) == range(6, 10)
+    # Nests 2 and 1, and 7 and 8, are of one launch.
+    assert regrouping([0, 1, 1, 2, 3, 4, 5, 6, 6, 7])._around(5, alone) == range(1, 9)
+    # Number 2 is behind the suite of 0 and 1 and before those of 3 to 5 and of 6 and 7.
+    assert regrouping(list(range(8)))._around(2, JOINED) == range(8)
+
+
+def test_what_later_launches_read_leaves_a_part() -> None:
+    """Each layer of simplemlp reads what the one before made."""
+    plan = by_the_rule("simplemlp", 128)
+    entry = plan.schedule.entries["step"]
+    for last in range(len(entry.launches) - 1):
+        outputs = _Regrouping(plan)._part(0, last).schedule.entries["step"].graph.outputs
+        behind = {o.value for launch in entry.launches[last + 1 :] for nest in launch.nests for o in nest.reads}
+        assert None not in outputs and set(outputs) == {*entry.graph.outputs, *(behind - {None})}

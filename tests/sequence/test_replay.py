@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -22,6 +23,7 @@ from tilegrad.sequence.handover import Handover, handovers, suites_of
 from tilegrad.sequence.needs import Needs
 from tilegrad.sequence.replay import MOST_TRANSFERS, ListingError, replay
 from tilegrad.sequence.sequence import _Sequencing, sequence_plan
+from tilegrad.targets.base import L3
 
 WAYS = {
     "attention, double buffered, from L3": ("attention", 2 * KIB, ScheduleOptions(buffering="double", home="L3")),
@@ -29,6 +31,7 @@ WAYS = {
     "odd_cnn, single buffered, from L3": ("odd_cnn", 6 * KIB, ScheduleOptions(buffering="single", home="L3")),
     "attention, untiled, from L3": ("attention", 128 * KIB, ScheduleOptions(is_tiled=False, home="L3")),
 }
+L3_QUEUE = 2  # moves that the engine takes, in all of these
 PLACES = 3  # of each kind in each listing, from its beginning to its end; the slow test looks at many more
 FAULTS = (*EVERYWHERE, *CALLS, *TILED, *MOVES)
 
@@ -36,7 +39,10 @@ FAULTS = (*EVERYWHERE, *CALLS, *TILED, *MOVES)
 @cache
 def case_of(way: str, entry: str = "step") -> Case:
     name, l1_bytes, options = WAYS[way]
-    return Case(f"{way}, {entry}", compiled_for(name, siracusa(l1_bytes), options).listing, entry, Needs())
+    target = siracusa(l1_bytes)
+    engines = tuple(replace(one, queue_depth=L3_QUEUE) if one.far == L3 else one for one in target.engines)
+    listing = compiled_for(name, replace(target, engines=engines), options).listing
+    return Case(f"{way}, {entry}", listing, entry, Needs())
 
 
 def test_cases_have_every_kind_of_event() -> None:
@@ -290,6 +296,70 @@ def test_more_transfers_than_counters_are_found() -> None:
             continue
         with pytest.raises(ListingError, match=f"more than {MOST_TRANSFERS} transfers are under way .*load 'x'"):
             replay(wrong)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_more_moves_than_the_queue_takes_are_found(depth: int) -> None:
+    """X moves to as many places in L3 as the queue takes, and to one more; in another way each is waited for first."""
+    listing = Toy([(copy_nest(4), None)], chip(None, {"queue_depth": depth}), l3_bytes=16 * (depth + 1)).listing()
+    events = listing.entries[ENTRY].events
+    moves = [Move(FAR, k, "X", 0, 16 * k, 16, inward=False) for k in range(depth + 1)]
+    waits = [Wait(FAR, k, 0) for k in range(depth + 1)]
+    room = with_events(listing, edited(events, {0: (events[0], *moves[:-1], waits[0], moves[-1], *waits[1:])}))
+    replay(room)
+    wrong = with_events(listing, edited(events, {0: (events[0], *moves, *waits)}))
+    with pytest.raises(ListingError) as caught:
+        replay(wrong)
+    text = f"more than {depth} moves between L3 and L2 are under way"
+    assert text in caught.value.message and describe(moves[-1]) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("is_part", "rows", "l2_offset", "l3_offset", "size_bytes", "text"),
+    [
+        (False, 1, 8, 16, 8, None),
+        (False, 1, 4, 16, 8, "is not aligned"),
+        (False, 1, 8, 20, 8, "is not aligned"),
+        (True, 1, 4, 20, 8, None),  # a part of a tensor may begin at any of its words
+        (True, 2, 4, 20, 8, None),
+        (True, 2, 4, 18, 8, "is no whole words"),
+        (True, 2, 4, 20, 12, "is no whole words"),  # rows of 6 bytes
+        (False, 1, 8, 40, 8, None),
+        (False, 1, 8, 48, 8, "lies beyond its region"),
+        (False, 1, 24, 16, 16, "lies beyond its region"),
+    ],
+)
+def test_moves_are_aligned(
+    is_part: bool, rows: int, l2_offset: int, l3_offset: int, size_bytes: int, text: str | None
+) -> None:
+    """X and Y are 32 bytes of L2, and L3 has 48; both are aligned to eight."""
+    listing = Toy([(copy_nest(4), None)], l3_bytes=48).listing()
+    own = replace(listing.plan.entries[ENTRY], parts={"X": "W"} if is_part else {})
+    listing = replace(listing, plan=replace(listing.plan, entries={ENTRY: own}))
+    move = Move(FAR, 0, "X", l2_offset, l3_offset, size_bytes, False, rows, size_bytes)
+    events = listing.entries[ENTRY].events
+    moved = with_events(listing, (move, Wait(FAR, 0, 0), *events))
+    if text is None:
+        replay(moved)
+        return
+    with pytest.raises(ListingError, match=f"'X' {text}.* .move 'X'"):
+        replay(moved)
+
+
+def test_listings_wait_where_the_queue_is_full() -> None:
+    """Two moves that nobody waits for yet are under way when a third could be: the first is waited for before it, and
+    for that one only."""
+    events = case_of("attention, double buffered, from L3").events
+    under_way: list[int] = []
+    made_room = 0
+    for before, event in pairwise(events):
+        if isinstance(event, Move):
+            under_way.append(event.transfer)
+            made_room += isinstance(before, Wait) and before.queue == FAR
+        elif isinstance(event, Wait) and event.queue == FAR:
+            under_way.remove(event.transfer)
+        assert len(under_way) <= L3_QUEUE
+    assert made_room and not under_way
 
 
 @pytest.mark.parametrize("is_double", [False, True])

@@ -20,7 +20,8 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence.nest_events import split_transfer
 from tilegrad.sequence.replay import MOST_TRANSFERS
 from tilegrad.sequence.trace import check_trace, read_trace
-from tilegrad.targets.base import Target
+from tilegrad.targets import base as targets
+from tilegrad.targets.base import TARGETS_FOLDER, Target
 
 
 def odd_engine(target: Target) -> Target:
@@ -71,6 +72,15 @@ def test_both_count_the_engines_requests() -> None:
     header = (RUNTIME_FOLDER / "cluster" / "tg_cluster.h").read_text(encoding="utf-8")
     (count,) = re.findall(r"TG_DMA_REQUESTS = (\d+)", header)
     assert int(count) == MOST_TRANSFERS
+
+
+def test_the_queue_to_l3_is_the_drivers() -> None:
+    """What its channels move, and what it keeps until they have moved that."""
+    folder = TARGETS_FOLDER / "siracusa" / "chip"
+    (waiting,) = re.findall(r"HYPER_WAITING = (\d+)", (folder / "tg_chip.c").read_text(encoding="utf-8"))
+    (channels,) = re.findall(r"#define HYPER_CHANNELS (\d+)", (folder / "siracusa.h").read_text(encoding="utf-8"))
+    engine = targets.get("siracusa").far_engine
+    assert engine is not None and engine.queue_depth == int(waiting) + int(channels)
 
 
 @pytest.mark.parametrize("longest_bytes", [8, 12, 24, 100, 1000])

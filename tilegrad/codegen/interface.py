@@ -156,10 +156,12 @@ def _hierarchy_values(plan: Plan) -> dict[str, object]:
     most = max((width.limit for width in _widths(plan)), default=1) if own is None else own.limit
     divisor = 0 if own is None else own.divisor
     pipes = [pipe for entry in schedule.entries.values() for pipe in entry.pipes]
+    moves = max(1, *(len(entry.staging) for entry in plan.entries.values()))
     return {
         "l3_image_bytes": plan.l3_image_bytes,
         "l3_bytes": plan.memory[L3].used_bytes if L3 in plan.memory else 0,
-        "l3_requests": max(1, *(len(entry.staging) for entry in plan.entries.values())),
+        "l3_requests": moves,
+        "l3_queue": 1 if target.far_engine is None else min(moves, target.far_engine.queue_depth),
         "clusters": _scratchpads(schedule),
         "l1_bytes": align(scratch_bytes, plan.alignment_bytes),
         "scratch_bytes": scratch_bytes,

@@ -44,7 +44,7 @@ from tilegrad.sequence.needs import Needs, dense_bytes, placed, summed_axes
 from tilegrad.sequence.parts import wrong_parts
 from tilegrad.sequence.pipe_replay import elements
 from tilegrad.sequence.values import OUTSIDE, STATE, ListingError
-from tilegrad.targets.base import L1, L2
+from tilegrad.targets.base import L1, L2, L3
 
 MOST_TRANSFERS = 8
 """That may be under way at once between L2 and scratchpad (TG_DMA_REQUESTS in runtime/cluster/tg_cluster.h)."""
@@ -92,6 +92,7 @@ class _Replay(LaunchReplay):
         self.needs = needs
         target = self.plan.schedule.target
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
+        self.most_moves = 0 if target.far_engine is None else target.far_engine.queue_depth
         self.under_way: dict[tuple[Queue, int], list[_Transfer]] = {}
         self.finished: set[tuple[Queue, int]] = set()
         self.computed: list[set[tuple[tuple[int, int], ...]]] = [set() for _ in self.nests]  # tiles of each nest
@@ -177,10 +178,17 @@ class _Replay(LaunchReplay):
         if before and type(before[0].event) is not type(event):
             raise self.error(f"transfer {event.transfer} goes two ways")
         before.append(_Transfer(event))
-        near = [other for other in self.under_way if other[0] == event.queue]
-        if not isinstance(event, Move) and len(near) > MOST_TRANSFERS:
-            raise self.error(f"more than {MOST_TRANSFERS} transfers are under way")
+        self.expect_room_in_queue(event)
         return before[-1]
+
+    def expect_room_in_queue(self, event: Fetch | Load | Store | Move) -> None:
+        """Of the cluster's engine, or of the one between L3 and L2, which takes no more moves than its queue."""
+        if isinstance(event, Move):
+            moves = sum(isinstance(own[0].event, Move) for own in self.under_way.values())
+            if moves > self.most_moves:
+                raise self.error(f"more than {self.most_moves} moves between {L3} and {L2} are under way")
+        elif sum(queue == event.queue for queue, _ in self.under_way) > MOST_TRANSFERS:
+            raise self.error(f"more than {MOST_TRANSFERS} transfers are under way")
 
     def expect_short(self, event: Fetch | Load | Store) -> None:
         for size_bytes in (part.size_bytes for part in event.parts if part.size_bytes > self.longest_bytes):

@@ -104,6 +104,8 @@ class _Sequencing:
         self.flow = Flow(Queue(CONDUCTING, engine.hop))
         self.flows = {CONDUCTING: self.flow}  # by block
         self.l3_queue = Queue(CONDUCTING, f"{L3}-{L2}")
+        self.l3_depth = 0 if target.far_engine is None else target.far_engine.queue_depth
+        self.moving: list[int] = []  # between L3 and L2, the one that was started first in front
         self.nests = listed_nests(plan, entry)
         self.handovers: list[Handover] = []
         self.runs: list[NestEvents] = []
@@ -160,22 +162,33 @@ class _Sequencing:
         """Between two launches: arrivals from earlier, departures whose room is needed, then what this launch needs.
         The engine has all else behind that: what is large and not urgent is in nobody's way."""
         staging = self.plan.entries[self.entry].staging
-
-        def wait(i: int) -> Wait:
-            return Wait(self.l3_queue, i, nest)
-
         due = sorted(i for number in range(passed + 1, launch + 1) for i in self.waited.get(number, ()))
-        yield from (wait(i) for i in due if staging[i].start <= passed)
+        yield from self._arrived((i for i in due if staging[i].start <= passed), nest)
         begun = sorted(i for number in range(passed + 1, launch + 1) for i in self.started.get(number, ()))
         urgent = {i for i in begun if staging[i].wait <= launch}
         leaving = [i for i in begun if i in urgent and not staging[i].inward]
-        yield from map(self._move, leaving)
-        yield from map(wait, leaving)
+        yield from self._departing(leaving, nest)
+        yield from self._arrived(leaving, nest)
         needed = [i for i in begun if i in urgent and staging[i].inward]
         others = (i for inward in (False, True) for i in begun if i not in urgent and staging[i].inward is inward)
-        yield from map(self._move, needed)
-        yield from map(self._move, others)
-        yield from map(wait, needed)
+        yield from self._departing(chain(needed, others), nest)
+        yield from self._arrived(needed, nest)
+
+    def _departing(self, moves: Iterable[int], nest: int) -> Iterator[Event]:
+        """Where the engine's queue is full, the first move in it is waited for: nobody could start another before it is
+        done."""
+        for i in moves:
+            if len(self.moving) == self.l3_depth:
+                yield from self._arrived((self.moving[0],), nest)
+            self.moving.append(i)
+            yield self._move(i)
+
+    def _arrived(self, moves: Iterable[int], nest: int) -> Iterator[Event]:
+        """Waits for those that nobody has waited for."""
+        for i in moves:
+            if i in self.moving:
+                self.moving.remove(i)
+                yield Wait(self.l3_queue, i, nest)
 
     def _move(self, i: int) -> Move:
         move = self.plan.entries[self.entry].staging[i]

@@ -117,9 +117,10 @@ class DmaEngine:
     """Moves bytes between two neighbouring memories; `inward` is towards the cores.
 
     `enqueue_cycles` is what the core that starts a transfer spends on it; where `queue_depth` commands are under way,
-    it waits for the first of them. Directions overlap if `duplex`, and set-ups of queued commands with what is moved
-    before them if `overlaps_setup`. Without `has_2d`, each row of a box is a command of its own. One that
-    `shares` another is the same engine on another hop: one queue, and one transfer at a time.
+    it waits for the first of them, and no listing has more moves between L3 and L2 under way than that. Directions
+    overlap if `duplex`, and set-ups of queued commands with what is moved before them if `overlaps_setup`. Without
+    `has_2d`, each row of a box is a command of its own. One that `shares` another is the same engine on another hop:
+    one queue, and one transfer at a time.
     """
 
     name: str

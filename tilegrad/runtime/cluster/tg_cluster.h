@@ -25,7 +25,8 @@ int tg_dma_open(int inward);
 void tg_dma_add(int request, void *scratch, void *far, uint32_t row_bytes, uint32_t rows, uint32_t far_stride);
 void tg_dma_wait(int request);
 
-/* L3 <-> L2, by offset into L3. Waited for exactly once. Rows are dense in L2 and `l3_stride` bytes apart in L3. */
+/* L3 <-> L2, by offset into L3. Waited for exactly once; at most TG_L3_QUEUE (model.h) are under way at a time. Rows are
+ * dense in L2 and `l3_stride` bytes apart in L3. */
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward);
 int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward);
 void tg_l3_wait(int request);

@@ -10,7 +10,10 @@
 #include "model.h"
 #include "tg_cluster.h"
 
-/* A word of scratchpad, which holds records and arguments of any type; of the program, which is made of records. */
+/* A word of scratchpad, which holds records and arguments of any type; of the program, which is made of records. All
+ * members of records are int32_t or uint32_t, either of which C lets be read and written as the other, and what lies
+ * there as one record is looked at as no other: a plain uint32_t would do. But turn_args copies arguments as words, and
+ * kernels read some of these as floats: that is what may_alias is for, or a compiler that does not look past a call. */
 #if defined(__GNUC__)
 typedef uint32_t __attribute__((may_alias)) tg_word;
 #else

@@ -42,6 +42,7 @@ extern "C" {
 #define TG_MOST_BLOCKS @most_blocks@
 #endif
 #define TG_L3_REQUESTS @l3_requests@
+#define TG_L3_QUEUE @l3_queue@ /* of these, under way at a time */
 #define TG_CORES @cores@
 #define TG_CONTROLLER @controller@ /* a core beside them conducts */
 #define TG_DMA_LONGEST @dma_longest@u /* bytes */

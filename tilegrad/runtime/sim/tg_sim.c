@@ -31,7 +31,7 @@
 #define TG_L1_BYTES TG_SCRATCH_BYTES
 #endif
 
-enum { POISON = 0xff, GUARD_BYTES = 1024, L3_REQUESTS = 256 };
+enum { POISON = 0xff, GUARD_BYTES = 1024 };
 /* What a byte of scratchpad holds; BEFORE is added where it is of the nest before. */
 enum { ABSENT = 0, BROUGHT, PRODUCED, LEAVING, LEFT, KEPT, BEFORE = 8 };
 
@@ -98,7 +98,7 @@ static struct {
     const char *traced[8];
 } sim;
 static unsigned char l3_memory[TG_L3_BYTES + 1];
-static request_t l3_requests[L3_REQUESTS];
+static request_t l3_requests[TG_L3_QUEUE];
 
 #ifdef TG_BLOCKS
 /* The launch that has begun and not ended. */
@@ -234,7 +234,7 @@ static void expect_settled(const unsigned char *p, size_t bytes, int writing, co
     if (writing)
         expect_not_ahead(p, bytes, who);
 #endif
-    for (int i = 0; i < TG_DMA_REQUESTS + L3_REQUESTS; i++) {
+    for (int i = 0; i < TG_DMA_REQUESTS + TG_L3_QUEUE; i++) {
         const request_t *request = i < TG_DMA_REQUESTS ? &own->requests[i] : &l3_requests[i - TG_DMA_REQUESTS];
         if (request == apart || !request->is_open)
             continue;
@@ -525,7 +525,7 @@ void tg_dma_wait(int id)
 int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
 {
     expect_no_launch("a transfer begins");
-    int id = open_request(l3_requests, L3_REQUESTS, inward, 1, "transfers between L2 and L3 are");
+    int id = open_request(l3_requests, TG_L3_QUEUE, inward, 1, "transfers between L2 and L3 are");
     if (!is_l2(l2, bytes))
         hazard("a transfer of %lu bytes passes the end of L2", (unsigned long)bytes);
     if (l3_offset > TG_L3_BYTES || bytes > TG_L3_BYTES - l3_offset)
@@ -539,7 +539,7 @@ int tg_l3_start(void *l2, uint32_t l3_offset, uint32_t bytes, int inward)
 int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, uint32_t l3_stride, int inward)
 {
     expect_no_launch("a transfer begins");
-    int id = open_request(l3_requests, L3_REQUESTS, inward, 1, "transfers between L2 and L3 are");
+    int id = open_request(l3_requests, TG_L3_QUEUE, inward, 1, "transfers between L2 and L3 are");
     size_t bytes = (size_t)row_bytes * rows, reach = (size_t)(rows - 1) * l3_stride + row_bytes;
     if (!is_l2(l2, bytes))
         hazard("a transfer of %lu bytes passes the end of L2", (unsigned long)bytes);
@@ -555,7 +555,7 @@ int tg_l3_rows(void *l2, uint32_t l3_offset, uint32_t row_bytes, uint32_t rows, 
 void tg_l3_wait(int id)
 {
     event("v %d\n", id);
-    if (id < 0 || id >= L3_REQUESTS)
+    if (id < 0 || id >= TG_L3_QUEUE)
         hazard("an L3 request that never was is waited for");
     settle_request(&l3_requests[id], "an L3 transfer");
 }
@@ -597,7 +597,7 @@ static void expect_all_left(int what)
 static void expect_none_under_way(const request_t *table, int count, const char *what)
 {
 #ifdef TG_CARRIES
-    request_t others[L3_REQUESTS]; /* what was asked for ahead is waited for in the next launch */
+    request_t others[TG_DMA_REQUESTS + TG_L3_QUEUE]; /* what was asked for ahead is waited for in the next launch */
     for (int i = 0; i < count; i++) {
         others[i] = table[i];
         others[i].is_open = table[i].is_open && !table[i].is_ahead;
@@ -640,7 +640,7 @@ void tg_end(const char *entry)
     forget_ahead();
 #endif
     expect_none_under_way(own->requests, TG_DMA_REQUESTS, "a DMA transfer");
-    expect_none_under_way(l3_requests, L3_REQUESTS, "an L3 transfer");
+    expect_none_under_way(l3_requests, TG_L3_QUEUE, "an L3 transfer");
     expect_all_left(PRODUCED);
     expect_all_left(BEFORE | PRODUCED);
     if (sim.trace)

@@ -46,7 +46,7 @@ TARGET = Target(
                 setup_cycles=24.5 * CLUSTER_PER_FC_CYCLE, cycles_per_byte=1.2502 * CLUSTER_PER_FC_CYCLE
             ),
             enqueue_cycles=241,  # registers behind a slow bus
-            queue_depth=16,
+            queue_depth=34,  # HYPER_WAITING and HYPER_CHANNELS of chip/tg_chip.c
             longest_bytes=1 << 20,
             has_2d=False,
             duplex=False,
