@@ -40,6 +40,10 @@ class Chain(Operator):
         return f"{self.first.name}{CHAINED}{self.then.name}"
 
     @property
+    def goes_on_with(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.first.goes_on_with
+
+    @property
     def _prefix(self) -> str:
         return f"then{self.first.name.count(CHAINED)}."
 

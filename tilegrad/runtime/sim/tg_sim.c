@@ -69,7 +69,8 @@ typedef struct {
     const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
     size_t table_bytes, next_table_bytes;
     int is_further; /* the one that is up next has come together with the current one */
-    tg_kernel_call *made_by; /* what has made the current tile, if it is made */
+    tg_kernel_call *made_by; /* what has made the current tile, if it is made, and of which nest */
+    const uint32_t *made_of;
 #ifdef TG_CARRIES
     unsigned char *ahead; /* a table for the next launch, and a copy with what the conductor has made of it */
     size_t ahead_bytes;
@@ -892,7 +893,7 @@ static void expect_operand(const work_t *job, int i)
 /* Whether a kernel goes on with a tile that another has made: of that one, the first is traced. */
 static int goes_on(tg_kernel_call *call, const tg_job *job)
 {
-    return own->made_by && own->made_by != call && own->nest == job->name && own->tile == job->tile;
+    return own->made_by && own->made_by != call && own->made_of == job->nest && own->tile == job->tile;
 }
 
 static void trace_start(const tg_job *job, const work_t *work)
@@ -967,6 +968,7 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
                    work.bytes[i]);
     }
     own->made_by = own->made_by ? own->made_by : call;
+    own->made_of = job->nest;
 }
 
 #ifdef TG_BLOCKS
