@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tilegrad.analysis.tables import nest_fields
 from tilegrad.build.toolchain import host_toolchain
-from tilegrad.ir.nest import Nest
+from tilegrad.ir import nest as ir
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.pipeline import Compiled
 
@@ -166,7 +166,7 @@ class Program:
         return " ".join(self.kernels[one] for one in numbers)
 
 
-def kernels_of(op: str, nest: Nest) -> str:
+def kernels_of(op: str, nest: ir.Nest) -> str:
     """The same of a listed nest: of each epilogue, where its arguments and its pointers are."""
     names, parts = [operand.name for operand in nest.operands], [nest.kernel]
     for k, one in enumerate(nest.epilogues):
