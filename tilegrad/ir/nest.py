@@ -203,6 +203,11 @@ class Nest:
         """All that run on a tile, in turn."""
         return (self.kernel, *(one.nest.kernel for one in self.epilogues))
 
+    @property
+    def title(self) -> str:
+        """As it is shown to people."""
+        return "+".join(self.kernels)
+
     @cached_property
     def without_epilogues(self) -> Nest:
         """What its own kernel does and points to."""
