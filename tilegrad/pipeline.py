@@ -67,6 +67,7 @@ from tilegrad.recipe.adapters import lora_of
 from tilegrad.recipe.sparse import Selected, parse_sparse, sparse_of
 from tilegrad.recipe.storage import Storage
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.sequence.epilogues import has_epilogues, with_epilogues
 from tilegrad.sequence.fastest import fastest_schedule
 from tilegrad.sequence.regroup import regrouped
 from tilegrad.sequence.sequence import sequence_plan
@@ -143,6 +144,10 @@ SPLIT: Pass[Program] = Pass("split-conv-grad", SplitConvGrad().apply, Where.FITT
 FIT = "fit"
 """Behind it: what is computed again, or on parts, so that the program fits."""
 
+EPILOGUES = "fuse-epilogues"
+"""Behind that, where a target runs tiles: operators as chains, each tile of which goes on through another's kernel,
+where the program is faster so."""
+
 STAGES = ("import", "canonicalize", "program", "schedule", "plan", "sequence", "codegen")
 DUMPS = (
     "import",
@@ -154,6 +159,7 @@ DUMPS = (
     *(each.name for each in PROGRAM_PASSES),
     SPLIT.name,
     FIT,
+    EPILOGUES,
     *STAGES[3:],
 )
 """What `--dump-after` takes: the stages and the passes, in the order in which they run."""
@@ -413,7 +419,12 @@ def _compile_program(
             return fitted(unfit, split, target, limit_bytes) if flat else fitted_levels(unfit, split, target, options)
 
         program, fit = watch.run(FIT, fitting, "program")
-    schedule: Schedule = watch.run("schedule", lambda: fastest_schedule(program, target, options))
+    chained = program
+    if has_epilogues(target, options):
+        chained = watch.run(EPILOGUES, partial(with_epilogues, program, target, options), "schedule")
+    else:
+        watch.skip(EPILOGUES, Where.TILED)
+    schedule: Schedule = watch.run("schedule", lambda: fastest_schedule(chained, target, options))
     plan: Plan = watch.run("plan", lambda: regrouped(plan_memory(schedule, options.home)))
     listing: Listing = watch.run("sequence", lambda: sequence_plan(plan))
     project: Project = watch.run(

@@ -15,7 +15,7 @@ from tests.schedule.programs import compiled_for, siracusa
 from tests.support.projects import CONTRACT_FLAGS, batch, toolchain
 from tilegrad.analysis.decode import decode_table
 from tilegrad.analysis.layout import CALL, CONSTANTS, DIM, FIELD, HEADER, LOOP, NEST, OPERAND
-from tilegrad.analysis.tables import argument_fields
+from tilegrad.analysis.tables import nest_fields
 from tilegrad.build.folder import write_files
 from tilegrad.build.toolchain import build
 from tilegrad.codegen.cluster import MOST_NAMED_WORDS
@@ -90,7 +90,7 @@ def test_tables_read_back_from_their_words() -> None:
     for listed in compiled.listing.entries["step"].nests:
         launch = entry.launches[listed.launch]
         nest = listed.nest
-        fields = argument_fields(launch.node.op, nest.kernel)
+        fields = nest_fields(launch.node.op, nest)
         table = decode_table(listed.table, len(fields))
         assert len(table.operands) == len(nest.operands) and len(table.args) == len(fields)
         records = (table.nest, *table.operands, *table.loops, *table.dims, *table.fields)

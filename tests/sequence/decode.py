@@ -465,7 +465,9 @@ class Machine:
         return ("begin", nest.number, self.tile, kernel, ranges, tuple(self.at[self.turn]), args)
 
     def arguments(self, nest: Nest) -> tuple[str, tuple[int, ...]]:
-        kernel, at = self.program.kernels[nest.nest.kernel], nest.nest.args
+        kernel, at = self.program.kernels_of(nest.nest.kernel), nest.nest.args
+        if kernel not in self.program.argument_counts:
+            raise DecodeError(f"nobody asked for {kernel}")
         return kernel, tuple(nest.words[at : at + self.program.argument_counts[kernel]])
 
     def run_nest(self, nest: Nest) -> Iterator[None]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
-from tilegrad.analysis.tables import argument_fields
+from tilegrad.analysis.tables import nest_fields
 from tilegrad.build.toolchain import host_toolchain
+from tilegrad.ir import nest as ir
 from tilegrad.ops.kernels import RUNTIME_FOLDER
 from tilegrad.pipeline import Compiled
 
@@ -155,6 +156,28 @@ class Program:
     defined: dict[str, int]
     pipes: tuple[Pipe, ...]
 
+    def kernels_of(self, number: int) -> str:
+        """What a nest's word for its kernel says: which it is, and what goes on with its tiles."""
+        size = constants()["TG_KERNELS"]
+        others = (number // size, number // size**2)
+        numbers = [number % size, *(other % size - 1 for other in others if other % size)]
+        if not all(0 <= one < len(self.kernels) for one in numbers):
+            raise DecodeError(f"there is no kernel {number}")
+        return " ".join(self.kernels[one] for one in numbers)
+
+
+def kernels_of(op: str, nest: ir.Nest) -> str:
+    """The same of a listed nest: of each epilogue, where its arguments and its pointers are."""
+    names, parts = [operand.name for operand in nest.operands], [nest.kernel]
+    for k, one in enumerate(nest.epilogues):
+        words = len(nest_fields(op, replace(nest, epilogues=nest.epilogues[:k])))
+        pointers = ", ".join(f"at[{names.index(name)}]" for name in one.operands)
+        parts.append(f"then {one.nest.kernel}, {words}, {pointers}")
+    return " ".join(parts)
+
+
+_CALL = re.compile(r"^TG_(?P<kind>KERNEL|EPILOGUE)_CALL\((?P<name>\w+), (?P<rest>.*)\)$", re.MULTILINE)
+
 
 def flipped(program: Program, at: int, bits: int) -> Program:
     """With some bits of a word turned."""
@@ -166,9 +189,15 @@ DEFINITIONS = ("TG_CLUSTERS", "TG_BLOCKS_DIVISOR", "TG_CARRIES", "TG_PIPES")
 """Where a program has them; of what has no value, that it is there."""
 
 
+def _calls(compiled: Compiled) -> dict[str, str]:
+    """How kernels are called: what a call is named, and what it does."""
+    text = next(file for name, file in compiled.project.files.items() if name.endswith("model.c")).decode()
+    return {m["name"]: m["name"] if m["kind"] == "KERNEL" else f"then {m['rest']}" for m in _CALL.finditer(text)}
+
+
 def _printing(compiled: Compiled) -> str:
     """C that prints what is constant in model.c: words, kernels, definitions and pipes, a line each, then entries."""
-    kernels = sorted({one.nest.kernel for own in compiled.listing.entries.values() for one in own.nests})
+    kernels = _calls(compiled)
     known = "\n".join(f'        if (kernels[i] == call_{name}) printf("{name} ");' for name in kernels)
     defined = "\n".join(f'#ifdef {name}\n    printf("{name} %d ", {name} + 0);\n#endif' for name in DEFINITIONS)
     of_pipe = ", ".join(f"program.pipes[i].{field.name}" for field in fields(Pipe))
@@ -231,8 +260,9 @@ def emitted(compiled: Compiled, folder: Path) -> Program:
     for entry, own in compiled.listing.entries.items():
         for number, one in enumerate(own.nests):
             op = compiled.listing.launch_of(entry, number).node.op
-            counts[one.nest.kernel] = len(argument_fields(op, one.nest.kernel))
-    return Program(tuple(map(int, words)), entries, tuple(kernels), counts, defined, pipes)
+            counts[kernels_of(op, one.nest)] = len(nest_fields(op, one.nest))
+    calls = _calls(compiled)
+    return Program(tuple(map(int, words)), entries, tuple(calls[one] for one in kernels), counts, defined, pipes)
 
 
 def has_calls(program: Program, entry: dict[str, int]) -> bool:
@@ -285,7 +315,7 @@ def _named_table(program: Program, words: list[int], table: int) -> dict[int, st
         count = loop.read_count + loop.write_count
         records += [("tg_loop", place), *(("tg_dim", loop.dims + i * words_in("tg_dim")) for i in range(count))]
         records += [("tg_field", loop.fields + i * words_in("tg_field")) for i in range(loop.field_count)]
-    count = program.argument_counts[program.kernels[nest.kernel]]
+    count = program.argument_counts[program.kernels_of(nest.kernel)]
     found = {table + nest.args + i: "argument" for i in range(count)}
     for name, place in records:
         found |= {table + place + i: f"{name}.{field}" for i, (field, _) in enumerate(layout(name))}

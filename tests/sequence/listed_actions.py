@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tests.sequence.decode import Action, Machine
-from tests.sequence.emitted_words import U32, DecodeError, Program
-from tilegrad.analysis.tables import argument_fields, float_word
+from tests.sequence.emitted_words import U32, DecodeError, Program, kernels_of
+from tilegrad.analysis.tables import float_word, nest_fields
 from tilegrad.ir.listing import (
     RING,
     SCRATCH,
@@ -84,7 +84,7 @@ def _listed_begin(listing: Listing, entry: str, event: Begin) -> Action:
     args = _arguments(listing, op, event, entry)
     loops = () if tiling is None else tiling.loops[::-1]
     ranges = tuple((event.ranges[loop.axis].start, event.ranges[loop.axis].size) for loop in loops)
-    return ("begin", event.nest, event.tile, nest.kernel, ranges, places, args)
+    return ("begin", event.nest, event.tile, kernels_of(op, nest), ranges, places, args)
 
 
 def _listed_place(listing: Listing, entry: str, place: Place) -> Action:
@@ -106,7 +106,7 @@ def _arguments(listing: Listing, op: str, event: Begin, entry: str) -> tuple[int
             is_box = place.region in (SCRATCH, RING)
             strides[operand.name] = row_major_strides(tuple(r.size for r in place.box) if is_box else operand.shape)
     found = []
-    for c_type, name in argument_fields(op, nest.kernel):
+    for c_type, name in nest_fields(op, nest):
         value = kernel_argument(name, nest, event.ranges, strides)
         assert value is not None
         found.append((float_word(float(value)) if c_type == "float" else int(value)) % U32)

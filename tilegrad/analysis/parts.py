@@ -50,7 +50,8 @@ def parts_of(whole: NodeView, part: NodeView, count: int) -> frozenset[int] | No
 
 def _cut_operands(whole: Nest, part: Nest, count: int) -> dict[str, bool] | None:
     """By value of the whole nest, whether the part has a part of it."""
-    same = whole.kernel == part.kernel and whole.constants == part.constants and not whole.origin and not part.origin
+    same = whole.kernel == part.kernel and whole.constants == part.constants
+    same = same and not (whole.origin or part.origin or whole.epilogues or part.epilogues)
     if not same or [(a.name, a.kind) for a in whole.axes] != [(a.name, a.kind) for a in part.axes]:
         return None
     changed = [(a, b) for a, b in zip(whole.axes, part.axes, strict=True) if a.extent != b.extent]

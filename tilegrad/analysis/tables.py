@@ -36,6 +36,7 @@ from tilegrad.ir.nest import (
     Range,
     Tile,
     along,
+    epilogue_factors,
     kernel_argument,
     operand_box,
     operand_range,
@@ -90,6 +91,16 @@ def argument_fields(op: str, kernel: str) -> tuple[tuple[str, str], ...]:
     return found
 
 
+def nest_fields(op: str, nest: Nest) -> tuple[tuple[str, str], ...]:
+    """The argument words of a nest of an operator: those of its kernel, then those of its epilogues."""
+    first, *others = registry.parts(op)
+    found = argument_fields(first, nest.kernel)
+    for k, (other, epilogue) in enumerate(zip(others, nest.epilogues, strict=False)):
+        own = argument_fields(other, epilogue.nest.kernel)
+        found += tuple((c_type, f"then{k}_{name}") for c_type, name in own)
+    return found
+
+
 def simple_steps(table: Sequence[int]) -> int:
     """How often in a row the innermost loop of a nest moves on simply (`is_simple` of tg_loop)."""
     nest = NEST.decode(table[: NEST.words])
@@ -111,7 +122,7 @@ def _encoder(op: str, nest: Nest, tiling: Tiling | None, longest_bytes: int) -> 
     if found is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        found = _KNOWN[key] = Encoder(nest.anchored, tiling, argument_fields(op, nest.kernel), longest_bytes)
+        found = _KNOWN[key] = Encoder(nest.anchored, tiling, nest_fields(op, nest), longest_bytes)
     return found
 
 
@@ -179,6 +190,9 @@ class Encoder:
         """How an argument word follows from the tile; nothing where it never changes."""
         if name in self.nest.constants:
             return []
+        factors = epilogue_factors(name, self.nest)
+        if factors is not None:
+            return self._product(word, *factors) if isinstance(factors, tuple) else []
         axes = [loop.axis for loop in self.loops]
         if name in ("first", "last"):
             reductions = [i for i, a in enumerate(axes) if self.nest.axis(a).kind is AxisKind.REDUCTION]
@@ -243,6 +257,16 @@ class Encoder:
             found.append((kind, factor, sizes[0] if sizes else 0))
             found += [("TG_TIMES", 0, size) for size in sizes[1:]]
         return [_Field(word, kind, by, frozenset(every), of) for kind, by, of in found] if every else []
+
+    def _product(self, word: int, operand: str, dims: tuple[int, ...]) -> list[_Field]:
+        """Of an operand's box along some dimensions; nothing where none of them changes its size."""
+        i = next(k for k, one in enumerate(self.nest.operands) if one.name == operand)
+        moving = [one for d in dims if (one := self.dim_of.get((i, d))) is not None and not one.is_constant]
+        loops, changing = frozenset(one.loop for one in moving), {one.dim for one in moving}
+        fixed = prod(self.boxes[i][d].size for d in dims if d not in changing)
+        sizes = [self.dims_at[i, one.dim] + DIM.places["size"] for one in moving]
+        scaled = [_Field(word, "TG_SCALE", fixed, loops, of) for of in sizes[:1]]
+        return scaled + [_Field(word, "TG_TIMES", 0, loops, of) for of in sizes[1:]]
 
     def _dims_of(self, loop: int, access: Access) -> list[_Dim]:
         return [d for d in self.dims if d.loop == loop and self.nest.operands[d.operand].access is access]

@@ -18,6 +18,7 @@ from tilegrad.analysis.footprint import inner_loops
 from tilegrad.analysis.layout import CALL, CONSTANTS, WORD_BYTES
 from tilegrad.analysis.tables import table_of
 from tilegrad.codegen import c
+from tilegrad.codegen.chains import Chains
 from tilegrad.codegen.interface import c_string
 from tilegrad.codegen.kernels import KernelSet
 from tilegrad.codegen.lowering import Body, First, Lowering, Run
@@ -25,6 +26,7 @@ from tilegrad.codegen.table_text import in_braces, table_pieces, table_type
 from tilegrad.codegen.tensor_names import packed_enumerators
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.listing import ListedNest, Listing, Move, Wait, ring_offset
+from tilegrad.ir.nest import Nest
 from tilegrad.ir.plan import Address
 from tilegrad.ir.schedule import Launch, Tiling
 from tilegrad.ops.kernels import KernelSignature
@@ -93,6 +95,7 @@ class ClusterLowering(Lowering):
         plan = listing.plan
         super().__init__(plan, kernels)
         self.listing = listing
+        self.chains = Chains()
         target = plan.schedule.target
         self.has_clusters = target.clusters > 1
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
@@ -133,12 +136,22 @@ class ClusterLowering(Lowering):
             own = NestCall(leaves=False, moves=own.moves)
         short_name = f"{entry}_{len(self.calls[entry])}"
         is_together = len(self.calls[entry]) in self.together[entry]
-        table = self._table(self.signature(launch, nest), words, tiling, f"{short_name}_table" if is_together else None)
+        signature = self._with_epilogues(self.signature(launch, nest), nest)
+        table = self._table(signature, words, tiling, f"{short_name}_table" if is_together else None)
         name = f"{short_name}_{c.identifier(launch.node.op)}"
         self.calls[entry].append(_Call(name, short_name, table, is_together, listed, own, homes, width))
         # What is said of a nest's first panel is true of all.
         is_later = launch.part is not None and any(r.start for r in launch.part.ranges.values())
         return Run(None if is_later else self.describe(entry, number, k), "RUN_WHOLE" if tiling is None else "RUN")
+
+    def _with_epilogues(self, first: KernelSignature, nest: Nest) -> KernelSignature:
+        """What a table says of its kernel, with those that go on with its tiles: the arguments of all."""
+        names, found = [operand.name for operand in nest.operands], first
+        for k, epilogue in enumerate(nest.epilogues):
+            own = self.kernels.signatures[epilogue.nest.kernel]
+            at = tuple(names.index(name) for name in epilogue.operands)
+            found = self.chains.joined(found, own, k, at)
+        return found
 
     def _pipe(self, entry: str, listed: ListedNest, value: str | None) -> str | None:
         """What passes through a pipe lives there."""
@@ -235,14 +248,16 @@ class ClusterLowering(Lowering):
         return f"{home} + {skipped_bytes}" if skipped_bytes else home
 
     def items(self) -> list[c.Item]:
-        used = [call.table.signature for calls in self.calls.values() for call in calls]
+        used = [self.chains.first_of(call.table.signature) for calls in self.calls.values() for call in calls]
         signatures = {signature.name: signature for signature in used}
         calls = [
             f"TG_KERNEL_CALL({name}, {', '.join(f'at[{i}]' for i in range(len(signature.pointers)))})"
             for name, signature in signatures.items()
         ]
         numbers = [f"K_{name} = {number}" for number, name in enumerate(signatures)]
-        kernels = [f"call_{name}" for name in signatures] or ["NULL"]
+        numbers += self.chains.numbers(len(signatures))
+        calls += self.chains.calls()
+        kernels = [f"call_{name}" for name in (*signatures, *self.chains.made)] or ["NULL"]
         members = self._members()
         pipes, parts = self._pipes(), ("kernels", "&words", "sizeof words")
         return [
@@ -250,6 +265,7 @@ class ClusterLowering(Lowering):
             c.Comment("How kernels are called from an array of addresses, and their numbers in tables."),
             *calls,
             *packed_enumerators(numbers),
+            *self.chains.types(),
             "",
             c.Comment("What is constant is laid out as paragraphs."),
             c.Comment("clang-format off"),

@@ -96,6 +96,7 @@ def sections(plan: Plan, has_storage: bool, has_array: bool) -> dict[str, bool]:
         "TG_BLOCKS": has_blocks,
         "TG_MOST_BLOCKS": schedule.width is not None,
         "TG_CARRIES": has_blocks and schedule.carries,
+        "TG_EPILOGUES": schedule.has_epilogues,
         "TG_PIPES": any(entry.pipes for entry in schedule.entries.values()),
     }
 

@@ -57,9 +57,8 @@ def target_kernels(portable: Path, target: Target) -> KernelFile:
 
 def collect_kernels(schedule: Schedule) -> KernelSet:
     files: dict[str, KernelFile] = {}
-    for op in dict.fromkeys(
-        launch.node.op for entry in schedule.entries.values() for launch in entry.launches if launch.nests
-    ):
+    launches = (launch for entry in schedule.entries.values() for launch in entry.launches if launch.nests)
+    for op in dict.fromkeys(part for launch in launches for part in registry.parts(launch.node.op)):
         source = _source(op, schedule.target)
         _refuse_second(f"C files called '{source.path.name}'", files.get(source.path.name, source).path, source.path)
         files[source.path.name] = source

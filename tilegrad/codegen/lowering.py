@@ -109,7 +109,8 @@ class Lowering:
         signature = self.kernels.signatures.get(nest.kernel)
         if signature is None:
             raise InternalError(f"no kernel tg_{nest.kernel} for node '{node.name}' ({node.op})")
-        if [operand.name for operand in nest.pointers] != [pointer for _, pointer in signature.pointers]:
+        pointers = [operand.name for operand in nest.without_epilogues.pointers]
+        if pointers != [pointer for _, pointer in signature.pointers]:
             raise InternalError(f"the nest of node '{node.name}' does not match the pointers of tg_{nest.kernel}")
         return signature
 

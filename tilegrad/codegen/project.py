@@ -77,7 +77,7 @@ def _c_files(listing: Listing, kernels: KernelSet, weights_as_c: bool, storage: 
     has_storage = storage is not None
     present = interface.sections(plan, has_storage, weights_as_c)
     nests = [nest for entry in plan.schedule.entries.values() for launch in entry.launches for nest in launch.nests]
-    used = {nest.kernel for nest in nests}
+    used = {kernel for nest in nests for kernel in nest.kernels}
     texts = {
         "model.h": interface.header(plan, present),
         "model.c": model.source(listing, kernels, present),

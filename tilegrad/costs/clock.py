@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -196,10 +197,10 @@ class Clock:
             cycles = found.cycles(gone, now < self.computes_until, self.near.inward.free - now)
         self.spend(cycles * share)
 
-    def cold_cycles(self, kernel: str, level: str) -> float:
-        """What a kernel call that begins now takes to fetch its code."""
-        cold = self.costs.cold_cycles(kernel, level)
-        return self.code.run(kernel, cold) * cold
+    def cold_cycles(self, kernels: Sequence[str], level: str) -> float:
+        """What kernels that begin now, one after the other, take to fetch their code."""
+        cold = [self.costs.cold_cycles(kernel, level) for kernel in kernels]
+        return sum(self.code.run(kernel, cycles) * cycles for kernel, cycles in zip(kernels, cold, strict=True))
 
     def command(self, engine: EngineClock, inward: bool, size_bytes: float, rows: int = 1) -> Interval:
         """The conductor gives an engine a command, as soon as the queue takes it; one for each row, where it must."""

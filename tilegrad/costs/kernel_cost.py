@@ -23,7 +23,7 @@ from tilegrad.costs.derived import family_of
 from tilegrad.costs.loops.base import Counter, Trips, call_of, dot, sum_of
 from tilegrad.costs.measured import Measured, load_measured
 from tilegrad.errors import InternalError
-from tilegrad.ir.nest import Nest, NestKind
+from tilegrad.ir.nest import Nest, NestKind, box_sizes
 from tilegrad.ir.schedule import Schedule
 from tilegrad.targets.base import ComputeEngine, CoreCosts, Target
 
@@ -71,6 +71,11 @@ class Span:
     def later(self, cycles: float) -> Span:
         """The same where every core takes so many cycles more."""
         return Span(self.cycles + cycles, self.alone + cycles, self.shared + cycles, self.accesses)
+
+    def followed_by(self, then: Span) -> Span:
+        """Both in turn, with a barrier between them."""
+        own = (self.cycles + then.cycles, self.alone + then.alone, self.shared + then.shared)
+        return Span(*own, self.accesses + then.accesses)
 
     def times(self, factor: float) -> Span:
         return Span(self.cycles * factor, self.alone * factor, self.shared * factor, self.accesses * factor)
@@ -162,7 +167,7 @@ def uncounted_kernels(schedule: Schedule) -> tuple[str, ...]:
     if schedule.target.costs is None or schedule.target.compute_engines:
         return ()
     launches = chain.from_iterable(entry.launches for entry in schedule.entries.values())
-    kernels = {nest.kernel for launch in launches for nest in launch.nests}
+    kernels = {kernel for launch in launches for nest in launch.nests for kernel in nest.kernels}
     return tuple(sorted(kernel for kernel in kernels if not KernelCosts(schedule.target).is_counted(kernel)))
 
 
@@ -220,6 +225,14 @@ class KernelCosts:
         engine = self.target.compute_engine(nest.counts_macs)
         if engine is not None:
             return self._at_rate(engine, nest, sizes, level)
+        span = self._own_span(nest.without_epilogues, sizes, level, cores)
+        for epilogue in nest.epilogues:
+            box = box_sizes(nest.operand(epilogue.result), sizes)
+            span = span.followed_by(self._own_span(epilogue.nest, epilogue.sizes(box), level, cores))
+        return span
+
+    def _own_span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+        """Without epilogues."""
         known, key = self._bind(nest).known, (*sizes.values(), level, cores)
         found = known.get(key)
         if found is None:

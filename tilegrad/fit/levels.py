@@ -25,6 +25,7 @@ from tilegrad.ir.program import Program
 from tilegrad.place.plan import plan_memory
 from tilegrad.place.tensors import launch_lifetimes
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.sequence.epilogues import with_epilogues
 from tilegrad.sequence.fastest import fastest_schedule
 from tilegrad.sequence.regroup import regrouped
 from tilegrad.sequence.sequence import sequence_plan
@@ -88,7 +89,8 @@ def fitted_levels(program: Program, split: Program, target: Target, options: Sch
 
 
 def _timed(program: Program, target: Target, options: ScheduleOptions, repeated: int = 0) -> _Timed:
-    plan = regrouped(plan_memory(fastest_schedule(program, target, options), options.home))
+    chained = with_epilogues(program, target, options)
+    plan = regrouped(plan_memory(fastest_schedule(chained, target, options), options.home))
     return _Timed(program, plan, time_listing(sequence_plan(plan))["step"], repeated)
 
 

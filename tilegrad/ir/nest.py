@@ -7,6 +7,7 @@ of its nest; the whole nest is just the largest tile.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -107,13 +108,17 @@ class NestKind:
     operands: tuple[Operand, ...]
     constants: tuple[tuple[str, str], ...]
     origin: tuple[tuple[str, int, int], ...] = ()
+    epilogues: tuple[EpilogueKind, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.kernel, self.axes, self.operands, self.constants, self.origin))
+        return hash((self.kernel, self.axes, self.operands, self.constants, self.origin, self.epilogues))
+
+
+EpilogueKind = tuple[NestKind, tuple[tuple[int, ...], ...], str, tuple[str, ...]]
 
 
 # Equal kinds are one object, so that looking one up compares no fields.
@@ -126,7 +131,7 @@ class Nest:
     """`kernel` is the C function without its `tg_` prefix; `constants` are its remaining arguments by field name.
 
     A nest that is a part of another one says of axes whose positions its kernel knows where they begin there, and how
-    long they are there: `origin`.
+    long they are there: `origin`. `epilogues` are other kernels that go on with each tile, in turn.
     """
 
     kernel: str
@@ -136,6 +141,7 @@ class Nest:
     counts_macs: bool = False
     macs_override: int | None = None  # where the product of the axes is not the nominal count (strided gathers)
     origin: tuple[tuple[str, int, int], ...] = ()
+    epilogues: tuple[Epilogue, ...] = ()
 
     def axis(self, name: str) -> Axis:
         return self._axes[name]
@@ -147,7 +153,9 @@ class Nest:
             for o in self.anchored.operands
         )
         constants = tuple((name, repr(value)) for name, value in sorted(self.constants.items()))  # 0.0 and -0.0 are two
-        kind = NestKind(self.kernel, self.axes, operands, constants, self.origin)
+        kind = NestKind(
+            self.kernel, self.axes, operands, constants, self.origin, tuple(one.kind for one in self.epilogues)
+        )
         if len(_KINDS) >= _MOST_KINDS:
             _KINDS.clear()
         return _KINDS.setdefault(kind, kind)
@@ -189,6 +197,24 @@ class Nest:
             for o, own in zip(self.operands, self.skipped, strict=True)
         )
         return replace(self, operands=operands)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """All that run on a tile, in turn."""
+        return (self.kernel, *(one.nest.kernel for one in self.epilogues))
+
+    @property
+    def title(self) -> str:
+        """As it is shown to people."""
+        return "+".join(self.kernels)
+
+    @cached_property
+    def without_epilogues(self) -> Nest:
+        """What its own kernel does and points to."""
+        if not self.epilogues:
+            return self
+        of_others = {name for one in self.epilogues for name in one.operands if name != one.result}
+        return replace(self, operands=tuple(o for o in self.operands if o.name not in of_others), epilogues=())
 
     @cached_property
     def shared_axes(self) -> frozenset[str]:
@@ -249,6 +275,58 @@ class Nest:
         if not self.counts_macs:
             return 0
         return prod(axis.extent for axis in self.axes) if self.macs_override is None else self.macs_override
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The nest of an element-wise operator, done on each tile of another nest as soon as that has made it.
+
+    `groups` are the dimensions of that one's operand `result` that each of its axes stands for. `operands` are those of
+    the other nest that its pointers point to. There, boxes are dense, and so is what a tile is to it.
+    """
+
+    nest: Nest
+    groups: tuple[tuple[int, ...], ...]
+    result: str
+    operands: tuple[str, ...]
+
+    @cached_property
+    def kind(self) -> EpilogueKind:
+        return self.nest.kind, self.groups, self.result, self.operands
+
+    def sizes(self, box: Sequence[int]) -> dict[str, int]:
+        """Of its own tile, where the result has such a box."""
+        pairs = zip(self.nest.axes, self.groups, strict=True)
+        return {axis.name: prod(box[d] for d in group) for axis, group in pairs}
+
+    def factors(self, field_name: str) -> int | float | tuple[str, tuple[int, ...]] | None:
+        """What a field of its kernel's arguments is: a number, or the product of an operand's box along dimensions."""
+        if field_name in self.nest.constants:
+            return self.nest.constants[field_name]
+        prefix, _, rest = field_name.partition("_")
+        groups = {axis.name: group for axis, group in zip(self.nest.axes, self.groups, strict=True)}
+        if prefix == "n" and rest in groups:
+            return (self.result, groups[rest]) if groups[rest] else 1
+        axis = rest.removeprefix("by_")
+        pairs = zip(self.nest.operands, self.operands, strict=True)
+        found = next(((one, name) for one, name in pairs if one.name == prefix), None)
+        if found is None or axis not in groups or axis == rest:
+            return None
+        operand, name = found
+        if axis not in operand.axes or not groups[axis]:
+            return 0
+        every = max(d for group in self.groups for d in group)
+        return name, tuple(range(groups[axis][-1] + 1, every + 1))
+
+
+EPILOGUE_FIELD = re.compile(r"then(?P<number>\d)_(?P<name>\w+)")
+"""How fields of epilogues are called among the arguments of a nest."""
+
+
+def epilogue_factors(field_name: str, nest: Nest) -> int | float | tuple[str, tuple[int, ...]] | None:
+    """As `Epilogue.factors`, by a field of the nest's arguments; None where it is no epilogue's."""
+    match = EPILOGUE_FIELD.fullmatch(field_name) if nest.epilogues else None
+    return None if match is None else nest.epilogues[int(match["number"])].factors(match["name"])
 
 
 def map_nest(
@@ -332,12 +410,25 @@ def operand_box(operand: Operand, tile: Tile) -> tuple[Range, ...]:
     return tuple(operand_range(index, extent, tile) for index, extent in zip(operand.index, operand.shape, strict=True))
 
 
+def box_sizes(operand: Operand, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Of the box of a result whose positions are just axes, in a tile of these sizes."""
+    return tuple(sizes[index.terms[0][0]] if index.terms else 1 for index in operand.index or ())
+
+
 def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Element strides of a dense row-major array."""
     strides = [1] * len(shape)
     for d in range(len(shape) - 2, -1, -1):
         strides[d] = strides[d + 1] * shape[d + 1]
     return tuple(strides)
+
+
+def _epilogue_argument(field_name: str, nest: Nest, tile: Tile) -> int | float | None:
+    factors = epilogue_factors(field_name, nest)
+    if not isinstance(factors, tuple):
+        return factors
+    box = operand_box(nest.operand(factors[0]), tile)
+    return prod(box[d].size for d in factors[1])
 
 
 def kernel_argument(
@@ -355,11 +446,14 @@ def kernel_argument(
     `OPERAND_by_AXIS`       element stride of one step along AXIS (0: broadcast)
     `OPERAND_nD`            extent of the operand's box along D
     `OPERAND_oD`            local position along D is `(sum(coefficient * local axis) + oD) / divisor`
+    `thenK_FIELD`           FIELD of the nest's epilogue number K
     anything else           `nest.constants`
     ======================  ====================================================================
     """
     if field_name in nest.constants:
         return nest.constants[field_name]
+    if nest.epilogues and EPILOGUE_FIELD.fullmatch(field_name):
+        return _epilogue_argument(field_name, nest, tile)
     reductions = [axis for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
     if field_name == "first":
         return int(all(nest.starts_at(axis.name) + tile[axis.name].start == 0 for axis in reductions))

@@ -253,6 +253,11 @@ class Schedule:
         """Whether blocks ask for operands of the next launch before they meet, into the one scratchpad each has."""
         return self.overlaps and self.target.clusters > 1 and not self.target.compute_engines
 
+    @property
+    def has_epilogues(self) -> bool:
+        launches = (launch for entry in self.entries.values() for launch in entry.launches)
+        return any(nest.epilogues for launch in launches for nest in launch.nests)
+
     def macs(self, entry: str) -> int:
         return sum(nest.macs for launch in self.entries[entry].launches for nest in launch.nests)
 

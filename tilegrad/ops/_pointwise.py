@@ -85,6 +85,9 @@ class MapOperator(Operator):
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return tuple((0, position) for position in range(len(self.operands)))
 
+    def goes_on_from(self, node: NodeView) -> tuple[int, ...]:
+        return tuple(range(len(self.operands)))
+
 
 class Activation(MapOperator):
     """y = f(x). Its gradient is the operator NAMEGrad of (dY, Y), or of (dY, X) where `saves_output` is false.
@@ -171,6 +174,9 @@ class BroadcastOperator(Operator):
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return broadcast_in_place(node)
+
+    def goes_on_from(self, node: NodeView) -> tuple[int, ...]:
+        return tuple(position for _, position in broadcast_in_place(node)) if node.output().dtype is DType.F32 else ()
 
 
 class VariadicOperator(BroadcastOperator):

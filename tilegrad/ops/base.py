@@ -148,6 +148,8 @@ class Operator(ABC):
     nondifferentiable_inputs: ClassVar[tuple[int, ...]] = ()
     # The output is piecewise constant: its derivative is 0 wherever there is one, as in PyTorch.
     has_zero_gradient: ClassVar[bool] = False
+    # Outputs of which each tile may go on through the kernel of an element-wise reader, before it leaves L1.
+    goes_on_with: ClassVar[tuple[int, ...]] = ()
     # What to tell a user who meets a limit of this operator; shown by `tilegrad ops`.
     summary: ClassVar[str] = ""
 
@@ -185,6 +187,11 @@ class Operator(ABC):
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         """(output, input) pairs where writing the output over the input is correct for any tiling and core count."""
+        return ()
+
+    def goes_on_from(self, node: NodeView) -> tuple[int, ...]:
+        """Inputs that may be tiles which another operator has just made (its `goes_on_with`): element by element, in
+        their order, of floats."""
         return ()
 
     def gradient(

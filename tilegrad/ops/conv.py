@@ -125,6 +125,7 @@ class _Convolving(Operator):
     """Input and weight, and a bias by output channel."""
 
     parameter_inputs = (1, 2)
+    goes_on_with = (0,)
     gradient_name: ClassVar[str]
 
     def example(self, draw: Draw) -> Example:
@@ -202,6 +203,8 @@ def _image_type(conv: Convolution, rank: int) -> TensorType:
 
 class _ConvolvingGrad(Operator):
     """(dY, X, W) -> (dX, dW, dB)."""
+
+    goes_on_with = (0,)
 
     @abstractmethod
     def _forward_type(self, node: NodeView) -> TensorType: ...

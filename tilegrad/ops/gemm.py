@@ -35,6 +35,7 @@ class _Activation(IntEnum):
 class Gemm(Operator):
     name = "Gemm"
     parameter_inputs: ClassVar[tuple[int, ...]] = (0, 1, 2)
+    goes_on_with = (0,)
     activation = _Activation.LINEAR
 
     def example(self, draw: Draw) -> Example:

@@ -92,6 +92,7 @@ def _product(node: NodeView) -> _Product:
 
 class _MatrixProduct(Operator):
     parameter_inputs = (0, 1)
+    goes_on_with = (0,)
 
     def example(self, draw: Draw) -> Example:
         batch = () if draw.is_so() else (draw.one_of(2, 3, 4, 8, 16),)

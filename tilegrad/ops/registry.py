@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from tilegrad.errors import InternalError, UserError
+from tilegrad.ops._chain import CHAINED, Chain
 from tilegrad.ops.base import Operator
 from tilegrad.ops.kernels import parse_kernel_file
 
@@ -86,8 +87,17 @@ def _loaded(entry: EntryPoint) -> tuple[type[Operator], Path]:
 
 
 def find(name: str) -> Operator | None:
+    """Also one that is a chain of others."""
+    if CHAINED in name:
+        first, _, then = name.rpartition(CHAINED)
+        return Chain(get(first), get(then))
     entry = _catalogue().get(name)
     return None if entry is None else entry[0]
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """The operators that a chain is made of; any other is its own."""
+    return tuple(name.split(CHAINED))
 
 
 def get(name: str) -> Operator:

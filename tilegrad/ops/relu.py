@@ -23,6 +23,9 @@ class Relu(Operator):
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
 
+    def goes_on_from(self, node: NodeView) -> tuple[int, ...]:
+        return (0,)
+
     def gradient(
         self, node: NodeView, upstream: Sequence[str | None], wanted: Sequence[bool], build: GradientBuilder
     ) -> Sequence[str | None]:
@@ -47,3 +50,6 @@ class ReluGrad(Operator):
 
     def in_place(self, node: NodeView) -> tuple[tuple[int, int], ...]:
         return ((0, 0), (0, 1))
+
+    def goes_on_from(self, node: NodeView) -> tuple[int, ...]:
+        return (0,)

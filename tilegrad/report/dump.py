@@ -93,7 +93,7 @@ def _nest(nest: Nest) -> str:
         f"{operand.access.value} {operand.name}=" + ("none" if operand.value is None else f"%{operand.value}")
         for operand in nest.operands
     )
-    return f"{nest.kernel}({axes}) {operands}" + (f", {nest.macs} MACs" if nest.macs else "")
+    return f"{nest.title}({axes}) {operands}" + (f", {nest.macs} MACs" if nest.macs else "")
 
 
 def _plan(plan: Plan) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _listing(listing: Listing) -> Iterator[str]:
             if isinstance(event, Enter):
                 nest = entry.nests[event.nest]
                 node = listing.launch_of(name, event.nest).node.name
-                what = f": {nest.nest.kernel} of '{node}', {nest.tile_count} tiles"
+                what = f": {nest.nest.title} of '{node}', {nest.tile_count} tiles"
             yield f"  {describe(event)}{what}"
 
 

@@ -18,7 +18,7 @@ from tilegrad.report.output import heading, table
 def _tilings(compiled: Compiled) -> Iterator[tuple[str, str, Tiling | None]]:
     for launch in compiled.plan.schedule.entries["step"].launches:
         for nest, tiling in zip(launch.nests, launch.tilings, strict=True):
-            yield launch.node.name, nest.kernel, tiling
+            yield launch.node.name, nest.title, tiling
 
 
 def tiles_json(compiled: Compiled) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ _Moved = tuple[bool, float, float, float, int]
 class Play:
     """All that playing a nest depends on. What is moved at first and at last, and on average before each next tile."""
 
-    kernel: str
+    kernels: tuple[str, ...]
     count: int
     compute_cycles: float
     busy_cycles: float  # of the engine
@@ -216,7 +216,7 @@ class Judge:
             busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
         whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
         return Play(
-            nest.kernel,
+            nest.kernels,
             count,
             compute,
             busy,
@@ -243,7 +243,7 @@ class Judge:
         played, accesses_per_cycle = min(count, MOST_PLAYED), span.accesses_per_cycle
         for tile in range(played):
             clock.act(Act.BEGIN if tile else Act.BEGIN_FIRST)
-            cold = clock.cold_cycles(play.kernel, self.target.compute)
+            cold = clock.cold_cycles(play.kernels, self.target.compute)
             clock.begin(span.cycles, accesses_per_cycle)
             if not tile:
                 clock.act(Act.FETCH)  # the next nest's table

@@ -17,7 +17,7 @@ from math import prod
 from tilegrad.analysis.footprint import box_shape, cut_loops, load_count, tile_at, tile_bytes, tile_sizes, tiles
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.room import STREAMED_SHARE
-from tilegrad.analysis.tables import argument_fields
+from tilegrad.analysis.tables import nest_fields
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.graph import Node
@@ -182,7 +182,7 @@ class Panels:
 
     def _part(self, op: str, nest: Nest, ranges: Tile, cut: Cut) -> Nest:
         operands = [self._operand(one, ranges, one.name in cut.streamed) for one in nest.operands]
-        named = {name for _, name in argument_fields(op, nest.kernel)}
+        named = {name for _, name in nest_fields(op, nest)}
         summed = {axis.name for axis in nest.axes if axis.kind is AxisKind.REDUCTION}
         axes = [
             axis

@@ -89,6 +89,13 @@ def known_choices(target: Target, buffering: str) -> dict[NestKind, tuple[tuple[
     return {}
 
 
+@lru_cache(maxsize=16)
+def known_waits(target: Target, buffering: str) -> Waits:
+    """What neighbours were found to wait for, likewise."""
+    del buffering
+    return Waits(Judge(target, KernelCosts(target)), target.scratch_bytes(None))
+
+
 Choice = tuple[Tiling | None, Width | None, int]
 """How a nest is cut, over how many blocks it is launched, and on how many lanes of each."""
 PAYS, LOST_CYCLES = 0.95, 1000
@@ -116,7 +123,7 @@ class _Tiler:
         self.over_blocks: dict[tuple[NestKind, Ahead], Tiling | None] = {}
         self.launch: tuple[Nest, Tiling] | None = None  # the latest one
         self.written: set[str] = set()  # by that, and by nests behind it
-        self.waits = Waits(Judge(options.target, options.costs), options.target.scratch_bytes(None))
+        self.waits = known_waits(options.target, options.buffering)
         self.known = known_choices(options.target, options.buffering)
         self.refused: list[tuple[int, DoesNotFit]] = []
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from tilegrad.analysis.footprint import moving_axes, slot_of, tile_bytes, tile_sizes, tileable_axes
 from tilegrad.analysis.lifetimes import align
-from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, argument_fields, describing_bytes
+from tilegrad.analysis.tables import CALL_WORDS, NEST_WORDS, OPERAND_WORDS, describing_bytes, nest_fields
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Nest, ordered_sizes
@@ -62,7 +62,7 @@ class TilingSearch:
         self.scratch_bytes = self.target.scratch_bytes(self.target.compute_engine(nest.counts_macs)) // sharers
         self.alignment = self.target.memory(self.target.compute).alignment_bytes
         self.engine = self.target.engine(self.target.home, self.target.compute)
-        field_count = len(argument_fields(op, nest.kernel))
+        field_count = len(nest_fields(op, nest))
         whole_table = (NEST_WORDS + CALL_WORDS + (1 + OPERAND_WORDS) * len(nest.operands) + field_count) * 4
         # Candidates leave room for their table, about as large, and for the next nest's where it costs little.
         self.has_room = self.scratch_bytes >= 32 * NEXT_TABLE_BYTES

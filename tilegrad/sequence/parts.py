@@ -75,7 +75,8 @@ def _wrong_part(launch: Launch, nests: Sequence[Nest], panels: Mapping[str, Pane
     if part is None or len(launch.nests) != 1 or not 0 <= part.nest < len(nests):
         return "it is no part of its operator"
     nest, whole = launch.nests[0], nests[part.nest]
-    if (nest.kernel, nest.constants) != (whole.kernel, whole.constants) or len(nest.axes) != len(whole.axes):
+    said, wanted = ((one.kernel, one.constants, one.epilogues) for one in (nest, whole))
+    if said != wanted or len(nest.axes) != len(whole.axes):
         return "it is another nest than its operator's"
     for axis, own in zip(whole.axes, nest.axes, strict=True):
         r = part.ranges[axis.name]

@@ -304,7 +304,7 @@ class _Timing:
         sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
         cluster = self.cluster
         span = self.costs.span(listed.nest, sizes, level, self.target.cores)
-        cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernel, level))
+        cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernels, level))
         if listed.is_joined:  # another one of them may be on the same lane
             number, worker = listed.block_of(event.queue.block)
             own = number % self.target.clusters, listed.lanes[worker - listed.member]
@@ -359,7 +359,7 @@ class _Timing:
             node = self.listing.launch_of(self.entry, self.nest).node.name
             cycles, compute = clock.now - self.nest_start, clock.compute_cycles - self.compute_before
             waited, nest = stalled - self.stalled_before, listed.nest
-            self.nests.append(NestTiming(node, nest.kernel, listed.tile_count, cycles, compute, waited, nest.macs))
+            self.nests.append(NestTiming(node, nest.title, listed.tile_count, cycles, compute, waited, nest.macs))
         self.nest_start, self.compute_before, self.stalled_before = clock.now, clock.compute_cycles, stalled
 
     def _hop(self, channels: Sequence[Channel]) -> HopTiming:

@@ -72,7 +72,7 @@ def slices(compiled: Listed, entry: str, timing: EntryTiming) -> Iterator[Slice]
             continue
         span = timed.start, timed.end
         if isinstance(event, End):
-            yield Slice(track, *span, "compute", nests[event.nest].nest.kernel, event.nest, event.tile)
+            yield Slice(track, *span, "compute", nests[event.nest].nest.title, event.nest, event.tile)
         elif isinstance(event, Fetch):
             size = sum(part.size_bytes for part in event.parts)
             yield Slice(track, *span, "table", "call and table", event.nest, -1, size)

@@ -523,6 +523,33 @@ static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
     return next;
 }
 
+/* The kernel of a nest. What goes on with its tiles, from now on, is noted. */
+static tg_kernel_call *kernel_of(tg_tiles *t, const tg_nest *nest)
+{
+#ifdef TG_EPILOGUES
+    int32_t others = nest->kernel >> TG_THEN_SHIFT;
+    for (int i = 0; i < TG_EPILOGUES; i++, others >>= TG_THEN_SHIFT)
+        t->then[i] = others % TG_KERNELS ? t->kernels[others % TG_KERNELS - 1] : 0;
+    return t->kernels[nest->kernel % TG_KERNELS];
+#else
+    return t->kernels[nest->kernel];
+#endif
+}
+
+/* A tile is done when all that goes on with it is. */
+static inline void finish_tile(const tg_tiles *t, tg_kernel_call *kernel, const tg_job *job)
+{
+    tg_finish_cores(kernel, job);
+#ifdef TG_EPILOGUES
+    for (int i = 0; i < TG_EPILOGUES && t->then[i]; i++) {
+        tg_start_cores(t->then[i], job);
+        tg_finish_cores(t->then[i], job);
+    }
+#else
+    (void)t;
+#endif
+}
+
 /* Each tile begins on the other cores, and this one joins them when it has conducted what comes next. Where a tile
  * writes, what was there has left, unless results leave right behind their tiles (`is_large`). The first tile has
  * begun. */
@@ -539,7 +566,7 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call)
         moved_t moved = {0, 0, 0};
         if (nest->is_double != TG_AHEAD || job.tile == 0)
             moved = prepare_next(t, call, nest);
-        tg_finish_cores(kernel, &job);
+        finish_tile(t, kernel, &job);
         if (nest->is_large || !nest->is_double)
             finish_step(t, call, nest, moved);
         else
@@ -561,7 +588,7 @@ static tg_word *run_tiles(tg_tiles *t, const tg_call *call)
     t->before_words = t->words;
     if (t->is_running)
         return next;
-    tg_finish_cores(kernel, &job);
+    finish_tile(t, kernel, &job);
     settle(&t->storing);
     t->before = 0;
     t->storing = add_boxes(t, call, t->words, call->results, RESULTS, NONE);
@@ -579,18 +606,16 @@ static tg_job first_job(tg_tiles *t, const tg_call *call, const char *who)
  * running, and all else was made ready meanwhile. Its last results leave then. */
 static void begin_nest(tg_tiles *t, const tg_call *call, const char *who)
 {
-    tg_nest *nest = nest_of(t);
-    tg_kernel_call *kernel = t->kernels[nest->kernel];
     tg_job job = first_job(t, call, who);
     if (t->is_running) {
-        tg_finish_cores(t->kernel, &t->job);
+        finish_tile(t, t->kernel, &t->job);
         if ((t->before->flags & (TG_MORE | TG_SETTLE)) != TG_MORE)
             settle(&t->storing);
         tg_enter(who);
     }
     settle(&t->loading);
-    tg_start_cores(kernel, &job);
-    t->kernel = kernel;
+    t->kernel = kernel_of(t, nest_of(t));
+    tg_start_cores(t->kernel, &job);
     t->job = job;
     if (t->is_running && t->before->results)
         t->storing = add_boxes(t, t->before, t->before_words, t->before->results, RESULTS, t->storing);
@@ -664,7 +689,7 @@ static moved_t advance_lane(const tg_tiles *t, tg_nest *nest, tg_word *words)
 static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
 {
     tg_nest *nest = nest_of(t);
-    tg_kernel_call *kernel = t->kernels[nest->kernel];
+    tg_kernel_call *kernel = kernel_of(t, nest);
     tg_job job = first_job(t, call, who);
     for (;; job.tile += t->lanes) {
         moved_t moved = {0, ~0u, call->results};
@@ -681,7 +706,7 @@ static void run_piped(tg_tiles *t, const tg_call *call, const char *who)
             t->loading = add_boxes(t, call, t->words, moved.reads, NEXT_TILE, NONE);
         settle(&t->storing);
         tell(t, t->piped, 1, 0);
-        tg_finish_cores(kernel, &job);
+        finish_tile(t, kernel, &job);
         tell_near(t, moved.reads, is_last ? ~0u : moved.results);
         t->storing = add_boxes(t, call, t->words, moved.results, RESULTS, NONE);
         if (is_last)
@@ -1002,8 +1027,9 @@ void tg_run_whole(tg_tiles *t, const tg_call *first, int count, const char *who)
         tg_job job = {who, 0, t->at[0], words + nest->args, words, 0};
         make_moves(t, call->moves);
         tg_enter(who);
-        tg_start_cores(t->kernels[nest->kernel], &job);
-        tg_finish_cores(t->kernels[nest->kernel], &job);
+        t->kernel = kernel_of(t, nest);
+        tg_start_cores(t->kernel, &job);
+        finish_tile(t, t->kernel, &job);
         t->current = call->next_words ? t->current + CALL_WORDS + (uint32_t)nest->operand_count : TG_NO_CALL;
         t->table = call->next_table;
     }

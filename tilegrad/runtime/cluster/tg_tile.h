@@ -33,7 +33,7 @@ enum { TG_MAX_OPERANDS = 14, TG_MAX_RESULTS = 4, TG_AHEAD = 2 };
 /* A table: this, then operands, loops, dimensions, fields, argument words and levels. Places in it are numbers of
  * words from its start. */
 typedef struct {
-    int32_t kernel; /* which of the program's */
+    int32_t kernel; /* which of the program's, and which others go on with each tile (THEN) */
     int32_t operand_count, loop_count;
     int32_t args;
     int32_t tiles;
@@ -43,6 +43,19 @@ typedef struct {
     int32_t args_turn; /* the place of the arguments, plus that of the next tile's: behind the table */
     int32_t arg_count; /* 0 where none change */
 } tg_nest;
+
+#ifdef TG_EPILOGUES
+/* A kernel and one, or two, that go on with each tile of it: numbers of the program's kernels, from the one on. */
+enum { TG_THEN_SHIFT = 10, TG_KERNELS = 1024 }; /* as many as the shift leaves room for */
+#define THEN(kernel, epilogue) ((kernel) + (((epilogue) + 1) << TG_THEN_SHIFT))
+#define THEN_BOTH(kernel, first, second) (THEN(kernel, first) + (((second) + 1) << 2 * TG_THEN_SHIFT))
+/* An epilogue as the runtime calls it: its arguments are behind those of the kernel before it, `words` from their start. */
+#define TG_EPILOGUE_CALL(name, kernel, words, ...)                                                                     \
+    static void call_##name(void *const *at, const void *args, int core_id, int core_count)                            \
+    {                                                                                                                  \
+        tg_##kernel(__VA_ARGS__, (const void *)((const tg_word *)args + (words)), core_id, core_count);                \
+    }
+#endif
 
 /* An operand: the box of it that the tile touches, as a transfer. */
 typedef struct {
@@ -227,6 +240,9 @@ typedef struct {
     int is_running;                 /* the nest before: its last tile is not over when the current one's turn comes */
     tg_kernel_call *kernel;         /* its kernel, and what that works on */
     tg_job job;
+#ifdef TG_EPILOGUES
+    tg_kernel_call *then[TG_EPILOGUES]; /* what goes on with its tiles, as far as there is any */
+#endif
     int steps, moved_loops; /* of the current nest: how many, and how many loops moved in the last one */
     int turn, leaving_count;
     void *at[2][TG_MAX_OPERANDS]; /* addresses for a tile (`turn`), and for the one that is being made ready */

@@ -25,6 +25,9 @@ extern "C" {
 #else
 #define TG_SCRATCH_BYTES @scratch_bytes@ /* of L1: free between calls */
 #endif
+#ifdef TG_EPILOGUES
+#define TG_EPILOGUES 2 /* kernels that may go on with a tile of another */
+#endif
 #ifdef TG_CARRIES
 #define TG_CARRIES /* blocks ask for operands of the next launch before they meet */
 #endif

@@ -69,6 +69,8 @@ typedef struct {
     const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
     size_t table_bytes, next_table_bytes;
     int is_further; /* the one that is up next has come together with the current one */
+    tg_kernel_call *made_by; /* what has made the current tile, if it is made, and of which nest */
+    const uint32_t *made_of;
 #ifdef TG_CARRIES
     unsigned char *ahead; /* a table for the next launch, and a copy with what the conductor has made of it */
     size_t ahead_bytes;
@@ -677,6 +679,7 @@ void tg_enter(const char *nest)
     else
         age_results();
     own->is_further = 0;
+    own->made_by = NULL;
     own->nest = nest;
     own->tile = 0;
     own->table = own->next_table;
@@ -883,15 +886,35 @@ static void expect_operand(const work_t *job, int i)
     if (job->access[i] == TG_WRITE &&
         memchr(own->holds + (at - own->scratch), BEFORE | PRODUCED, job->bytes[i]) != NULL)
         hazard("operand %d at %s is written where a result has not left", i, describe(at));
-    if (job->access[i] == TG_WRITE && !all(at, job->bytes[i], PRODUCED) && !is_begun)
+    if (job->access[i] == TG_WRITE && !own->made_by && !all(at, job->bytes[i], PRODUCED) && !is_begun)
         memset(at, POISON, job->bytes[i]);
+}
+
+/* Whether a kernel goes on with a tile that another has made: of that one, the first is traced. */
+static int goes_on(tg_kernel_call *call, const tg_job *job)
+{
+    return own->made_by && own->made_by != call && own->made_of == job->nest && own->tile == job->tile;
+}
+
+static void trace_start(const tg_job *job, const work_t *work)
+{
+    event("k %s %d", job->name, job->tile);
+    for (int i = 0; i < work->operand_count; i++) {
+        int is_in_scratch = work->bytes[i] && is_scratch(job->at[i], work->bytes[i]);
+        event(" %ld:%u", is_in_scratch ? (long)((unsigned char *)job->at[i] - own->scratch) : near_offset(job->at[i]),
+              (unsigned)work->bytes[i]);
+    }
+    event("\n");
 }
 
 void tg_start_cores(tg_kernel_call *call, const tg_job *job)
 {
     const tg_nest *nest = (const void *)job->nest;
     work_t work = work_of(job);
-    (void)call;
+    if (!goes_on(call, job)) {
+        trace_start(job, &work);
+        own->made_by = NULL;
+    }
     own->nest = job->name;
     own->tile = job->tile;
     if (own->started.is_running)
@@ -901,15 +924,9 @@ void tg_start_cores(tg_kernel_call *call, const tg_job *job)
     own->started.is_running = 1;
     memcpy(own->started.at, job->at, (size_t)nest->operand_count * sizeof *own->started.at);
     memcpy(own->started.args, job->args, (size_t)nest->arg_count * sizeof *own->started.args);
-    event("k %s %d", job->name, job->tile);
-    for (int i = 0; i < work.operand_count; i++) {
-        int is_in_scratch = work.bytes[i] && is_scratch(job->at[i], work.bytes[i]);
-        event(" %ld:%u", is_in_scratch ? (long)((unsigned char *)job->at[i] - own->scratch) : near_offset(job->at[i]),
-              (unsigned)work.bytes[i]);
+    for (int i = 0; i < work.operand_count; i++)
         if (work.bytes[i])
             expect_operand(&work, i);
-    }
-    event("\n");
 }
 
 /* All shares run here, on what is there when the last of them would still be running. */
@@ -919,7 +936,8 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
     region_t regions[MAX_REGIONS];
     void *at[TG_MAX_OPERANDS];
     work_t work = work_of(job);
-    event("j\n");
+    if (!own->made_by)
+        event("j\n");
     if (!own->started.is_running)
         hazard("a kernel is waited for, but none runs");
     own->started.is_running = 0;
@@ -949,6 +967,8 @@ void tg_finish_cores(tg_kernel_call *call, const tg_job *job)
             memset(own->holds + ((unsigned char *)job->at[i] - own->scratch), job->results >> i & 1 ? PRODUCED : KEPT,
                    work.bytes[i]);
     }
+    own->made_by = own->made_by ? own->made_by : call;
+    own->made_of = job->nest;
 }
 
 #ifdef TG_BLOCKS
