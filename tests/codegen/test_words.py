@@ -49,7 +49,7 @@ def test_the_layout_is_the_compilers(tmp_path: Path) -> None:
     for header in (*HEADER.parent.glob("*.h"), *(RUNTIME_FOLDER / "pipes").glob("*.h")):
         (tmp_path / header.name).write_bytes(header.read_bytes())  # with its sections on blocks and pipes
     defined = "#define TG_BLOCKS 1\n#define TG_CLUSTERS 1\n#define TG_CARRIES\n"
-    defined += "#define TG_PIPES 1\n#define TG_PIPE_DEPTH 1\n"
+    defined += "#define TG_PIPES 1\n#define TG_PIPE_DEPTH 1\n#define TG_EPILOGUES 2\n"
     (tmp_path / "layout.c").write_text(f'{defined}#include <stddef.h>\n#include "tg_tile.h"\n' + "\n".join(lines))
     assert len(lines) > 80 and HEADER.name in files
     subprocess.run(["gcc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", "layout.c"], cwd=tmp_path, check=True)

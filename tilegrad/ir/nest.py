@@ -8,7 +8,7 @@ of its nest; the whole nest is just the largest tile.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
@@ -470,11 +470,16 @@ def kernel_argument(
         if prefix == "of":
             return nest.whole_extent(rest)
     operand = next((operand for operand in nest.operands if operand.name == prefix), None)
-    if operand is None:
-        return None
+    return None if operand is None else _operand_argument(rest, operand, axis_names, tile, strides)
+
+
+def _operand_argument(
+    rest: str, operand: Operand, axes: Collection[str], tile: Tile, strides: Mapping[str, tuple[int, ...]]
+) -> int | None:
+    """What is behind an operand's name in a field's."""
     if operand.value is None:
         return 0
-    if rest.startswith("by_") and rest[3:] in axis_names and operand.index is not None:
+    if rest.startswith("by_") and rest[3:] in axes and operand.index is not None:
         return sum(
             index.coefficient(rest[3:]) * stride
             for index, stride in zip(operand.index, strides[operand.name], strict=True)

@@ -523,32 +523,34 @@ static tg_word *prepare_nest(tg_tiles *t, const tg_call *call)
     return next;
 }
 
+#ifdef TG_EPILOGUES
 /* The kernel of a nest. What goes on with its tiles, from now on, is noted. */
 static tg_kernel_call *kernel_of(tg_tiles *t, const tg_nest *nest)
 {
-#ifdef TG_EPILOGUES
     int32_t others = nest->kernel >> TG_THEN_SHIFT;
     for (int i = 0; i < TG_EPILOGUES; i++, others >>= TG_THEN_SHIFT)
         t->then[i] = others % TG_KERNELS ? t->kernels[others % TG_KERNELS - 1] : 0;
     return t->kernels[nest->kernel % TG_KERNELS];
-#else
-    return t->kernels[nest->kernel];
-#endif
 }
 
 /* A tile is done when all that goes on with it is. */
-static inline void finish_tile(const tg_tiles *t, tg_kernel_call *kernel, const tg_job *job)
+static void finish_tile(const tg_tiles *t, tg_kernel_call *kernel, const tg_job *job)
 {
     tg_finish_cores(kernel, job);
-#ifdef TG_EPILOGUES
     for (int i = 0; i < TG_EPILOGUES && t->then[i]; i++) {
         tg_start_cores(t->then[i], job);
         tg_finish_cores(t->then[i], job);
     }
-#else
-    (void)t;
-#endif
 }
+#else
+static inline tg_kernel_call *kernel_of(tg_tiles *t, const tg_nest *nest) { return t->kernels[nest->kernel]; }
+
+static inline void finish_tile(const tg_tiles *t, tg_kernel_call *kernel, const tg_job *job)
+{
+    (void)t;
+    tg_finish_cores(kernel, job);
+}
+#endif
 
 /* Each tile begins on the other cores, and this one joins them when it has conducted what comes next. Where a tile
  * writes, what was there has left, unless results leave right behind their tiles (`is_large`). The first tile has

@@ -68,7 +68,7 @@ typedef struct {
     unsigned char *scratch;
     const unsigned char *table, *next_table; /* in scratchpad: the current nest's, and the one that is up next */
     size_t table_bytes, next_table_bytes;
-    int is_further; /* the one that is up next has come together with the current one */
+    int is_further;          /* the one that is up next has come together with the current one */
     tg_kernel_call *made_by; /* what has made the current tile, if it is made, and of which nest */
     const uint32_t *made_of;
 #ifdef TG_CARRIES
