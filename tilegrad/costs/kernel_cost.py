@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
 from math import prod
+from operator import mul
 from pathlib import Path
 from typing import Any
 
 from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
-from tilegrad.costs.loops.base import Counter, Trips, call_of, dot, sum_of
-from tilegrad.costs.measured import Measured, load_measured
+from tilegrad.costs.loops.base import Counter, Ends, Family, OwnLoops, Sizes, Trips, call_of, dot, sum_of
+from tilegrad.costs.measured import Measured, form_name, load_measured
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.schedule import Schedule
@@ -30,6 +31,7 @@ from tilegrad.targets.base import ComputeEngine, CoreCosts, Target
 CLASSES = tuple(
     "i_total i_fma i_fp_other i_fdiv_sqrt i_branch_taken i_jump i_div load_use data_loads data_stores l0_misses".split()
 )
+LINES = "l0_misses"
 # Instructions of the busiest core, by class (docs/cost-model.md says which), none of those that are not there;
 # `all_fdiv_sqrt` is the sum over the cores.
 InstructionMix = Mapping[str, float]
@@ -45,7 +47,7 @@ def class_cycles(costs: CoreCosts, access_cycles: float) -> dict[str, float]:
         "load_use": costs.load_use_extra,
         "i_fdiv_sqrt": costs.divide_sqrt_cycles - 1.0,
         "i_div": costs.integer_divide_extra,
-        "l0_misses": costs.line_miss_cycles,
+        LINES: costs.line_miss_cycles,
         "data_loads": access_cycles,
         "data_stores": access_cycles,
     }
@@ -71,6 +73,12 @@ class Span:
     def later(self, cycles: float) -> Span:
         """The same where every core takes so many cycles more."""
         return Span(self.cycles + cycles, self.alone + cycles, self.shared + cycles, self.accesses)
+
+    def and_then(self, other: Span) -> Span:
+        return Span(
+            self.cycles + other.cycles, self.alone + other.alone, self.shared + other.shared,
+            self.accesses + other.accesses,
+        )  # fmt: skip
 
     def times(self, factor: float) -> Span:
         return Span(self.cycles * factor, self.alone * factor, self.shared * factor, self.accesses * factor)
@@ -103,6 +111,13 @@ def cluster_span(
     return Span(cycles, alone, shared)
 
 
+def span_in_turns(alone: float, fpu_instructions: float, cores: int, fpus: int) -> Span:
+    """Of loops in which a core does something else between two FPU instructions: two cores on one FPU take turns, and
+    wait for each other only where the FPU has no time left."""
+    cycles = max(alone, 2.0 * fpu_instructions) if cores > fpus else alone
+    return Span(cycles, alone, cycles)
+
+
 def call_cycles(cores: int, costs: CoreCosts) -> float:
     """Fork and barrier of a call, where nothing else was measured."""
     return costs.call_one_core_cycles if cores == 1 else costs.call_all_cores_cycles
@@ -129,15 +144,18 @@ def load_table(path: Path) -> dict[str, Any]:
 class _Coefficients:
     """One variant's coefficients, combined into what the formula needs."""
 
-    def __init__(self, classes: Mapping[str, Sequence[float]], target: Target) -> None:
+    def __init__(self, classes: Mapping[str, Sequence[float]], target: Target, family: Family) -> None:
         assert target.costs is not None
         self.classes = classes
-        self.alone = {
-            memory.name: self._combined(class_cycles(target.costs, float(memory.core_extra_cycles)))
-            for memory in target.memories
-            if memory.core_extra_cycles is not None
-        }
+        near = [memory for memory in target.memories if memory.core_extra_cycles is not None]
+        weights = {memory.name: class_cycles(target.costs, float(memory.core_extra_cycles or 0)) for memory in near}
+        self.alone = {level: self._combined(own) for level, own in weights.items()}
         self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0})
+        self.own_alone, self.turns = self.alone, tuple(0.0 for _ in family.names)
+        if family.own is not None:
+            code, self.turns = (family.chosen(names) for names in (family.own.code, family.own.turns))
+            lines = [*map(mul, code, self._combined({LINES: target.costs.line_miss_cycles}))]
+            self.own_alone = {level: sum_of((1, alone), (-1, lines)) for level, alone in self.alone.items()}
         self.accesses = self._combined({"data_loads": 1.0, "data_stores": 1.0})
         divisions = tuple(classes.get("i_fdiv_sqrt", ()))
         self.divisions = divisions if any(divisions) else None
@@ -154,6 +172,7 @@ class _BoundNest:
     nest: Nest
     counter: Counter
     coefficients: _Coefficients
+    own: OwnLoops | None
     known: dict[tuple[object, ...], Span] = field(default_factory=dict)
 
 
@@ -197,33 +216,39 @@ class KernelCosts:
         entry = self.table["kernels"].get(nest.kernel)
         family = family_of(nest, entry)
         variants = (entry or self.table["uncounted"])["variants"]
-        bound = _BoundNest(nest, family.bind(nest), self._variant(nest.kernel, family.variant(nest), variants))
+        bound = _BoundNest(nest, family.bind(nest), self._variant(nest, family, variants), family.own)
         self._bound[kind] = bound
         return bound
 
-    def _variant(self, kernel: str, variant: str, variants: Mapping[str, Any]) -> _Coefficients:
+    def _variant(self, nest: Nest, family: Family, variants: Mapping[str, Any]) -> _Coefficients:
         """A variant that was never counted takes the coefficients of the one whose description is nearest."""
-        key = (kernel, variant)
+        key = kernel, variant = nest.kernel, family.variant(nest)
         if key not in self._coefficients:
             wanted = set(variant.split())
             nearest = min(variants, key=lambda name: (len(wanted ^ set(name.split())), name))
-            self._coefficients[key] = _Coefficients(variants[nearest]["classes"], self.target)
+            self._coefficients[key] = _Coefficients(variants[nearest]["classes"], self.target, family)
         return self._coefficients[key]
 
-    def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> float:
-        """Estimated cycles of one call on a tile of these sizes, from the middle of the nest (or all of it), whose
-        operands are in `level`."""
-        return self.span(nest, sizes, level, cores).cycles
+    def measured_as(self, nest: Nest, sizes: Sizes) -> str:
+        """The kernel, with the form of its loops where tiles of other sizes go to others."""
+        own = None if self.measured is None else self._bind(nest).own
+        return nest.kernel if own is None else form_name(nest.kernel, own.form(sizes))
 
-    def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+    def cycles(self, nest: Nest, sizes: Sizes, level: str, cores: int, ends: Ends | None = None) -> float:
+        """Estimated cycles of one call on a tile of these sizes, whose operands are in `level`: from the middle of the
+        nest (or all of it), where it is not known whether it begins or `ends` sums."""
+        return self.span(nest, sizes, level, cores, ends).cycles
+
+    def span(self, nest: Nest, sizes: Sizes, level: str, cores: int, ends: Ends | None = None) -> Span:
         """The same with what it takes where the conducting core comes late."""
         engine = self.target.compute_engine(nest.counts_macs)
         if engine is not None:
             return self._at_rate(engine, nest, sizes, level)
-        known, key = self._bind(nest).known, (*sizes.values(), level, cores)
+        known, key = self._bind(nest).known, (*sizes.values(), level, cores, ends)
         found = known.get(key)
         if found is None:
-            found = known[key] = self._called(nest.kernel, self.counted(nest, sizes, level, cores), level, cores)
+            counted = self.counted(nest, sizes, level, cores, ends)
+            found = known[key] = self._called(self.measured_as(nest, sizes), counted, level, cores)
         return found
 
     def _at_rate(self, engine: ComputeEngine, nest: Nest, sizes: Mapping[str, int], level: str) -> Span:
@@ -247,30 +272,35 @@ class KernelCosts:
         scaled = span.times(scale.factor)
         return replace(scaled, cycles=scaled.cycles + scale.call, accesses=span.accesses)
 
-    def counted(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+    def counted(self, nest: Nest, sizes: Sizes, level: str, cores: int, ends: Ends | None = None) -> Span:
         """What the counted instructions of a call take, without the way to the cores and back."""
         assert self.target.costs is not None
-        own, trips, divisions = self._trips(nest, sizes, cores, None)
-        alone, fpu = dot(own.alone[level], trips), dot(own.fpu, trips)
-        span = cluster_span(alone, fpu, divisions if cores > 1 else 0.0, cores, self.target.fpus, self.target.costs)
-        return replace(span, accesses=cores * dot(own.accesses, trips))
+        own, trips, divisions = self._trips(nest, sizes, cores, None, ends)
+        cluster = cores, self.target.fpus, self.target.costs
+        divisions, accesses = divisions if cores > 1 else 0.0, cores * dot(own.accesses, trips)
+        if self.measured_as(nest, sizes) == nest.kernel:
+            span = cluster_span(dot(own.alone[level], trips), dot(own.fpu, trips), divisions, *cluster)
+            return replace(span, accesses=accesses)
+        in_turns = [*map(mul, own.turns, trips)]
+        rest, alone = sum_of((1, trips), (-1, in_turns)), own.own_alone[level]
+        span = cluster_span(dot(alone, rest), dot(own.fpu, rest), divisions, *cluster)
+        turns = span_in_turns(dot(alone, in_turns), dot(own.fpu, in_turns), cores, self.target.fpus)
+        return replace(span.and_then(turns), accesses=accesses)
 
-    def mix(
-        self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None = None
-    ) -> InstructionMix:
+    def mix(self, nest: Nest, sizes: Sizes, cores: int, starts: Sizes | None = None) -> InstructionMix:
         """The busiest core's instructions for one call, by class. With `starts`, of a tile that begins there."""
         own, trips, divisions = self._trips(nest, sizes, cores, starts)
         return {**{name: dot(loads, trips) for name, loads in own.classes.items()}, "all_fdiv_sqrt": divisions}
 
     def _trips(
-        self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None
+        self, nest: Nest, sizes: Sizes, cores: int, starts: Sizes | None, ends: Ends | None = None
     ) -> tuple[_Coefficients, Trips, float]:
         """Of the busiest core, with what each trip takes; and the divisions of all cores."""
         bound = self._bind(nest)
         own, divisions = bound.coefficients, 0.0
-        trips = bound.counter(call_of(bound.nest, sizes, starts, cores, own.classes["i_total"]))
+        trips = bound.counter(call_of(bound.nest, sizes, starts, cores, own.classes["i_total"], ends))
         if own.divisions is not None:
-            divisions = dot(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
+            divisions = dot(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, (), ends)))
         return own, trips, divisions
 
     @cached_property
@@ -286,5 +316,5 @@ class KernelCosts:
         return Conduct() if self.measured is None else self.measured.conduct
 
     def cold_cycles(self, kernel: str, level: str) -> float:
-        """What all of a kernel's code takes to fetch."""
+        """What all code of a kernel, or of a form of its loops, takes to fetch."""
         return 0.0 if self.measured is None else self.measured.scale(kernel, level).cold
