@@ -26,8 +26,8 @@ from tilegrad.calibration.observed import Observation, observe
 from tilegrad.calibration.transfers import Moved, Span, far_crowded, fit_moved, moved
 from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, behind
 from tilegrad.costs.kernel_cost import KernelCosts
-from tilegrad.costs.loops.base import ends_of
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
+from tilegrad.costs.own_loops import ends_of
 from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Wait
 from tilegrad.targets.base import L1, L2, L3, Target, get
 

@@ -21,8 +21,9 @@ from typing import Any
 
 from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
-from tilegrad.costs.loops.base import Counter, Ends, Family, OwnLoops, Sizes, Trips, call_of, dot, sum_of
+from tilegrad.costs.loops.base import Counter, Sizes, Trips, call_of, dot, sum_of
 from tilegrad.costs.measured import Measured, form_name, load_measured
+from tilegrad.costs.own_loops import Ends, own_loops
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind
 from tilegrad.ir.schedule import Schedule
@@ -144,18 +145,14 @@ def load_table(path: Path) -> dict[str, Any]:
 class _Coefficients:
     """One variant's coefficients, combined into what the formula needs."""
 
-    def __init__(self, classes: Mapping[str, Sequence[float]], target: Target, family: Family) -> None:
+    def __init__(self, classes: Mapping[str, Sequence[float]], target: Target) -> None:
         assert target.costs is not None
         self.classes = classes
         near = [memory for memory in target.memories if memory.core_extra_cycles is not None]
         weights = {memory.name: class_cycles(target.costs, float(memory.core_extra_cycles or 0)) for memory in near}
         self.alone = {level: self._combined(own) for level, own in weights.items()}
         self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0})
-        self.own_alone, self.turns = self.alone, tuple(0.0 for _ in family.names)
-        if family.own is not None:
-            code, self.turns = (family.chosen(names) for names in (family.own.code, family.own.turns))
-            lines = [*map(mul, code, self._combined({LINES: target.costs.line_miss_cycles}))]
-            self.own_alone = {level: sum_of((1, alone), (-1, lines)) for level, alone in self.alone.items()}
+        self.lines = self._combined({LINES: target.costs.line_miss_cycles})
         self.accesses = self._combined({"data_loads": 1.0, "data_stores": 1.0})
         divisions = tuple(classes.get("i_fdiv_sqrt", ()))
         self.divisions = divisions if any(divisions) else None
@@ -172,7 +169,6 @@ class _BoundNest:
     nest: Nest
     counter: Counter
     coefficients: _Coefficients
-    own: OwnLoops | None
     known: dict[tuple[object, ...], Span] = field(default_factory=dict)
 
 
@@ -216,23 +212,23 @@ class KernelCosts:
         entry = self.table["kernels"].get(nest.kernel)
         family = family_of(nest, entry)
         variants = (entry or self.table["uncounted"])["variants"]
-        bound = _BoundNest(nest, family.bind(nest), self._variant(nest, family, variants), family.own)
+        bound = _BoundNest(nest, family.bind(nest), self._variant(nest.kernel, family.variant(nest), variants))
         self._bound[kind] = bound
         return bound
 
-    def _variant(self, nest: Nest, family: Family, variants: Mapping[str, Any]) -> _Coefficients:
+    def _variant(self, kernel: str, variant: str, variants: Mapping[str, Any]) -> _Coefficients:
         """A variant that was never counted takes the coefficients of the one whose description is nearest."""
-        key = kernel, variant = nest.kernel, family.variant(nest)
+        key = (kernel, variant)
         if key not in self._coefficients:
             wanted = set(variant.split())
             nearest = min(variants, key=lambda name: (len(wanted ^ set(name.split())), name))
-            self._coefficients[key] = _Coefficients(variants[nearest]["classes"], self.target, family)
+            self._coefficients[key] = _Coefficients(variants[nearest]["classes"], self.target)
         return self._coefficients[key]
 
     def measured_as(self, nest: Nest, sizes: Sizes) -> str:
         """The kernel, with the form of its loops where tiles of other sizes go to others."""
-        own = None if self.measured is None else self._bind(nest).own
-        return nest.kernel if own is None else form_name(nest.kernel, own.form(sizes))
+        own = None if self.measured is None else own_loops(nest.kernel, sizes)
+        return nest.kernel if own is None else form_name(nest.kernel, own.form)
 
     def cycles(self, nest: Nest, sizes: Sizes, level: str, cores: int, ends: Ends | None = None) -> float:
         """Estimated cycles of one call on a tile of these sizes, whose operands are in `level`: from the middle of the
@@ -278,11 +274,13 @@ class KernelCosts:
         own, trips, divisions = self._trips(nest, sizes, cores, None, ends)
         cluster = cores, self.target.fpus, self.target.costs
         divisions, accesses = divisions if cores > 1 else 0.0, cores * dot(own.accesses, trips)
-        if self.measured_as(nest, sizes) == nest.kernel:
+        loops = None if self.measured is None else own_loops(nest.kernel, sizes)
+        if loops is None:
             span = cluster_span(dot(own.alone[level], trips), dot(own.fpu, trips), divisions, *cluster)
             return replace(span, accesses=accesses)
-        in_turns = [*map(mul, own.turns, trips)]
-        rest, alone = sum_of((1, trips), (-1, in_turns)), own.own_alone[level]
+        in_turns = [*map(mul, loops.turns, trips)]
+        rest = sum_of((1, trips), (-1, in_turns))
+        alone = sum_of((1, own.alone[level]), (-1, [*map(mul, loops.code, own.lines)]))
         span = cluster_span(dot(alone, rest), dot(own.fpu, rest), divisions, *cluster)
         turns = span_in_turns(dot(alone, in_turns), dot(own.fpu, in_turns), cores, self.target.fpus)
         return replace(span.and_then(turns), accesses=accesses)
@@ -298,9 +296,14 @@ class KernelCosts:
         """Of the busiest core, with what each trip takes; and the divisions of all cores."""
         bound = self._bind(nest)
         own, divisions = bound.coefficients, 0.0
-        trips = bound.counter(call_of(bound.nest, sizes, starts, cores, own.classes["i_total"], ends))
+
+        def counted(cores: int, loads: Trips) -> Trips:
+            call = call_of(bound.nest, sizes, starts, cores, loads)
+            return bound.counter(call if ends is None else replace(call, first=ends.first, last=ends.last))
+
+        trips = counted(cores, own.classes["i_total"])
         if own.divisions is not None:
-            divisions = dot(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, (), ends)))
+            divisions = dot(own.divisions, counted(1, ()))
         return own, trips, divisions
 
     @cached_property

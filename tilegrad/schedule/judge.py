@@ -17,7 +17,7 @@ from tilegrad.analysis.overlap import Bytes
 from tilegrad.costs.clock import Clock, Reason, SharedMemory
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
-from tilegrad.costs.loops.base import WHOLE, Ends
+from tilegrad.costs.own_loops import WHOLE, Ends
 from tilegrad.ir.blocks import share as own_share
 from tilegrad.ir.nest import Access, AxisKind, Nest, along
 from tilegrad.ir.schedule import Loop, TileEstimate

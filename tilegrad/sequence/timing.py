@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
-from tilegrad.costs.loops.base import ends_of
+from tilegrad.costs.own_loops import ends_of
 from tilegrad.ir.listing import (
     Await,
     Barrier,

@@ -9,13 +9,12 @@ coefficients do too: that is a `variant`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import ge, mul
-from typing import NamedTuple
 
-from tilegrad.ir.nest import AxisKind, Nest, Tile
+from tilegrad.ir.nest import AxisKind, Nest
 
 Sizes = Mapping[str, int]
 Trips = Sequence[float]
@@ -40,52 +39,17 @@ class Call:
 Counter = Callable[[Call], Trips]
 
 
-class Ends(NamedTuple):
-    """Of a tile where reductions are cut: whether it begins the sums, and whether it ends them."""
-
-    first: bool
-    last: bool
-
-
-WHOLE = Ends(True, True)
-
-
-def ends_of(nest: Nest, ranges: Tile) -> Ends:
-    """Along all reductions together: one tile begins a sum, and one ends it."""
-    cut = [(ranges[axis.name], axis.extent) for axis in nest.axes if axis.kind is AxisKind.REDUCTION]
-    return Ends(all(own.start == 0 for own, _ in cut), all(own.stop >= extent for own, extent in cut))
-
-
-@dataclass(frozen=True)
-class OwnLoops:
-    """Loops that a chip may have its own of (`tg_inner.h`), which are not those that were counted.
-
-    `form` names them where a tile of such sizes goes to them. `code` are the trips whose lines of code are others. In
-    `turns`, loads stand between multiply-adds, so that two cores on one FPU take turns and seldom wait for each other.
-    """
-
-    form: Callable[[Sizes], str]
-    code: frozenset[str]
-    turns: frozenset[str]
-
-
 @dataclass(frozen=True)
 class Family:
     """`bind` looks at a nest once; what it returns is called for every tile.
 
-    `constants` are those of the nest's constants that select code, and so belong to the variant. `own` are loops that a
-    chip may have its own of.
+    `constants` are those of the nest's constants that select code, and so belong to the variant.
     """
 
     names: tuple[str, ...]
     bind: Callable[[Nest], Counter]
     constants: tuple[str, ...] = ()
     pattern: Callable[[Nest], str] | None = None
-    own: OwnLoops | None = None
-
-    def chosen(self, names: Container[str]) -> tuple[float, ...]:
-        """1 for each trip that is one of these."""
-        return tuple(float(name in names) for name in self.names)
 
     def variant(self, nest: Nest) -> str:
         parts = [f"no-{operand.name}" for operand in nest.operands if operand.value is None]
@@ -102,10 +66,8 @@ def _constant_kind(name: str, value: float) -> str:
     return f"{name}={int(value)}"
 
 
-def call_of(
-    nest: Nest, sizes: Sizes, starts: Sizes | None, cores: int, loads: Trips, ends: Ends | None = None
-) -> Call:
-    """Where the start along an axis is not known: a tile in the middle if there is one. `ends`, where they are."""
+def call_of(nest: Nest, sizes: Sizes, starts: Sizes | None, cores: int, loads: Trips) -> Call:
+    """Where the start along an axis is not known: a tile in the middle if there is one."""
     at = {}
     is_first = is_last = True
     for axis in nest.axes:
@@ -119,7 +81,7 @@ def call_of(
         if axis.kind is AxisKind.REDUCTION:
             is_first = is_first and start == 0
             is_last = is_last and start + size >= extent
-    return Call(sizes, at, cores, *(ends or (is_first, is_last)), loads)
+    return Call(sizes, at, cores, is_first, is_last, loads)
 
 
 def share(count: int, cores: int) -> int:

@@ -8,8 +8,6 @@ from tilegrad.costs.loops.base import (
     Call,
     Counter,
     Family,
-    OwnLoops,
-    Sizes,
     Trips,
     bounds,
     has_operand,
@@ -127,14 +125,7 @@ def _gemm(nest: Nest) -> Counter:
     return trips
 
 
-def _form(n: Sizes) -> str:
-    """Batches of one to three are rows; more are blocks, with rows and columns beside them."""
-    return "blocks" if n["m"] >= 4 and n["n"] >= 4 and n["k"] > 1 else ""
-
-
-_BLOCKS = (*(f"blocks{times}" for times in _TURNS), "blocks, continued")
-_OWN = OwnLoops(_form, frozenset(_BLOCKS), frozenset(name for name in _BLOCKS if "*" in name))
-GEMM = Family(_NAMES, _gemm, ("alpha", "beta", "activation"), own=_OWN)
+GEMM = Family(_NAMES, _gemm, ("alpha", "beta", "activation"))
 
 
 def _matmul(nest: Nest) -> Counter:
