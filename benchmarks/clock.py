@@ -2,7 +2,8 @@
 
 Models, modes, sizes of L1 and recipes are chosen by options; what was measured is kept in `benchmarks/data/clock.csv`,
 which `python -m benchmarks.truth` turns into the tables of docs/cost-model.md. `--check` exits with 1 where an estimate
-is farther off than wanted, or `auto` is slower than another mode.
+is farther off than wanted, or `auto` is slower than another mode. Mini-batches of more than one sample are measured
+with a few models (`BATCHED`), as far as options choose their models, modes, sizes and recipes.
 
 Every training is compiled again, and runs only where its program has changed: the file has the digest of each. With
 `--stale` nothing runs, and what would is listed. What is done is kept, so that a sweep which was ended goes on where it
@@ -38,6 +39,11 @@ DIGITS = 8
 SMALL_CYCLES, SMALL_TOLERANCE, TOLERANCE, SLOWER = 1_000_000, 0.10, 0.05, 0.01
 # An update of a fused program does nothing: an entry below this is no part of any figure.
 NOTHING_CYCLES = 5_000
+# Kernels go to other loops where there are several rows; and odd ones leave something beside blocks of four.
+BATCHES = {
+    "mlp": (5, 32), "autoencoder": (8, 16), "autoencoder_tiny": (5, 32), "dscnn": (4,), "resnet8": (2,),
+}  # fmt: skip
+BATCHED = tuple(Case(model, "auto", 128 * KIB, batch=batch) for model, batches in BATCHES.items() for batch in batches)
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Row:
     measured: int
     program: str  # the first digits of its digest
     l2_kib: int  # what tensors may have of L2: less than usual where code needs it, and the program is planned again
+    batch: int = 1
 
     @property
     def error(self) -> float:
@@ -65,16 +72,33 @@ class Row:
         return abs(self.error) <= self.tolerance
 
     @property
-    def key(self) -> tuple[str, str, str, int, str]:
-        return self.model, self.recipe, self.mode, self.l1_kib, self.entry
+    def case(self) -> CaseKey:
+        return self.model, self.recipe, self.mode, self.l1_kib, self.batch
+
+    @property
+    def key(self) -> tuple[str, str, str, int, int, str]:
+        return *self.case, self.entry
+
+    @property
+    def training(self) -> tuple[str, str, int]:
+        """What is trained how, however it is tiled."""
+        return self.model, self.recipe, self.batch
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {batched(self.recipe, self.batch)}, {self.mode}, {self.l1_kib}, {self.entry}"
 
 
 Known = Mapping[str, tuple[Mapping[str, int], int]]
-Case4 = tuple[str, str, str, int]
+CaseKey = tuple[str, str, str, int, int]
 
 
-def case_key(case: Case) -> Case4:
-    return case.model, case.recipe, case.mode, case.scratch_bytes // KIB
+def batched(recipe: str, batch: int) -> str:
+    return recipe if batch == 1 else f"{recipe}, batch {batch}"
+
+
+def case_key(case: Case) -> CaseKey:
+    return case.model, case.recipe, case.mode, case.scratch_bytes // KIB, case.batch
 
 
 def known_programs(rows: Sequence[Row]) -> Known:
@@ -101,7 +125,8 @@ def measure(case: Case, known: Known = MappingProxyType({})) -> list[Row]:
         cycles = ran.get(entry, 0)
         if cycles and (entry == "step" or cycles >= NOTHING_CYCLES):
             estimated = round(compiled.timing[entry].cycles)
-            rows.append(Row(*case_key(case), entry, estimated, cycles, program, room_bytes // KIB))
+            *key, batch = case_key(case)
+            rows.append(Row(*key, entry, estimated, cycles, program, room_bytes // KIB, batch))
     return rows
 
 
@@ -151,21 +176,23 @@ def changed(group: Sequence[Case], known: Known) -> list[tuple[Case, str]]:
 def groups(chosen: Sequence[Case]) -> list[list[Case]]:
     """What one process does in turn: recipes of a model in one size and mode have most of their nests, and so their
     tilings, in common."""
-    found: dict[tuple[str, str, int], list[Case]] = {}
+    found: dict[tuple[str, str, int, int], list[Case]] = {}
     for case in chosen:
-        found.setdefault((case.model, case.mode, case.scratch_bytes), []).append(case)
+        found.setdefault((case.model, case.mode, case.scratch_bytes, case.batch), []).append(case)
     return list(found.values())
 
 
 def cases(models: Sequence[str], modes: Sequence[str], sizes: Sequence[int], recipes: Sequence[str]) -> list[Case]:
     """Untiled programs do not depend on L1: one size of them is enough."""
-    return [
+    single = [
         Case(model, mode, size * KIB, recipe)
         for model in models
         for recipe in recipes
         for mode in modes
         for size in (sizes if mode != "untiled" else sizes[-1:])
     ]
+    wanted = set(single)
+    return single + [case for case in BATCHED if replace(case, batch=1) in wanted]
 
 
 def read(path: Path = RESULTS) -> list[Row]:
@@ -175,7 +202,7 @@ def read(path: Path = RESULTS) -> list[Row]:
         return [
             Row(
                 row["model"], row["recipe"], row["mode"], int(row["l1_kib"]), row["entry"], int(row["estimated"]),
-                int(row["measured"]), row["program"], int(row["l2_kib"]),
+                int(row["measured"]), row["program"], int(row["l2_kib"]), int(row.get("batch", 1)),
             )
             for row in csv.DictReader(stream)
         ]  # fmt: skip
@@ -184,7 +211,7 @@ def read(path: Path = RESULTS) -> list[Row]:
 def write(rows: Sequence[Row], done: Sequence[Case], path: Path = RESULTS) -> None:
     """What is there already stays, but for the cases that are done; others may be reading."""
     again = {case_key(case) for case in done}
-    kept = {row.key: row for row in (*(row for row in read(path) if row.key[:4] not in again), *rows)}
+    kept = {row.key: row for row in (*(row for row in read(path) if row.case not in again), *rows)}
     written = path.with_suffix(".new")
     with written.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
@@ -195,9 +222,9 @@ def write(rows: Sequence[Row], done: Sequence[Case], path: Path = RESULTS) -> No
 
 def whole_steps(rows: Sequence[Row]) -> list[Row]:
     """One for each training: what a change of its weights takes, with all mini-batches that it is of."""
-    entries: dict[Case4, list[Row]] = {}
+    entries: dict[CaseKey, list[Row]] = {}
     for row in rows:
-        entries.setdefault(row.key[:4], []).append(row)
+        entries.setdefault(row.case, []).append(row)
     return [_whole_step(own) for own in entries.values()]
 
 
@@ -216,7 +243,7 @@ def slower_than_another(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
         same = [
             row
             for row in steps
-            if (row.model, row.recipe) == (auto.model, auto.recipe)
+            if row.training == auto.training
             and row.mode != "auto"
             and (row.mode == "untiled" or row.l1_kib == auto.l1_kib)
         ]
@@ -228,32 +255,33 @@ def slower_than_another(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
 def complaints(rows: Sequence[Row]) -> Iterator[str]:
     for row in whole_steps(rows):
         if not row.is_near:
-            yield f"{', '.join(map(str, row.key))}: {100 * row.error:+.1f} %"
+            yield f"{row.name}: {100 * row.error:+.1f} %"
     for auto, best in slower_than_another(rows):
         share = auto.measured / best.measured - 1.0
         if share > SLOWER:
-            yield f"{auto.model}, {auto.recipe}, {auto.l1_kib}K: auto is {100 * share:.1f} % slower than {best.mode}"
+            recipe = batched(auto.recipe, auto.batch)
+            yield f"{auto.model}, {recipe}, {auto.l1_kib}K: auto is {100 * share:.1f} % slower than {best.mode}"
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """By training: the largest error of each mode, of whole steps over sizes of L1."""
     yield "| model | recipe | steps, cycles | untiled | single | double | auto | auto behind the best |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|"
-    behind = {auto.key: auto.measured / best.measured - 1.0 for auto, best in slower_than_another(rows)}
-    for model in zoo.names():
-        for recipe in RECIPES:
-            own = [row for row in rows if (row.model, row.recipe) == (model, recipe)]
-            if not own:
-                continue
-            autos = [row.measured for row in own if row.mode == "auto" and row.entry == "step"] or [0]
-            cells = []
-            for mode in MODES:
-                errors = [row.error for row in whole_steps(own) if row.mode == mode]
-                cells.append(f"{100 * max(errors, key=abs):+.1f} %" if errors else "-")
-            losses = [share for key, share in behind.items() if key[:2] == (model, recipe)]
-            cells.append(f"{100 * max(losses):.1f} %" if losses else "-")
-            span = f"{min(autos):,}" if min(autos) == max(autos) else f"{min(autos):,} to {max(autos):,}"
-            yield f"| `{model}` | {recipe} | {span} | {' | '.join(cells)} |"
+    models, recipes = list(zoo.names()), list(RECIPES)
+    trainings = {row.training for row in rows if row.model in models}
+    for model, recipe, batch in sorted(
+        trainings, key=lambda one: (models.index(one[0]), one[2], recipes.index(one[1]))
+    ):
+        own = [row for row in rows if row.training == (model, recipe, batch)]
+        autos = [row.measured for row in own if row.mode == "auto" and row.entry == "step"] or [0]
+        cells = []
+        for mode in MODES:
+            errors = [row.error for row in whole_steps(own) if row.mode == mode]
+            cells.append(f"{100 * max(errors, key=abs):+.1f} %" if errors else "-")
+        losses = [auto.measured / best.measured - 1.0 for auto, best in slower_than_another(own)]
+        cells.append(f"{100 * max(losses):.1f} %" if losses else "-")
+        span = f"{min(autos):,}" if min(autos) == max(autos) else f"{min(autos):,} to {max(autos):,}"
+        yield f"| `{model}` | {batched(recipe, batch)} | {span} | {' | '.join(cells)} |"
 
 
 def different(rows: Sequence[Row]) -> list[Row]:
@@ -267,7 +295,7 @@ def summary(rows: Sequence[Row]) -> str:
     own, entries = different(whole), different(rows)
     mean = sum(abs(row.error) for row in own) / max(len(own), 1)
     near, near_entries = (sum(row.is_near for row in those) for those in (own, entries))
-    far = sorted({f"`{row.model}` with {row.recipe}" for row in entries if not row.is_near})
+    far = sorted({f"`{row.model}` with {batched(row.recipe, row.batch)}" for row in entries if not row.is_near})
     return (
         f"{len(whole)} trainings, {len(own)} of them different: the estimate of a whole step is off by "
         f"{100 * mean:.1f} % on average, and {near} are within 5 % (10 % below a million cycles). Of their "
@@ -305,7 +333,7 @@ def sweep(chosen: Sequence[Case], jobs: int) -> list[Row]:
         todo, begun = groups(chosen), time.monotonic()
         for count, (done, rows) in enumerate(pool.imap_unordered(measure_all, todo), 1):
             for row in rows:
-                print(f"{', '.join(map(str, row.key))}: {row.estimated:,} estimated, {row.measured:,} measured, "
+                print(f"{row.name}: {row.estimated:,} estimated, {row.measured:,} measured, "
                       f"{100 * row.error:+.1f} %", flush=True)  # fmt: skip
             found += rows
             write(rows, done)
@@ -317,7 +345,7 @@ def main() -> int:
     arguments = _options()
     chosen = cases(arguments.models, arguments.modes, arguments.l1, arguments.recipes)
     if arguments.missing:
-        known = {row.key[:4] for row in read()}
+        known = {row.case for row in read()}
         chosen = [one for one in chosen if case_key(one) not in known]
     if arguments.stale:
         list_stale(chosen, arguments.jobs)

@@ -47,9 +47,10 @@ def read(path: Path) -> list[Row]:
 
 
 def _now(model: str, recipe: str, mode: str, l1_kib: int) -> clock.Row | None:
-    """What was measured on `iss`. Untiled programs do not depend on L1."""
+    """What was measured on `iss`, of mini-batches of one sample. Untiled programs do not depend on L1."""
     for row in clock.read():
-        if row.key[:3] == (model, recipe, mode) and row.entry == "step" and (row.l1_kib == l1_kib or mode == "untiled"):
+        is_step = row.entry == "step" and (row.l1_kib == l1_kib or mode == "untiled")
+        if (*row.training, row.mode) == (model, recipe, 1, mode) and is_step:
             return row
     return None
 

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 import tilegrad as tg
 from tests.calibration.nests import nest_of
 from tilegrad.costs.kernel_cost import KernelCosts, Span, call_cycles, cluster_span, cycles_of_mix, uncounted_kernels
-from tilegrad.ir.nest import Nest
+from tilegrad.costs.own_loops import WHOLE, Ends, ends_of
+from tilegrad.ir.nest import Nest, Range
 from tilegrad.targets.base import CoreCosts, get
 
 COSTS = KernelCosts(get("siracusa"))
 
 
 GEMM = nest_of("Gemm", [(64, 64), (64, 64)])
+ROW = nest_of("Gemm", [(1, 64), (64, 64)])
 CONV = nest_of("Conv", [(1, 16, 32, 32), (16, 16, 3, 3)], kernel_shape=(3, 3), pads=(1, 1, 1, 1))
 SOFTMAX = nest_of("Softmax", [(64, 64)], axis=-1)
 RELU = nest_of("Relu", [(4096,)])
@@ -27,7 +29,7 @@ def whole_sizes(nest: Nest) -> dict[str, int]:
     return {axis.name: axis.extent for axis in nest.axes}
 
 
-@pytest.mark.parametrize("nest", [GEMM, CONV, SOFTMAX], ids=lambda nest: nest.kernel)
+@pytest.mark.parametrize("nest", [ROW, CONV, SOFTMAX], ids=lambda nest: nest.kernel)
 @pytest.mark.parametrize("level", ["L1", "L2"])
 @pytest.mark.parametrize("cores", [1, 2, 8])
 def test_cycles_follow_from_the_mix(nest: Nest, level: str, cores: int) -> None:
@@ -38,6 +40,45 @@ def test_cycles_follow_from_the_mix(nest: Nest, level: str, cores: int) -> None:
     assert COSTS.counted(nest, sizes, level, cores).cycles == pytest.approx(expected, rel=1e-3)
     scale = COSTS.measured.scale(nest.kernel, level)
     assert COSTS.cycles(nest, sizes, level, cores) == pytest.approx(scale.factor * expected + scale.call, rel=1e-3)
+
+
+def test_rows_and_blocks_of_a_product_are_measured_apart() -> None:
+    """Three rows go to the loops of one; four are a strip of blocks; an outer product has neither."""
+    measured = COSTS.measured
+    assert measured is not None
+    names = [COSTS.measured_as(GEMM, {"m": m, "n": 64, "k": 64}) for m in (1, 3, 4, 9)]
+    assert names == ["gemm_nn", "gemm_nn", "gemm_nn, blocks", "gemm_nn, blocks"]
+    assert COSTS.measured_as(GEMM, {"m": 64, "n": 64, "k": 1}) == "gemm_nn" and COSTS.measured_as(CONV, {}) == "conv"
+    assert measured.scale(names[2], "L1") != measured.scale("gemm_nn", "L1")
+    assert measured.scale("gemm_nn, another form", "L1") == measured.scale("gemm_nn", "L1")
+
+
+def test_blocks_are_bound_by_the_fpu() -> None:
+    """Two cores on one FPU do a multiply-add of a block each in two cycles, and their code is their own: so with many k
+    that is what a call is counted to take. A core with its own FPU takes what its instructions do."""
+    sizes = {"m": 32, "n": 32, "k": 1000}
+    nest = nest_of("Gemm", [(32, 1000), (1000, 32)])
+    counted = COSTS.counted(nest, sizes, "L1", 8)
+    assert counted.cycles == pytest.approx(2 * nest.macs / 8, rel=0.05) and counted.cycles > 2 * nest.macs / 8
+    assert counted.cycles == counted.shared > counted.alone
+    assert COSTS.counted(nest, sizes, "L1", 4).cycles == COSTS.counted(nest, sizes, "L1", 4).alone
+    mix = COSTS.mix(nest, sizes, 4)
+    lost = COSTS.target.costs.line_miss_cycles * mix["l0_misses"] if COSTS.target.costs is not None else 0.0
+    call = call_cycles(4, CoreCosts())
+    expected = cycles_of_mix(mix, COSTS.target, "L1", 4) - call
+    assert expected - lost <= COSTS.counted(nest, sizes, "L1", 4).cycles < expected
+
+
+def test_tiles_that_end_sums_take_longer() -> None:
+    """A bias and a Relu come with the last of the tiles along k; where nobody knows, it is a tile from the middle."""
+    nest = nest_of("Gemm", [(32, 64), (64, 32), (32,)])
+    sizes = {"m": 32, "n": 32, "k": 16}
+    first, middle, last = (COSTS.cycles(nest, sizes, "L1", 8, Ends(*ends)) for ends in ((1, 0), (0, 0), (0, 1)))
+    assert first <= middle < last and COSTS.cycles(nest, sizes, "L1", 8) == middle
+    whole = COSTS.cycles(nest, {**sizes, "k": 64}, "L1", 8)
+    assert COSTS.cycles(nest, {**sizes, "k": 64}, "L1", 8, WHOLE) == whole < first + 2 * middle + last
+    ranges = [{"m": Range(0, 32), "n": Range(0, 32), "k": Range(k, k + 16)} for k in (0, 16, 48)]
+    assert [ends_of(nest, tile) for tile in ranges] == [(True, False), (False, False), (False, True)]
 
 
 @pytest.mark.parametrize("nest", [GEMM, CONV, SOFTMAX], ids=lambda nest: nest.kernel)

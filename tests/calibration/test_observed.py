@@ -85,7 +85,8 @@ def test_acts_take_what_they_took() -> None:
     samples = Samples()
     happened = align_trace(listing.entries[ENTRY], events)
     target = listing.plan.schedule.target
-    with mock.patch.object(chip, "KernelCosts", lambda target: mock.Mock(**{"counted.return_value.cycles": 90.0})):
+    known = {"counted.return_value.cycles": 90.0, "measured_as.return_value": "a kernel"}
+    with mock.patch.object(chip, "KernelCosts", lambda target: mock.Mock(**known)):
         samples.walks.append(list(walk(target, listing.entries[ENTRY], happened, 100, 300)))
     found = fit_conduct(samples, fit_walks(samples.walks)[2])
 

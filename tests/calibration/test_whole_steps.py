@@ -23,6 +23,8 @@ SLICE = (
     Case("autoencoder_tiny", "double", 64 * KIB),
     Case("autoencoder_tiny", "auto", 128 * KIB, "sgd, accum 2"),
     Case("dscnn", "single", 64 * KIB),
+    Case("autoencoder_tiny", "auto", 128 * KIB, batch=5),
+    Case("mlp", "auto", 128 * KIB, batch=32),
 )
 
 
@@ -92,7 +94,7 @@ def test_a_sweep_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     def measured(case: Case, known: clock.Known) -> list[Row]:
         asked.append(case)
-        return [row(*clock.case_key(case), "step", 9, 10, "a")]
+        return [row(*clock.case_key(case)[:4], "step", 9, 10, "a")]
 
     monkeypatch.setattr(clock, "measure", measured)
     first, second = Case("mlp", "auto", 64 * KIB), Case("mlp", "auto", 32 * KIB)
@@ -100,6 +102,31 @@ def test_a_sweep_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert asked == [first, second] and found[0] == found[1] != found[2]
     monkeypatch.setattr(clock, "package_digest", lambda: "another")
     assert clock.measured_once(first, {}) == found[0] and asked == [first, second, first]
+
+
+def test_batches_are_trainings_of_their_own(tmp_path: Path) -> None:
+    """Whatever options choose, with the rows that a file has which knows of none."""
+    chosen = clock.cases(["mlp", "cct"], ["single", "auto"], [64, 128], ["sgd", "adam"])
+    assert [case for case in chosen if case.batch > 1] == [case for case in clock.BATCHED if case.model == "mlp"] != []
+    assert not any(case.batch > 1 for case in clock.cases(["mlp"], ["auto"], [64], ["sgd"]))
+    assert len(clock.groups(chosen)) == 2 * 2 * 2 + 2
+    one = row("mlp", "sgd", "auto", 128, "step", 95, 100, "a")
+    faster = row("mlp", "sgd", "single", 128, "step", 50, 50, "b")
+    many = replace(one, batch=32, estimated=1200, measured=1000, program="c")
+    path = tmp_path / "clock.csv"
+    clock.write([one, many], [], path)
+    assert clock.read(path) == [one, many]
+    clock.write([replace(many, measured=1100)], [Case("mlp", "auto", 128 * KIB, batch=32)], path)
+    assert clock.read(path) == [one, replace(many, measured=1100)]
+    before = [line.rpartition(",")[0] for line in path.read_text(encoding="utf-8").splitlines()]
+    path.write_text("\n".join(before[:2]), encoding="utf-8")
+    assert clock.read(path) == [one]
+    told = list(complaints([one, many, faster]))
+    assert told[0] == "mlp, sgd, batch 32, auto, 128, whole step: +20.0 %"
+    assert told[1:] == ["mlp, sgd, 128K: auto is 100.0 % slower than single"]
+    lines = list(clock.table([many, one, faster]))[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["sgd", "sgd, batch 32"]
+    assert "`mlp` with sgd, batch 32" in summary([one, many])
 
 
 def test_only_programs_that_changed_would_run() -> None:
@@ -143,6 +170,12 @@ def test_every_mode_of_every_model(model: str, size: int) -> None:
     """`auto` is at most 1 % slower than the best of the others, as measured."""
     rows = [row for mode in MODES for row in measure(Case(model, mode, size))]
     assert not list(complaints(rows))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", clock.BATCHED, ids=lambda case: case.name)
+def test_mini_batches_of_several_samples(case: Case) -> None:
+    assert not list(complaints(measure(case)))
 
 
 @pytest.mark.matrix

@@ -16,6 +16,7 @@ from tests.schedule.programs import KIB, imported, recipe_of, siracusa
 from tests.sequence.clock_cases import CONDUCT
 from tests.sequence.toy import CHIP, ENTRY, Toy, ToyCosts, chip, copy_nest, sum_nest, tiling_of, timed, with_events
 from tilegrad.costs.kernel_cost import KernelCosts, Span
+from tilegrad.costs.own_loops import Ends
 from tilegrad.ir.listing import Fetch, Wait
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.schedule import TileEstimate
@@ -75,6 +76,20 @@ def test_a_nest_alone_takes_what_it_is_judged_to(target: Target, is_double: bool
         assert estimate(nest, tiles, is_double, COSTS, target).cycles == pytest.approx(expected, rel=TOLERANCE)
 
 
+@pytest.mark.parametrize("tile", [2, 3, 4, 5, 8])
+def test_what_ends_a_sum_is_judged_once_for_each(tile: int) -> None:
+    """Four tiles along m, each of which ends its sums once, however these are cut: also with a smaller last tile."""
+    nest, tiles = sum_nest(8, 8), {"m": 2, "k": tile}
+    ending = [
+        estimate(nest, tiles, False, ToyCosts(conduct=CONDUCT, finish=finish), CHIP).compute_cycles
+        for finish in (0.0, 1000.0)
+    ]
+    assert ending[1] - ending[0] == 4 * 1000
+    costs = ToyCosts(conduct=CONDUCT, finish=1000.0)
+    expected = listed(nest, tiles, False, costs, CHIP)
+    assert estimate(nest, tiles, False, costs, CHIP).cycles == pytest.approx(expected, rel=TOLERANCE)
+
+
 def test_one_tile_is_judged_on_paper() -> None:
     """16 numbers in one tile, conducting free: 5 to start, 64 bytes, 10 set-up: 79; 16 steps: 180; 5, 128, 10: 143."""
     found = estimate(copy_nest(16), {}, False, ToyCosts(), CHIP)
@@ -99,14 +114,17 @@ class Slowed:
     def cold_cycles(self, kernel: str, level: str) -> float:
         return self.costs.cold_cycles(kernel, level)
 
-    def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
-        found = self.costs.span(nest, sizes, level, cores)
+    def measured_as(self, nest: Nest, sizes: Mapping[str, int]) -> str:
+        return self.costs.measured_as(nest, sizes)
+
+    def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, ends: Ends | None = None) -> Span:
+        found = self.costs.span(nest, sizes, level, cores, ends)
         if nest.kernel != self.kernel:
             return found
         return Span(found.cycles * self.factor, found.alone * self.factor, found.shared * self.factor)
 
-    def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> float:
-        return self.span(nest, sizes, level, cores).cycles
+    def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, ends: Ends | None = None) -> float:
+        return self.span(nest, sizes, level, cores, ends).cycles
 
 
 def real_nests() -> dict[str, tuple[str, Nest]]:

@@ -15,6 +15,7 @@ from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import Encoder
 from tilegrad.costs.conduct import Act, Conduct, PairCost
 from tilegrad.costs.kernel_cost import Span
+from tilegrad.costs.own_loops import Ends
 from tilegrad.ir.graph import Graph, Node
 from tilegrad.ir.listing import (
     CORES,
@@ -79,21 +80,27 @@ def chip(mchan: Mapping[str, Any] | None = None, hyper: Mapping[str, Any] | None
 @dataclass
 class ToyCosts:
     """A kernel call takes 20 cycles and 10 for each step, and cores load or store once a cycle; beside the core on its
-    FPU a step takes `sharing` as long, and where another kernel ran before it takes `cold` more."""
+    FPU a step takes `sharing` as long, and where another kernel ran before it takes `cold` more. What ends sums that
+    are cut takes `finish` more."""
 
     target: Target = CHIP
     sharing: float = 1.0
     conduct: Conduct = FREE
     slower: float = 1.0
     cold: float = 0.0
+    finish: float = 0.0
 
-    def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+    def measured_as(self, nest: Nest, sizes: Mapping[str, int]) -> str:
+        return nest.kernel
+
+    def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, ends: Ends | None = None) -> Span:
         alone = 10.0 * prod(sizes.values()) * self.slower * (1 if level == L1 else 2)
+        alone += self.finish * (ends is not None and ends.last)
         shared = self.sharing * alone
         return Span(shared + 20, alone, shared, shared + 20)
 
-    def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> float:
-        return self.span(nest, sizes, level, cores).cycles
+    def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, ends: Ends | None = None) -> float:
+        return self.span(nest, sizes, level, cores, ends).cycles
 
     def cold_cycles(self, kernel: str, level: str) -> float:
         return self.cold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilegrad import frontend
 from tilegrad.compiled import Compiled
@@ -36,11 +36,14 @@ class Case:
     mode: str = "auto"
     scratch_bytes: int = 240 * KIB
     recipe: str = "sgd"
+    batch: int = 1
 
     @property
     def name(self) -> str:
-        return f"{self.model}, {self.recipe}, {self.mode}, {self.scratch_bytes // KIB}K"
+        own = f"{self.model}, {self.recipe}, {self.mode}, {self.scratch_bytes // KIB}K"
+        return own if self.batch == 1 else f"{own}, batch {self.batch}"
 
     def compile(self) -> Compiled:
-        target = get(TARGET).with_capacity(L1, self.scratch_bytes)
-        return compile_model(frontend.load(self.model), RECIPES[self.recipe], target, options=MODES[self.mode])
+        target, recipe = get(TARGET).with_capacity(L1, self.scratch_bytes), RECIPES[self.recipe]
+        model = frontend.load(self.model, batch=self.batch)
+        return compile_model(model, replace(recipe, batch=self.batch), target, options=MODES[self.mode])

@@ -27,6 +27,7 @@ from tilegrad.calibration.transfers import Moved, Span, far_crowded, fit_moved, 
 from tilegrad.costs.conduct import Act, CodeCache, Conduct, Pair, PairCost, behind
 from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.costs.measured import FILE, KernelScale, Measured, as_json, load_measured
+from tilegrad.costs.own_loops import ends_of
 from tilegrad.ir.listing import Begin, End, EntryListing, Fetch, Load, Wait
 from tilegrad.targets.base import L1, L2, L3, Target, get
 
@@ -49,6 +50,12 @@ CASES = (
     *(Case(model, "auto", 32 * KIB, "adam") for model in ("simplemlp", "autoencoder_tiny", "mlp")),
     Case("autoencoder", "auto", 32 * KIB),
     Case("dscnn", "auto", 32 * KIB),
+    *(Case("mlp", "auto", 128 * KIB, batch=batch) for batch in (4, 32)),
+    *(Case("autoencoder", "auto", 128 * KIB, batch=batch) for batch in (8, 32)),
+    *(Case("autoencoder_tiny", "auto", 128 * KIB, batch=batch) for batch in (4, 7, 16)),
+    *(Case("simplemlp", "auto", 128 * KIB, batch=batch) for batch in (8, 32)),
+    Case("autoencoder_tiny", "untiled", 64 * KIB, batch=8),
+    Case("mlp", "untiled", 64 * KIB, batch=5),
 )
 LONG_COUNT_LESS = 0.6
 # Below this, calls are measured by what they are off in cycles; longer ones count by their cycles, so that what all of
@@ -142,8 +149,8 @@ def walk(
             listed = listing.nests[one.event.nest]
             level = target.home if listed.tiling is None else target.compute
             sizes = {axis: tile_range.size for axis, tile_range in one.event.ranges.items()}
-            counted = costs.counted(listed.nest, sizes, level, target.cores)
-            computed, kernel = next(ends), listed.nest.kernel
+            counted = costs.counted(listed.nest, sizes, level, target.cores, ends_of(listed.nest, one.event.ranges))
+            computed, kernel = next(ends), costs.measured_as(listed.nest, sizes)
             cycles = computed - one.went
             yield KernelCall(kernel, level, counted.cycles, cycles, weight**0.5, one.went, counted.accesses)
         elif isinstance(one.event, Fetch | Load):

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
 from math import prod
+from operator import mul
 from pathlib import Path
 from typing import Any
 
 from tilegrad.costs.conduct import Conduct
 from tilegrad.costs.derived import family_of
-from tilegrad.costs.loops.base import Counter, Trips, call_of, dot, sum_of
-from tilegrad.costs.measured import Measured, load_measured
+from tilegrad.costs.loops.base import Counter, Sizes, Trips, call_of, dot, sum_of
+from tilegrad.costs.measured import Measured, form_name, load_measured
+from tilegrad.costs.own_loops import Ends, own_loops
 from tilegrad.errors import InternalError
 from tilegrad.ir.nest import Nest, NestKind, box_sizes
 from tilegrad.ir.schedule import Schedule
@@ -30,6 +32,7 @@ from tilegrad.targets.base import ComputeEngine, CoreCosts, Target
 CLASSES = tuple(
     "i_total i_fma i_fp_other i_fdiv_sqrt i_branch_taken i_jump i_div load_use data_loads data_stores l0_misses".split()
 )
+LINES = "l0_misses"
 # Instructions of the busiest core, by class (docs/cost-model.md says which), none of those that are not there;
 # `all_fdiv_sqrt` is the sum over the cores.
 InstructionMix = Mapping[str, float]
@@ -45,7 +48,7 @@ def class_cycles(costs: CoreCosts, access_cycles: float) -> dict[str, float]:
         "load_use": costs.load_use_extra,
         "i_fdiv_sqrt": costs.divide_sqrt_cycles - 1.0,
         "i_div": costs.integer_divide_extra,
-        "l0_misses": costs.line_miss_cycles,
+        LINES: costs.line_miss_cycles,
         "data_loads": access_cycles,
         "data_stores": access_cycles,
     }
@@ -72,10 +75,11 @@ class Span:
         """The same where every core takes so many cycles more."""
         return Span(self.cycles + cycles, self.alone + cycles, self.shared + cycles, self.accesses)
 
-    def followed_by(self, then: Span) -> Span:
-        """Both in turn, with a barrier between them."""
-        own = (self.cycles + then.cycles, self.alone + then.alone, self.shared + then.shared)
-        return Span(*own, self.accesses + then.accesses)
+    def and_then(self, other: Span) -> Span:
+        return Span(
+            self.cycles + other.cycles, self.alone + other.alone, self.shared + other.shared,
+            self.accesses + other.accesses,
+        )  # fmt: skip
 
     def times(self, factor: float) -> Span:
         return Span(self.cycles * factor, self.alone * factor, self.shared * factor, self.accesses * factor)
@@ -108,6 +112,13 @@ def cluster_span(
     return Span(cycles, alone, shared)
 
 
+def span_in_turns(alone: float, fpu_instructions: float, cores: int, fpus: int) -> Span:
+    """Of loops in which a core does something else between two FPU instructions: two cores on one FPU take turns, and
+    wait for each other only where the FPU has no time left."""
+    cycles = max(alone, 2.0 * fpu_instructions) if cores > fpus else alone
+    return Span(cycles, alone, cycles)
+
+
 def call_cycles(cores: int, costs: CoreCosts) -> float:
     """Fork and barrier of a call, where nothing else was measured."""
     return costs.call_one_core_cycles if cores == 1 else costs.call_all_cores_cycles
@@ -137,12 +148,11 @@ class _Coefficients:
     def __init__(self, classes: Mapping[str, Sequence[float]], target: Target) -> None:
         assert target.costs is not None
         self.classes = classes
-        self.alone = {
-            memory.name: self._combined(class_cycles(target.costs, float(memory.core_extra_cycles)))
-            for memory in target.memories
-            if memory.core_extra_cycles is not None
-        }
+        near = [memory for memory in target.memories if memory.core_extra_cycles is not None]
+        weights = {memory.name: class_cycles(target.costs, float(memory.core_extra_cycles or 0)) for memory in near}
+        self.alone = {level: self._combined(own) for level, own in weights.items()}
         self.fpu = self._combined({"i_fma": 1.0, "i_fp_other": 1.0})
+        self.lines = self._combined({LINES: target.costs.line_miss_cycles})
         self.accesses = self._combined({"data_loads": 1.0, "data_stores": 1.0})
         divisions = tuple(classes.get("i_fdiv_sqrt", ()))
         self.divisions = divisions if any(divisions) else None
@@ -215,28 +225,38 @@ class KernelCosts:
             self._coefficients[key] = _Coefficients(variants[nearest]["classes"], self.target)
         return self._coefficients[key]
 
-    def cycles(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> float:
-        """Estimated cycles of one call on a tile of these sizes, from the middle of the nest (or all of it), whose
-        operands are in `level`."""
-        return self.span(nest, sizes, level, cores).cycles
+    def measured_as(self, nest: Nest, sizes: Sizes) -> str:
+        """The kernel, with the form of its loops where tiles of other sizes go to others."""
+        own = None if self.measured is None else own_loops(nest.kernel, sizes)
+        return nest.kernel if own is None else form_name(nest.kernel, own.form)
 
-    def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+    def code_of(self, nest: Nest, sizes: Sizes) -> tuple[str, ...]:
+        """All kernels that run on a tile, so called."""
+        return (self.measured_as(nest, sizes), *nest.kernels[1:])
+
+    def cycles(self, nest: Nest, sizes: Sizes, level: str, cores: int, ends: Ends | None = None) -> float:
+        """Estimated cycles of one call on a tile of these sizes, whose operands are in `level`: from the middle of the
+        nest (or all of it), where it is not known whether it begins or `ends` sums."""
+        return self.span(nest, sizes, level, cores, ends).cycles
+
+    def span(self, nest: Nest, sizes: Sizes, level: str, cores: int, ends: Ends | None = None) -> Span:
         """The same with what it takes where the conducting core comes late."""
         engine = self.target.compute_engine(nest.counts_macs)
         if engine is not None:
             return self._at_rate(engine, nest, sizes, level)
-        span = self._own_span(nest.without_epilogues, sizes, level, cores)
+        span = self._own_span(nest.without_epilogues, sizes, level, cores, ends)
         for epilogue in nest.epilogues:
             box = box_sizes(nest.operand(epilogue.result), sizes)
-            span = span.followed_by(self._own_span(epilogue.nest, epilogue.sizes(box), level, cores))
+            span = span.and_then(self._own_span(epilogue.nest, epilogue.sizes(box), level, cores, None))
         return span
 
-    def _own_span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+    def _own_span(self, nest: Nest, sizes: Sizes, level: str, cores: int, ends: Ends | None) -> Span:
         """Without epilogues."""
-        known, key = self._bind(nest).known, (*sizes.values(), level, cores)
+        known, key = self._bind(nest).known, (*sizes.values(), level, cores, ends)
         found = known.get(key)
         if found is None:
-            found = known[key] = self._called(nest.kernel, self.counted(nest, sizes, level, cores), level, cores)
+            counted = self.counted(nest, sizes, level, cores, ends)
+            found = known[key] = self._called(self.measured_as(nest, sizes), counted, level, cores)
         return found
 
     def _at_rate(self, engine: ComputeEngine, nest: Nest, sizes: Mapping[str, int], level: str) -> Span:
@@ -260,30 +280,42 @@ class KernelCosts:
         scaled = span.times(scale.factor)
         return replace(scaled, cycles=scaled.cycles + scale.call, accesses=span.accesses)
 
-    def counted(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int) -> Span:
+    def counted(self, nest: Nest, sizes: Sizes, level: str, cores: int, ends: Ends | None = None) -> Span:
         """What the counted instructions of a call take, without the way to the cores and back."""
         assert self.target.costs is not None
-        own, trips, divisions = self._trips(nest, sizes, cores, None)
-        alone, fpu = dot(own.alone[level], trips), dot(own.fpu, trips)
-        span = cluster_span(alone, fpu, divisions if cores > 1 else 0.0, cores, self.target.fpus, self.target.costs)
-        return replace(span, accesses=cores * dot(own.accesses, trips))
+        own, trips, divisions = self._trips(nest, sizes, cores, None, ends)
+        cluster = cores, self.target.fpus, self.target.costs
+        divisions, accesses = divisions if cores > 1 else 0.0, cores * dot(own.accesses, trips)
+        loops = None if self.measured is None else own_loops(nest.kernel, sizes)
+        if loops is None:
+            span = cluster_span(dot(own.alone[level], trips), dot(own.fpu, trips), divisions, *cluster)
+            return replace(span, accesses=accesses)
+        in_turns = [*map(mul, loops.turns, trips)]
+        rest = sum_of((1, trips), (-1, in_turns))
+        alone = sum_of((1, own.alone[level]), (-1, [*map(mul, loops.code, own.lines)]))
+        span = cluster_span(dot(alone, rest), dot(own.fpu, rest), divisions, *cluster)
+        turns = span_in_turns(dot(alone, in_turns), dot(own.fpu, in_turns), cores, self.target.fpus)
+        return replace(span.and_then(turns), accesses=accesses)
 
-    def mix(
-        self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None = None
-    ) -> InstructionMix:
+    def mix(self, nest: Nest, sizes: Sizes, cores: int, starts: Sizes | None = None) -> InstructionMix:
         """The busiest core's instructions for one call, by class. With `starts`, of a tile that begins there."""
         own, trips, divisions = self._trips(nest, sizes, cores, starts)
         return {**{name: dot(loads, trips) for name, loads in own.classes.items()}, "all_fdiv_sqrt": divisions}
 
     def _trips(
-        self, nest: Nest, sizes: Mapping[str, int], cores: int, starts: Mapping[str, int] | None
+        self, nest: Nest, sizes: Sizes, cores: int, starts: Sizes | None, ends: Ends | None = None
     ) -> tuple[_Coefficients, Trips, float]:
         """Of the busiest core, with what each trip takes; and the divisions of all cores."""
         bound = self._bind(nest)
         own, divisions = bound.coefficients, 0.0
-        trips = bound.counter(call_of(bound.nest, sizes, starts, cores, own.classes["i_total"]))
+
+        def counted(cores: int, loads: Trips) -> Trips:
+            call = call_of(bound.nest, sizes, starts, cores, loads)
+            return bound.counter(call if ends is None else replace(call, first=ends.first, last=ends.last))
+
+        trips = counted(cores, own.classes["i_total"])
         if own.divisions is not None:
-            divisions = dot(own.divisions, bound.counter(call_of(bound.nest, sizes, starts, 1, ())))
+            divisions = dot(own.divisions, counted(1, ()))
         return own, trips, divisions
 
     @cached_property
@@ -299,5 +331,5 @@ class KernelCosts:
         return Conduct() if self.measured is None else self.measured.conduct
 
     def cold_cycles(self, kernel: str, level: str) -> float:
-        """What all of a kernel's code takes to fetch."""
+        """What all code of a kernel, or of a form of its loops, takes to fetch."""
         return 0.0 if self.measured is None else self.measured.scale(kernel, level).cold

@@ -19,6 +19,12 @@ from tilegrad.costs.conduct import Act, Conduct, PairCost
 
 FILE = "measured.json"
 _OF_TRANSFERS = ("crowded", "opposed", "far_crowded")
+_FORM = ", "
+
+
+def form_name(kernel: str, form: str) -> str:
+    """What a kernel's loops are called where they are not those that all its tiles go to."""
+    return f"{kernel}{_FORM}{form}" if form else kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,8 @@ class KernelScale:
 
 @dataclass(frozen=True)
 class Measured:
-    """`kernels` by name and by memory that their operands are in; `others` are those that were never measured, by
-    memory. `source` says where it was measured."""
+    """`kernels` by name (with the form of their loops, where they have several) and by memory that their operands are
+    in; `others` are those that were never measured, by memory. `source` says where it was measured."""
 
     source: str
     kernels: Mapping[tuple[str, str], KernelScale]
@@ -43,8 +49,11 @@ class Measured:
     conduct: Conduct = field(default_factory=Conduct)
 
     def scale(self, kernel: str, level: str) -> KernelScale:
-        found = self.kernels.get((kernel, level))
-        return found if found is not None else self.others.get(level, KernelScale())
+        """Of a form that was never measured: what the kernel takes in the others."""
+        for name in (kernel, kernel.partition(_FORM)[0]):
+            if (name, level) in self.kernels:
+                return self.kernels[name, level]
+        return self.others.get(level, KernelScale())
 
 
 @cache

@@ -10,15 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from tilegrad.analysis.footprint import Level, box_shape, inner_loops, load_count, transfer_levels, units_of
 from tilegrad.analysis.overlap import Bytes
 from tilegrad.costs.clock import Clock, Reason, SharedMemory
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
+from tilegrad.costs.own_loops import WHOLE, Ends
 from tilegrad.ir.blocks import share as own_share
-from tilegrad.ir.nest import Access, Nest, along
-from tilegrad.ir.schedule import TileEstimate
+from tilegrad.ir.nest import Access, AxisKind, Nest, along
+from tilegrad.ir.schedule import Loop, TileEstimate
 from tilegrad.schedule.candidates import Candidate
 from tilegrad.targets.base import Target
 
@@ -50,7 +52,7 @@ _Moved = tuple[bool, float, float, float, int]
 class Play:
     """All that playing a nest depends on. What is moved at first and at last, and on average before each next tile."""
 
-    kernels: tuple[str, ...]
+    kernels: tuple[str, ...]  # with the form of their loops
     count: int
     compute_cycles: float
     busy_cycles: float  # of the engine
@@ -74,6 +76,29 @@ class Ahead:
 
 NOTHING_AHEAD = Ahead()
 _Shapes = tuple[tuple[int, int], ...]
+
+
+class _Kind(NamedTuple):
+    """Tiles of one size along a loop that begin or end the sums along it alike."""
+
+    axis: str
+    size: int
+    times: int
+    ends: Ends = WHOLE
+
+
+def _kinds_of(loop: Loop, is_sum: bool) -> list[_Kind]:
+    """Full tiles and a ragged one; along a sum, the first and the last are others than those between."""
+    full, rest = divmod(loop.extent, loop.tile)
+    if not is_sum or full + (rest > 0) < 2:
+        kinds = [_Kind(loop.axis, loop.tile, full), _Kind(loop.axis, rest, int(rest > 0))]
+    else:
+        kinds = [
+            _Kind(loop.axis, loop.tile, 1, Ends(True, False)),
+            _Kind(loop.axis, loop.tile, full - 1 - (rest == 0), Ends(False, False)),
+            _Kind(loop.axis, rest or loop.tile, 1, Ends(False, True)),
+        ]
+    return [kind for kind in kinds if kind.times]
 
 
 class Judge:
@@ -158,18 +183,14 @@ class Judge:
     def _compute_cycles(self, nest: Nest, candidate: Candidate, given: Mapping[str, int] | None = None) -> float:
         """Over all tiles: full and ragged ones along each loop, but for those along which sizes are `given`."""
         fixed = given or {}
-        kinds = []
-        for loop in candidate.loops:
-            if loop.axis in fixed:
-                continue
-            full = loop.extent // loop.tile
-            rest = loop.extent - full * loop.tile
-            kinds.append([(loop.axis, loop.tile, full), *([(loop.axis, rest, 1)] if rest else [])])
+        sums = {axis.name for axis in nest.axes if axis.kind is AxisKind.REDUCTION}
+        kinds = [_kinds_of(loop, loop.axis in sums) for loop in candidate.loops if loop.axis not in fixed]
         total = 0.0
         for choice in product(*kinds):
-            sizes = {**candidate.sizes, **fixed, **{axis: size for axis, size, _ in choice}}
-            times = prod(count for _, _, count in choice)
-            total += times * self.costs.cycles(nest, sizes, self.target.compute, self.target.cores)
+            sizes = {**candidate.sizes, **fixed, **{one.axis: one.size for one in choice}}
+            ends = Ends(all(one.ends.first for one in choice), all(one.ends.last for one in choice))
+            times = prod(one.times for one in choice)
+            total += times * self.costs.cycles(nest, sizes, self.target.compute, self.target.cores, ends)
         return total
 
     def _busiest_cycles(self, nest: Nest, candidate: Candidate, units: int, blocks: int) -> float:
@@ -216,7 +237,7 @@ class Judge:
             busy += one.loads * (one.size_bytes * timing.cycles_per_byte + rows)
         whole = self.costs.span(nest, candidate.sizes, self.target.compute, self.target.cores)
         return Play(
-            nest.kernels,
+            self.costs.code_of(nest, candidate.sizes),
             count,
             compute,
             busy,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
+from tilegrad.costs.own_loops import ends_of
 from tilegrad.ir.listing import (
     Await,
     Barrier,
@@ -303,8 +304,8 @@ class _Timing:
         level = self.target.home if listed.tiling is None else self.target.compute
         sizes = {axis: tile_range.size for axis, tile_range in event.ranges.items()}
         cluster = self.cluster
-        span = self.costs.span(listed.nest, sizes, level, self.target.cores)
-        cluster.span = span.later(self.clock.cold_cycles(listed.nest.kernels, level))
+        span = self.costs.span(listed.nest, sizes, level, self.target.cores, ends_of(listed.nest, event.ranges))
+        cluster.span = span.later(self.clock.cold_cycles(self.costs.code_of(listed.nest, sizes), level))
         if listed.is_joined:  # another one of them may be on the same lane
             number, worker = listed.block_of(event.queue.block)
             own = number % self.target.clusters, listed.lanes[worker - listed.member]
