@@ -312,6 +312,20 @@ def test_code_calls_no_library_but_the_compilers(image: Path) -> None:
     assert all(map(compilers.fullmatch, foreign)), foreign
 
 
+@pytest.mark.parametrize("name", ["simplemlp", pytest.param("dscnn", marks=pytest.mark.slow)])
+def test_no_function_is_linked_twice(name: str, tmp_path: Path) -> None:
+    """Neither under one name nor under two: products of gemm.c are those of conv.c."""
+    code = _disassembly(build(compiled_for(name, siracusa()), tmp_path, 1), "--no-show-raw-insn")
+    bodies: dict[str, str] = {}
+    for found in re.finditer(r"^[0-9a-f]+ <([^>]+)>:\n((?:.+\n)+)", code, re.MULTILINE):
+        lines = [line.partition("\t")[2] for line in found[2].splitlines()]
+        body = re.sub(r"[0-9a-f]+ <", "<", "\n".join(lines).replace(f"<{found[1]}", "<itself"))
+        if len(lines) >= 20:
+            assert bodies.setdefault(body, found[1]) == found[1]
+    names = re.findall(r"^[0-9a-f]+ <([^>]+)>:$", code, re.MULTILINE)
+    assert len(names) == len(set(names))
+
+
 def test_the_fabric_controllers_code_has_no_floating_point(image: Path) -> None:
     own = _disassembly(image, "-j", ".vectors", "-j", ".text_fabric")
     assert "fabric_main" in own and "_start" in own

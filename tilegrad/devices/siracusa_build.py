@@ -35,10 +35,15 @@ _WARNINGS_AND_PATHS = ("-Wall", "-Wextra", "-Werror", "-I.", "-Ichip")
 # What runs was counted with these flags, but for the innermost loops that only the chip can run (tg_inner.h), and that
 # the linker shortens calls and addresses: every line of code that is in no cache costs 19 cycles.
 CLUSTER_FLAGS = (*(flag for flag in COUNTED_FLAGS if flag != "-mno-relax"), *_WARNINGS_AND_PATHS, "-DTG_XPULP")
+# Each function is a section, so that the linker leaves out those that another file has, too.
+CLUSTER_FLAGS = (*CLUSTER_FLAGS, "-ffunction-sections")
 CLUSTER_TOOLCHAIN = Toolchain(COMPILER, CLUSTER_FLAGS)
 FABRIC_FLAGS = (*CLUSTER_FLAGS, "-mno-relax", "-Os", "-march=rv32im_zicsr")
 # With the extensions named in full, Debian's gcc takes the 64-bit libgcc.
-_LINK_FLAGS = ("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-T", "chip/link.ld")
+_LINK_FLAGS = (
+    *("-march=rv32im", "-nostdlib", "-nostartfiles", "-Wl,--no-warn-rwx-segments", "-Wl,--gc-sections"),
+    *("-T", "chip/link.ld"),
+)
 
 
 class CodeTooLarge(DoesNotFit):

@@ -11,6 +11,10 @@
 
 #if defined(__riscv) && defined(TG_XPULP)
 
+/* Several files have the same function: the linker keeps one of them. */
+#undef TG_APART
+#define TG_APART __attribute__((weak, noinline, noclone))
+
 #define TG_LINE(TEXT) TEXT "\n\t"
 /* What follows, up to TG_REPEATED, so many instructions (a number), is done `COUNT` times (a register, not 0). */
 #define TG_REPEAT(COUNT, INSTRUCTIONS)                                                                                 \
