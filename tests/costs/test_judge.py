@@ -114,8 +114,8 @@ class Slowed:
     def cold_cycles(self, kernel: str, level: str) -> float:
         return self.costs.cold_cycles(kernel, level)
 
-    def measured_as(self, nest: Nest, sizes: Mapping[str, int]) -> str:
-        return self.costs.measured_as(nest, sizes)
+    def code_of(self, nest: Nest, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        return self.costs.code_of(nest, sizes)
 
     def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, ends: Ends | None = None) -> Span:
         found = self.costs.span(nest, sizes, level, cores, ends)

@@ -22,6 +22,16 @@ pytestmark = needs_compiler
 # outputs end in any rest of four, and elements beyond either edge are met or not.
 STRIDED = ((6, 3, 1, 1), (9, 3, 0, 1), (5, 2, 0, 0), (7, 5, 2, 2), (4, 1, 0, 0))
 ROWS = (5, 9, 34, 7, 70, 3)
+# Planes of depthwise convolutions: columns of the map, stride, and padding above, left, below and right. Rows of outputs
+# are strips of two and of three columns, with and without a tap beyond either edge, of the forward pass and of the input
+# gradient; a core begins and ends at any row, and with an edge above or below, or none.
+PLANES = (
+    *((3, 1, (1, 1, 1, 1)), (4, 1, (1, 1, 1, 1)), (5, 1, (1, 1, 1, 1)), (6, 1, (0, 0, 0, 0)), (9, 1, (1, 1, 1, 1))),
+    *((7, 1, (0, 0, 1, 1)), (8, 1, (1, 1, 0, 0)), (4, 1, (2, 2, 2, 2)), (7, 1, (1, 2, 2, 1)), (9, 1, (2, 1, 1, 2))),
+    *((5, 2, (1, 1, 1, 1)), (7, 2, (0, 1, 1, 1)), (9, 2, (0, 0, 0, 0)), (8, 2, (1, 1, 1, 1)), (12, 2, (0, 0, 1, 1))),
+    (12, 2, (1, 1, 0, 0)),
+)
+HEIGHT, WIDEST = 6, max(width for width, *_ in PLANES)
 
 
 def strided() -> onnx.ModelProto:
@@ -45,6 +55,26 @@ def strided() -> onnx.ModelProto:
     return model(nodes, ["N", 2, 13, 19], ["N", 3], [*initializers, weights("v", total, 3)])
 
 
+def planes() -> onnx.ModelProto:
+    """Each on a map of its own width, which a convolution makes, so that each has an input gradient; what comes back
+    differs from element to element."""
+    nodes, initializers, flat, features = [], [], [], 0
+    for i, (width, stride, pads) in enumerate(PLANES):
+        across = WIDEST - width + 1
+        nodes += [
+            node("Conv", ["x", f"v{i}"], [f"m{i}"], f"map{i}", kernel_shape=[1, across]),
+            node("Conv", [f"m{i}", f"w{i}"], [f"c{i}"], f"c{i}", group=3, strides=[stride, stride], pads=pads),
+            node("Flatten", [f"c{i}"], [f"f{i}"], f"flatten{i}"),
+        ]
+        initializers += [weights(f"v{i}", 3, 2, 1, across), weights(f"w{i}", 3, 1, 3, 3)]
+        flat.append(f"f{i}")
+        above, left, below, right = pads
+        features += 3 * ((HEIGHT + above + below - 3) // stride + 1) * ((width + left + right - 3) // stride + 1)
+    nodes.append(node("Concat", flat, ["f"], "concat", axis=1))
+    nodes.append(node("Gemm", ["f", "v"], ["y"], "fc"))
+    return model(nodes, ["N", 2, HEIGHT, WIDEST], ["N", 3], [*initializers, weights("v", features, 3)])
+
+
 def rows() -> onnx.ModelProto:
     """A single row times matrices that lie along and across k, of sizes with every rest."""
     nodes, initializers, value, before = [], [], "x", 6
@@ -58,7 +88,7 @@ def rows() -> onnx.ModelProto:
     return model(nodes, ["N", 6], ["N", ROWS[-1]], initializers)
 
 
-MODELS = {"strided": strided, "rows": rows}
+MODELS = {"strided": strided, "planes": planes, "rows": rows}
 
 
 @pytest.mark.parametrize(

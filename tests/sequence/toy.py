@@ -90,8 +90,8 @@ class ToyCosts:
     cold: float = 0.0
     finish: float = 0.0
 
-    def measured_as(self, nest: Nest, sizes: Mapping[str, int]) -> str:
-        return nest.kernel
+    def code_of(self, nest: Nest, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        return nest.kernels
 
     def span(self, nest: Nest, sizes: Mapping[str, int], level: str, cores: int, ends: Ends | None = None) -> Span:
         alone = 10.0 * prod(sizes.values()) * self.slower * (1 if level == L1 else 2)

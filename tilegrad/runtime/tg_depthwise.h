@@ -3,6 +3,7 @@
 #ifndef TG_DEPTHWISE_H
 #define TG_DEPTHWISE_H
 #include "tg_block.h"
+#include "tg_inner.h"
 #include "tg_window.h"
 
 /* `map` is rows x columns of windows; window (row, column) covers the image from (top + stride * row,
@@ -19,10 +20,17 @@ TG_INLINE int tg_plane_fits(int low, int stride, int count, int extent)
     return low >= -1 && extent >= 2 && low + stride * (count - 1) + 2 <= extent;
 }
 
+/* A chip's own loops take no fewer than three columns. */
+#ifdef TG_INNER_PLANE
+#define TG_PLANE_TOO_FEW 2
+#else
+#define TG_PLANE_TOO_FEW 0
+#endif
+
 TG_INLINE int tg_plane_is_usual(tg_plane p, int stride)
 {
-    return p.rows > 0 && p.columns > 0 && tg_plane_fits(p.top, stride, p.rows, p.height) &&
-           tg_plane_fits(p.left, stride, p.columns, p.width);
+    return p.rows > 0 && p.columns > TG_PLANE_TOO_FEW &&
+           tg_plane_fits(p.top, stride, p.rows, p.height) && tg_plane_fits(p.left, stride, p.columns, p.width);
 }
 
 /* A row of windows, left to right. The window's columns are a, b and c, which turn; r0 to r2 are a column's elements,
@@ -129,6 +137,24 @@ TG_INLINE int tg_plane_is_usual(tg_plane p, int stride)
 TG_TEMPLATE void tg_plane_forward(TG_MEM const float *image, TG_MEM const float *w, int w_row, TG_MEM float *map,
                                   tg_plane p, int start, int stop, int stride, int tap)
 {
+#ifdef TG_INNER_PLANE
+    const int top = p.top + stride * start, bottom = p.top + stride * (stop - 1) + 2;
+    const int right = p.left + stride * (p.columns - 1) + 2;
+    const int has_top = top >= 0, has_bottom = bottom < p.height, has_left = p.left >= 0, has_right = right < p.width;
+    tg_inner_plane c = {4 * tap * p.image_row, 4 * tap * p.map_row, stop - start, p.columns, has_top, has_bottom,
+                        has_left, has_right};
+    if (tap < 0) { /* from the last window to the first */
+        c.first = has_bottom, c.last = has_top, c.low = has_right, c.high = has_left;
+        image += (has_bottom ? bottom : bottom - 1) * p.image_row + right;
+        tg_inner_plane_left_1(image, w, w_row, map + (stop - 1) * p.map_row + p.columns - 1, &c);
+        return;
+    }
+    image += tg_max(top, 0) * p.image_row + p.left;
+    if (stride == 1)
+        tg_inner_plane_right_1(image, w, w_row, map + start * p.map_row, &c);
+    else
+        tg_inner_plane_right_2(image, w, w_row, map + start * p.map_row, &c);
+#else
 #define TG_FORWARD_WEIGHT(i, j) const float w##i##j = w[i * w_row + j];
 #define TG_FORWARD_TAPS(i, r, a, b, c, LEFT, RIGHT)                                                                    \
     if (tap > 0 && (LEFT))                                                                                             \
@@ -160,6 +186,7 @@ TG_TEMPLATE void tg_plane_forward(TG_MEM const float *image, TG_MEM const float 
     }
     TG_NINE(TG_FORWARD_WEIGHT)
     TG_PLANE_ROWS(TG_FORWARD_WINDOW, stride, start, stop, TG_MEM float *out = map + row * p.map_row;)
+#endif
 }
 
 /* Adds the plane's share to the nine gradients at `dw`, which begin at zero if `first`. `stride` is a literal. */

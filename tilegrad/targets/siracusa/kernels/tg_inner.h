@@ -532,6 +532,172 @@ TG_W_FUNCTION(1, 81)
 TG_W_FUNCTION(2, 84)
 #define TG_INNER_WEIGHT
 
+/* ---- Planes of 3x3 convolutions with one channel on either side: strips of two or three columns, row after row of the
+ * image. With stride 1 a row is read once, for three rows of outputs: it has the last taps of the one that is then
+ * complete and stored (sums f26 to f28), the middle taps of the next (f23 to f25, which become those) and the first taps
+ * of the one behind. Elements are in f16 to f22, a zero in f29, weights in any other registers. RIGHT is for taps from
+ * left to right, LEFT for the other way, as seen in a mirror. */
+
+#define TG_P_FMA(TO, E, W, FROM) TG_LINE("fmadd.s " TO ", " E ", %[w" #W "], " FROM)
+/* The taps of one output, of which the first or the last may not exist, with what is done behind each. */
+#define TG_P_ALL(TO, FROM, E0, E1, E2, W0, W1, W2, A, B, C)                                                            \
+    TG_P_FMA(TO, E0, W0, FROM) A TG_P_FMA(TO, E1, W1, TO) B TG_P_FMA(TO, E2, W2, TO) C
+#define TG_P_NO_LOW(TO, FROM, E0, E1, E2, W0, W1, W2, A, B, C)                                                         \
+    A TG_P_FMA(TO, E1, W1, FROM) B TG_P_FMA(TO, E2, W2, TO) C
+#define TG_P_NO_HIGH(TO, FROM, E0, E1, E2, W0, W1, W2, A, B, C)                                                        \
+    TG_P_FMA(TO, E0, W0, FROM) A TG_P_FMA(TO, E1, W1, TO) B C
+#define TG_P_LOW_TG_P_ALL TG_C_WITH
+#define TG_P_LOW_TG_P_NO_LOW TG_C_WITHOUT
+#define TG_P_HIGH_TG_P_ALL TG_C_WITH
+#define TG_P_HIGH_TG_P_NO_HIGH TG_C_WITHOUT
+/* Where elements and outputs lie: N is in bytes. */
+#define TG_P_RIGHT(N) #N
+#define TG_P_LEFT(N) "-" #N
+#define TG_P_LOAD(E, D, N) TG_LINE("flw " E ", " D(N) "(%[x])")
+#define TG_P_STORE(S, D, N) TG_LINE("fsw " S ", " D(N) "(%[y])")
+#define TG_P_NEXT_X TG_G_ADD(x, "%[x_row]")
+#define TG_P_NEXT_Y TG_G_ADD(y, "%[y_row]")
+#define TG_P_STORE_3(D, S0, S1, S2) TG_P_STORE(S0, D, 0) TG_P_STORE(S1, D, 4) TG_P_STORE(S2, D, 8)
+#define TG_P_STORE_2(D, S0, S1, S2) TG_P_STORE(S0, D, 0) TG_P_STORE(S1, D, 4)
+
+/* Stride 1: elements of a row in f16 to f20. FIRST and LAST are the taps of the first column and of the last. */
+#define TG_P1_E0(D, FIRST) TG_P_LOW_##FIRST(TG_P_LOAD("f16", D, 0))
+#define TG_P1_E1(D) TG_P_LOAD("f17", D, 4)
+#define TG_P1_E2(D) TG_P_LOAD("f18", D, 8)
+#define TG_P1_E3_3(D, LAST) TG_P_LOAD("f19", D, 12)
+#define TG_P1_E4_3(D, LAST) TG_P_HIGH_##LAST(TG_P_LOAD("f20", D, 16))
+#define TG_P1_E3_2(D, LAST) TG_P_HIGH_##LAST(TG_P_LOAD("f19", D, 12))
+#define TG_P1_E4_2(D, LAST) ""
+#define TG_P1_BEGIN(D, FIRST) TG_P1_E0(D, FIRST) TG_P1_E1(D) TG_P1_E2(D)
+#define TG_P1_REST(D, WIDTH, LAST) TG_P1_E3_##WIDTH(D, LAST) TG_P1_E4_##WIDTH(D, LAST)
+/* The first taps, while the next row begins to be loaded; the middle ones; the last ones, with the rest of their row. */
+#define TG_P1_FIRST_3(D, FIRST, LAST)                                                                                  \
+    FIRST("f23", "f29", "f16", "f17", "f18", 0, 1, 2, "", "", "")                                                      \
+    TG_P_ALL("f24", "f29", "f17", "f18", "f19", 0, 1, 2, TG_P1_E0(D, FIRST), TG_P1_E1(D), "")                          \
+    LAST("f25", "f29", "f18", "f19", "f20", 0, 1, 2, TG_P1_E2(D), "", "")
+#define TG_P1_FIRST_2(D, FIRST, LAST)                                                                                  \
+    FIRST("f23", "f29", "f16", "f17", "f18", 0, 1, 2, "", "", "")                                                      \
+    LAST("f24", "f29", "f17", "f18", "f19", 0, 1, 2, TG_P1_E0(D, FIRST) TG_P1_E1(D), TG_P1_E2(D), "")
+#define TG_P1_MIDDLE_3(FIRST, LAST)                                                                                    \
+    FIRST("f26", "f23", "f16", "f17", "f18", 3, 4, 5, "", TG_P_NEXT_X, "")                                             \
+    TG_P_ALL("f27", "f24", "f17", "f18", "f19", 3, 4, 5, "", "", "")                                                   \
+    LAST("f28", "f25", "f18", "f19", "f20", 3, 4, 5, "", "", "")
+#define TG_P1_MIDDLE_2(FIRST, LAST)                                                                                    \
+    FIRST("f26", "f23", "f16", "f17", "f18", 3, 4, 5, "", TG_P_NEXT_X, "")                                             \
+    LAST("f27", "f24", "f17", "f18", "f19", 3, 4, 5, "", "", "")
+#define TG_P1_LAST_3(D, FIRST, LAST)                                                                                   \
+    FIRST("f26", "f26", "f16", "f17", "f18", 6, 7, 8, TG_P1_E3_3(D, LAST), TG_P1_E4_3(D, LAST), "")                    \
+    TG_P_ALL("f27", "f27", "f17", "f18", "f19", 6, 7, 8, TG_P_STORE("f26", D, 0), "", "")                              \
+    LAST("f28", "f28", "f18", "f19", "f20", 6, 7, 8, TG_P_STORE("f27", D, 4), "", TG_P_STORE("f28", D, 8))
+#define TG_P1_LAST_2(D, FIRST, LAST)                                                                                   \
+    FIRST("f26", "f26", "f16", "f17", "f18", 6, 7, 8, TG_P1_E3_2(D, LAST), "", "")                                     \
+    LAST("f27", "f27", "f17", "f18", "f19", 6, 7, 8, TG_P_STORE("f26", D, 0), "", TG_P_STORE("f27", D, 4))
+/* A strip: a turn is from the middle taps of a row to the last taps of the next, and has so many instructions. */
+#define TG_P1_STRIP(D, WIDTH, FIRST, LAST, TURN)                                                                       \
+    TG_G_ZERO(29) TG_G_ZERO(23) TG_G_ZERO(24) TG_G_ZERO(25) TG_P1_BEGIN(D, FIRST) TG_P1_REST(D, WIDTH, LAST)           \
+    TG_LINE("beqz %[first], 1f") TG_P_NEXT_X TG_P1_FIRST_##WIDTH(D, FIRST, LAST) TG_P1_REST(D, WIDTH, LAST)            \
+    TG_LINE("1: beqz %[turns], 2f") TG_REPEAT("%[turns]", TURN) TG_P1_MIDDLE_##WIDTH(FIRST, LAST)                      \
+    TG_P1_FIRST_##WIDTH(D, FIRST, LAST) TG_P1_LAST_##WIDTH(D, FIRST, LAST) TG_P_NEXT_Y TG_REPEATED                     \
+    TG_LINE("2:") TG_P1_MIDDLE_##WIDTH(FIRST, LAST) TG_LINE("beqz %[last], 3f") TG_P1_BEGIN(D, FIRST)                  \
+    TG_P1_LAST_##WIDTH(D, FIRST, LAST) TG_LINE("j 4f") TG_LINE("3:") TG_P_STORE_##WIDTH(D, "f26", "f27", "f28")        \
+    TG_LINE("4:")
+
+/* Stride 2: every other row has the last taps of one row of outputs and the first of the next, so there is one set of
+ * sums, f23 to f25. Elements in f16 to f22. */
+#define TG_P2_E0(D, FIRST) TG_P_LOW_##FIRST(TG_P_LOAD("f16", D, 0))
+#define TG_P2_E1(D) TG_P_LOAD("f17", D, 4)
+#define TG_P2_E2(D) TG_P_LOAD("f18", D, 8)
+#define TG_P2_E3(D) TG_P_LOAD("f19", D, 12)
+#define TG_P2_E4_3(D, LAST) TG_P_LOAD("f20", D, 16)
+#define TG_P2_E4_2(D, LAST) TG_P_HIGH_##LAST(TG_P_LOAD("f20", D, 16))
+#define TG_P2_E5_3(D) TG_P_LOAD("f21", D, 20)
+#define TG_P2_E5_2(D) ""
+#define TG_P2_E6_3(D, LAST) TG_P_HIGH_##LAST(TG_P_LOAD("f22", D, 24))
+#define TG_P2_E6_2(D, LAST) ""
+#define TG_P2_BEGIN(D, FIRST) TG_P2_E0(D, FIRST) TG_P2_E1(D) TG_P2_E2(D)
+#define TG_P2_REST(D, WIDTH, LAST)                                                                                     \
+    TG_P2_E3(D) TG_P2_E4_##WIDTH(D, LAST) TG_P2_E5_##WIDTH(D) TG_P2_E6_##WIDTH(D, LAST)
+#define TG_P2_FIRST_3(D, FIRST, LAST)                                                                                  \
+    FIRST("f23", "f29", "f16", "f17", "f18", 0, 1, 2, "", TG_P_NEXT_X, "")                                             \
+    TG_P_ALL("f24", "f29", "f18", "f19", "f20", 0, 1, 2, TG_P2_E0(D, FIRST), TG_P2_E1(D), TG_P2_E2(D))                 \
+    LAST("f25", "f29", "f20", "f21", "f22", 0, 1, 2, "", "", "")
+#define TG_P2_FIRST_2(D, FIRST, LAST)                                                                                  \
+    FIRST("f23", "f29", "f16", "f17", "f18", 0, 1, 2, "", TG_P_NEXT_X, "")                                             \
+    LAST("f24", "f29", "f18", "f19", "f20", 0, 1, 2, TG_P2_E0(D, FIRST), TG_P2_E1(D), TG_P2_E2(D))
+#define TG_P2_MIDDLE_3(D, FIRST, LAST, E0, E1, E2)                                                                     \
+    FIRST("f23", "f23", "f16", "f17", "f18", 3, 4, 5, TG_P2_E3(D), TG_P2_E4_3(D, LAST), TG_P2_E5_3(D))                 \
+    TG_P_ALL("f24", "f24", "f18", "f19", "f20", 3, 4, 5, TG_P2_E6_3(D, LAST), TG_P_NEXT_X, E0)                         \
+    LAST("f25", "f25", "f20", "f21", "f22", 3, 4, 5, E1, E2, "")
+#define TG_P2_MIDDLE_2(D, FIRST, LAST, E0, E1, E2)                                                                     \
+    FIRST("f23", "f23", "f16", "f17", "f18", 3, 4, 5, TG_P2_E3(D), TG_P2_E4_2(D, LAST), TG_P_NEXT_X)                   \
+    LAST("f24", "f24", "f18", "f19", "f20", 3, 4, 5, E0, E1, E2)
+#define TG_P2_LAST_3(D, FIRST, LAST)                                                                                   \
+    FIRST("f23", "f23", "f16", "f17", "f18", 6, 7, 8, TG_P2_E3(D), TG_P2_E4_3(D, LAST), TG_P2_E5_3(D))                 \
+    TG_P_ALL("f24", "f24", "f18", "f19", "f20", 6, 7, 8, TG_P2_E6_3(D, LAST), TG_P_STORE("f23", D, 0), "")             \
+    LAST("f25", "f25", "f20", "f21", "f22", 6, 7, 8, TG_P_STORE("f24", D, 4), "", TG_P_STORE("f25", D, 8))
+#define TG_P2_LAST_2(D, FIRST, LAST)                                                                                   \
+    FIRST("f23", "f23", "f16", "f17", "f18", 6, 7, 8, TG_P2_E3(D), TG_P2_E4_2(D, LAST), "")                            \
+    LAST("f24", "f24", "f18", "f19", "f20", 6, 7, 8, TG_P_STORE("f23", D, 0), "", TG_P_STORE("f24", D, 4))
+#define TG_P2_STRIP(D, WIDTH, FIRST, LAST, TURN)                                                                       \
+    TG_G_ZERO(29) TG_G_ZERO(23) TG_G_ZERO(24) TG_G_ZERO(25) TG_P2_BEGIN(D, FIRST) TG_LINE("beqz %[first], 1f")         \
+    TG_P2_REST(D, WIDTH, LAST) TG_P2_FIRST_##WIDTH(D, FIRST, LAST)                                                     \
+    TG_LINE("1: beqz %[turns], 2f") TG_REPEAT("%[turns]", TURN)                                                        \
+    TG_P2_MIDDLE_##WIDTH(D, FIRST, LAST, TG_P2_E0(D, FIRST), TG_P2_E1(D), TG_P2_E2(D))                                 \
+    TG_P2_LAST_##WIDTH(D, FIRST, LAST) TG_P_NEXT_Y TG_P2_FIRST_##WIDTH(D, FIRST, LAST) TG_REPEATED                     \
+    TG_LINE("2:") TG_P2_MIDDLE_##WIDTH(D, FIRST, LAST, "", "", "") TG_LINE("beqz %[last], 3f") TG_P2_BEGIN(D, FIRST)   \
+    TG_P2_LAST_##WIDTH(D, FIRST, LAST) TG_LINE("j 4f") TG_LINE("3:") TG_P_STORE_##WIDTH(D, "f23", "f24", "f25")        \
+    TG_LINE("4:")
+
+/* A plane of at least three columns: `first` and `last` say whether the first row of the first window and the last of the
+ * last are there, `low` and `high` the same of columns, all as taps meet them. */
+typedef struct {
+    int x_row, y_row;  /* bytes */
+    int rows, columns, first, last, low, high;
+} tg_inner_plane;
+
+#define TG_P_CALL(TEXT)                                                                                                \
+    __asm__ volatile(TEXT                                                                                              \
+                     : [x] "+&r"(at), [y] "+&r"(to)                                                                    \
+                     : [w0] "f"(w0), [w1] "f"(w1), [w2] "f"(w2), [w3] "f"(w3), [w4] "f"(w4), [w5] "f"(w5),             \
+                       [w6] "f"(w6), [w7] "f"(w7), [w8] "f"(w8), [x_row] "r"(x_row), [y_row] "r"(y_row),               \
+                       [turns] "r"(turns), [first] "r"(first), [last] "r"(last)                                        \
+                     : "f16", "f17", "f18", "f19", "f20", "f21", "f22", "f23", "f24", "f25", "f26", "f27", "f28",      \
+                       "f29", "memory")
+/* `x` is at the first column of the first window, also where that is not there, and at the first row that is. */
+#define TG_P_FUNCTION(NAME, STRIP, STRIDE, D, TAP, T3, T3_ONE, T3_NONE, T2, T2_ONE)                                    \
+    TG_APART void tg_inner_plane_##NAME(const float *x, const float *w, int w_row, float *y, const tg_inner_plane *p)  \
+    {                                                                                                                  \
+        const float *v = w + w_row, *u = v + w_row;                                                                    \
+        const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = v[0], w4 = v[1], w5 = v[2], w6 = u[0], w7 = u[1], w8 = u[2]; \
+        const int x_row = p->x_row, y_row = p->y_row, turns = p->rows - 1, first = p->first, last = p->last;           \
+        for (int left = p->columns, low = p->low; left > 0; low = 1) {                                                 \
+            const int width = left == 2 || left == 4 ? 2 : 3, high = left > width || p->high;                          \
+            const float *at = x;                                                                                       \
+            float *to = y;                                                                                             \
+            x += (TAP) * (STRIDE)*width;                                                                               \
+            y += (TAP)*width;                                                                                          \
+            left -= width;                                                                                             \
+            if (width == 3 && low && high)                                                                             \
+                TG_P_CALL(STRIP(D, 3, TG_P_ALL, TG_P_ALL, T3));                                                        \
+            else if (width == 3 && low)                                                                                \
+                TG_P_CALL(STRIP(D, 3, TG_P_ALL, TG_P_NO_HIGH, T3_ONE));                                                \
+            else if (width == 3 && high)                                                                               \
+                TG_P_CALL(STRIP(D, 3, TG_P_NO_LOW, TG_P_ALL, T3_ONE));                                                 \
+            else if (width == 3)                                                                                       \
+                TG_P_CALL(STRIP(D, 3, TG_P_NO_LOW, TG_P_NO_HIGH, T3_NONE));                                            \
+            else if (low && high)                                                                                      \
+                TG_P_CALL(STRIP(D, 2, TG_P_ALL, TG_P_ALL, T2));                                                        \
+            else if (low)                                                                                              \
+                TG_P_CALL(STRIP(D, 2, TG_P_ALL, TG_P_NO_HIGH, T2_ONE));                                                \
+            else                                                                                                       \
+                TG_P_CALL(STRIP(D, 2, TG_P_NO_LOW, TG_P_ALL, T2_ONE));                                                 \
+        }                                                                                                              \
+    }
+TG_P_FUNCTION(right_1, TG_P1_STRIP, 1, TG_P_RIGHT, 1, 37, 33, 29, 26, 22)
+TG_P_FUNCTION(left_1, TG_P1_STRIP, 1, TG_P_LEFT, -1, 37, 33, 29, 26, 22)
+TG_P_FUNCTION(right_2, TG_P2_STRIP, 2, TG_P_RIGHT, 1, 47, 42, 37, 33, 28)
+#define TG_INNER_PLANE
+
 /* ---- Outer products of SGD: y(m,n) = fma(step, fma(u(m), v(n), 0), w(m,n)), each element read before it is written. What
  * is loaded next is where the register was stored from. */
 
