@@ -22,9 +22,9 @@ pytestmark = needs_compiler
 # outputs end in any rest of four, and elements beyond either edge are met or not.
 STRIDED = ((6, 3, 1, 1), (9, 3, 0, 1), (5, 2, 0, 0), (7, 5, 2, 2), (4, 1, 0, 0))
 ROWS = (5, 9, 34, 7, 70, 3)
-# Planes of depthwise convolutions: columns of the map, stride, and padding above, left, below and right. Rows of
-# outputs are strips of two and of three columns, with and without a tap beyond either edge, of the forward pass and of
-# the input gradient; a core begins and ends at any row, and with an edge above or below, or none.
+# Planes of depthwise convolutions: columns of the map, stride, and padding above, left, below and right. Outputs are
+# made in strips of two and of three columns, with and without a tap beyond either edge, in the forward pass and in the
+# input gradient: all of them are here. A core begins and ends at any row, and with an edge above or below, or none.
 PLANES = (
     *((3, 1, (1, 1, 1, 1)), (4, 1, (1, 1, 1, 1)), (5, 1, (1, 1, 1, 1)), (6, 1, (0, 0, 0, 0)), (9, 1, (1, 1, 1, 1))),
     *((7, 1, (0, 0, 1, 1)), (8, 1, (1, 1, 0, 0)), (4, 1, (2, 2, 2, 2)), (7, 1, (1, 2, 2, 1)), (9, 1, (2, 1, 1, 2))),

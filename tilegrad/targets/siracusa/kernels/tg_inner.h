@@ -534,8 +534,8 @@ TG_W_FUNCTION(2, 84)
 
 /* ---- Planes of 3x3 convolutions with one channel on either side: strips of two or three columns, row after row of the
  * image. With stride 1 a row is read once, for three rows of outputs: it has the last taps of the one that is then
- * complete and stored (sums f26 to f28), the middle taps of the next (f23 to f25, which become those) and the first taps
- * of the one behind. Elements are in f16 to f22, a zero in f29, weights in any other registers. RIGHT is for taps from
+ * complete and stored (sums f26 to f28), the middle taps of the next (f23 to f25, which become those) and the first
+ * taps of the one behind. Elements are in f16 to f22, a zero in f29, weights in any other registers. RIGHT is for taps from
  * left to right, LEFT for the other way, as seen in a mirror. */
 
 #define TG_P_FMA(TO, E, W, FROM) TG_LINE("fmadd.s " TO ", " E ", %[w" #W "], " FROM)
@@ -570,7 +570,7 @@ TG_W_FUNCTION(2, 84)
 #define TG_P1_E4_2(D, LAST) ""
 #define TG_P1_BEGIN(D, FIRST) TG_P1_E0(D, FIRST) TG_P1_E1(D) TG_P1_E2(D)
 #define TG_P1_REST(D, WIDTH, LAST) TG_P1_E3_##WIDTH(D, LAST) TG_P1_E4_##WIDTH(D, LAST)
-/* The first taps, while the next row begins to be loaded; the middle ones; the last ones, with the rest of their row. */
+/* The first taps, while the next row begins to be loaded; the middle ones; the last, with the rest of their row. */
 #define TG_P1_FIRST_3(D, FIRST, LAST)                                                                                  \
     FIRST("f23", "f29", "f16", "f17", "f18", 0, 1, 2, "", "", "")                                                      \
     TG_P_ALL("f24", "f29", "f17", "f18", "f19", 0, 1, 2, TG_P1_E0(D, FIRST), TG_P1_E1(D), "")                          \
@@ -648,8 +648,8 @@ TG_W_FUNCTION(2, 84)
     TG_P2_LAST_##WIDTH(D, FIRST, LAST) TG_LINE("j 4f") TG_LINE("3:") TG_P_STORE_##WIDTH(D, "f23", "f24", "f25")        \
     TG_LINE("4:")
 
-/* A plane of at least three columns: `first` and `last` say whether the first row of the first window and the last of the
- * last are there, `low` and `high` the same of columns, all as taps meet them. */
+/* A plane of at least three columns: `first` and `last` say whether the first row of the first window and the last of
+ * the last are there, `low` and `high` the same of columns, all as taps meet them. */
 typedef struct {
     int x_row, y_row;  /* bytes */
     int rows, columns, first, last, low, high;
