@@ -27,6 +27,8 @@ AROUND = 3
 """Nodes before and behind a pair that it is looked at with."""
 LEAST_GAIN = 0.001
 """Of the cycles of these, what a chain must save: less is not worth another kernel."""
+MOST_TRIED = 24
+"""Kinds of chains in a round, those of the largest tensors: each takes a tenth of a second or more."""
 STEP, INFER = "step", "infer"
 
 
@@ -56,11 +58,13 @@ def _faster(program: Program, chained: Program, target: Target, options: Schedul
 
 
 def _firsts(found: Candidates) -> dict[ChainKind, PairKey]:
-    """Of each kind, the pair that comes first."""
+    """Of each kind that is tried, the pair that comes first."""
     firsts: dict[ChainKind, PairKey] = {}
     for key, (kind, _) in found.kinds.items():
         firsts.setdefault(kind, key)
-    return firsts
+    graphs = {key: pair.graph for own in found.pairs.values() for key, pair in own.items()}
+    largest = sorted(firsts.items(), key=lambda item: -graphs[item[1]].types[item[1][2]].size)
+    return dict(largest[:MOST_TRIED])
 
 
 def _pays(
