@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -22,17 +23,19 @@ class _Chain:
 
 @dataclass
 class Chains:
-    """Those of a program, by name: a kernel and all that goes on behind it, the last of which is its own."""
+    """Those of a program, by name: a kernel and all that goes on behind it, the last of which is its own. `taken` are
+    names of kernels."""
 
+    taken: Collection[str] = ()
     made: dict[str, _Chain] = field(default_factory=dict)
 
     def joined(
         self, first: KernelSignature, then: KernelSignature, number: int, at: tuple[int, ...]
     ) -> KernelSignature:
         """The signature that a table of `first` has where `then` goes on with its tiles, on these addresses."""
-        stem = name = f"{first.name}_then_{then.name}"
+        stem = name = f"{first.name}_{then.name}"
         others = 1
-        while name in self.made and (self.made[name].at, self.made[name].first) != (at, first):
+        while name in self.taken or (name in self.made and (self.made[name].at, self.made[name].first) != (at, first)):
             others += 1
             name = f"{stem}_{others}"
         if name not in self.made:
@@ -54,16 +57,16 @@ class Chains:
             for name, one in self.made.items()
         ]
 
-    def numbers(self, first: int) -> list[str]:
+    def numbers(self, first: int) -> list[c.Item]:
         """Of the calls, from the first one's on, and of the chains that tables have."""
-        own = [f"E_{name} = {number}" for number, name in enumerate(self.made, first)]
-        return own + [f"K_{name} = {self._number(name)}" for name in self.made]
+        lines: list[c.Item] = []
+        for number, (name, one) in enumerate(self.made.items(), first):
+            pieces = f"enum {{ E_{name} = {number},", f"K_{name} = {self._then(one)}(K_{one.first.name},", f"E_{name}) }};"
+            lines += c.fill(pieces, hanging=c.INDENT)
+        return lines
 
-    def _number(self, name: str) -> str:
-        one = self.made[name]
-        if one.first.name not in self.made:
-            return f"THEN(K_{one.first.name}, E_{name})"
-        return f"THEN_BOTH(K_{self.first_of(one.first).name}, E_{one.first.name}, E_{name})"
+    def _then(self, one: _Chain) -> str:
+        return "AND_THEN" if one.first.name in self.made else "THEN"
 
     def types(self) -> list[c.Item]:
         if not self.made:

@@ -95,7 +95,7 @@ class ClusterLowering(Lowering):
         plan = listing.plan
         super().__init__(plan, kernels)
         self.listing = listing
-        self.chains = Chains()
+        self.chains = Chains(kernels.signatures)
         target = plan.schedule.target
         self.has_clusters = target.clusters > 1
         self.longest_bytes = target.engine(target.home, target.compute).longest_bytes
@@ -255,7 +255,6 @@ class ClusterLowering(Lowering):
             for name, signature in signatures.items()
         ]
         numbers = [f"K_{name} = {number}" for number, name in enumerate(signatures)]
-        numbers += self.chains.numbers(len(signatures))
         calls += self.chains.calls()
         kernels = [f"call_{name}" for name in (*signatures, *self.chains.made)] or ["NULL"]
         members = self._members()
@@ -265,10 +264,11 @@ class ClusterLowering(Lowering):
             c.Comment("How kernels are called from an array of addresses, and their numbers in tables."),
             *calls,
             *packed_enumerators(numbers),
-            *self.chains.types(),
             "",
             c.Comment("What is constant is laid out as paragraphs."),
             c.Comment("clang-format off"),
+            *self.chains.numbers(len(signatures)),
+            *self.chains.types(),
             *c.fill(c.with_commas(kernels, "};"), c.LINE_WIDTH, "static tg_kernel_call *const kernels[] = {", c.INDENT),
             c.Comment(
                 "All that the tile runtime reads: tables of the kinds of nests, then each entry's calls and moves."

@@ -45,10 +45,10 @@ typedef struct {
 } tg_nest;
 
 #ifdef TG_EPILOGUES
-/* A kernel and one, or two, that go on with each tile of it: numbers of the program's kernels, from the one on. */
+/* A kernel, and one that goes on with each tile of it; another that goes on with what these two are. */
 enum { TG_THEN_SHIFT = 10, TG_KERNELS = 1024 }; /* as many as the shift leaves room for */
 #define THEN(kernel, epilogue) ((kernel) + (((epilogue) + 1) << TG_THEN_SHIFT))
-#define THEN_BOTH(kernel, first, second) (THEN(kernel, first) + (((second) + 1) << 2 * TG_THEN_SHIFT))
+#define AND_THEN(both, epilogue) ((both) + (((epilogue) + 1) << 2 * TG_THEN_SHIFT))
 /* An epilogue as the runtime calls it: its arguments are behind those of the kernel before it, `words` from their start. */
 #define TG_EPILOGUE_CALL(name, kernel, words, ...)                                                                     \
     static void call_##name(void *const *at, const void *args, int core_id, int core_count)                            \
