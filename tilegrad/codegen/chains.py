@@ -61,8 +61,8 @@ class Chains:
         """Of the calls, from the first one's on, and of the chains that tables have."""
         lines: list[c.Item] = []
         for number, (name, one) in enumerate(self.made.items(), first):
-            pieces = f"enum {{ E_{name} = {number},", f"K_{name} = {self._then(one)}(K_{one.first.name},", f"E_{name}) }};"
-            lines += c.fill(pieces, hanging=c.INDENT)
+            chain = f"K_{name} = {self._then(one)}(K_{one.first.name},"
+            lines += c.fill((f"enum {{ E_{name} = {number},", chain, f"E_{name}) }};"), hanging=c.INDENT)
         return lines
 
     def _then(self, one: _Chain) -> str:
