@@ -114,7 +114,7 @@ def test_its_cycles_are_shown_as_uncounted(tilegrad: CommandLine, model: Path, t
     assert "uncounted, a guess from other kernels: mish, mish_grad" in tilegrad("train", model, *chosen).out
     facts = tilegrad("inspect", model, "--target", "siracusa", "--tiles", "--json", "-").json
     assert facts["uncounted"] == names
-    assert {row["kernel"] for row in facts["tiles"] if row["uncounted"]} == set(names)
+    assert {row["kernel"].split("+")[-1] for row in facts["tiles"] if row["uncounted"]} == set(names)
     shown = tilegrad("inspect", model, "--target", "siracusa", "--tiles").out
     assert "uncounted, a guess from other kernels: mish, mish_grad" in shown
     assert shown.count(" uncounted") >= 2
@@ -136,7 +136,8 @@ def test_pages_pictures_and_traces_name_it(tilegrad: CommandLine, model: Path, t
     tilegrad("train", model, *chosen, "-o", tmp_path / "r")
     (mode,) = read_record(tmp_path / "r")["modes"]
     assert mode["estimates_are"] == GUESS  # which pages and pictures say
-    assert {row["kernel"] for row in mode["operators"] if row["uncounted"]} == {"mish", "mish_grad"}
+    shown = {row["kernel"].split("+")[-1] for row in mode["operators"] if row["uncounted"]}
+    assert shown == {"mish", "mish_grad"}  # maybe behind the product that makes what it reads
     for kind in ("memory", "timeline", "roofline"):
         assert GUESS in plot_bytes(kind, Path("p.svg"), read_record(tmp_path / "r")).decode()
     trace = json.loads(trace_bytes(Path("t.json"), read_record(tmp_path / "r")))

@@ -24,6 +24,7 @@ from tilegrad.devices.residency import Residency
 from tilegrad.errors import UserError
 from tilegrad.pipeline import (
     DUMPS,
+    EPILOGUES,
     FIT,
     FORWARD_PASSES,
     GRAPH_PASSES,
@@ -206,7 +207,7 @@ PASS_CLASSES = {
 
 
 def test_dump_after_knows_every_stage_and_pass_in_order(tilegrad: CommandLine) -> None:
-    names = [*MODEL_PASSES, *(each.name for each in TABLE), FIT]
+    names = [*MODEL_PASSES, *(each.name for each in TABLE), FIT, EPILOGUES]
     assert len(set(DUMPS)) == len(DUMPS) == len(STAGES) + len(names)
     assert [name for name in DUMPS if name in STAGES] == list(STAGES)
     assert [name for name in DUMPS if name in names] == names

@@ -10,22 +10,23 @@ from rich.text import Text
 
 from tilegrad.compiled import Compiled
 from tilegrad.costs.kernel_cost import uncounted_kernels
+from tilegrad.ir.nest import Nest
 from tilegrad.ir.schedule import Tiling
 from tilegrad.report.format import bytes_text, count_text, uncounted_text
 from tilegrad.report.output import heading, table
 
 
-def _tilings(compiled: Compiled) -> Iterator[tuple[str, str, Tiling | None]]:
+def _tilings(compiled: Compiled) -> Iterator[tuple[str, Nest, Tiling | None]]:
     for launch in compiled.plan.schedule.entries["step"].launches:
         for nest, tiling in zip(launch.nests, launch.tilings, strict=True):
-            yield launch.node.name, nest.title, tiling
+            yield launch.node.name, nest, tiling
 
 
 def tiles_json(compiled: Compiled) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     uncounted = uncounted_kernels(compiled.plan.schedule)
-    for node, kernel, tiling in _tilings(compiled):
-        row: dict[str, Any] = {"node": node, "kernel": kernel, "tiled": tiling is not None}
+    for node, nest, tiling in _tilings(compiled):
+        row: dict[str, Any] = {"node": node, "kernel": nest.title, "tiled": tiling is not None}
         if tiling is not None:
             row |= {
                 "loops": [{"axis": loop.axis, "tile": loop.tile, "extent": loop.extent} for loop in tiling.loops],
@@ -33,7 +34,7 @@ def tiles_json(compiled: Compiled) -> list[dict[str, Any]]:
                 "buffering": "double" if tiling.is_double else "single",
                 "l1_bytes": tiling.scratch_bytes,
                 "dma_bytes": tiling.estimate.dma_bytes,
-                "uncounted": kernel in uncounted,
+                "uncounted": not set(uncounted).isdisjoint(nest.kernels),
                 "estimated_cycles": round(tiling.estimate.cycles),
                 "estimated_compute_cycles": round(tiling.estimate.compute_cycles),
                 "estimated_dma_cycles": round(tiling.estimate.dma_cycles),
@@ -83,19 +84,20 @@ def tiles_report(compiled: Compiled) -> Iterator[RenderableType]:
     right = ("tiles", "L1", "moved", compiled.target.cycles_word)
     made = table("node", "kernel", "tile", *right, "why", right=right, spare=("why", "moved", "L1", "kernel", "tile"))
     uncounted = uncounted_kernels(compiled.plan.schedule)
-    for node, kernel, tiling in _tilings(compiled):
+    for node, nest, tiling in _tilings(compiled):
         if tiling is None:
-            made.add_row(node, kernel, "whole, in L2", "1", "-", "-", "-", "not tiled")
+            made.add_row(node, nest.title, "whole, in L2", "1", "-", "-", "-", "not tiled")
             continue
         tile = ", ".join(f"{loop.axis} {loop.tile}/{loop.extent}" for loop in tiling.loops) or "whole"
+        guess = "" if set(uncounted).isdisjoint(nest.kernels) else " uncounted"
         made.add_row(
             node,
-            kernel,
+            nest.title,
             tile,
             count_text(tiling.tile_count),
             bytes_text(tiling.scratch_bytes),
             bytes_text(tiling.estimate.dma_bytes),
-            count_text(round(tiling.estimate.cycles)) + (" uncounted" if kernel in uncounted else ""),
+            count_text(round(tiling.estimate.cycles)) + guess,
             why(tiling),
         )
     yield made

@@ -52,7 +52,7 @@ def operators_json(compiled: Listed, timings: Mapping[str, EntryTiming]) -> list
                     "node": launch.node.name,
                     "op": launch.node.op,
                     "kernel": nest.title,
-                    "uncounted": timing is not None and any(kernel in uncounted for kernel in nest.kernels),
+                    "uncounted": timing is not None and not set(uncounted).isdisjoint(nest.kernels),
                     "macs": nest.macs,
                     "tile": tile_text(tiling),
                     "tiles": 1 if tiling is None else tiling.tile_count,
