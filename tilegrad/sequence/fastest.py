@@ -3,8 +3,9 @@
 Most of a schedule is decided nest by nest. Whether what takes most of L2 is there whole or in parts is not: it depends
 on where everything else then lives. Nor is whether an update comes to scratchpad at all: where it divides for each
 parameter, as Adam does, cores wait for their divider wherever operands are, and tiles only cost. If it comes from L3 on
-top of that, it may be the longer part of a training, and all of L2 for it worth more than tiles of the step. So where
-it may matter, whole programs are listed, timed and compared.
+top of that, it may be the longer part of a training, and all of L2 for it worth more than tiles of the step. Nor is,
+where much is moved to L3, how tiles are best buffered. So where it may matter, whole programs are listed, timed and
+compared.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tilegrad.targets.base import Target
 # Of L2, what operands of a launch may take that are there whole where that is tried: the rest is for its neighbours.
 MOST_WHOLE_SHARE = 0.95
 # What another way must gain to be taken: estimates are not better than that. Of an update that runs the same kernels on
-# the same bytes, they are.
-LITTLE_FASTER, LITTLE_FASTER_UPDATE = 0.97, 0.985
+# the same bytes, they are, and nearly so of other tiles for the same kernels.
+LITTLE_FASTER, LITTLE_FASTER_UPDATE, LITTLE_FASTER_TILES = 0.97, 0.985, 0.99
 STEP, UPDATE = "step", "update"
 
 
@@ -52,10 +53,23 @@ def fastest_schedule(program: Program, target: Target, options: ScheduleOptions)
                 for names in ((STEP, UPDATE), (UPDATE,))
             ]
             best = _fastest([best, *others], options, UPDATE)
+        if options.buffering == "auto" and not is_long and not program.is_fused:
+            best = _with_doubled(best, options, share)
     return best
 
 
-def _fastest(ways: list[Schedule], options: ScheduleOptions, entry: str | None = None) -> Schedule:
+def _with_doubled(best: Schedule, options: ScheduleOptions, share: float) -> Schedule:
+    """Or the same in double-buffered tiles, where something is moved to L3: tiles alone do not show what their order is
+    worth to those moves. What keeps gradients has most of them."""
+    if not any(own.staging for own in plan_memory(best, options.home).entries.values()):
+        return best
+    doubled = schedule_program(best.program, best.target, replace(options, buffering="double"), share)
+    return _fastest([best, doubled], options, least_gain=LITTLE_FASTER_TILES)
+
+
+def _fastest(
+    ways: list[Schedule], options: ScheduleOptions, entry: str | None = None, least_gain: float = LITTLE_FASTER
+) -> Schedule:
     """The first, unless another takes less by more than estimates are off, or it does not fit and another does. Where
     ways differ in one `entry`, and nothing is moved to L3, that one is timed alone, and is all that may differ."""
     best, least = ways[0], inf
@@ -71,6 +85,6 @@ def _fastest(ways: list[Schedule], options: ScheduleOptions, entry: str | None =
             entries = [entry]
         times = {name: own.cycles for name, own in time_listing(unproved(plan, entries)).items()}
         cycles = sum(way.program.calls(name) * times[name] for name in entries)
-        if cycles < (LITTLE_FASTER if entry is None else LITTLE_FASTER_UPDATE) * least:
+        if cycles < (least_gain if entry is None else LITTLE_FASTER_UPDATE) * least:
             best, least = way, cycles
     return best
