@@ -66,6 +66,7 @@ TESTS = {
     "tilegrad/sequence/calls.py": MADE,
     "tilegrad/sequence/trace.py": MADE[2:],
     "tilegrad/sequence/regroup.py": ("tests/sequence/test_regroup.py",),
+    "tilegrad/sequence/epilogues.py": ("tests/sequence/test_epilogues.py",),
     "tilegrad/sequence/fastest.py": ("tests/sequence/test_fastest.py",),
 }
 TOO_LONG = ("tests/sequence/test_replay.py::test_faults_are_found_everywhere",)

@@ -25,7 +25,7 @@ from tilegrad.targets import base as targets
 
 EVERY_MODEL = pytest.mark.parametrize("name", zoo.names())
 MOST_LINES = 6000
-MOST_LINES_WITH_TABLES = 8000
+MOST_LINES_WITH_TABLES = 8200  # of which the chip's own loops are 800
 ALLOWED_SYMBOLS = frozenset(("memcpy", "memset", "memmove", "sqrtf"))
 """memcpy and memset are what compilers emit for copies anyway; every freestanding toolchain has them."""
 

@@ -12,7 +12,7 @@ import pytest
 from tests.place.test_panels import checked
 from tests.schedule.programs import KIB, quick_sim, siracusa
 from tests.support.models import model, node, value, weights
-from tilegrad import frontend
+from tilegrad import frontend, pipeline
 from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
 from tilegrad.errors import InternalError
@@ -68,7 +68,8 @@ def moved_bytes(one: Compiled) -> int:
 
 @pytest.mark.slow
 def test_a_chain_moves_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    chained = compiled()
+    monkeypatch.setattr(pipeline, "with_epilogues", lambda program, *given: program)
+    chained = compile_model(wide(), Recipe(), siracusa(8 * KIB, l2_bytes=16 * KIB))
     first = turns(chained.plan.schedule.entries["infer"])[0, 0]
     assert [launch.node.op for launch in first][:2] == ["Conv", "Relu"]
     monkeypatch.setattr(panel_chains, "MOST_LINKS", 0)
@@ -81,6 +82,7 @@ def test_a_chain_moves_less(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_chain_has_the_bits_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first plan that fits is taken, as for thousands of launches."""
+    monkeypatch.setattr(pipeline, "with_epilogues", lambda program, *given: program)  # which plans parts of it
     host = compile_model(wide(), Recipe(), get("host"))
     chosen, planned = compiled(), list[str]()
 

@@ -143,7 +143,8 @@ def test_a_name_works_wherever_a_target_does(tilegrad: CommandLine) -> None:
 def test_the_list_says_whose_costs_are_another_chips(tilegrad: CommandLine) -> None:
     rows = re.split(r"\n(?=\w)", tilegrad("targets").out)
     marked = {row.split()[0] for row in rows if "(uncalibrated)" in row}
-    assert marked == {"gap9", "mppa", "npu", "pulp_small"}
+    ours = {path.parent.name for path in targets.TARGETS_FOLDER.glob("*/target.py")}  # other tests register chips
+    assert marked & ours == {"gap9", "mppa", "npu", "pulp_small"}
 
 
 def test_a_chip_of_an_installed_package(tilegrad: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
